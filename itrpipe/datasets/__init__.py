@@ -1,0 +1,1 @@
+"""Captions and images: readers of published formats, the embedded `scenes`, vocabularies and batches."""

@@ -1,0 +1,47 @@
+"""One tree of errors a user can cause or meet, each with its exit code.
+
+A message is one line that names the fact, the value, the path and the remedy, because it is
+all that a user sees: `itrpipe.cli` prints it without a traceback and exits with `exit_code`.
+"""
+
+from __future__ import annotations
+
+
+class ItrpipeError(Exception):
+    """Base of every error that is shown to the user as one line.
+
+    Attributes:
+        exit_code: exit status of the process when the error reaches the command line.
+    """
+
+    exit_code = 1
+
+
+class UsageError(ItrpipeError):
+    """An option, a setting or a name that does not exist or does not fit."""
+
+    exit_code = 2
+
+
+class MissingInputError(ItrpipeError):
+    """A file, a folder or an artifact that is needed is not there."""
+
+    exit_code = 3
+
+
+class DataError(ItrpipeError):
+    """A file is there but its content is wrong, truncated or contradicts another file."""
+
+    exit_code = 4
+
+
+class DiskFullError(ItrpipeError):
+    """The disk holds less free space than the next write needs."""
+
+    exit_code = 5
+
+
+class LockedError(ItrpipeError):
+    """Another process is writing the same artifact."""
+
+    exit_code = 6
