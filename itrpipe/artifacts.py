@@ -1,0 +1,386 @@
+"""Artifacts on disk: fingerprint, manifest, atomic write, lock and resume.
+
+An artifact is a folder `data/<dataset>/<stage>/<label>-<fingerprint8>/` with a `manifest.json`.
+Work happens in `<name>.partial/`; what only serves resuming lies in its `.work/`. The manifest is
+written last and the folder renamed, so a reader never sees half an artifact, and a killed process
+leaves a `.partial` folder from which the same command goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from itrpipe.errors import DataError, DiskFullError, LockedError
+
+MANIFEST = "manifest.json"
+WORK = ".work"
+PARTIAL = ".partial"
+RECORDED_PACKAGES = ("itrpipe", "torch", "torchvision", "transformers", "accelerate", "numpy", "h5py", "pyarrow")
+_FULL_DISK_CODES = {errno.ENOSPC, errno.EDQUOT}
+
+
+class OutputFile(BaseModel):
+    """Size and content hash of one file of an artifact."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bytes: int
+    sha256: str
+
+
+class InputArtifact(BaseModel):
+    """The artifact that was read under one input name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stage: str
+    name: str
+    fingerprint: str
+
+
+class Manifest(BaseModel):
+    """Everything needed to know what an artifact is and how it came to be.
+
+    Attributes:
+        settings: the settings that determine the result; they are part of the fingerprint.
+        execution: the settings that do not (device, workers); recorded only.
+        sources: digests of files outside the data folder that were read.
+        timings: seconds by phase, and `total`.
+        metrics: numbers worth showing in tables.
+        command: the command line that made it.
+        messages: warnings a user should still see later.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stage: str
+    schema_version: int
+    dataset: str
+    conf: str
+    label: str
+    fingerprint: str
+    settings: dict[str, Any]
+    execution: dict[str, Any]
+    sources: dict[str, str] = Field(default_factory=dict)
+    inputs: dict[str, InputArtifact] = Field(default_factory=dict)
+    outputs: dict[str, OutputFile]
+    versions: dict[str, str]
+    timings: dict[str, float]
+    metrics: dict[str, Any]
+    command: str
+    finished: str
+    messages: list[str] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where one artifact lies or will lie.
+
+    Attributes:
+        root: the data folder.
+        dataset: dataset name.
+        stage: stage name.
+        label: human-readable part of the folder name, such as `aoq.vsrn`.
+        fingerprint: 64 hexadecimal digits.
+    """
+
+    root: Path
+    dataset: str
+    stage: str
+    label: str
+    fingerprint: str
+
+    @property
+    def name(self) -> str:
+        """Folder name: label and the first eight digits of the fingerprint."""
+        return f"{self.label}-{self.fingerprint[:8]}"
+
+    @property
+    def folder(self) -> Path:
+        """The finished artifact."""
+        return self.root / self.dataset / self.stage / self.name
+
+    @property
+    def partial(self) -> Path:
+        """The folder in which it is being made."""
+        return self.folder.with_name(self.name + PARTIAL)
+
+    @property
+    def lock(self) -> Path:
+        """The file that the process making it holds locked."""
+        return self.folder.with_name(f".{self.name}.lock")
+
+
+def fingerprint(stage: str, schema_version: int, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
+    """sha256 over the canonical JSON of what determines a result.
+
+    Args:
+        stage: stage name.
+        schema_version: raised whenever the stage's output changes for the same settings.
+        settings: result settings only.
+        inputs: input name -> fingerprint of the artifact or digest of the source.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    content = {"stage": stage, "schema": schema_version, "settings": settings, "inputs": dict(inputs)}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads the manifest of an artifact folder.
+
+    Raises:
+        DataError: missing, unreadable or of another shape; the artifact cannot be trusted.
+    """
+    path = folder / MANIFEST
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        reason = "is missing" if isinstance(error, FileNotFoundError) else "is corrupt"
+        raise DataError(f"{path} {reason}; remove the damaged artifact with `itrpipe gc --damaged` and rerun") from None
+
+
+def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> str | None:
+    """Compares the files of an artifact with its manifest.
+
+    Args:
+        folder: the artifact.
+        manifest: its manifest.
+        thorough: also compare content hashes; otherwise presence and size only.
+
+    Returns:
+        What is wrong with the first bad file, or None.
+    """
+    for name, expected in manifest.outputs.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{path} is missing"
+        size = path.stat().st_size
+        if size != expected.bytes:
+            return f"{path} has {size:,} bytes instead of {expected.bytes:,}"
+        if thorough and file_digest(path) != expected.sha256:
+            return f"{path} does not match its recorded sha256"
+    return None
+
+
+def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
+    """Returns the manifest of an artifact that is whole.
+
+    Raises:
+        DataError: the manifest or a file of it is missing, truncated or changed.
+    """
+    manifest = read_manifest(folder)
+    damage = find_damage(folder, manifest, thorough=thorough)
+    if damage:
+        raise DataError(f"{damage}; remove the damaged artifact with `itrpipe gc --damaged` and rerun")
+    return manifest
+
+
+def list_artifacts(root: Path, dataset: str) -> Iterator[Path]:
+    """Yields every finished or partial artifact folder of a dataset, sorted by stage and name."""
+    for stage in sorted(path for path in (root / dataset).glob("*") if path.is_dir()):
+        yield from sorted(path for path in stage.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+@contextlib.contextmanager
+def locked(location: Location, on_wait: Any = None) -> Iterator[None]:
+    """Holds the lock of an artifact, waiting for another process if need be.
+
+    Args:
+        location: the artifact.
+        on_wait: called once with the lock's path when another process holds it; when it raises, so does this.
+    """
+    location.lock.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(location.lock)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        if on_wait is None:
+            raise LockedError(f"{location.folder} is being written by another process; wait for it") from None
+        on_wait(location.lock)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(partial: Path) -> bool:
+    """Whether a process is working on a `.partial` folder right now."""
+    lock = partial.with_name(f".{partial.name.removesuffix(PARTIAL)}.lock")
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def open_partial(location: Location) -> Path:
+    """Creates the `.partial` folder and its `.work/`, keeping what an interrupted run left there."""
+    with full_disk_as_error(location.partial):
+        (location.partial / WORK).mkdir(parents=True, exist_ok=True)
+    return location.partial
+
+
+def finish(location: Location, manifest_fields: Mapping[str, Any]) -> Manifest:
+    """Seals the partial folder: hashes and syncs its files, writes the manifest, renames the folder.
+
+    Args:
+        location: the artifact.
+        manifest_fields: every field of `Manifest` except `outputs` and `versions`.
+    """
+    partial = location.partial
+    outputs = {}
+    for path in sorted(path for path in partial.rglob("*") if path.is_file()):
+        name = path.relative_to(partial).as_posix()
+        if name != MANIFEST and not name.startswith(f"{WORK}/"):
+            outputs[name] = OutputFile(bytes=path.stat().st_size, sha256=file_digest(path))
+            sync(path)
+    manifest = Manifest(outputs=outputs, versions=installed_versions(), **manifest_fields)
+    write_text(partial / MANIFEST, manifest.model_dump_json(indent=1))
+    seal(location)
+    return manifest
+
+
+def seal(location: Location) -> None:
+    """Last steps of `finish`, repeatable after a kill: drop `.work/`, rename, sync the parent folder."""
+    shutil.rmtree(location.partial / WORK, ignore_errors=True)
+    os.replace(location.partial, location.folder)
+    sync(location.folder.parent)
+
+
+def recover_sealed(location: Location) -> bool:
+    """Finishes an artifact whose process was killed between writing the manifest and renaming.
+
+    Returns:
+        Whether the artifact is now in place.
+    """
+    if not (location.partial / MANIFEST).exists():
+        return False
+    check_artifact(location.partial, thorough=True)
+    seal(location)
+    return True
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader sees the old content or the new one, never a part.
+
+    Raises:
+        DiskFullError: no space is left.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with full_disk_as_error(path):
+        try:
+            with temporary.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, content: str) -> None:
+    """`write_bytes` of UTF-8 text."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """`write_bytes` of JSON with sorted keys; NaN and infinity are refused."""
+    write_text(path, json.dumps(content, sort_keys=True, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Reads JSON.
+
+    Raises:
+        DataError: the file is not valid JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DataError(f"{path} is not valid JSON: {error}; remove it and rerun") from None
+
+
+@contextlib.contextmanager
+def full_disk_as_error(path: Path) -> Iterator[None]:
+    """Turns the operating system's full-disk errors into one line that says what to do.
+
+    Raises:
+        DiskFullError: no space or quota is left.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL_DISK_CODES:
+            raise
+        free = shutil.disk_usage(_existing_parent(path)).free
+        raise DiskFullError(
+            f"no space left while writing {path} ({free / 2**20:,.0f} MiB free); "
+            "free some and run the same command again, it goes on where it stopped"
+        ) from error
+
+
+def require_space(path: Path, needed: int, what: str) -> None:
+    """Checks before a long job that its output will fit.
+
+    Args:
+        path: where it will be written.
+        needed: bytes.
+        what: what needs them, for the message.
+
+    Raises:
+        DiskFullError: fewer bytes are free.
+    """
+    free = shutil.disk_usage(_existing_parent(path)).free
+    if free < needed:
+        raise DiskFullError(
+            f"{what} needs {needed / 2**20:,.0f} MiB but {free / 2**20:,.0f} MiB are free at {path}; "
+            "free some or choose another folder with --data"
+        )
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file's bytes as 64 hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Forces a file or a folder entry to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of the packages that can change a result; those not installed are left out."""
+    versions = {}
+    for package in RECORDED_PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions
+
+
+def _existing_parent(path: Path) -> Path:
+    """Nearest ancestor that exists."""
+    return next(parent for parent in (path, *path.absolute().parents) if parent.exists())

@@ -1,0 +1,291 @@
+"""The command line. Thin: it turns options into a plan and runs it; nothing heavy is imported before that."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from itrpipe import __version__
+from itrpipe.errors import ItrpipeError, UsageError
+
+app = typer.Typer(
+    name="itrpipe",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Staged, disk-backed training of image-text retrieval models with better negatives.",
+    epilog="The chain: prepare, extract, train, mine-negatives, train --method aoq, evaluate, report. "
+    "To see all of it: itrpipe run demo",
+)
+
+DatasetOption = Annotated[str, typer.Option("--dataset", "-d", envvar="ITRPIPE_DATASET", help="Name of the dataset.")]
+DataOption = Annotated[Path, typer.Option("--data", envvar="ITRPIPE_DATA", help="Folder of all artifacts.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", "-s", metavar="[STAGE.]KEY=VALUE", help="Override a setting; repeatable.")
+]
+NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of running what is missing upstream.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")]
+MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method: triplet, aoq.")]
+BackboneOption = Annotated[str | None, typer.Option("--backbone", "-b", help="Model: vsepp, vsrn.")]
+FeaturesOption = Annotated[
+    str | None, typer.Option("--features", "-f", help="Features to read; default: the only ones.")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of training.")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+
+
+@app.command()
+def prepare(
+    dataset: DatasetOption = "scenes",
+    source: Annotated[Path | None, typer.Option("--source", help="Caption file or folder of the dataset.")] = None,
+    format: Annotated[str | None, typer.Option("--format", help="Format, where it is not recognised.")] = None,
+    train: Annotated[int | None, typer.Option("--train", help="scenes: training images.")] = None,
+    val: Annotated[int | None, typer.Option("--val", help="scenes: validation images.")] = None,
+    test: Annotated[int | None, typer.Option("--test", help="scenes: test images.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="scenes: seed.")] = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    dry_run: DryRunOption = False,
+) -> None:
+    """Read captions, check images.
+
+    Example: itrpipe prepare --dataset flickr30k --source /data/flickr30k
+    """
+    from itrpipe.commands import define_dataset, run_stage
+
+    given = {"format": format, "train": train, "val": val, "test": test, "seed": seed}
+    execution = define_dataset(data, dataset, source, _overrides(settings, given))
+    run_stage(data, dataset, "prepare", execution, dry_run=dry_run)
+
+
+@app.command()
+def extract(
+    dataset: DatasetOption = "scenes",
+    features: Annotated[str | None, typer.Option("--features", "-f", help="Extractor: scenes.")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Import a *_precomp folder instead.")] = None,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Write visual features of every image.
+
+    Example: itrpipe extract --dataset flickr30k --from /data/f30k_precomp
+    """
+    from itrpipe.commands import define_features, run_stage
+
+    conf = define_features(data, dataset, features, source)
+    overrides = _overrides(settings, {"device": device})
+    run_stage(data, dataset, "extract", overrides, conf=conf, dry_run=dry_run, no_deps=no_deps)
+
+
+@app.command()
+def train(
+    method: MethodOption = "triplet",
+    backbone: BackboneOption = None,
+    dataset: DatasetOption = "scenes",
+    features: FeaturesOption = None,
+    seed: SeedOption = None,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Train a model and embed every split.
+
+    Example: itrpipe train --method aoq --backbone vsrn --dataset scenes
+    """
+    from itrpipe.commands import run_stage
+
+    overrides = _overrides(settings, {"backbone": backbone, "features": features, "seed": seed, "device": device})
+    run_stage(data, dataset, "train", overrides, conf=method, dry_run=dry_run, no_deps=no_deps)
+
+
+@app.command("mine-negatives")
+def mine_negatives(
+    method: MethodOption = "triplet",
+    backbone: BackboneOption = None,
+    dataset: DatasetOption = "scenes",
+    features: FeaturesOption = None,
+    seed: SeedOption = None,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Find the hardest negatives of the whole training set.
+
+    Example: itrpipe mine-negatives --method triplet --backbone vsrn
+    """
+    from itrpipe.commands import run_stage
+
+    model = {"method": method, "backbone": backbone, "features": features, "seed": seed}
+    run_stage(
+        data,
+        dataset,
+        "mine_negatives",
+        _overrides(settings, {**model, "device": device}),
+        dry_run=dry_run,
+        no_deps=no_deps,
+    )
+
+
+@app.command()
+def evaluate(
+    method: MethodOption = "triplet",
+    backbone: BackboneOption = None,
+    dataset: DatasetOption = "scenes",
+    features: FeaturesOption = None,
+    seed: SeedOption = None,
+    split: Annotated[str | None, typer.Option("--split", help="test, val or train.")] = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Measure a trained model on a split.
+
+    Example: itrpipe evaluate --method aoq --backbone vsrn
+    """
+    from itrpipe.commands import run_stage
+
+    model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "split": split}
+    run_stage(data, dataset, "evaluate", _overrides(settings, model), dry_run=dry_run, no_deps=no_deps)
+
+
+@app.command()
+def report(
+    dataset: DatasetOption = "scenes",
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    dry_run: DryRunOption = False,
+) -> None:
+    """Write one HTML page over all evaluated runs of a dataset.
+
+    Example: itrpipe report --dataset scenes
+    """
+    from itrpipe.commands import report_dataset
+
+    report_dataset(data, dataset, _overrides(settings, {}), dry_run=dry_run)
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="Name in stages/recipes/ or path of a recipe.")],
+    source: Annotated[
+        Path | None, typer.Option("--source", help="Folder of the dataset, where the recipe needs one.")
+    ] = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    dry_run: DryRunOption = False,
+) -> None:
+    """Run a whole recipe.
+
+    Example: itrpipe run demo
+    """
+    from itrpipe.recipes import run_recipe
+
+    run_recipe(data, recipe, source, _overrides(settings, {}), dry_run=dry_run)
+
+
+@app.command()
+def status(
+    dataset: Annotated[str | None, typer.Option("--dataset", "-d", help="Only this dataset.")] = None,
+    data: DataOption = Path("data"),
+    verify: Annotated[bool, typer.Option("--verify", help="Also compare content hashes.")] = False,
+) -> None:
+    """List every artifact.
+
+    Example: itrpipe status --dataset scenes
+    """
+    from itrpipe.upkeep import print_status
+
+    print_status(data, dataset, verify=verify)
+
+
+@app.command()
+def show(
+    stage: Annotated[str, typer.Argument(help="Stage, such as train.")],
+    conf: Annotated[str | None, typer.Argument(help="Configuration, such as aoq; all are listed without it.")] = None,
+    backbone: BackboneOption = None,
+    dataset: DatasetOption = "scenes",
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+) -> None:
+    """Print a configuration with the origin of every value.
+
+    Example: itrpipe show train aoq --backbone vsrn
+    """
+    from itrpipe.commands import show_configuration
+
+    show_configuration(data, dataset, stage.replace("-", "_"), conf, _overrides(settings, {"backbone": backbone}))
+
+
+@app.command()
+def gc(
+    dataset: DatasetOption = "scenes",
+    damaged: Annotated[bool, typer.Option("--damaged", help="Remove damaged artifacts only.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    data: DataOption = Path("data"),
+) -> None:
+    """Remove superseded, interrupted and damaged artifacts after asking.
+
+    Example: itrpipe gc --dataset scenes
+    """
+    from itrpipe.upkeep import collect_garbage
+
+    collect_garbage(data, dataset, damaged_only=damaged, ask=None if yes else typer.confirm)
+
+
+@app.command()
+def doctor(data: DataOption = Path("data")) -> None:
+    """Check versions, device, FAISS, disk and memory.
+
+    Example: itrpipe doctor
+    """
+    from itrpipe.doctor import examine
+
+    if not examine(data):
+        raise typer.Exit(1)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"itrpipe {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point: runs a command and turns a user's error into one line and an exit code."""
+    try:
+        app()
+    except ItrpipeError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command goes on where it stopped", err=True)
+        sys.exit(130)
+
+
+def _overrides(assignments: list[str] | None, named: dict[str, Any]) -> list:
+    """`--set` assignments and the named options that were given, as overrides of the requested step."""
+    from itrpipe.pipeline import Override, parse_override
+
+    given = [Override(None, key, value) for key, value in named.items() if value is not None]
+    overrides = [*given, *map(parse_override, assignments or [])]
+    seen: dict[tuple, Any] = {}
+    for item in overrides:
+        if seen.setdefault((item.scope, item.key), item.value) != item.value:
+            raise UsageError(f"{item.key} is given twice with different values")
+    return overrides

@@ -1,0 +1,181 @@
+"""What the commands of `itrpipe.cli` do, as functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from itrpipe.artifacts import check_artifact, list_artifacts
+from itrpipe.config import leaves, load_declaration
+from itrpipe.datasets.definition import (
+    EMBEDDED,
+    DatasetDefinition,
+    StageDefinition,
+    check_name,
+    load_definition,
+    save_definition,
+)
+from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.pipeline import Override, Planner, pinned_step, run, stage_definition
+from itrpipe.progress import Reporter
+from itrpipe.stages.base import Need, load_stage
+
+IMPORTED = "precomp"
+
+
+def run_stage(
+    root: Path,
+    dataset: str,
+    stage: str,
+    overrides: list[Override],
+    *,
+    conf: str | None = None,
+    dry_run: bool = False,
+    no_deps: bool = False,
+) -> Path:
+    """Plans one stage and runs what is missing.
+
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        stage: stage name.
+        overrides: values given by the user.
+        conf: configuration; by default the only one of the stage, for `prepare` the dataset's own.
+        dry_run: print the plan only.
+        no_deps: fail when something upstream is missing.
+
+    Returns:
+        The artifact's folder.
+    """
+    reporter = Reporter()
+    planner = Planner(root, check_name(dataset), overrides, reporter=reporter)
+    need = Need(stage, conf or default_conf(planner.definition, dataset, stage))
+    reporter.say(f"{dataset}: {stage.replace('_', '-')} {need.conf}", style="bold")
+    (folder,) = run([planner.plan(need)], reporter, dry_run=dry_run, with_upstream=not no_deps)
+    if not dry_run:
+        reporter.say(str(folder))
+    return folder
+
+
+def default_conf(definition: DatasetDefinition, dataset: str, stage: str) -> str:
+    """The configuration a stage runs with when none is named."""
+    if stage == "prepare":
+        known = stage_definition(definition, Need("prepare", ""), dataset)
+        assert known is not None
+        return known.conf
+    return next(iter(load_declaration(stage).confs))
+
+
+def define_dataset(root: Path, dataset: str, source: Path | None, overrides: list[Override]) -> list[Override]:
+    """Remembers what `itrpipe prepare` was told about a dataset; told nothing, it keeps what it knows.
+
+    Returns:
+        The overrides that concern execution only and are not remembered.
+
+    Raises:
+        MissingInputError: a dataset that is neither known nor embedded has no source, or the source is not there.
+        UsageError: the embedded dataset was given a source.
+    """
+    known = load_definition(root, dataset)
+    if source is None and known.prepare is None:
+        raise MissingInputError(f"dataset {dataset!r} is not known yet; give --source with its caption file or folder")
+    fields = load_stage("prepare").Execution.model_fields
+    execution = [item for item in overrides if item.key.removeprefix("execution.") in fields]
+    overrides = [item for item in overrides if item not in execution]
+    if source is None and not overrides:
+        return execution
+    if source is not None and dataset == EMBEDDED:
+        raise UsageError("the dataset 'scenes' is generated and takes no --source; choose another --dataset name")
+    if source is not None and not source.exists():
+        raise MissingInputError(f"--source {source} does not exist")
+    settings = {item.key: item.value for item in overrides}
+    conf = EMBEDDED if dataset == EMBEDDED else "files"
+    place = str(source.resolve()) if source else (known.prepare.source if known.prepare else None)
+    prepare = StageDefinition(conf=conf, source=place, settings=settings)
+    planner = Planner(root, dataset, definition=known.model_copy(update={"prepare": prepare}))
+    planner.configure_checked(Need("prepare", conf))
+    save_definition(root, dataset, planner.definition)
+    return execution
+
+
+def define_features(root: Path, dataset: str, features: str | None, source: Path | None) -> str:
+    """Remembers where a dataset's features come from.
+
+    Returns:
+        The configuration of `extract` to run.
+
+    Raises:
+        MissingInputError: the source is not there, or no features are known and none were named.
+        UsageError: an extractor and a source that exclude each other.
+    """
+    definition = load_definition(root, dataset)
+    if source is None:
+        conf = features or definition.default_features(dataset)
+        if conf not in definition.features:
+            if conf == IMPORTED:
+                raise MissingInputError("--features precomp needs --from FOLDER with the *_ims.npy files")
+            load_conf = load_declaration("extract").confs
+            if conf not in load_conf:
+                raise UsageError(f"no extractor {conf!r}; known: {', '.join(load_conf)}")
+            definition = _with_features(definition, conf, StageDefinition(conf=conf))
+            save_definition(root, dataset, definition)
+        return conf
+    if features not in (None, IMPORTED):
+        raise UsageError(f"--from imports a folder as {IMPORTED!r} and excludes --features {features}")
+    if not source.exists():
+        raise MissingInputError(f"--from {source} does not exist")
+    features_definition = StageDefinition(conf=IMPORTED, source=str(source.resolve()))
+    save_definition(root, dataset, _with_features(definition, IMPORTED, features_definition))
+    return IMPORTED
+
+
+def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, overrides: list[Override]) -> None:
+    """Prints every value of a configuration with its origin, or the names of all configurations of a stage."""
+    reporter = Reporter()
+    declaration = load_declaration(stage)
+    if conf is None:
+        reporter.say(declaration.summary)
+        for name in declaration.confs:
+            reporter.say(f"  itrpipe show {stage.replace('_', '-')} {name}")
+        return
+    planner = Planner(root, dataset, overrides)
+    need = Need(stage, conf)
+    known = planner.definition.prepare if stage == "prepare" else planner.definition.features.get(conf)
+    definition = known if known and known.conf == conf else None
+    settings, execution, resolved = planner.configure_checked(need, definition)
+    rows = list(leaves(settings.model_dump(mode="json")))
+    width = max((len(key) for key, _ in rows), default=0)
+    reporter.say(f"{stage} {conf}, dataset {dataset}", style="bold")
+    for key, value in rows:
+        reporter.say(f"  {key:<{width}}  {value!s:<24} {resolved.origins.get(key, 'default')}")
+    reporter.say("execution (not part of the fingerprint)", style="bold")
+    for key, value in leaves(execution.model_dump(mode="json")):
+        reporter.say(f"  {key:<{width}}  {value}")
+
+
+def report_dataset(root: Path, dataset: str, overrides: list[Override], *, dry_run: bool = False) -> None:
+    """Writes the report over the evaluations that are finished, newest of each run.
+
+    Raises:
+        MissingInputError: there is none.
+    """
+    reporter = Reporter()
+    newest = {}
+    for folder in list_artifacts(root, check_name(dataset)):
+        if folder.parent.name == "evaluate" and not folder.name.endswith(".partial"):
+            manifest = check_artifact(folder)
+            kept = newest.get(manifest.label)
+            if kept is None or manifest.finished > kept[1].finished:
+                newest[manifest.label] = (folder, manifest)
+    if not newest:
+        raise MissingInputError(
+            f"dataset {dataset!r} has no evaluation yet; run `itrpipe evaluate --dataset {dataset}`"
+        )
+    planner = Planner(root, dataset, overrides, reporter=reporter)
+    inputs = {name: pinned_step(root, manifest) for name, (_, manifest) in sorted(newest.items())}
+    step = planner.plan(Need("report", default_conf(planner.definition, dataset, "report")), inputs=inputs)
+    (folder,) = run([step], reporter, dry_run=dry_run)
+    reporter.say(f"report: {folder / 'index.html'}")
+
+
+def _with_features(definition: DatasetDefinition, name: str, stage: StageDefinition) -> DatasetDefinition:
+    return definition.model_copy(update={"features": {**definition.features, name: stage}})

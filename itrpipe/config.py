@@ -1,0 +1,279 @@
+"""Declarations in TOML become validated settings whose every value knows where it comes from.
+
+A stage is declared in `stages/<n>_<stage>.toml`. Its settings are built from layers, later ones
+winning: `[defaults]`, `[conf.<name>]`, a recipe, the command line. Inside a layer a sub-table
+named after a backbone or a dataset holds the values for just that backbone or dataset, so
+`[conf.aoq.vsrn.flickr30k]` reads as one expects. Settings that change the result live in the
+layers; settings that change only how a stage is executed live in `[execution]` and never enter
+a fingerprint.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from itrpipe.errors import DataError, MissingInputError, UsageError
+
+DATASET_SELECTORS = ("scenes", "flickr8k", "flickr30k", "coco")
+COMMAND_LINE = "command line"
+
+SettingsType = TypeVar("SettingsType", bound="Settings")
+
+
+class Settings(BaseModel):
+    """Base of every group of settings: unknown keys are errors, values cannot change afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """One `stages/*.toml`, read but not yet bound to a settings class.
+
+    Attributes:
+        stage: the stage's name, from the file stem without its number.
+        path: the file.
+        summary: first sentence of the header comment.
+        defaults: table `[defaults]`.
+        execution: table `[execution]`.
+        confs: tables `[conf.<name>]`.
+    """
+
+    stage: str
+    path: Path
+    summary: str
+    defaults: dict[str, Any]
+    execution: dict[str, Any]
+    confs: dict[str, dict[str, Any]]
+
+
+@dataclass
+class Resolved:
+    """Values of all layers merged, with the origin of each leaf.
+
+    Attributes:
+        values: nested settings.
+        origins: dotted key -> the layer it came from, such as `4_train.toml [conf.aoq.vsrn]`.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+    def merge(self, layer: Mapping[str, Any], origin: str) -> None:
+        """Lets every leaf of `layer` replace the present value and remembers `origin` for it."""
+        for key, value in leaves(layer):
+            set_dotted(self.values, key, value)
+            self.origins[key] = origin
+
+
+def stages_folder() -> Path:
+    """Folder of the declarations: `stages/` of a checkout, else the copy inside the installed package.
+
+    Raises:
+        MissingInputError: neither exists, so the installation is broken.
+    """
+    package = Path(__file__).resolve().parent
+    for folder in (package.parent / "stages", package / "_stages"):
+        if any(folder.glob("[0-9]*_*.toml")):
+            return folder
+    raise MissingInputError(f"no stage declarations beside or inside {package}; reinstall itrpipe")
+
+
+@functools.cache
+def declared_stages() -> dict[str, Path]:
+    """Stage name -> declaration file, in the order of the files' numbers."""
+    files = sorted(stages_folder().glob("[0-9]*_*.toml"), key=lambda path: int(path.stem.partition("_")[0]))
+    return {path.stem.partition("_")[2]: path for path in files}
+
+
+@functools.cache
+def load_declaration(stage: str) -> Declaration:
+    """Reads the declaration of a stage.
+
+    Raises:
+        UsageError: there is no such stage.
+        DataError: the file is not valid TOML or has a table that is not one of the three known kinds.
+    """
+    path = declared_stages().get(stage)
+    if path is None:
+        raise UsageError(f"unknown stage {stage!r}{did_you_mean(stage, declared_stages())}")
+    tables = read_toml(path)
+    unknown = set(tables) - {"defaults", "execution", "conf"}
+    if unknown:
+        raise DataError(f"{path}: unknown table [{min(unknown)}]; known are [defaults], [execution], [conf.<name>]")
+    return Declaration(
+        stage=stage,
+        path=path,
+        summary=_summary(path),
+        defaults=tables.get("defaults", {}),
+        execution=tables.get("execution", {}),
+        confs=tables.get("conf", {}),
+    )
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parses a TOML file.
+
+    Raises:
+        MissingInputError: no such file.
+        DataError: syntax error, with its line.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise MissingInputError(f"no such file: {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not valid TOML: {error}") from None
+
+
+def resolve(
+    declaration: Declaration,
+    conf: str,
+    *,
+    backbones: Iterable[str] = (),
+    backbone: str | None = None,
+    dataset: str | None = None,
+    overrides: Iterable[tuple[Mapping[str, Any], str]] = (),
+) -> Resolved:
+    """Merges the layers of a configuration.
+
+    Args:
+        declaration: the stage.
+        conf: name of a `[conf.<name>]` table.
+        backbones: every name that counts as a backbone selector.
+        backbone: the selected backbone, if the stage has one.
+        dataset: the selected dataset; sub-tables of other datasets are skipped.
+        overrides: further layers with their origin, in rising priority.
+
+    Raises:
+        UsageError: there is no such conf.
+    """
+    if conf not in declaration.confs:
+        known = ", ".join(declaration.confs) or "none"
+        hint = did_you_mean(conf, declaration.confs) or f"; known: {known}"
+        raise UsageError(f"{declaration.path.name} has no configuration {conf!r}{hint}")
+    selectors = {*backbones, *DATASET_SELECTORS}
+    chosen = [name for name in (backbone, dataset) if name]
+    resolved = Resolved()
+    for name, table in (("defaults", declaration.defaults), (f"conf.{conf}", declaration.confs[conf])):
+        for part, layer in _select(table, name, selectors, chosen):
+            resolved.merge(layer, f"{declaration.path.name} [{part}]")
+    for layer, origin in overrides:
+        resolved.merge(layer, origin)
+    return resolved
+
+
+def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsType:
+    """Validates resolved values against a settings class.
+
+    Args:
+        model: the class.
+        resolved: values and their origins.
+        where: what is being configured, for the message (`train aoq`).
+
+    Raises:
+        UsageError: an unknown key (with the nearest known one) or a value out of its range, with its origin.
+    """
+    try:
+        return model.model_validate(resolved.values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        origin = resolved.origins.get(key) or next(
+            (value for name, value in resolved.origins.items() if name.startswith(key + ".")), "default"
+        )
+        if first["type"] == "extra_forbidden":
+            known = [name for name, _ in leaves(model.model_construct().model_dump(warnings=False))]
+            hint = did_you_mean(key, {*known, *model.model_fields})
+            raise UsageError(f"{where}: unknown setting {key!r} (from {origin}){hint}") from None
+        if first["type"] == "missing":
+            raise UsageError(f"{where}: setting {key!r} has no value; give --set {key}=…") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{where}: {key} = {first['input']!r} (from {origin}): {message}") from None
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Splits `key=value` of `--set`; the value is read as TOML, else taken as a string.
+
+    Raises:
+        UsageError: there is no `=` or no key.
+    """
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise UsageError(f"--set {text!r} is not of the form key=value")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+def complete_key(key: str, known: Iterable[str]) -> str:
+    """Turns a short key (`margin`) into the full dotted one (`loss.margin`) when only one setting ends so.
+
+    Raises:
+        UsageError: several settings end in `key`.
+    """
+    known = set(known)
+    if key in known:
+        return key
+    matches = sorted(name for name in known if name.endswith(f".{key}"))
+    if len(matches) > 1:
+        raise UsageError(f"--set {key}: ambiguous, could be {' or '.join(matches)}")
+    return matches[0] if matches else key
+
+
+def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted key, value) of every value that is not itself a table."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def set_dotted(table: dict[str, Any], key: str, value: Any) -> None:
+    """Sets `table[a][b][c]` for the key `a.b.c`, making tables on the way."""
+    *parents, last = key.split(".")
+    for parent in parents:
+        child = table.get(parent)
+        if not isinstance(child, dict):
+            child = table[parent] = {}
+        table = child
+    table[last] = value
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Returns `; did you mean 'x'?` for the nearest known word, or an empty string."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _select(
+    table: Mapping[str, Any], name: str, selectors: set[str], chosen: list[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the plain values of `table`, then those of the chosen sub-tables, outermost first."""
+    yield name, {key: value for key, value in table.items() if key not in selectors}
+    for selector in chosen:
+        if isinstance(table.get(selector), Mapping):
+            yield from _select(table[selector], f"{name}.{selector}", selectors, chosen)
+
+
+def _summary(path: Path) -> str:
+    """First paragraph of the header comment of a declaration, as one line."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.removeprefix("#").strip()
+        if not line.startswith("#") or (lines and not text):
+            break
+        if text:
+            lines.append(text)
+    return " ".join(lines)

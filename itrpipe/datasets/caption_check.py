@@ -1,0 +1,80 @@
+"""Whether the images and captions of a dataset fit together, before anything is computed from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from itrpipe.datasets.noted import NotedAnnotations
+from itrpipe.datasets.records import SPLITS, Annotations
+from itrpipe.errors import DataError
+
+_EXAMPLES = 3
+
+
+def check_annotations(annotations: Annotations, source: Path) -> NotedAnnotations:
+    """Return the annotations without images that have no caption, after refusing what cannot be used.
+
+    Args:
+        annotations: as read, with or without notes.
+        source: file or folder they were read from, for messages.
+
+    Returns:
+        The same records in the same order; if images were dropped, with a note that counts them.
+
+    Raises:
+        DataError: no captions at all, duplicate image or caption ids, unknown split names, captions that are
+            empty, not valid Unicode, or of an image that is not there. One line lists all of these with
+            counts and first examples.
+    """
+    problems = list(_problems(annotations))
+    if problems:
+        raise DataError(f"{source}: {'; '.join(problems)}; correct the source")
+    captioned = {caption.image_id for caption in annotations.captions}
+    images = [image for image in annotations.images if image.image_id in captioned]
+    notes = annotations.notes if isinstance(annotations, NotedAnnotations) else ()
+    bare = [image.image_id for image in annotations.images if image.image_id not in captioned]
+    if bare:
+        notes += (f"{source}: {_count(bare, 'images without captions')} dropped",)
+    return NotedAnnotations(images, annotations.captions, annotations.root, notes)
+
+
+def _problems(annotations: Annotations) -> Iterable[str]:
+    images, captions = annotations.images, annotations.captions
+    known = {image.image_id for image in images}
+    found = {
+        "duplicate image ids": _repeated([image.image_id for image in images]),
+        "duplicate caption ids": _repeated([caption.caption_id for caption in captions]),
+        f"split names other than {', '.join(SPLITS)}": _other_splits(annotations),
+        "captions of images that are not there": [
+            f"{caption.caption_id} of {caption.image_id}" for caption in captions if caption.image_id not in known
+        ],
+        "empty captions": [caption.caption_id for caption in captions if not caption.text.strip()],
+        "captions that are not valid Unicode": [
+            caption.caption_id for caption in captions if not _is_unicode(caption.caption_id + caption.text)
+        ],
+    }
+    if not captions:
+        yield "holds no captions"
+    yield from (_count(values, what) for what, values in found.items() if values)
+
+
+def _count(values: Sequence[str], what: str) -> str:
+    """Phrase a count with its first examples: `12 empty captions (3, 8, 9, ...)`."""
+    shown = [value.encode("utf-8", "backslashreplace").decode() for value in values[:_EXAMPLES]]
+    return f"{len(values):,} {what} ({', '.join(shown)}{', ...' if len(values) > _EXAMPLES else ''})"
+
+
+def _repeated(ids: list[str]) -> list[str]:
+    return [value for value, count in Counter(ids).items() if count > 1]
+
+
+def _other_splits(annotations: Annotations) -> list[str]:
+    names = Counter(image.split for image in annotations.images)
+    return [f"{name!r} of {count:,} images" for name, count in names.items() if name not in SPLITS]
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether the text can be stored as UTF-8; a JSON escape such as `\\ud800` alone cannot."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,103 @@
+"""What the user said about a dataset, kept in `data/<dataset>/dataset.json` for later commands.
+
+Locations of sources are remembered here and nowhere else: an artifact's fingerprint depends on the
+content of its sources, never on where they lie.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from itrpipe.artifacts import write_text
+from itrpipe.errors import DataError, MissingInputError, UsageError
+
+DEFINITION = "dataset.json"
+EMBEDDED = "scenes"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class StageDefinition(BaseModel):
+    """A configuration of a stage that reads files from outside the data folder.
+
+    Attributes:
+        conf: name of the configuration.
+        source: absolute path of the file or folder it reads, None for the embedded dataset.
+        settings: values given on the command line, by dotted key.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    conf: str
+    source: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class DatasetDefinition(BaseModel):
+    """How a dataset is prepared and which features it has.
+
+    Attributes:
+        prepare: None until `itrpipe prepare` was run, except for the embedded dataset.
+        features: configuration name -> how these features are extracted or imported.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    prepare: StageDefinition | None = None
+    features: dict[str, StageDefinition] = Field(default_factory=dict)
+
+    def default_features(self, dataset: str) -> str:
+        """Name of the features to train on when none is named.
+
+        Raises:
+            MissingInputError: the dataset has none.
+            UsageError: it has several.
+        """
+        if len(self.features) == 1:
+            return next(iter(self.features))
+        if self.features:
+            raise UsageError(f"dataset {dataset!r} has features {', '.join(self.features)}; choose with --features")
+        raise MissingInputError(
+            f"dataset {dataset!r} has no features yet; run `itrpipe extract --dataset {dataset} --from FOLDER`"
+        )
+
+
+def check_name(dataset: str) -> str:
+    """Returns the name if it can be a folder name.
+
+    Raises:
+        UsageError: it holds a separator, begins with a dot or is empty.
+    """
+    if not _NAME.fullmatch(dataset):
+        raise UsageError(f"dataset name {dataset!r} must be letters, digits, '.', '_' and '-'")
+    return dataset
+
+
+def load_definition(root: Path, dataset: str) -> DatasetDefinition:
+    """Reads the definition of a dataset; the embedded dataset has one from the start.
+
+    Raises:
+        DataError: the file is corrupt.
+    """
+    path = root / check_name(dataset) / DEFINITION
+    if not path.exists():
+        if dataset == EMBEDDED:
+            stage = StageDefinition(conf=EMBEDDED)
+            return DatasetDefinition(prepare=stage, features={EMBEDDED: stage})
+        return DatasetDefinition()
+    try:
+        return DatasetDefinition.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise DataError(
+            f"{path} is corrupt ({error.errors()[0]['msg']}); remove it and run `itrpipe prepare`"
+        ) from None
+
+
+def save_definition(root: Path, dataset: str, definition: DatasetDefinition) -> None:
+    """Writes the definition of a dataset atomically."""
+    folder = root / check_name(dataset)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / DEFINITION, definition.model_dump_json(indent=1) + "\n")

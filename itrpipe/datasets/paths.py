@@ -1,0 +1,150 @@
+"""Image paths out of data files: they name files below one root folder and never anything else."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path, PurePosixPath
+
+from itrpipe.errors import DataError, MissingInputError
+
+_DRIVE = re.compile(r"^[A-Za-z]:")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# A copy of a dataset may lack some images, so their folder is looked for with the first few of them.
+_PROBED_IMAGES = 50
+
+
+def resolve_inside(root: Path, relative: str) -> Path:
+    """Return the real path of an image, refusing every path that leaves the root folder.
+
+    Args:
+        root: folder the path is relative to; may itself be a symbolic link.
+        relative: path with forward slashes, as written in a data file; the file need not exist.
+
+    Raises:
+        DataError: the path is empty, absolute, contains `..`, a backslash or a NUL character, or
+            passes a symbolic link whose target lies outside the root.
+    """
+    return ImageRoot(root, source=root).resolve(relative, record="path")
+
+
+def locate_images(
+    root: Path,
+    source: Path,
+    layouts: Sequence[Sequence[str]],
+    records: Sequence[str],
+    folders: Sequence[str],
+) -> list[str]:
+    """Find where the images of a data file lie and return their paths relative to the root.
+
+    Args:
+        root: folder that everything is relative to and that no image may leave.
+        source: the data file, for errors.
+        layouts: the image paths as the data file may mean them, in the order of the data file; the first
+            layout of which a file exists is taken.
+        records: where in the data file each image stands, such as `image 17` or `line 5`.
+        folders: folders below the root to look in; `""` stands for the root itself.
+
+    Returns:
+        One path per image, with forward slashes, in the order of the data file.
+
+    Raises:
+        DataError: there is no image, or a path leaves the root (see `resolve_inside`).
+        MissingInputError: none of the first 50 images is in any of the folders.
+    """
+    inside = ImageRoot(root, source)
+    for layout in layouts:
+        for file, record in zip(layout, records, strict=True):
+            inside.refuse_outside(file, record)
+    folder, layout = _first_existing(root, source, layouts, folders)
+    prefix = f"{folder}/" if folder else ""
+    return [inside.check(prefix + file, record) for file, record in zip(layout, records, strict=True)]
+
+
+def _first_existing(
+    root: Path, source: Path, layouts: Sequence[Sequence[str]], folders: Sequence[str]
+) -> tuple[str, Sequence[str]]:
+    if not layouts[0]:
+        raise DataError(f"{source}: holds no images; a dataset needs at least one")
+    for layout in layouts:
+        for folder in folders:
+            if any((root / folder / file).is_file() for file in islice(layout, _PROBED_IMAGES)):
+                return folder, layout
+    looked = ", ".join(str(root / folder) for folder in folders)
+    raise MissingInputError(f"{source}: no image such as {layouts[0][0]} in {looked}; put the images into one of these")
+
+
+class ImageRoot:
+    """One root folder and the data file whose image paths are checked against it.
+
+    Folders are resolved once each, so that 100,000 images in one folder cost one look at that folder
+    and one `lstat` per image.
+    """
+
+    def __init__(self, root: Path, source: Path) -> None:
+        """Remember the root and the data file that errors name."""
+        self.root = root
+        self._source = source
+        self._real_root = os.path.realpath(root)
+        self._real_folders: dict[str, str] = {}
+
+    def check(self, relative: str, record: str) -> str:
+        """Return the path without `.` parts and doubled slashes, after the checks of `resolve`.
+
+        Args:
+            relative: path as written in the data file.
+            record: where in the data file it stands, such as `image 17` or `line 5`.
+
+        Raises:
+            DataError: see `resolve_inside`; the message names the data file and the record.
+        """
+        self.resolve(relative, record)
+        return str(PurePosixPath(relative))
+
+    def refuse_outside(self, relative: str, record: str) -> None:
+        """Raise the errors of `check` that the text of the path alone settles, without a look at the disk."""
+        reason = _refusal(relative)
+        if reason is not None:
+            raise self._error(relative, record, f"{reason}; write a path relative to the images' folder")
+
+    def resolve(self, relative: str, record: str) -> Path:
+        """Return the real path of the image; arguments and errors as in `check`."""
+        self.refuse_outside(relative, record)
+        folder, name = os.path.split(str(PurePosixPath(relative)))
+        path = os.path.join(self._real_folder(folder), name)
+        real = os.path.realpath(path) if os.path.islink(path) else path
+        if not self._is_inside(real):
+            remedy = f"name {os.path.dirname(real)} as the source or copy the images below {self.root}"
+            raise self._error(
+                relative, record, f"leads through a symbolic link to {real}, outside {self.root}; {remedy}"
+            )
+        return Path(real)
+
+    def _real_folder(self, folder: str) -> str:
+        real = self._real_folders.get(folder)
+        if real is None:
+            real = self._real_folders[folder] = os.path.realpath(os.path.join(self._real_root, folder))
+        return real
+
+    def _is_inside(self, real: str) -> bool:
+        return real.startswith(self._real_root.rstrip(os.sep) + os.sep)
+
+    def _error(self, relative: str, record: str, reason: str) -> DataError:
+        return DataError(f"{self._source}: {record}: image path {relative!r} {reason}")
+
+
+def _refusal(relative: str) -> str | None:
+    """Say why the text alone disqualifies the path, or None."""
+    if not relative.strip() or str(PurePosixPath(relative)) == ".":
+        return "names no file"
+    if relative.startswith("/") or _DRIVE.match(relative):
+        return "is absolute"
+    if "\\" in relative:
+        return "contains a backslash"
+    if "\0" in relative or _SURROGATE.search(relative):
+        return "contains a character that no file name can hold"
+    if ".." in PurePosixPath(relative).parts:
+        return "contains '..'"
+    return None

@@ -1,0 +1,245 @@
+"""The artifact of `itrpipe prepare`: images and captions in two Parquet files, in an order that never changes.
+
+`images.parquet` holds one row per image, `captions.parquet` one per caption. Images stand in the order of
+the splits (train, val, test) and within a split in the order of the source; captions in the order of their
+images and for one image in the order of the source. So the captions of an image follow each other, and
+row i of `captions_of_image` is a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from itrpipe.datasets.image_check import ImageFacts
+from itrpipe.datasets.records import SPLITS, Annotations, ImageRecord
+from itrpipe.errors import DataError, MissingInputError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+IMAGES_FILE = "images.parquet"
+CAPTIONS_FILE = "captions.parquet"
+_REMEDY = "run itrpipe prepare again"
+
+
+def write_prepared(
+    folder: Path, annotations: Annotations, facts: Mapping[str, ImageFacts], tokens: Sequence[list[str]]
+) -> None:
+    """Write both files.
+
+    Args:
+        folder: exists; files of the same names are replaced.
+        annotations: checked, so that every caption has its image.
+        facts: of `image_check.check_images`, for every image.
+        tokens: the words of each caption, in the order of `annotations.captions`.
+
+    Raises:
+        DataError: an image has no facts.
+    """
+    images = sorted(annotations.images, key=lambda image: SPLITS.index(image.split))
+    missing = [image.file for image in images if image.file not in facts]
+    if missing:
+        raise DataError(f"{annotations.root}: {len(missing):,} images were not checked ({missing[0]}, ...); check them")
+    _write(folder / IMAGES_FILE, _image_table(images, facts))
+    _write(folder / CAPTIONS_FILE, _caption_table(images, annotations, tokens))
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split of a prepared dataset: N images and their T captions.
+
+    Attributes:
+        name: one of `SPLITS`.
+        images: rows of `images.parquet`.
+        captions: rows of `captions.parquet`.
+    """
+
+    name: str
+    images: pa.Table
+    captions: pa.Table
+
+    @cached_property
+    def image_ids(self) -> np.ndarray:
+        """Ids of the images, text [N]."""
+        return _texts(self.images, "image_id")
+
+    @cached_property
+    def files(self) -> list[str]:
+        """Paths of the images relative to the root of the source, N of them."""
+        return self.images["file"].to_pylist()
+
+    @cached_property
+    def caption_ids(self) -> np.ndarray:
+        """Ids of the captions, text [T]."""
+        return _texts(self.captions, "caption_id")
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The captions as published, T of them."""
+        return self.captions["text"].to_pylist()
+
+    @cached_property
+    def tokens(self) -> pa.ListArray:
+        """The words of each caption, an Arrow array of T lists, as `Vocabulary` takes it."""
+        return self.captions["tokens"].combine_chunks()
+
+    @cached_property
+    def caption_image(self) -> np.ndarray:
+        """Row of each caption's image within this split, int64 [T], 0..N-1, never falling."""
+        return self.image_rows().to_numpy().astype(np.int64)
+
+    @cached_property
+    def captions_of_image(self) -> np.ndarray:
+        """Offsets int64 [N + 1]: the captions of image i are rows `offsets[i]` to `offsets[i + 1] - 1`."""
+        return np.searchsorted(self.caption_image, np.arange(len(self.images) + 1)).astype(np.int64)
+
+    def image_rows(self) -> pa.ChunkedArray:
+        """Return `caption_image` as Arrow looks it up: null where the image is not there."""
+        import pyarrow.compute as pc
+
+        known = pc.SetLookupOptions(value_set=self.images["image_id"].combine_chunks())
+        return pc.call_function("index_in", [self.captions["image_id"]], known)
+
+
+class PreparedDataset:
+    """Images and captions of all splits, as `write_prepared` wrote them."""
+
+    def __init__(self, folder: Path, splits: dict[str, Split]) -> None:
+        """Take the splits that hold images; use `open` to read them."""
+        self.folder = folder
+        self._splits = splits
+
+    @classmethod
+    def open(cls, folder: Path) -> PreparedDataset:
+        """Read and check both files.
+
+        Raises:
+            MissingInputError: a file is not there.
+            DataError: a file is truncated or damaged, lacks a column, or the two contradict each other.
+        """
+        images = _read(folder / IMAGES_FILE, _image_schema())
+        captions = _read(folder / CAPTIONS_FILE, _caption_schema())
+        splits = {
+            name: split
+            for name in SPLITS
+            if len((split := Split(name, _rows_of(images, name), _rows_of(captions, name))).images)
+        }
+        _check(folder, images, captions, splits)
+        return cls(folder, splits)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that hold images, in the order of `SPLITS`."""
+        return tuple(self._splits)
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return the number of images and of captions by split."""
+        return {name: (len(split.images), len(split.captions)) for name, split in self._splits.items()}
+
+    def split(self, name: str) -> Split:
+        """Return one split.
+
+        Raises:
+            UsageError: the dataset has no images of that split.
+        """
+        if name not in self._splits:
+            raise UsageError(f"{self.folder}: has no split {name!r}; it has {', '.join(self._splits)}")
+        return self._splits[name]
+
+
+def _image_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    text = [(name, pa.string()) for name in ("image_id", "file", "split")]
+    return pa.schema([*text, ("width", pa.int32()), ("height", pa.int32()), ("sha256", pa.string())])
+
+
+def _caption_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    text = [(name, pa.string()) for name in ("caption_id", "image_id", "split", "text")]
+    return pa.schema([*text, ("tokens", pa.list_(pa.string()))])
+
+
+def _image_table(images: Sequence[ImageRecord], facts: Mapping[str, ImageFacts]) -> pa.Table:
+    import pyarrow as pa
+
+    columns = {
+        "image_id": [image.image_id for image in images],
+        "file": [image.file for image in images],
+        "split": [image.split for image in images],
+        "width": [facts[image.file].width for image in images],
+        "height": [facts[image.file].height for image in images],
+        "sha256": [facts[image.file].sha256 for image in images],
+    }
+    return pa.table(columns, schema=_image_schema())
+
+
+def _caption_table(images: Sequence[ImageRecord], annotations: Annotations, tokens: Sequence[list[str]]) -> pa.Table:
+    import pyarrow as pa
+
+    position = {image.image_id: row for row, image in enumerate(images)}
+    rows = zip(annotations.captions, tokens, strict=True)
+    ordered = sorted(rows, key=lambda row: position[row[0].image_id])
+    columns = {
+        "caption_id": [caption.caption_id for caption, _ in ordered],
+        "image_id": [caption.image_id for caption, _ in ordered],
+        "split": [images[position[caption.image_id]].split for caption, _ in ordered],
+        "text": [caption.text for caption, _ in ordered],
+        "tokens": [words for _, words in ordered],
+    }
+    return pa.table(columns, schema=_caption_schema())
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    import pyarrow.parquet as pq
+
+    # Without checksums a flipped bit in a caption would read as another caption.
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True)
+
+
+def _read(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read one file whole and check its pages and its columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise MissingInputError(f"{path}: is not there; run itrpipe prepare")
+    try:
+        table = pq.read_table(path, page_checksum_verification=True)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: is truncated or damaged ({' '.join(str(error).split())}); {_REMEDY}") from error
+    if not table.schema.equals(schema):
+        found = ", ".join(f"{field.name} {field.type}" for field in table.schema)
+        raise DataError(f"{path}: has other columns than this version writes ({found}); {_REMEDY}")
+    return table
+
+
+def _rows_of(table: pa.Table, split: str) -> pa.Table:
+    import pyarrow.compute as pc
+
+    return table.filter(pc.field("split") == split)
+
+
+def _check(folder: Path, images: pa.Table, captions: pa.Table, splits: Mapping[str, Split]) -> None:
+    """Refuse files that do not belong together."""
+    if not splits:
+        raise DataError(f"{folder / IMAGES_FILE}: holds no images; {_REMEDY}")
+    rows = sum(len(split.images) for split in splits.values()), sum(len(split.captions) for split in splits.values())
+    if rows != (len(images), len(captions)):
+        raise DataError(f"{folder}: has rows of other splits than {', '.join(splits)}; {_REMEDY}")
+    for split in splits.values():
+        if split.image_rows().null_count:
+            raise DataError(f"{folder}: {split.name} has captions of images that {IMAGES_FILE} lacks; {_REMEDY}")
+        if np.any(np.diff(split.caption_image) < 0):
+            raise DataError(f"{folder}: captions of {split.name} are not in the order of their images; {_REMEDY}")
+
+
+def _texts(table: pa.Table, column: str) -> np.ndarray:
+    return np.array(table[column].to_pylist(), dtype=str)

@@ -1,0 +1,270 @@
+"""The dataset: families of scenes with their captions, and its image files."""
+
+# No `from __future__ import annotations` here: the name is that of a function below.
+
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from PIL import Image, UnidentifiedImageError
+
+from itrpipe.datasets.records import SPLITS, Annotations, CaptionRecord, ImageRecord
+from itrpipe.datasets.scenes.captions import write_captions
+from itrpipe.datasets.scenes.edits import edit_scene
+from itrpipe.datasets.scenes.forms import Caption
+from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH, Scene, arrange
+from itrpipe.datasets.scenes.paint import PAINT_VERSION, paint
+from itrpipe.datasets.scenes.world import SymbolicScene, sample_scene
+from itrpipe.errors import DiskFullError, UsageError
+
+JPEG_QUALITY = 88
+_SECOND_EDIT_RATE = 0.4
+_FROM_BASE_RATE = 0.7
+_SIBLING_TRIES = 60
+_CHUNK = 16
+
+
+@dataclass(frozen=True)
+class ScenesDataset:
+    """Scenes in the order train, val, test, and their captions.
+
+    Attributes:
+        scenes: N scenes, family after family.
+        captions: the five captions of each scene.  # [N][5]
+    """
+
+    scenes: list[Scene]
+    captions: list[list[Caption]]
+
+    def of_split(self, split: str) -> "ScenesDataset":
+        """The part of one split, in the same order."""
+        kept = [index for index, scene in enumerate(self.scenes) if scene.split == split]
+        return ScenesDataset([self.scenes[index] for index in kept], [self.captions[index] for index in kept])
+
+
+def generate(
+    train: int, val: int, test: int, seed: int, family_size: int = 4, keep_probability: float = 0.1
+) -> ScenesDataset:
+    """Generates the dataset; the pictures are painted by `write_images`.
+
+    Every family has its own random stream, named by seed, split and number: a bigger split begins with the
+    smaller one, and no family spans two splits.
+
+    Args:
+        train, val, test: number of images of each split.
+        seed: other seeds give other scenes.
+        family_size: a base scene and its siblings, each an edit or two away; the last family may be cut.
+        keep_probability: see `write_captions`.
+
+    Returns:
+        The dataset, a function of the arguments alone.
+
+    Raises:
+        UsageError: a negative number of images, `family_size` < 1, or a probability outside 0..1.
+    """
+    counts: dict[str, int] = dict(zip(SPLITS, (train, val, test), strict=True))
+    _check(counts, family_size, keep_probability)
+    scenes: list[Scene] = []
+    captions: list[list[Caption]] = []
+    for split, count in counts.items():
+        for number in range(-(-count // family_size)):
+            family = _generate_family(seed, split, number, family_size)
+            rng = Random(f"scenes/{seed}/{split}/{number}/captions")
+            # The whole family is made even where the split cuts it, so that its captions do not depend on the cut.
+            for index, scene in enumerate(family[: count - number * family_size]):
+                siblings = family[:index] + family[index + 1 :]
+                scenes.append(scene)
+                captions.append(write_captions(rng, scene, siblings, keep_probability))
+    return ScenesDataset(scenes, captions)
+
+
+def _check(counts: dict[str, int], family_size: int, keep_probability: float) -> None:
+    for split, count in counts.items():
+        if count < 0:
+            raise UsageError(f"scenes: {split} = {count} images; give 0 or more")
+    if family_size < 1:
+        raise UsageError(f"scenes: family_size = {family_size}; give 1 or more")
+    if not 0 <= keep_probability <= 1:
+        raise UsageError(f"scenes: keep_probability = {keep_probability}; give a value from 0 to 1")
+
+
+def _generate_family(seed: int, split: str, number: int, size: int) -> list[Scene]:
+    rng = Random(f"scenes/{seed}/{split}/{number}")
+    while True:
+        family = _try_family(rng, split, number, size)
+        if family is not None:
+            return family
+
+
+def _try_family(rng: Random, split: str, number: int, size: int) -> list[Scene] | None:
+    """A base scene with `size` - 1 different siblings; None when the base is too crowded to be arranged so often."""
+    members: list[SymbolicScene] = []
+    placed: list[Scene] = []
+    symbolic, edit = sample_scene(rng), "base"
+    for _ in range(_SIBLING_TRIES * size):
+        if symbolic not in members:
+            image_id = f"{split}-{number * size + len(placed):06d}"
+            scene = arrange(rng, symbolic, image_id=image_id, split=split, family=number, edit=edit)
+            if scene is None and not placed:
+                return None
+            if scene is not None:
+                members.append(symbolic)
+                placed.append(scene)
+        if len(placed) == size:
+            return placed
+        source = members[0] if rng.random() < _FROM_BASE_RATE else rng.choice(members)
+        symbolic, edit = _edit_once_or_twice(rng, source)
+    return None
+
+
+def _edit_once_or_twice(rng: Random, source: SymbolicScene) -> tuple[SymbolicScene, str]:
+    edited, name = edit_scene(rng, source)
+    if rng.random() >= _SECOND_EDIT_RATE:
+        return edited, name
+    edited, second = edit_scene(rng, edited)
+    return edited, f"{name}+{second}"
+
+
+def write_images(
+    scenes: Sequence[Scene],
+    folder: Path,
+    workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Paints scenes into `<image_id>.jpg` files.
+
+    Every file appears whole or not at all. Each carries the digest of its scene, so a file is reused only when it
+    decodes and shows this very scene; a truncated one, or one of another seed, is painted again.
+
+    Args:
+        scenes: what to paint.
+        folder: where to; created if needed.
+        workers: number of processes; 1 paints in this one. The bytes are the same for any number.
+        progress: called with (images done, images in all) as the work proceeds.
+
+    Returns:
+        Number of files written; the others were already there.
+
+    Raises:
+        UsageError: `workers` < 1.
+        DiskFullError: the disk is full.
+    """
+    if workers < 1:
+        raise UsageError(f"scenes: workers = {workers}; give 1 or more")
+    folder.mkdir(parents=True, exist_ok=True)
+    write = partial(_write_image, folder=folder)
+    if workers == 1:
+        return _count(map(write, scenes), len(scenes), progress)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        return _count(pool.map(write, scenes, chunksize=_CHUNK), len(scenes), progress)
+
+
+def _count(results: Iterable[bool], total: int, progress: Callable[[int, int], None] | None) -> int:
+    written = 0
+    for done, was_written in enumerate(results, start=1):
+        written += was_written
+        if progress is not None:
+            progress(done, total)
+    return written
+
+
+def _write_image(scene: Scene, folder: Path) -> bool:
+    """Writes one file; False when the right one is already there."""
+    path = folder / file_name(scene)
+    comment = _comment(scene)
+    if _is_whole(path, comment):
+        return False
+    buffer = io.BytesIO()
+    paint(scene).save(buffer, "JPEG", quality=JPEG_QUALITY, comment=comment)
+    partial_path = path.with_name(f"{path.name}.partial")
+    try:
+        partial_path.write_bytes(buffer.getvalue())
+        os.replace(partial_path, path)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        partial_path.unlink(missing_ok=True)
+        raise DiskFullError(f"{path}: no space left for an image of {buffer.tell()} bytes; free some space") from error
+    return True
+
+
+def file_name(scene: Scene) -> str:
+    """Name of the scene's image file."""
+    return f"{scene.image_id}.jpg"
+
+
+def _comment(scene: Scene) -> bytes:
+    """What the JPEG comment says: which scene, painted by which version of the painter, the file shows."""
+    content = json.dumps(scene.to_json(), sort_keys=True)
+    return f"scenes {PAINT_VERSION} {hashlib.sha256(content.encode()).hexdigest()}".encode()
+
+
+def _is_whole(path: Path, comment: bytes) -> bool:
+    """Whether the file is a complete JPEG of the scene that `comment` names."""
+    try:
+        data = path.read_bytes()
+        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+            image.load()
+            shows_scene = image.size == (WIDTH, HEIGHT) and image.info.get("comment") == comment
+    except FileNotFoundError:
+        return False
+    except (UnidentifiedImageError, SyntaxError, OSError):  # what Pillow raises for content that it cannot decode
+        return False
+    # A decoder may be content without the last bytes; a whole file has its end marker.
+    return shows_scene and data.endswith(b"\xff\xd9")
+
+
+def annotations(dataset: ScenesDataset, root: Path) -> Annotations:
+    """Images and captions in the form of every other dataset.
+
+    Args:
+        dataset: the dataset.
+        root: the folder that `write_images` wrote to.
+
+    Returns:
+        Annotations with caption ids "<image_id>#<0..4>".
+    """
+    images = [ImageRecord(scene.image_id, file_name(scene), scene.split) for scene in dataset.scenes]
+    captions = [
+        CaptionRecord(f"{scene.image_id}#{number}", scene.image_id, caption.text)
+        for scene, five in zip(dataset.scenes, dataset.captions, strict=True)
+        for number, caption in enumerate(five)
+    ]
+    return Annotations(images, captions, root)
+
+
+def karpathy(dataset: ScenesDataset) -> dict[str, Any]:
+    """The dataset as the dictionary of a Karpathy `dataset.json` (images with splits, sentences with tokens)."""
+    images = []
+    for index, (scene, captions) in enumerate(zip(dataset.scenes, dataset.captions, strict=True)):
+        first = index * len(captions)
+        sentences = [
+            {"tokens": tokenize(caption.text), "raw": caption.text, "imgid": index, "sentid": first + number}
+            for number, caption in enumerate(captions)
+        ]
+        images.append(
+            {
+                "imgid": index,
+                "filename": file_name(scene),
+                "split": scene.split,
+                "sentids": [sentence["sentid"] for sentence in sentences],
+                "sentences": sentences,
+            }
+        )
+    return {"dataset": "scenes", "images": images}
+
+
+def tokenize(text: str) -> list[str]:
+    """Lower-case words without punctuation, as in the published Karpathy files."""
+    return re.findall(r"[a-z]+", text.lower())

@@ -1,0 +1,92 @@
+"""What the readers of all formats share: finding files, reading text and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from itrpipe.errors import DataError, MissingInputError, UsageError
+
+Kind = TypeVar("Kind")
+
+
+def files_present(source: Path, names: Sequence[str]) -> list[Path]:
+    """Return the source itself if it is a file of one of these names, or the files so named in the folder."""
+    if source.is_file():
+        return [source] if source.name in names else []
+    return [source / name for name in names if (source / name).is_file()]
+
+
+def one_file(source: Path, names: Sequence[str]) -> Path:
+    """Return the one data file that a source stands for.
+
+    Args:
+        source: the file itself, under any name, or a folder that holds exactly one file of `names`.
+        names: file names that the format goes by.
+
+    Raises:
+        MissingInputError: there is no such file.
+        UsageError: the folder holds several.
+    """
+    if source.is_file():
+        return source
+    found = files_present(source, names)
+    if not found:
+        raise MissingInputError(f"{source}: none of {', '.join(names)} is there; name the file or its folder")
+    if len(found) > 1:
+        several = ", ".join(path.name for path in found)
+        raise UsageError(f"{source}: holds {len(found)} data files ({several}); name one of them as the source")
+    return found[0]
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file, with or without byte order mark, line ends included.
+
+    Raises:
+        DataError: the file is not UTF-8.
+        MissingInputError: the file cannot be opened.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            yield from stream
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert it, for example with iconv") from error
+    except OSError as error:
+        raise MissingInputError(
+            f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
+        ) from error
+
+
+def load_json_object(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds.
+
+    Raises:
+        DataError: the file is not UTF-8, not JSON, or its top level is not an object.
+        MissingInputError: the file cannot be opened.
+    """
+    try:
+        content = json.loads("".join(text_lines(path)))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{path}: is not valid JSON ({error}); download it again") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: top level is a {type(content).__name__}, expected an object; is this the right file?")
+    return content
+
+
+def required(record: Any, key: str, kind: type[Kind] | tuple[type[Kind], ...], path: Path, where: str) -> Kind:
+    """Return `record[key]` after checking that the record is an object and the value of the kind.
+
+    Raises:
+        DataError: anything else; the message names the file and where in it.
+    """
+    if not isinstance(record, dict):
+        raise DataError(f"{path}: {where} is a {type(record).__name__}, expected an object")
+    if key not in record:
+        raise DataError(f"{path}: {where} has no {key!r}; it has {', '.join(map(repr, record)) or 'nothing'}")
+    value = record[key]
+    if not isinstance(value, kind):
+        kinds = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+        raise DataError(f"{path}: {where}: {key!r} is a {type(value).__name__}, expected {kinds}")
+    return value

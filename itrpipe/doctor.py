@@ -1,0 +1,88 @@
+"""`itrpipe doctor`: is everything here that the pipeline needs?"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+from pathlib import Path
+
+from itrpipe import __version__
+from itrpipe.config import declared_stages
+from itrpipe.progress import Reporter
+
+REQUIRED = (
+    "torch",
+    "torchvision",
+    "transformers",
+    "accelerate",
+    "safetensors",
+    "numpy",
+    "h5py",
+    "pyarrow",
+    "pillow",
+    "nltk",
+    "pydantic",
+    "filelock",
+    "typer",
+    "rich",
+)
+LOW_DISK_GIB = 10
+
+
+def examine(root: Path) -> bool:
+    """Prints what is here and what is missing, with the remedy.
+
+    Args:
+        root: the data folder.
+
+    Returns:
+        Whether everything required is installed.
+    """
+    reporter = Reporter()
+    reporter.say(f"itrpipe {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    missing = [name for name in REQUIRED if _version(name) is None]
+    for name in REQUIRED:
+        reporter.say(
+            f"  {name:<14} {_version(name) or 'MISSING: pip install ' + name}", style=None if _version(name) else "red"
+        )
+    reporter.say(f"  {'faiss':<14} {_faiss()}")
+    if "torch" not in missing:
+        reporter.say(f"  {'device':<14} {_device()}")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    reporter.say(f"  {'memory':<14} {memory:.1f} GiB, {os.cpu_count()} CPU cores")
+    place = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free / 2**30
+    low = f" (features of COCO alone take 16 GiB; {LOW_DISK_GIB} GiB is little)" if free < LOW_DISK_GIB else ""
+    reporter.say(f"  {'disk':<14} {free:.1f} GiB free at {place}{low}")
+    reporter.say(f"  {'stages':<14} {', '.join(declared_stages())}")
+    reporter.say("everything required is here" if not missing else f"missing: {', '.join(missing)}")
+    return not missing
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _faiss() -> str:
+    for package in ("faiss-gpu-cu12", "faiss-gpu", "faiss-cpu"):
+        version = _version(package)
+        if version:
+            return f"{version} ({package})"
+    if importlib.util.find_spec("faiss"):
+        return "installed, not by pip"
+    return "not installed; exact mining works without it: pip install 'itrpipe[cpu]'"
+
+
+def _device() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        return f"cuda, {torch.cuda.get_device_name()}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+    return f"cpu, {torch.get_num_threads()} threads"

@@ -1,0 +1,145 @@
+"""Bootstrap confidence intervals: how much of a score is due to which images happened to be in the test set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from itrpipe.evaluation.protocols import metrics
+from itrpipe.evaluation.ranks import Ranks
+from itrpipe.evaluation.rsum import CUTOFFS
+
+_BLOCK_VALUES = 1 << 22
+"""Resampled caption weights held at a time."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A measured value and its percentile interval.
+
+    Attributes:
+        value: the metric, or the difference, on the test set as it is.
+        low: lower end of the interval.
+        high: upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+def intervals(
+    split: Ranks, caption_image: np.ndarray, samples: int = 1000, level: float = 0.95, seed: int = 0
+) -> dict[str, Interval]:
+    """Percentile interval of every metric.
+
+    The images are resampled with replacement, each with all its captions, since captions of one image rank
+    alike; the gallery stays whole, so ranks are those of the real test set.
+
+    Args:
+        split: 0-based ranks, N images and T captions.
+        caption_image: [T] row of the image each caption belongs to.
+        samples: number of resampled test sets.
+        level: share of them inside the interval, 0..1.
+        seed: of the resampling; the same seed draws the same test sets.
+
+    Returns:
+        Interval of each metric of `itrpipe.evaluation.protocols.metrics`, by its name.
+
+    Source: Efron, 1979; the percentile method.
+    """
+    drawn = _resampled(split, caption_image, samples, seed)
+    return _percentiles(metrics(split), drawn, level)
+
+
+def paired_intervals(
+    first: Ranks, second: Ranks, caption_image: np.ndarray, samples: int = 1000, level: float = 0.95, seed: int = 0
+) -> dict[str, Interval]:
+    """Percentile interval of the difference `second - first` of every metric of two systems.
+
+    Both systems are evaluated on the same resampled images, which cancels what makes an image hard for both:
+    an interval that leaves out zero marks a difference as significant.
+
+    Args:
+        first: ranks of the system compared with.
+        second: ranks of the system under test, on the same images and captions.
+        caption_image: [T] row of the image each caption belongs to.
+        samples: number of resampled test sets.
+        level: share of them inside the interval, 0..1.
+        seed: of the resampling.
+    """
+    before, after = metrics(first), metrics(second)
+    drawn_before = _resampled(first, caption_image, samples, seed)
+    drawn_after = _resampled(second, caption_image, samples, seed)
+    differences = {name: drawn_after[name] - drawn_before[name] for name in before}
+    return _percentiles({name: after[name] - before[name] for name in before}, differences, level)
+
+
+def _percentiles(values: dict[str, float], drawn: dict[str, np.ndarray], level: float) -> dict[str, Interval]:
+    tail = 50.0 * (1.0 - level)
+    bounds = {name: np.percentile(sample, [tail, 100.0 - tail]) for name, sample in drawn.items()}
+    return {name: Interval(value, *map(float, bounds[name])) for name, value in values.items()}
+
+
+def _resampled(split: Ranks, caption_image: np.ndarray, samples: int, seed: int) -> dict[str, np.ndarray]:
+    """Every metric on every resampled test set, [samples] each."""
+    blocks = [
+        weighted_metrics(split, caption_image, weights)
+        for weights in _image_weights(len(split.images_to_texts), len(caption_image), samples, seed)
+    ]
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def _image_weights(images: int, texts: int, samples: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each image occurs in each resampled test set: blocks [s, N]."""
+    generator = np.random.default_rng(seed)
+    height = max(1, _BLOCK_VALUES // max(images, texts))
+    for start in range(0, samples, height):
+        count = min(height, samples - start)
+        drawn = generator.integers(images, size=(count, images)) + images * np.arange(count)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=count * images).reshape(count, images)
+
+
+def weighted_metrics(split: Ranks, caption_image: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Every metric of test sets in which image n, with all its captions, occurs `weights[s, n]` times.
+
+    Args:
+        split: 0-based ranks, N images and T captions.
+        caption_image: [T] row of the image each caption belongs to.
+        weights: [S, N] integers.
+
+    Returns:
+        The metrics of `itrpipe.evaluation.protocols.metrics`, [S] each.
+    """
+    values: dict[str, np.ndarray] = {}
+    image_rows = np.arange(len(split.images_to_texts))
+    for direction, side, rows in (
+        ("i2t", split.images_to_texts, image_rows),
+        ("t2i", split.texts_to_images, caption_image),
+    ):
+        values |= {f"{direction}_{name}": value for name, value in _weighted_side(side, rows, weights).items()}
+    values["rsum"] = sum(values[f"{direction}_r{k}"] for direction in ("i2t", "t2i") for k in CUTOFFS)  # pyright: ignore
+    return values
+
+
+def _weighted_side(side: np.ndarray, rows: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Metrics of one direction; query q has rank `side[q]` and belongs to image `rows[q]`."""
+    images = weights.shape[1]
+    per_query = [np.ones(len(side)), side, *(side < k for k in CUTOFFS)]
+    per_image = np.stack([np.bincount(rows, weights=value, minlength=images) for value in per_query], axis=1)
+    total, rank_sum, *hits = (weights.astype(np.float64) @ per_image).T  # [S] each; whole numbers, exact
+    values = {f"r{k}": 100.0 * hit / total for k, hit in zip(CUTOFFS, hits, strict=True)}
+    values["median_rank"] = _weighted_median(side, rows, weights, total.astype(np.int64))
+    values["mean_rank"] = rank_sum / total + 1.0
+    return values
+
+
+def _weighted_median(side: np.ndarray, rows: np.ndarray, weights: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """floor(median) + 1 of each resampled test set, from the ranks sorted once."""
+    order = np.argsort(side, kind="stable")
+    ascending = side[order]
+    cumulative = np.cumsum(weights[:, rows[order]], axis=1)  # [S, Q]
+    middles = [(cumulative <= place[:, None]).sum(axis=1) for place in ((total - 1) // 2, total // 2)]
+    return np.floor((ascending[middles[0]] + ascending[middles[1]]) / 2.0) + 1.0

@@ -1,0 +1,85 @@
+"""Evaluation protocols: which part of a split is ranked, and whether results are averaged over folds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from itrpipe.errors import UsageError
+from itrpipe.evaluation.rank_statistics import mean_rank, median_rank
+from itrpipe.evaluation.ranks import Ranks, ranks
+from itrpipe.evaluation.recall import recall
+from itrpipe.evaluation.rsum import CUTOFFS, rsum
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way to evaluate a split.
+
+    Attributes:
+        description: one line for reports.
+        images: number of images looked at, from the first on; None for all.
+        folds: number of equal, disjoint, consecutive parts they are cut into, each ranked on its own.
+    """
+
+    description: str
+    images: int | None = None
+    folds: int = 1
+
+    def applies(self, images: int) -> bool:
+        """Whether a split of so many images is large enough."""
+        return self.images is None or images >= self.images
+
+
+PROTOCOLS = {
+    "full": Protocol("every image and caption of the split"),
+    "coco-1k": Protocol("mean over five folds of 1,000 images, from the first 5,000", images=5000, folds=5),
+    "coco-5k": Protocol("the first 5,000 images at once", images=5000),
+}
+"""Protocols by name. `full` is what Flickr30K reports (1,000 images); COCO reports `coco-1k` and `coco-5k`."""
+
+
+def metrics(split: Ranks) -> dict[str, float]:
+    """All metrics of a set of ranks: `i2t_r1` .. `t2i_mean_rank` and `rsum`; recalls in percent, ranks from one."""
+    values: dict[str, float] = {}
+    for direction, side in (("i2t", split.images_to_texts), ("t2i", split.texts_to_images)):
+        values |= {f"{direction}_r{k}": recall(side, k) for k in CUTOFFS}
+        values[f"{direction}_median_rank"] = median_rank(side)
+        values[f"{direction}_mean_rank"] = mean_rank(side)
+    values["rsum"] = rsum(split)
+    return values
+
+
+def evaluate(protocol: str, scores: np.ndarray, caption_image: np.ndarray) -> dict[str, float]:
+    """Metrics of a score matrix under a protocol; over folds, the mean of each metric.
+
+    Args:
+        protocol: a name in `PROTOCOLS`.
+        scores: [N, T] score of image n with caption t.
+        caption_image: [T] row of the image each caption belongs to.
+
+    Raises:
+        UsageError: there is no such protocol, or the split is too small for it.
+        DataError: the scores cannot be ranked.
+    """
+    folds = [metrics(fold) for fold in protocol_ranks(protocol, scores, caption_image)]
+    return {name: float(np.mean([fold[name] for fold in folds])) for name in folds[0]}
+
+
+def protocol_ranks(protocol: str, scores: np.ndarray, caption_image: np.ndarray) -> list[Ranks]:
+    """Ranks within each fold of a protocol, in the order of the images; arguments and errors as for `evaluate`."""
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"no protocol is called {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
+    chosen, images = PROTOCOLS[protocol], scores.shape[0]
+    if not chosen.applies(images):
+        raise UsageError(f"protocol {protocol} needs {chosen.images} images, the split has {images}: use full")
+    if chosen.images is None:
+        return [ranks(scores, caption_image)]
+    size = chosen.images // chosen.folds
+    return [_fold_ranks(scores, caption_image, start, start + size) for start in range(0, chosen.images, size)]
+
+
+def _fold_ranks(scores: np.ndarray, caption_image: np.ndarray, start: int, stop: int) -> Ranks:
+    columns = np.flatnonzero((caption_image >= start) & (caption_image < stop))
+    return ranks(scores[start:stop, columns], caption_image[columns] - start)

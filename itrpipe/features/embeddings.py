@@ -1,0 +1,121 @@
+"""Embeddings of images and captions by a trained dual encoder: the file `embeddings.h5`.
+
+One group per split (`train`, `val`, `test`) with `/images [N, D] f32`, `/image_id [N]`, `/texts [T, D] f32`,
+`/caption_id [T]` and `/caption_image [T] i8`, the row of the image each caption describes. Every matrix is
+contiguous, so that mining and search read it as a memory map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from itrpipe.errors import DataError, MissingInputError
+
+EMBEDDINGS = "embeddings.h5"
+
+
+@dataclass(frozen=True)
+class SplitEmbeddings:
+    """Embeddings of one split.
+
+    Attributes:
+        images: [N, D] float32 memory map.
+        image_ids: [N] strings.
+        texts: [T, D] float32 memory map.
+        caption_ids: [T] strings.
+        caption_image: [T] int64 row of the image that each caption describes.
+    """
+
+    images: np.ndarray
+    image_ids: np.ndarray
+    texts: np.ndarray
+    caption_ids: np.ndarray
+    caption_image: np.ndarray
+
+    def scores(self) -> np.ndarray:
+        """Inner products [N, T] of every image with every caption."""
+        return self.images @ self.texts.T
+
+
+class EmbeddingWriter:
+    """Writes the embeddings of one split block by block.
+
+    Args:
+        path: the HDF5 file, appended to.
+        split: name of the split.
+        image_ids, caption_ids, caption_image: as in `SplitEmbeddings`.
+        width: D.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        split: str,
+        image_ids: Iterable[str],
+        caption_ids: Iterable[str],
+        caption_image: np.ndarray,
+        width: int,
+    ) -> None:
+        self._file = h5py.File(path, "a")
+        group = self._file.create_group(split)
+        images, captions = _as_bytes(image_ids), _as_bytes(caption_ids)
+        group.create_dataset("image_id", data=images, track_times=False)
+        group.create_dataset("caption_id", data=captions, track_times=False)
+        group.create_dataset("caption_image", data=caption_image.astype(np.int64), track_times=False)
+        self._matrices = {
+            "images": group.create_dataset("images", (len(images), width), np.float32, track_times=False),
+            "texts": group.create_dataset("texts", (len(captions), width), np.float32, track_times=False),
+        }
+
+    def write(self, kind: str, start: int, block: np.ndarray) -> None:
+        """Writes rows `start ...` of `images` or `texts`."""
+        self._matrices[kind][start : start + len(block)] = block
+
+    def close(self) -> None:
+        """Flushes and closes the file."""
+        self._file.close()
+
+    def __enter__(self) -> EmbeddingWriter:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
+    """Opens the embeddings of a split as memory maps.
+
+    Raises:
+        DataError: the file is truncated or not an embeddings file.
+        MissingInputError: it has no such split.
+    """
+    try:
+        with h5py.File(path, "r") as file:
+            if split not in file:
+                raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
+            group = file[split]
+            return SplitEmbeddings(
+                images=_map(path, group["images"]),
+                image_ids=np.char.decode(group["image_id"][:], "utf-8"),
+                texts=_map(path, group["texts"]),
+                caption_ids=np.char.decode(group["caption_id"][:], "utf-8"),
+                caption_image=group["caption_image"][:],
+            )
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as embeddings ({error}); run `itrpipe train` again") from None
+
+
+def _as_bytes(names: Iterable[str]) -> np.ndarray:
+    return np.char.encode(np.asarray(list(names), dtype=str), "utf-8")
+
+
+def _map(path: Path, dataset: h5py.Dataset) -> np.ndarray:
+    offset = dataset.id.get_offset()
+    if offset is None:
+        raise ValueError(f"{dataset.name} is empty")
+    return np.memmap(path, dtype=dataset.dtype, mode="r", offset=offset, shape=dataset.shape)

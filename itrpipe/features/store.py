@@ -1,0 +1,356 @@
+"""The one file of visual features, `features.h5`: created once at full size, filled row by row, read as memory maps.
+
+Schema (N images, R regions, D and G widths; every dataset contiguous, uncompressed, little-endian):
+
+| dataset     | shape, type          | content                                                        |
+|-------------|----------------------|----------------------------------------------------------------|
+| `/regions`  | [N, R, D] float16    | one vector per region                                          |
+| `/count`    | [N] int16            | how many of the R regions are real; the others are zero        |
+| `/boxes`    | [N, R, 4] float32    | x0, y0, x1, y1 as fractions of the image's width and height    |
+| `/labels`   | [N, R] int16         | class of the region in the extractor's own list                |
+| `/scores`   | [N, R] float32       | the detector's confidence                                      |
+| `/global`   | [N, G] float16       | one vector for the whole image                                 |
+| `/image_id` | [N] UTF-8 bytes      | fixed length, padded with NUL                                  |
+
+Attributes of the root: `extractor` (its name) and `schema_version`. An extractor that has no boxes, say, writes a file
+without `/boxes`. The bytes of a file depend on its content alone: no timestamps, no padding left to chance.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from itrpipe.errors import DataError, DiskFullError, MissingInputError
+from itrpipe.features.layout import TYPES, Extent, read_layout, write_layout
+
+FEATURES = "features.h5"
+
+# Room for identifiers and HDF5's own headers in the estimate of a file's size, in bytes.
+_BYTES_PER_ID = 64
+_BYTES_OF_HEADERS = 16_384
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """Which datasets a feature file has, and how wide they are.
+
+    Attributes:
+        regions: R, regions per image; 0 if the extractor gives none.
+        region_dim: D, width of a region's vector.
+        global_dim: G, width of the image's vector; 0 if the extractor gives none.
+        boxes: whether there is `/boxes`.
+        labels: whether there is `/labels`.
+        scores: whether there is `/scores`.
+    """
+
+    regions: int
+    region_dim: int
+    global_dim: int = 0
+    boxes: bool = False
+    labels: bool = False
+    scores: bool = False
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns the shape of one image's row in each dataset, without the leading N and without `/image_id`."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.regions:
+            shapes = {"regions": (self.regions, self.region_dim), "count": ()}
+            per_region = {"boxes": (self.regions, 4), "labels": (self.regions,), "scores": (self.regions,)}
+            shapes |= {name: shape for name, shape in per_region.items() if getattr(self, name)}
+        if self.global_dim:
+            shapes["global"] = (self.global_dim,)
+        return shapes
+
+    def bytes_needed(self, n: int) -> int:
+        """Returns the size in bytes of a file of `n` images, with generous room for identifiers and headers."""
+        row = sum(_row_bytes(name, shape) for name, shape in self.shapes().items())
+        return n * (row + _BYTES_PER_ID) + _BYTES_OF_HEADERS
+
+
+def create_features(path: Path, image_ids: Sequence[str], spec: FeatureSpec, extractor: str) -> None:
+    """Creates a feature file at its full size, every row zero, and reserves its disk space.
+
+    The file appears under its name only when it is whole; a file that was there before is replaced.
+
+    Args:
+        path: the file to create; its folder must exist.
+        image_ids: N identifiers in the order of the rows, each once.
+        spec: which datasets to create.
+        extractor: name of the extractor, kept as an attribute.
+
+    Raises:
+        DataError: there is no image, an identifier comes twice, is empty or holds a NUL, or the spec has no dataset.
+        DiskFullError: the disk cannot hold the file.
+        MissingInputError: the folder of `path` does not exist.
+    """
+    ids = _encode_ids(path, image_ids)
+    if not spec.shapes():
+        raise DataError(f"{path}: an extractor without regions and without global vectors has nothing to store.")
+    if not path.parent.is_dir():
+        raise MissingInputError(f"{path.parent} does not exist, so {path.name} cannot be created there; make it first.")
+    temporary = path.with_name(path.name + ".creating")
+    needed = spec.bytes_needed(len(ids))
+    _require_space(path, needed)
+    try:
+        with _naming_a_full_disk(path, needed):
+            write_layout(temporary, ids, spec.shapes(), extractor)
+            _reserve(temporary)
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class FeatureWriter:
+    """Writes rows of a file made by `create_features` at their place, in any order and as often as needed.
+
+    Rows go to the file by `os.pwrite`: a full disk is an error and not a signal, and since HDF5's own structures are
+    never touched, a process killed in the middle of a row leaves a file in which only that row is incomplete.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Opens `path` for writing.
+
+        Raises:
+            MissingInputError: there is no such file.
+            DataError: the file is not a whole feature file of this schema version.
+        """
+        self.path = path
+        _, self._extents = read_layout(path)
+        self._ids = self._extents.pop("image_id")
+        self._file = os.open(path, os.O_WRONLY)
+
+    def __enter__(self) -> FeatureWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(self, start_row: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes rows `start_row` to `start_row + n - 1` of every dataset.
+
+        Args:
+            start_row: first row, 0 <= start_row and start_row + n <= N.
+            arrays: for each dataset of the file but `/image_id` an array [n, ...] of the dataset's row shape. Values
+                that do not fit the dataset's type are refused, never clipped.
+
+        Raises:
+            DataError: a dataset is missing or unknown, a shape or type does not fit, a value is not finite or too
+                large for float16, a box leaves 0..1, or the rows lie outside the file. Nothing was written.
+            DiskFullError: the disk is full.
+        """
+        if set(arrays) != set(self._extents):
+            raise DataError(
+                f"{self.path} has the datasets {', '.join(sorted(self._extents))}; "
+                f"the rows to write have {', '.join(sorted(arrays)) or 'none'}: give each of them."
+            )
+        where = f"{self.path}, rows from {start_row}"
+        rows = {name: _convert(f"{where}: {name}", name, arrays[name], self._extents[name]) for name in arrays}
+        self._check_rows(start_row, rows)
+        for name, values in rows.items():
+            extent = self._extents[name]
+            self._write_bytes(extent.offset + start_row * extent.row_bytes, values)
+
+    def flush(self) -> None:
+        """Waits until everything written is on the disk.
+
+        Raises:
+            DiskFullError: the disk is full.
+        """
+        with _naming_a_full_disk(self.path, 0):
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Flushes and closes the file; closing twice is allowed."""
+        if self._file >= 0:
+            try:
+                self.flush()
+            finally:
+                os.close(self._file)
+                self._file = -1
+
+    def _check_rows(self, start_row: int, rows: Mapping[str, np.ndarray]) -> None:
+        lengths = {name: len(values) for name, values in rows.items()}
+        if len(set(lengths.values())) != 1:
+            raise DataError(f"{self.path}: the arrays to write differ in their number of rows: {lengths}.")
+        stop = start_row + next(iter(lengths.values()))
+        if start_row < 0 or stop > self._ids.shape[0]:
+            raise DataError(f"{self.path} has {self._ids.shape[0]} rows; rows {start_row} to {stop} do not fit.")
+        regions = self._extents["regions"].shape[1] if "regions" in rows else 0
+        if regions and not ((rows["count"] >= 0) & (rows["count"] <= regions)).all():
+            raise DataError(f"{self.path}: a count of regions lies outside 0..{regions}.")
+
+    def _write_bytes(self, offset: int, values: np.ndarray) -> None:
+        view = values.data.cast("B") if values.size else memoryview(b"")
+        while view:
+            with _naming_a_full_disk(self.path, len(view)):
+                written = os.pwrite(self._file, view, offset)
+            offset, view = offset + written, view[written:]
+
+
+@dataclass(frozen=True)
+class FeatureFile:
+    """A feature file opened for reading: nothing is loaded before it is indexed.
+
+    Attributes:
+        path: the file.
+        extractor: name of the extractor that made it.
+        image_id: [N] identifiers as Python strings.
+        regions: memory map [N, R, D] float16, or None.
+        count: memory map [N] int16, or None where there are no regions.
+        boxes: memory map [N, R, 4] float32 in 0..1, or None.
+        labels: memory map [N, R] int16, or None.
+        scores: memory map [N, R] float32, or None.
+        global_: memory map [N, G] float16, or None.
+    """
+
+    path: Path
+    extractor: str
+    image_id: np.ndarray
+    regions: np.ndarray | None
+    count: np.ndarray | None
+    boxes: np.ndarray | None
+    labels: np.ndarray | None
+    scores: np.ndarray | None
+    global_: np.ndarray | None
+
+    @classmethod
+    def open(cls, path: Path) -> FeatureFile:
+        """Opens `path` for reading.
+
+        Raises:
+            MissingInputError: there is no such file.
+            DataError: the file is truncated, is not HDF5, or has another schema version.
+        """
+        extractor, extents = read_layout(path)
+        maps = {
+            name: np.memmap(path, extent.dtype, "r", extent.offset, extent.shape) for name, extent in extents.items()
+        }
+        image_id = np.char.decode(np.asarray(maps.pop("image_id")), "utf-8")
+        optional = {("global_" if name == "global" else name): maps.get(name) for name in TYPES}
+        return cls(path=path, extractor=extractor, image_id=image_id, **optional)
+
+    def __len__(self) -> int:
+        return len(self.image_id)
+
+    @property
+    def spec(self) -> FeatureSpec:
+        """Which datasets the file has."""
+        regions, region_dim = self.regions.shape[1:] if self.regions is not None else (0, 0)
+        return FeatureSpec(
+            regions=regions,
+            region_dim=region_dim,
+            global_dim=self.global_.shape[1] if self.global_ is not None else 0,
+            boxes=self.boxes is not None,
+            labels=self.labels is not None,
+            scores=self.scores is not None,
+        )
+
+    @cached_property
+    def _row_of(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self.image_id.tolist())}
+
+    def rows(self, image_ids: Sequence[str]) -> np.ndarray:
+        """Returns the rows [n] int64 of `image_ids`, in their order.
+
+        Raises:
+            MissingInputError: some of the images are not in the file.
+        """
+        rows = [self._row_of.get(name, -1) for name in image_ids]
+        unknown = [name for name, row in zip(image_ids, rows, strict=True) if row < 0]
+        if unknown:
+            raise MissingInputError(
+                f"{self.path} has no features of image '{unknown[0]}' ({len(unknown)} of {len(rows)} images missing); "
+                "run `itrpipe extract` on this dataset."
+            )
+        return np.array(rows, dtype=np.int64)
+
+
+def _row_bytes(name: str, shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(TYPES[name]).itemsize
+
+
+def _encode_ids(path: Path, image_ids: Sequence[str]) -> np.ndarray:
+    if not image_ids:
+        raise DataError(f"{path}: there is no image to store features of; choose a dataset with images.")
+    seen: set[str] = set()
+    for name in image_ids:
+        if not name or "\0" in name:
+            raise DataError(f"{path}: {name!r} cannot be an image identifier; it is empty or holds a NUL.")
+        if name in seen:
+            raise DataError(f"{path}: image identifier '{name}' comes twice; identifiers must be unique.")
+        seen.add(name)
+    return np.array([name.encode("utf-8") for name in image_ids])
+
+
+def _reserve(path: Path) -> None:
+    """Makes the disk blocks of the whole file real, so that a full disk shows up now and not hours later."""
+    file = os.open(path, os.O_RDWR)
+    try:
+        os.posix_fallocate(file, 0, os.fstat(file).st_size)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _sync_folder(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _require_space(path: Path, needed: int) -> None:
+    free = shutil.disk_usage(path.parent).free
+    if free < needed:
+        raise _full_message(path, needed, free)
+
+
+def _full_message(path: Path, needed: int, free: int) -> DiskFullError:
+    return DiskFullError(
+        f"{path} needs {needed:,} bytes and its disk has {free:,} free; make room or use a data folder on another disk."
+    )
+
+
+@contextmanager
+def _naming_a_full_disk(path: Path, needed: int) -> Iterator[None]:
+    """Turns the system's error of a full disk or quota into the user's; others pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _full_message(path, needed, shutil.disk_usage(path.parent).free) from error
+
+
+def _convert(where: str, name: str, values: np.ndarray, extent: Extent) -> np.ndarray:
+    """Returns `values` contiguous and in the dataset's type, or says why they cannot be stored."""
+    if values.shape[1:] != extent.shape[1:] or values.ndim != len(extent.shape):
+        raise DataError(f"{where} has shape {values.shape}; one row of the file has {extent.shape[1:]}.")
+    allowed = "iu" if extent.dtype.kind == "i" else "fiu"
+    if values.dtype.kind not in allowed:
+        raise DataError(f"{where} has type {values.dtype}, which does not convert to {extent.dtype}.")
+    limit = np.iinfo(extent.dtype) if extent.dtype.kind == "i" else np.finfo(extent.dtype)
+    # min and max also show NaN and infinity, in two passes without a temporary of the array's size.
+    low, high = (values.min(), values.max()) if values.size else (0, 0)
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise DataError(f"{where} holds {low if not np.isfinite(low) else high}; every value must be finite.")
+    if low < limit.min or high > limit.max:
+        worst = low if low < limit.min else high
+        raise DataError(f"{where} holds {worst}, outside the range {limit.min} to {limit.max} of {extent.dtype}.")
+    if name == "boxes" and not (low >= 0 and high <= 1):
+        raise DataError(f"{where} holds {low if low < 0 else high}; boxes are fractions of the image, 0 to 1.")
+    return np.ascontiguousarray(values, dtype=extent.dtype)

@@ -1,0 +1,1 @@
+"""Losses, one file per paper: pure functions of score tensors that know nothing of models."""

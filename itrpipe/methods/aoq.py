@@ -1,0 +1,123 @@
+"""Round two: the adaptive offline quintuplet loss.
+
+Beside the batch's own negatives, every positive pair (i, t) meets four pairs made of negatives that a
+round-one model found hardest over the whole training set:
+
+    a = S(i, t_off)      b = S(i_off, t)      c = S(i_off, t_off)      d = S(i_off2, t_off2)
+
+with t_off drawn from the list of i, i_off from the list of t, t_off2 a text of i_off and i_off2 the image of
+t_off. The three groups (i, t), (i_off, t_off), (i_off2, t_off2) are encoded one after the other, so that
+BatchNorm sees each apart, as in the released code.
+
+Source: AOQ (Chen et al., ECCV 2020), sections 3.2 and 3.3, Eq. 3 to 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from itrpipe.losses.aoq import (
+    OfflineScores,
+    adaptive_offline_quintuplet_loss,
+    offline_quintuplet_loss,
+    offline_triplet_loss,
+)
+from itrpipe.methods.base import Batch, PairSource, auxiliary_terms, same_image_mask
+from itrpipe.methods.settings import Aoq
+from itrpipe.models.base import DualEncoder
+from itrpipe.negatives.offline import OfflineNegatives
+
+
+class AoqMethod:
+    """Adds offline negatives to the online triplet loss.
+
+    Args:
+        settings: constants of the loss and of the draw.
+        data: the training set.
+        negatives: draws from the mined lists.
+    """
+
+    def __init__(self, settings: Aoq, data: PairSource, negatives: OfflineNegatives) -> None:
+        self._settings, self._data, self._negatives = settings, data, negatives
+
+    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
+        """The positives, the offline pair of each, and the derived pair of each."""
+        images = self._data.caption_image[captions]
+        drawn = self._negatives.draw(captions, rng)
+        pairs = {
+            "positive": self._data.pairs(images, captions),
+            "offline": self._data.pairs(drawn.image, drawn.text),
+            "derived": self._data.pairs(drawn.image_of_text, drawn.text_of_image),
+        }
+        return Batch(pairs, torch.from_numpy(images), {"corresponding_draws": drawn.corresponding})
+
+    def losses(self, model: DualEncoder, batch: Batch) -> dict[str, Tensor]:
+        """`aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives."""
+        settings = self._settings
+        image_batch, text_batch = batch.pairs["positive"]
+        images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
+        (offline_images, offline_texts), (derived_images, derived_texts) = (
+            (model.encode_images(batch.pairs[name][0]), model.encode_texts(batch.pairs[name][1]))
+            for name in ("offline", "derived")
+        )
+        offline = OfflineScores(
+            image_with_offline_text=model.score_pairs(images, offline_texts).float(),
+            offline_image_with_text=model.score_pairs(offline_images, texts).float(),
+            offline_pair=model.score_pairs(offline_images, offline_texts).float(),
+            derived_pair=model.score_pairs(derived_images, derived_texts).float(),
+        )
+        mask = same_image_mask(batch, settings.mask_same_image)
+        matching = _VARIANTS[settings.variant](settings, model.score_matrix(images, texts).float(), offline, mask)
+        return {"aoq": matching, **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight)}
+
+
+def _offline_triplet(settings: Aoq, scores: Tensor, offline: OfflineScores, mask: Tensor | None) -> Tensor:
+    return offline_triplet_loss(
+        scores,
+        offline.image_with_offline_text,
+        offline.offline_image_with_text,
+        settings.margin_online,
+        settings.margin_offline,
+        mask,
+    )
+
+
+def _quintuplet(settings: Aoq, scores: Tensor, offline: OfflineScores, mask: Tensor | None) -> Tensor:
+    return offline_quintuplet_loss(scores, offline, settings.margin_online, settings.margin_offline, mask)
+
+
+def _adaptive_quintuplet(settings: Aoq, scores: Tensor, offline: OfflineScores, mask: Tensor | None) -> Tensor:
+    return adaptive_offline_quintuplet_loss(
+        scores, offline, settings.margin_online, settings.margin_offline, settings.alpha, settings.beta, mask
+    )
+
+
+_VARIANTS = {
+    "offline-triplet": _offline_triplet,
+    "quintuplet": _quintuplet,
+    "adaptive-quintuplet": _adaptive_quintuplet,
+}
+
+
+def build(settings: Aoq, data: PairSource, lists: Mapping[str, np.ndarray]) -> AoqMethod:
+    """Makes the method.
+
+    Args:
+        settings: see `Aoq`.
+        data: the training set.
+        lists: `texts_for_images` [N, K1] and `images_for_texts` [T, K2], from `itrpipe mine-negatives`.
+    """
+    negatives = OfflineNegatives(
+        lists["texts_for_images"],
+        lists["images_for_texts"],
+        data.caption_image,
+        top_texts=settings.top_texts,
+        top_images=settings.top_images,
+        coupled=settings.coupled,
+        redraw=settings.redraw,
+    )
+    return AoqMethod(settings, data, negatives)

@@ -1,0 +1,74 @@
+"""The contract of a method, and what the triplet-like methods share.
+
+A method draws the rows of a batch (in a background thread, numpy only) and turns the batch into a
+loss with a model. It never opens a file: the data it needs is given to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch
+
+Pairs = tuple[ImageBatch, TextBatch]
+
+
+class PairSource(Protocol):
+    """Gives image and text batches for rows of the training set."""
+
+    caption_image: np.ndarray
+
+    def pairs(self, images: np.ndarray, captions: np.ndarray) -> Pairs:
+        """Batches of the given image rows and caption rows, [B] each."""
+        ...
+
+
+class Batch:
+    """One training batch: the positives, named further pairs, and the image of every positive.
+
+    Args:
+        pairs: name -> image and text batch; `positive` is always there.
+        images: [B] image row of each positive pair.
+        statistics: counts that the method wants averaged into the history.
+    """
+
+    def __init__(self, pairs: Mapping[str, Pairs], images: Tensor, statistics: Mapping[str, float] | None = None):
+        self.pairs = dict(pairs)
+        self.images = images
+        self.statistics = dict(statistics or {})
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on a device."""
+        pairs = {name: (images.to(device), texts.to(device)) for name, (images, texts) in self.pairs.items()}
+        return Batch(pairs, self.images.to(device, non_blocking=True), self.statistics)
+
+
+class Method(Protocol):
+    """A training method."""
+
+    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Builds the batch of the given caption rows [B]."""
+        ...
+
+    def losses(self, model: DualEncoder, batch: Batch) -> dict[str, Tensor]:
+        """Named loss terms; training minimises their sum."""
+        ...
+
+
+MethodBuilder = Callable[[Any, PairSource, Mapping[str, np.ndarray]], Method]
+
+
+def same_image_mask(batch: Batch, wanted: bool) -> Tensor | None:
+    """[B, B] True where two pairs of the batch share an image, or None when these count as negatives."""
+    return batch.images[:, None] == batch.images[None, :] if wanted else None
+
+
+def auxiliary_terms(model: DualEncoder, images: ImageEncoding, texts: TextBatch, weight: float) -> dict[str, Tensor]:
+    """The backbone's own loss under the name `auxiliary`, or nothing when it has none or weighs nothing."""
+    loss = model.auxiliary_loss(images, texts) if weight else None
+    return {} if loss is None else {"auxiliary": weight * loss}

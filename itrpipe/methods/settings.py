@@ -1,0 +1,73 @@
+"""Settings of the methods, one class per method file: `aoq.py` is configured by `Aoq`.
+
+Kept apart from the methods so that a configuration can be read and checked without importing torch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from itrpipe.config import Settings
+
+
+class MethodSettings(Settings):
+    """Settings that every method has.
+
+    Attributes:
+        auxiliary_weight: weight of the backbone's own loss, such as VSRN's captioning loss.
+        mask_same_image: do not count two captions of one image as each other's negatives.
+    """
+
+    auxiliary_weight: float = Field(default=1.0, ge=0)
+    mask_same_image: bool = False
+
+
+class Triplet(MethodSettings):
+    """Online triplet loss. Source: VSE++ (Faghri et al., BMVC 2018); AOQ Eq. 1 and 2.
+
+    Attributes:
+        margin: gamma.
+        max_violation: hardest negative of the batch only (Eq. 2), else all of them (Eq. 1).
+    """
+
+    margin: float = Field(default=0.2, ge=0)
+    max_violation: bool = True
+
+
+class Aoq(MethodSettings):
+    """Adaptive offline quintuplet loss. Source: AOQ (Chen et al., ECCV 2020), Eq. 3 to 5.
+
+    Attributes:
+        variant: `adaptive-quintuplet` (Eq. 5), `quintuplet` (Eq. 4) or `offline-triplet` (Eq. 3).
+        margin_online: gamma_1.
+        margin_offline: gamma_2.
+        alpha, beta: slope and offset of the adaptive weights.
+        top_texts, top_images: negatives are drawn among the first so many of the mined lists.
+        coupled: tie the image's rank to the text's, as the released code does.
+        redraw: draw again while the drawn text describes the drawn image, as the paper says.
+        teacher: backbone whose round one is mined; None for the model's own.
+    """
+
+    variant: Literal["adaptive-quintuplet", "quintuplet", "offline-triplet"] = "adaptive-quintuplet"
+    margin_online: float = Field(default=0.2, ge=0)
+    margin_offline: float = Field(default=0.0, ge=0)
+    alpha: float = Field(default=0.3, gt=0)
+    beta: float = 1.5
+    top_texts: int = Field(default=300, ge=1)
+    top_images: int = Field(default=60, ge=1)
+    coupled: bool = False
+    redraw: bool = True
+    teacher: str | None = None
+
+    @model_validator(mode="after")
+    def _coupled_ranks_fit(self) -> Aoq:
+        if self.coupled and self.top_images > self.top_texts:
+            raise ValueError("coupled ranks need top_images <= top_texts")
+        return self
+
+
+def methods() -> dict[str, type[MethodSettings]]:
+    """Method name (file stem, with hyphens) -> its settings class."""
+    return {kind.__name__.lower(): kind for kind in MethodSettings.__subclasses__()}

@@ -1,0 +1,148 @@
+"""The contract of a backbone, and the batches and encodings that pass through it.
+
+A model turns an `ImageBatch` and a `TextBatch` into encodings, each side on its own, and scores pairs of
+encodings in two ways that agree with each other: `score_matrix` gives every image with every caption
+([B, T]), `score_pairs` gives image k with caption k only ([B], at the cost of B pairs). Higher means a
+better match. Losses see nothing of a model but these scores.
+
+The score of a dual encoder is an inner product of its embeddings, which is what makes it minable through an
+index; the one exception in this package is VSE++ with `measure = "order"`.
+
+Each model file defines `build(settings, image_dim, vocabulary_size) -> DualEncoder`, where `settings` is the
+class of the same name in `itrpipe.models.settings`.
+
+Shapes: B images, T captions, R regions, W words, D embedding width, G width of a global image feature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from itrpipe.errors import DataError
+
+PAD, START, END, UNKNOWN = 0, 1, 2, 3
+"""Token ids every vocabulary reserves; `TextBatch.tokens` is made of these and of words from 4 on."""
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Visual features of B images.
+
+    Attributes:
+        regions: [B, R, D_in] region features, half or single precision; rows past `count` are zero.
+        count: [B] int64, number of real regions per image (1..R), or None where all R are real.
+        global_: [B, G] one feature for the whole image, or None where the extractor has none.
+    """
+
+    regions: Tensor
+    count: Tensor | None = None
+    global_: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> ImageBatch:
+        """The same batch on `device`, copied asynchronously where the memory is pinned."""
+        return ImageBatch(*(_move(tensor, device) for tensor in (self.regions, self.count, self.global_)))  # pyright: ignore
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """T captions as token ids.
+
+    Attributes:
+        tokens: [T, W] int64; 0 pad, 1 start, 2 end, 3 unknown, words from 4 on.
+        lengths: [T] int64, tokens per caption with start and end (1..W); in any order.
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+
+    def to(self, device: torch.device | str) -> TextBatch:
+        """The same batch on `device`, copied asynchronously where the memory is pinned."""
+        return TextBatch(self.tokens.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True))
+
+
+def _move(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:
+    return None if tensor is None else tensor.to(device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class ImageEncoding:
+    """Encoded images.
+
+    Attributes:
+        embedding: [B, D] one vector per image.
+        regions: [B, R, D] encoded regions, or None where the model keeps none.
+    """
+
+    embedding: Tensor
+    regions: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class TextEncoding:
+    """Encoded captions.
+
+    Attributes:
+        embedding: [T, D] one vector per caption.
+    """
+
+    embedding: Tensor
+
+
+class DualEncoder(nn.Module):
+    """Base of the models that encode images and captions apart and compare two vectors."""
+
+    def encode_images(self, images: ImageBatch) -> ImageEncoding:
+        """Encode B images.
+
+        Raises:
+            DataError: the number of regions of an image is one this model cannot work with.
+        """
+        raise NotImplementedError
+
+    def encode_texts(self, texts: TextBatch) -> TextEncoding:
+        """Encode T captions, whose lengths may come in any order."""
+        raise NotImplementedError
+
+    def score_matrix(self, images: ImageEncoding, texts: TextEncoding) -> Tensor:
+        """Scores [B, T] of every image with every caption."""
+        return images.embedding @ texts.embedding.T
+
+    def score_pairs(self, images: ImageEncoding, texts: TextEncoding) -> Tensor:
+        """Scores [B] of image k with caption k; B and T are equal."""
+        assert images.embedding.shape == texts.embedding.shape
+        return (images.embedding * texts.embedding).sum(dim=-1)
+
+    def auxiliary_loss(self, images: ImageEncoding, texts: TextBatch) -> Tensor | None:
+        """A training loss of the model's own, unweighted, for image k with caption k; None where it has none."""
+        return None
+
+
+def l2_normalise(features: Tensor, dim: int) -> Tensor:
+    """Divide by the l2-norm along `dim`, without an epsilon, so that nonzero input is scaled exactly.
+
+    A slice that is all zero stays zero and passes its gradient on unscaled: dividing it by its norm would
+    turn it, and every parameter behind it, into NaN; an epsilon would multiply its gradient by 1/epsilon.
+    """
+    norm = torch.linalg.vector_norm(features, dim=dim, keepdim=True)
+    return features / norm.masked_fill(norm == 0, 1.0)
+
+
+def smallest_count(images: ImageBatch) -> int:
+    """Smallest number of real regions in the batch.
+
+    Raises:
+        DataError: an image has no region, or more than the batch has room for.
+    """
+    width = images.regions.shape[1]
+    if images.count is None:
+        return width
+    low, high = (int(bound) for bound in images.count.aminmax())
+    if low < 1 or high > width:
+        raise DataError(
+            f"region counts run from {low} to {high} in a batch of {width} regions per image; "
+            f"each must lie in 1..{width}: run `itrpipe extract` again"
+        )
+    return low

@@ -1,0 +1,63 @@
+"""Settings of the backbones, one class per model file: `vsepp.py` is configured by `Vsepp`.
+
+Kept apart from the models so that a configuration can be read and checked without importing torch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from itrpipe.config import Settings
+
+
+class BackboneSettings(Settings):
+    """Settings that every backbone has."""
+
+    embed_dim: int = Field(default=1024, ge=1, description="Width D of the joint space of images and captions.")
+    word_dim: int = Field(default=300, ge=1, description="Width of the word embedding that feeds the text GRU.")
+
+
+class Vsepp(BackboneSettings):
+    """VSE++ on region features: mean-pooled regions and a GRU. Source: VSE++ (Faghri et al., BMVC 2018)."""
+
+    measure: Literal["cosine", "order"] = Field(
+        default="cosine",
+        description="Score of a pair: inner product of the embeddings, or the order-violation penalty.",
+    )
+    image_norm: bool = Field(default=True, description="Scale the image embedding to unit length (off in VSE0).")
+    absolute_values: bool = Field(
+        default=False, description="Take absolute values of both embeddings, as order embeddings do."
+    )
+
+
+class Vsrn(BackboneSettings):
+    """VSRN: region graph reasoning, a GRU over regions and a captioning branch. Source: VSRN (Li et al., ICCV 2019)."""
+
+    embed_dim: int = Field(default=2048, ge=1, description="Width D of the joint space of images and captions.")
+    graph_layers: int = Field(default=4, ge=0, description="Number of residual graph layers over the regions.")
+    region_norm: bool = Field(
+        default=True, description="l2-normalise right after the region projection (COCO: on, Flickr30K: off)."
+    )
+    region_l2_axis: Literal["regions", "channels"] = Field(
+        default="regions",
+        description="Axis of both region l2-norms: 'regions' as in every published weight, 'channels' as was meant.",
+    )
+    final_batch_norm: bool = Field(
+        default=False, description="BatchNorm on the image vector before its l2-norm (Flickr30K: on, COCO: off)."
+    )
+    captioner: bool = Field(default=True, description="Train the captioning branch beside the matching loss.")
+    caption_dim: int = Field(default=512, ge=1, description="Hidden width of the captioner's encoder and decoder.")
+    caption_word_dim: int = Field(default=300, ge=1, description="Width of the captioner's own word embedding.")
+    caption_max_length: int = Field(
+        default=60, ge=2, description="Longest caption label in tokens, start and end included; longer ones are cut."
+    )
+    caption_dropout: float = Field(
+        default=0.2, ge=0.0, lt=1.0, description="Dropout on the projected regions and on the decoder input."
+    )
+
+
+def backbones() -> dict[str, type[BackboneSettings]]:
+    """Backbone name (file stem of its model) -> its settings class."""
+    return {kind.__name__.lower(): kind for kind in BackboneSettings.__subclasses__()}

@@ -1,0 +1,38 @@
+"""The caption encoder of VSE++ and VSRN: word embedding, one-directional GRU, hidden state of the last token."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from itrpipe.models.base import TextBatch, l2_normalise
+
+
+class GruTextEncoder(nn.Module):
+    """Words to one unit vector per caption.
+
+    Captions are packed: the GRU then skips padding altogether, which on captions of 6 to 24 tokens costs a
+    third less than running all W steps and picking each caption's last one, and gives the same vectors.
+
+    Args:
+        vocabulary_size: number of token ids, specials included.
+        word_dim: width of the word embedding.
+        embed_dim: width D of the caption vector.
+
+    Source: VSE++ §3.1; initialisation as in its published code.
+    """
+
+    def __init__(self, vocabulary_size: int, word_dim: int, embed_dim: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary_size, word_dim)
+        self.rnn = nn.GRU(word_dim, embed_dim, batch_first=True)
+        nn.init.uniform_(self.embed.weight, -0.1, 0.1)
+
+    def forward(self, texts: TextBatch) -> Tensor:
+        """Caption vectors [T, D] of unit length, in the order of the batch."""
+        # The lengths decide the shape of the packed sequence, so they are needed on the host.
+        packed = pack_padded_sequence(
+            self.embed(texts.tokens), texts.lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        _, last_hidden = self.rnn(packed)  # [1, T, D]
+        return l2_normalise(last_hidden[0], dim=-1)

@@ -1,0 +1,139 @@
+"""The captioning branch of VSRN: regenerate the caption from the reasoned regions. Used in training only.
+
+Source: VSRN §3.4, Eq. 9-10; the network is S2VT with attention (Venugopalan et al., ICCV 2015) as published
+with VSRN.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from itrpipe.models.base import END, TextBatch
+from itrpipe.models.settings import Vsrn
+
+
+class CaptionSteps(NamedTuple):
+    """Teacher-forced decoding steps of a batch, sorted so that the captions still running come first.
+
+    Attributes:
+        order: [B] batch index of each caption, longest first.
+        running: per step, how many captions still have a word to predict; never rises.
+        inputs: [P] token fed in, step by step, P = sum(running).
+        targets: [P] token to predict.
+    """
+
+    order: Tensor
+    running: list[int]
+    inputs: Tensor
+    targets: Tensor
+
+
+def caption_steps(texts: TextBatch, max_length: int) -> CaptionSteps:
+    """Cut captions to labels and lay them out step by step.
+
+    A caption of more than `max_length` tokens is cut to that many and its last token becomes the end token.
+    After the end token one pad token is predicted too, unless the label is full: the published mask runs
+    through the first zero. The published loop always runs `max_length - 1` steps and multiplies the steps past
+    that mask by zero; here they are not computed at all, which gives the identical loss and gradient.
+
+    Args:
+        texts: [B, W] captions.
+        max_length: longest label, start and end token included.
+    """
+    steps, order = texts.lengths.clamp(max=max_length - 1).sort(descending=True, stable=True)
+    labels = F.pad(texts.tokens[order, :max_length], (0, 1))  # a pad token to predict after a full-width caption
+    if labels.shape[1] > max_length:
+        cut = texts.lengths[order] >= max_length
+        labels[cut, max_length - 1] = END
+    position = torch.arange(labels.shape[1] - 1, device=steps.device)
+    wanted = position[:, None] < steps  # [S, B]
+    running = [count for count in wanted.sum(dim=1).tolist() if count]
+    return CaptionSteps(order, running, labels[:, :-1].T[wanted], labels[:, 1:].T[wanted])
+
+
+class RegionCaptioner(nn.Module):
+    """Encoder-decoder with attention over regions, trained to reproduce the caption of the image.
+
+    The attention e_k = u . tanh(W [O_k; h]) is split as W [O_k; h] = W_O O_k + W_h h, so that the region part
+    is computed once per image and not at every step; the word part of the GRU's input likewise.
+
+    Args:
+        settings: the `caption_*` options of VSRN, and `embed_dim` as the width of a region.
+        vocabulary_size: number of token ids.
+    """
+
+    def __init__(self, settings: Vsrn, vocabulary_size: int) -> None:
+        super().__init__()
+        hidden, words = settings.caption_dim, settings.caption_word_dim
+        self.max_length = settings.caption_max_length
+        self.dropout = settings.caption_dropout
+        self.region_projection = nn.Linear(settings.embed_dim, hidden)
+        self.region_rnn = nn.GRU(hidden, hidden, batch_first=True)
+        self.embed = nn.Embedding(vocabulary_size, words)
+        self.attention = nn.Linear(2 * hidden, hidden)
+        self.attention_score = nn.Linear(hidden, 1, bias=False)
+        self.decoder_rnn = nn.GRUCell(words + hidden, hidden)
+        self.output = nn.Linear(hidden, vocabulary_size)
+        nn.init.xavier_normal_(self.region_projection.weight)
+        nn.init.xavier_normal_(self.output.weight)
+
+    def forward(self, regions: Tensor, texts: TextBatch) -> Tensor:
+        """Negative log-likelihood of the captions, summed over tokens and divided by B.
+
+        Args:
+            regions: [B, R, D] reasoned regions of image k.
+            texts: caption k, B of them.
+        """
+        steps = caption_steps(texts, self.max_length)
+        logits = self.output(self.hidden_states(regions, steps))  # [P, V]
+        return F.cross_entropy(logits, steps.targets, reduction="sum") / regions.shape[0]
+
+    def hidden_states(self, regions: Tensor, steps: CaptionSteps) -> Tensor:
+        """Decoder states [P, hidden] after each step, in the order of `steps.targets`."""
+        assert regions.shape[0] == steps.order.shape[0]
+        projected = F.dropout(self.region_projection(regions[steps.order]), self.dropout, self.training)
+        memory, last_hidden = self.region_rnn(projected)  # [B, R, H], [1, B, H]
+        return self._decode(memory, last_hidden[0], steps)
+
+    def _decode(self, memory: Tensor, hidden: Tensor, steps: CaptionSteps) -> Tensor:
+        width = hidden.shape[1]
+        weight_words, weight_context = self.decoder_rnn.weight_ih.split([self.embed.embedding_dim, width], dim=1)
+        words = F.dropout(self.embed(steps.inputs), self.dropout, self.training)  # [P, words]
+        word_gates = F.linear(words, weight_words, self.decoder_rnn.bias_ih).split(steps.running)  # [b, 3H] each
+        weight_memory, weight_query = self.attention.weight.split(width, dim=1)
+        # tanh(x) = 2 sigmoid(2x) - 1, and the softmax over regions does not see the constant that the -1 adds:
+        # the weights below carry the two factors of 2, since sigmoid is several times cheaper than tanh on a CPU.
+        keys = F.linear(memory, 2 * weight_memory, 2 * self.attention.bias)  # [B, R, H]
+        score = 2 * self.attention_score.weight[0]  # [H]
+        weight_hidden = torch.cat([self.decoder_rnn.weight_hh, 2 * weight_query])  # [4H, H]: one product per step
+        bias_hidden = F.pad(self.decoder_rnn.bias_hh, (0, width))
+        states = []
+        for running, gates in zip(steps.running, word_gates, strict=True):
+            hidden = hidden[:running]
+            from_hidden, query = F.linear(hidden, weight_hidden, bias_hidden).split([3 * width, width], dim=1)
+            energy = torch.sigmoid(keys[:running] + query[:, None]) @ score  # [b, R]
+            context = (energy.softmax(dim=1)[:, None] @ memory[:running])[:, 0]  # [b, H]
+            context = F.dropout(context, self.dropout, self.training)
+            hidden = gru_step(F.linear(context, weight_context) + gates, from_hidden, hidden)
+            states.append(hidden)
+        return torch.cat(states)
+
+
+def gru_step(from_input: Tensor, from_hidden: Tensor, hidden: Tensor) -> Tensor:
+    """Next GRU state [b, H] from the two halves of its gates.
+
+    Args:
+        from_input: [b, 3H] W_ih x + b_ih, gates in the order reset, update, new.
+        from_hidden: [b, 3H] W_hh h + b_hh, same order.
+        hidden: [b, H] the state h before the step.
+    """
+    width = hidden.shape[1]
+    gates_in, new_in = from_input.split([2 * width, width], dim=1)
+    gates_hidden, new_hidden = from_hidden.split([2 * width, width], dim=1)
+    reset, update = torch.sigmoid(gates_in + gates_hidden).chunk(2, dim=1)
+    new = torch.tanh(new_in + reset * new_hidden)
+    return torch.lerp(new, hidden, update)

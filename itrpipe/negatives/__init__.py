@@ -1,0 +1,1 @@
+"""Where negatives come from at training time."""

@@ -1,0 +1,442 @@
+"""Plan what a command needs, say what is up to date, missing or stale and why, and run the rest.
+
+A plan is a graph of steps. Every fingerprint in it is computed from settings and sources alone, so
+planning runs nothing and imports no deep-learning library.
+"""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from itrpipe import artifacts
+from itrpipe.artifacts import Location, Manifest
+from itrpipe.config import (
+    COMMAND_LINE,
+    Resolved,
+    Settings,
+    bind,
+    complete_key,
+    declared_stages,
+    leaves,
+    load_declaration,
+    parse_assignment,
+    resolve,
+    set_dotted,
+)
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.progress import Reporter
+from itrpipe.sources import DigestCache
+from itrpipe.stages.base import Input, Job, Need, load_stage
+
+State = Literal["up to date", "missing", "interrupted", "stale", "damaged"]
+SOURCE_CACHE = "sources.json"
+_MARKS: dict[State, tuple[str, str]] = {
+    "up to date": ("✓", "green"),
+    "missing": ("+", "cyan"),
+    "interrupted": ("▸", "cyan"),
+    "stale": ("!", "yellow"),
+    "damaged": ("✗", "red"),
+}
+
+
+@dataclass(frozen=True)
+class Override:
+    """One value that replaces what the declarations say.
+
+    Attributes:
+        scope: a stage or configuration name it is limited to; None for the requested step only.
+        key: dotted or short name of the setting.
+        value: the value.
+        origin: where it was given, for messages.
+    """
+
+    scope: str | None
+    key: str
+    value: Any
+    origin: str = COMMAND_LINE
+
+
+@dataclass(frozen=True)
+class Step:
+    """One artifact of a plan.
+
+    Attributes:
+        need: what was asked for.
+        settings, execution: validated.
+        resolved: values with origins, for `itrpipe show`.
+        inputs: input name -> step that makes it.
+        sources: digests of files outside the data folder.
+        definition: where those files lie.
+        location: where the artifact lies or will lie.
+        state, reason: what the plan found.
+    """
+
+    need: Need
+    settings: Settings
+    execution: Settings
+    resolved: Resolved
+    inputs: dict[str, Step]
+    sources: dict[str, str]
+    definition: StageDefinition | None
+    location: Location
+    state: State
+    reason: str = ""
+
+    def upstream(self) -> Iterator[Step]:
+        """Yields every step this one depends on, then itself, in an order in which they can run."""
+        for step in self.inputs.values():
+            yield from step.upstream()
+        yield self
+
+
+@dataclass
+class Planner:
+    """Plans the steps of one dataset.
+
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        overrides: values from the command line or a recipe.
+        definition: read from the data folder unless given (a recipe brings its own).
+        reporter: shows progress when sources have to be hashed.
+    """
+
+    root: Path
+    dataset: str
+    overrides: list[Override] = field(default_factory=list)
+    definition: DatasetDefinition = field(default_factory=DatasetDefinition)
+    reporter: Reporter | None = None
+
+    def __post_init__(self) -> None:
+        if self.definition == DatasetDefinition():
+            self.definition = load_definition(self.root, self.dataset)
+        self._cache = DigestCache(self.root / self.dataset / SOURCE_CACHE, self.reporter)
+        self._known: dict[tuple, Step] = {}
+
+    def plan(self, need: Need, *, requested: bool = True, inputs: Mapping[str, Step] | None = None) -> Step:
+        """Plans a step and everything upstream of it.
+
+        Args:
+            need: the artifact wanted.
+            requested: whether overrides without a scope apply to it.
+            inputs: steps to read beside those the stage itself asks for.
+
+        Raises:
+            UsageError: an unknown stage, configuration or setting, or a value out of range.
+            MissingInputError: the dataset or one of its sources is not there.
+        """
+        if inputs:
+            return self._plan(need, requested, inputs)
+        key = (need.stage, need.conf, tuple(sorted((k, str(v)) for k, v in need.settings.items())), requested)
+        if key not in self._known:
+            self._known[key] = self._plan(need, requested, {})
+            self._cache.save()
+        return self._known[key]
+
+    def _plan(self, need: Need, requested: bool, given: Mapping[str, Step]) -> Step:
+        module = load_stage(need.stage)
+        definition = stage_definition(self.definition, need, self.dataset)
+        resolved, execution = self.configure(need, definition, requested)
+        where = f"{need.stage} {need.conf}"
+        settings = bind(module.settings_class(resolved.values), resolved, where)
+        needs = module.needs(settings, self.definition)
+        inputs = {name: self.plan(upstream, requested=False) for name, upstream in needs.items()} | dict(given)
+        sources = module.sources(settings, definition, self._cache)
+        digests = {name: step.location.fingerprint for name, step in inputs.items()}
+        digests |= {f"source {name}": digest for name, digest in sources.items()}
+        location = Location(
+            self.root,
+            self.dataset,
+            need.stage,
+            module.label(need.conf, settings),
+            artifacts.fingerprint(need.stage, module.SCHEMA_VERSION, settings.model_dump(mode="json"), digests),
+        )
+        step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing")
+        state, reason = _inspect(step)
+        return replace(step, state=state, reason=reason)
+
+    def configure(
+        self, need: Need, definition: StageDefinition | None, requested: bool = True, *, fill_features: bool = True
+    ) -> tuple[Resolved, Settings]:
+        """Resolves the layers of one step: declarations, dataset definition, need, overrides.
+
+        Returns:
+            The result settings with their origins, and the validated execution settings.
+        """
+        module = load_stage(need.stage)
+        declaration = load_declaration(need.stage)
+        backbones = getattr(module, "backbones", tuple)()
+        layers = [(definition.settings, "dataset.json")] if definition else []
+        layers.append((need.settings, f"required by {need.stage}"))
+        chosen = [item for item in self.overrides if self._applies(item, need, requested)]
+        execution = dict(declaration.execution)
+
+        def resolve_with(backbone: str | None, settings: list) -> Resolved:
+            return resolve(
+                declaration, need.conf, backbones=backbones, backbone=backbone, dataset=self.dataset, overrides=settings
+            )
+
+        for item in chosen:
+            key = item.key.removeprefix("execution.")
+            if key in module.Execution.model_fields:
+                execution[key] = item.value
+        chosen = [item for item in chosen if item.key.removeprefix("execution.") not in module.Execution.model_fields]
+        plain = [({item.key: item.value}, item.origin) for item in chosen]
+        backbone = resolve_with(None, layers + plain).values.get("backbone")
+        known = resolve_with(backbone, layers).origins
+        completed = [({complete_key(item.key, known): item.value}, item.origin) for item in chosen]
+        resolved = resolve_with(backbone, layers + completed)
+        if fill_features:
+            self._fill_features(resolved)
+        bound = bind(module.Execution, Resolved(execution, dict.fromkeys(execution, declaration.path.name)), need.stage)
+        return resolved, bound
+
+    def configure_checked(
+        self, need: Need, definition: StageDefinition | None = None
+    ) -> tuple[Settings, Settings, Resolved]:
+        """Settings, execution settings and origins of one step, validated, without planning what it needs."""
+        if definition is None and need.stage == "prepare" and self.definition.prepare:
+            definition = self.definition.prepare
+        resolved, execution = self.configure(need, definition, fill_features=False)
+        settings_class = load_stage(need.stage).settings_class(resolved.values)
+        return bind(settings_class, resolved, f"{need.stage} {need.conf}"), execution, resolved
+
+    def _applies(self, override: Override, need: Need, requested: bool) -> bool:
+        if override.scope is None:
+            return requested
+        return override.scope in (need.stage, need.conf)
+
+    def _fill_features(self, resolved: Resolved) -> None:
+        """Chooses the dataset's only features for a stage that reads features and was told none."""
+        if "features" in resolved.values and not resolved.values["features"]:
+            set_dotted(resolved.values, "features", self.definition.default_features(self.dataset))
+            resolved.origins["features"] = "dataset.json"
+
+
+def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) -> StageDefinition | None:
+    """The part of a dataset's definition that belongs to a step, for the two stages that read outside files.
+
+    Raises:
+        MissingInputError: the dataset was never prepared, or has no features of this name.
+    """
+    if need.stage == "prepare":
+        if definition.prepare is None:
+            raise MissingInputError(
+                f"dataset {dataset!r} is not defined; run `itrpipe prepare --dataset {dataset} --source FOLDER`"
+            )
+        return definition.prepare
+    if need.stage == "extract":
+        if need.conf not in definition.features:
+            known = ", ".join(definition.features) or "none"
+            raise MissingInputError(
+                f"dataset {dataset!r} has no features {need.conf!r} (has: {known}); "
+                f"run `itrpipe extract --dataset {dataset} --from FOLDER`"
+            )
+        return definition.features[need.conf]
+    return None
+
+
+def pinned_step(root: Path, manifest: Manifest) -> Step:
+    """A finished artifact as a step of a plan, taken as it is whatever the declarations say today."""
+    location = Location(root, manifest.dataset, manifest.stage, manifest.label, manifest.fingerprint)
+    need = Need(manifest.stage, manifest.conf, manifest.settings)
+    return Step(need, Settings(), Settings(), Resolved(), {}, manifest.sources, None, location, "up to date")
+
+
+def parse_override(text: str, origin: str = COMMAND_LINE) -> Override:
+    """Reads `key=value`, `stage.key=value` or `conf.key=value`.
+
+    Raises:
+        UsageError: not of this form.
+    """
+    return scoped_override(*parse_assignment(text), origin)
+
+
+def scoped_override(key: str, value: Any, origin: str) -> Override:
+    """Splits a leading stage or configuration name off a key."""
+    scope, dot, rest = key.partition(".")
+    if dot and scope.replace("-", "_") in declared_stages():
+        return Override(scope.replace("-", "_"), rest, value, origin)
+    if dot and any(scope in load_declaration(stage).confs for stage in declared_stages()):
+        return Override(scope, rest, value, origin)
+    return Override(None, key, value, origin)
+
+
+def unique_steps(steps: Iterable[Step]) -> list[Step]:
+    """All steps of several plans, each once, in an order in which they can run."""
+    ordered: dict[Path, Step] = {}
+    for step in steps:
+        for each in step.upstream():
+            ordered.setdefault(each.location.folder, each)
+    return list(ordered.values())
+
+
+def print_plan(steps: Iterable[Step], reporter: Reporter) -> None:
+    """One line for each step: mark, artifact, state and reason."""
+    for step in unique_steps(steps):
+        mark, style = _MARKS[step.state]
+        text = f"{step.state}{f', {step.reason}' if step.reason else ''}"
+        reporter.say(f"  {mark} {step.location.stage + '/' + step.location.name:<44} {text}", style=style)
+
+
+def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_upstream: bool = True) -> list[Path]:
+    """Prints the plan and runs every step of it that is not up to date.
+
+    Args:
+        steps: the steps asked for.
+        reporter: prints.
+        dry_run: print only.
+        with_upstream: run missing steps upstream; otherwise refuse.
+
+    Returns:
+        The artifact folders of `steps`.
+
+    Raises:
+        UsageError: something upstream is not up to date and `with_upstream` is off.
+        DataError: an artifact is damaged.
+    """
+    print_plan(steps, reporter)
+    todo = [step for step in unique_steps(steps) if step.state != "up to date"]
+    if dry_run:
+        return [step.location.folder for step in steps]
+    damaged = [step for step in todo if step.state == "damaged"]
+    if damaged:
+        raise DataError(damaged[0].reason)
+    requested = {step.location.folder for step in steps}
+    blocked = [step for step in todo if step.location.folder not in requested]
+    if blocked and not with_upstream:
+        first = blocked[0].location
+        raise UsageError(f"{first.stage}/{first.name} is not up to date and --no-deps was given; run it first")
+    for step in todo:
+        run_step(step, reporter)
+    return [step.location.folder for step in steps]
+
+
+def run_step(step: Step, reporter: Reporter) -> None:
+    """Makes one artifact, or finds that another process has made it meanwhile."""
+    location = step.location
+    name = f"{location.stage}/{location.name}"
+
+    def say_waiting(lock: Path) -> None:
+        reporter.say(f"{name}: another process is writing it; waiting for {lock}")
+
+    with artifacts.locked(location, say_waiting), artifacts.full_disk_as_error(location.partial):
+        if location.folder.exists() or artifacts.recover_sealed(location):
+            artifacts.check_artifact(location.folder)
+            reporter.say(f"{name}: finished by another run")
+            return
+        resumed = location.partial.exists()
+        reporter.say(f"{name}{' (resuming)' if resumed else ''}", style="bold")
+        manifest = _execute(step, reporter, resumed)
+    summary = ", ".join(f"{key} {_short(value)}" for key, value in manifest.metrics.items() if _is_plain(value))
+    reporter.say(f"  done in {manifest.timings['total']:.1f} s{f': {summary}' if summary else ''}")
+
+
+def _execute(step: Step, reporter: Reporter, resumed: bool) -> Manifest:
+    """Runs the stage in its partial folder and seals the artifact."""
+    inputs = {
+        name: Input(upstream.location.folder, artifacts.check_artifact(upstream.location.folder))
+        for name, upstream in step.inputs.items()
+    }
+    job = Job(
+        dataset=step.location.dataset,
+        conf=step.need.conf,
+        settings=step.settings,
+        execution=step.execution,
+        inputs=inputs,
+        definition=step.definition,
+        folder=artifacts.open_partial(step.location),
+        reporter=reporter,
+    )
+    start = time.monotonic()
+    module = load_stage(step.location.stage)
+    module.run(job)
+    job.timings["total"] = round(time.monotonic() - start, 3)
+    if resumed:
+        job.messages.append("resumed after an interruption; timings count the last run only")
+    return artifacts.finish(
+        step.location,
+        {
+            "stage": step.location.stage,
+            "schema_version": module.SCHEMA_VERSION,
+            "dataset": step.location.dataset,
+            "conf": step.need.conf,
+            "label": step.location.label,
+            "fingerprint": step.location.fingerprint,
+            "settings": step.settings.model_dump(mode="json"),
+            "execution": step.execution.model_dump(mode="json"),
+            "sources": step.sources,
+            "inputs": {
+                name: {"stage": s.location.stage, "name": s.location.name, "fingerprint": s.location.fingerprint}
+                for name, s in step.inputs.items()
+            },
+            "timings": job.timings,
+            "metrics": job.metrics,
+            "messages": job.messages,
+            "command": shlex.join(["itrpipe", *sys.argv[1:]]),
+            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        },
+    )
+
+
+def _inspect(step: Step) -> tuple[State, str]:
+    """State of a planned artifact on disk, with the reason a reader wants to know."""
+    location = step.location
+    if location.folder.exists():
+        try:
+            artifacts.check_artifact(location.folder)
+        except DataError as error:
+            return "damaged", str(error)
+        return "up to date", ""
+    if location.partial.exists():
+        return "interrupted", "goes on where it stopped"
+    siblings = [
+        manifest
+        for folder in location.folder.parent.glob(f"{location.label}-*")
+        if (manifest := _readable(folder)) and manifest.label == location.label
+    ]
+    if not siblings:
+        return "missing", ""
+    return "stale", _difference(max(siblings, key=lambda manifest: manifest.finished), step)
+
+
+def _readable(folder: Path) -> Manifest | None:
+    """The manifest of a finished sibling; damaged and partial ones say nothing about staleness."""
+    if folder.name.endswith(artifacts.PARTIAL):
+        return None
+    try:
+        return artifacts.read_manifest(folder)
+    except DataError:
+        return None
+
+
+def _difference(old: Manifest, step: Step) -> str:
+    """Says what differs between an older artifact and the planned one."""
+    before = dict(leaves(old.settings))
+    after = dict(leaves(step.settings.model_dump(mode="json")))
+    changes = [f"{key} {before.get(key)} → {after.get(key)}" for key in after if before.get(key) != after.get(key)]
+    changes += [f"{key} dropped" for key in before if key not in after]
+    inputs = {name: upstream.location.fingerprint for name, upstream in step.inputs.items()}
+    changes += [
+        f"{name} changed"
+        for name, value in inputs.items()
+        if name not in old.inputs or old.inputs[name].fingerprint != value
+    ]
+    changes += [f"source {name} changed" for name, value in step.sources.items() if old.sources.get(name) != value]
+    return ", ".join(changes) or "made by another version of the stage"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, int | float | str)

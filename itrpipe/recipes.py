@@ -1,0 +1,156 @@
+"""Recipes: a dataset, the runs to make on it, and the scores that were published for them.
+
+A recipe is a TOML file in `stages/recipes/`:
+
+    dataset = "flickr30k"          where artifacts go
+    features = "precomp"           what the runs read
+    title = "…"                    of the report
+    [source]                       only for datasets that the user brings
+    captions = "."                 below --source
+    features = "f30k_precomp"      below --source
+    explanation = '''…'''          shown when --source is missing
+    [set]                          overrides, as for --set: "train.epochs" = 4
+    [[run]]                        one or more
+    method = "aoq"
+    backbone = "vsrn"
+    seeds = [0]
+    published = { rsum = 486.3, where = "AOQ Table 2" }
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from itrpipe.config import did_you_mean, read_toml, stages_folder
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.pipeline import Override, Planner, Step, run, scoped_override
+from itrpipe.progress import Reporter
+from itrpipe.stages.base import Need
+from itrpipe.stages.train import run_label
+
+
+class RecipeSource(BaseModel):
+    """Files that the user brings; paths are relative to `--source`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    captions: str
+    features: str
+    explanation: str
+
+
+class RecipeRun(BaseModel):
+    """One row of the results: a method on a backbone, once for each seed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str
+    backbone: str
+    seeds: tuple[int, ...] = (0,)
+    published: dict[str, float | str] = Field(default_factory=dict)
+
+
+class Recipe(BaseModel):
+    """A recipe file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dataset: str
+    features: str
+    title: str
+    source: RecipeSource | None = None
+    set: dict[str, Any] = Field(default_factory=dict)
+    run: tuple[RecipeRun, ...] = Field(min_length=1)
+
+
+def load_recipe(name: str) -> Recipe:
+    """Reads a recipe by its name in `stages/recipes/` or by its path.
+
+    Raises:
+        UsageError: there is none of this name.
+        DataError: the file is not a recipe.
+    """
+    folder = stages_folder() / "recipes"
+    path = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
+    if not path.exists():
+        known = sorted(file.stem for file in folder.glob("*.toml"))
+        raise UsageError(f"no recipe {name!r}{did_you_mean(name, known) or f'; known: {chr(44).join(known)}'}")
+    try:
+        return Recipe.model_validate(read_toml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise DataError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def run_recipe(root: Path, name: str, source: Path | None, overrides: list[Override], *, dry_run: bool = False) -> Path:
+    """Plans every run of a recipe with its evaluation, and the report over them, and runs what is missing.
+
+    Args:
+        root: the data folder.
+        name: see `load_recipe`.
+        source: folder that the user brings, for recipes that need one.
+        overrides: from the command line; without a scope they apply to training.
+        dry_run: print the plan only.
+
+    Returns:
+        The report's folder.
+
+    Raises:
+        MissingInputError: the recipe needs a source and there is none; the message explains what to put where.
+    """
+    recipe = load_recipe(name)
+    reporter = Reporter()
+    definition = _definition(recipe, name, source, root)
+    planner = Planner(root, recipe.dataset, _overrides(recipe, name, overrides), definition, reporter)
+    reporter.say(f"{recipe.title} (dataset {recipe.dataset})", style="bold")
+    evaluations, published = _plan_runs(recipe, planner)
+    report = planner.plan(Need("report", "page", {"title": recipe.title, "published": published}), inputs=evaluations)
+    (folder,) = run([report], reporter, dry_run=dry_run)
+    if not dry_run:
+        reporter.say((folder / "summary.txt").read_text(encoding="utf-8"))
+        reporter.say(f"report: {folder / 'index.html'}")
+    return folder
+
+
+def _plan_runs(recipe: Recipe, planner: Planner) -> tuple[dict[str, Step], dict[str, dict]]:
+    evaluations: dict[str, Step] = {}
+    published: dict[str, dict] = {}
+    for each in recipe.run:
+        for seed in each.seeds:
+            label = run_label(each.method, each.backbone, seed)
+            model = {"method": each.method, "backbone": each.backbone, "seed": seed, "features": recipe.features}
+            evaluations[label] = planner.plan(Need("evaluate", "recall", model), requested=False)
+            if each.published:
+                published[label] = dict(each.published)
+    return evaluations, published
+
+
+def _overrides(recipe: Recipe, name: str, overrides: list[Override]) -> list[Override]:
+    own = [scoped_override(key, value, f"recipe {name}") for key, value in recipe.set.items()]
+    given = [Override(item.scope or "train", item.key, item.value, item.origin) for item in overrides]
+    return [*own, *given]
+
+
+def _definition(recipe: Recipe, name: str, source: Path | None, root: Path) -> DatasetDefinition:
+    """The recipe's own definition of its dataset; one with a source is remembered for later commands."""
+    if recipe.source is None:
+        if source is not None:
+            raise UsageError(f"recipe {name} generates its data and takes no --source")
+        stage = StageDefinition(conf=recipe.features)
+        return DatasetDefinition(prepare=stage, features={recipe.features: stage})
+    if source is None:
+        raise MissingInputError(recipe.source.explanation.strip())
+    captions, features = source / recipe.source.captions, source / recipe.source.features
+    for path in (captions, features):
+        if not path.exists():
+            raise MissingInputError(f"{path} does not exist\n\n{recipe.source.explanation.strip()}")
+    definition = DatasetDefinition(
+        prepare=StageDefinition(conf="files", source=str(captions.resolve())),
+        features={recipe.features: StageDefinition(conf=recipe.features, source=str(features.resolve()))},
+    )
+    save_definition(root, recipe.dataset, definition)
+    return definition

@@ -1,0 +1,80 @@
+"""Content digests of files outside the data folder, remembered by size and modification time.
+
+Hashing 30 GB of features or 100,000 images takes minutes; looking at their sizes and times takes
+a second. So a digest is computed once and reused while neither has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from itrpipe.artifacts import file_digest, read_json, write_json
+from itrpipe.errors import MissingInputError
+from itrpipe.progress import Reporter
+
+ABSENT = "absent"
+QUIET_FILES = 2000
+
+
+class DigestCache:
+    """Digests of source files, kept in one JSON file per dataset.
+
+    Args:
+        path: the JSON file; created on `save`.
+        reporter: shows progress when many files have to be hashed.
+    """
+
+    def __init__(self, path: Path, reporter: Reporter | None = None) -> None:
+        self.path = path
+        self._reporter = reporter
+        self._entries: dict[str, list] = read_json(path) if path.exists() else {}
+        self._changed = False
+
+    def digest(self, path: Path) -> str:
+        """sha256 of one file, from the cache while size and modification time are unchanged.
+
+        Raises:
+            MissingInputError: there is no such file.
+        """
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            raise MissingInputError(f"source file {path} is gone; restore it or name another source") from None
+        key = str(path.absolute())
+        known = self._entries.get(key)
+        if known and known[:2] == [status.st_size, status.st_mtime_ns]:
+            return known[2]
+        value = file_digest(path)
+        self._entries[key] = [status.st_size, status.st_mtime_ns, value]
+        self._changed = True
+        return value
+
+    def combined(self, paths: Sequence[Path], root: Path, what: str) -> str:
+        """One digest over many files: their paths relative to `root` and their contents.
+
+        A file that is not there counts as absent instead of failing: the stage that reads it lists all of them.
+
+        Args:
+            paths: the files.
+            root: folder the recorded names are relative to, so that moving it changes nothing.
+            what: name of the progress shown while many files are new.
+        """
+        total = hashlib.sha256()
+        reporter = self._reporter if len(paths) - len(self._entries) > QUIET_FILES else None
+        with reporter.task(what, len(paths), "files") if reporter else nullcontext() as task:
+            for path in sorted(paths):
+                name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+                total.update(f"{name}\0{self.digest(path) if path.exists() else ABSENT}\n".encode())
+                if task:
+                    task.advance()
+        return total.hexdigest()
+
+    def save(self) -> None:
+        """Writes the cache back if anything was hashed."""
+        if self._changed:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.path, self._entries)
+            self._changed = False

@@ -1,0 +1,1 @@
+"""Thin drivers, one per declaration: load the inputs, call the room that does the work, write the artifact."""

@@ -1,0 +1,117 @@
+"""What a stage is: its settings, what it needs, and a function that makes one artifact.
+
+A stage module `itrpipe/stages/<stage>.py` imports nothing heavy at its top, because plans are made
+without torch, and defines:
+
+    SCHEMA_VERSION: int                               raised when the output changes for equal settings
+    settings_class(values) -> type[Settings]          which settings a configuration is bound to
+    Execution: type[Settings]                         settings that do not change the result
+    label(conf, settings) -> str                      readable part of the artifact's name
+    needs(settings, definition) -> dict[str, Need]    input name -> the artifact it reads
+    sources(settings, definition, cache) -> dict      digests of files outside the data folder
+    run(job) -> None                                  does the work inside `job.folder`
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from itrpipe.artifacts import WORK, Manifest
+from itrpipe.config import Settings, declared_stages, did_you_mean
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.progress import Reporter
+
+
+@dataclass(frozen=True)
+class Need:
+    """Asks for an artifact of another stage.
+
+    Attributes:
+        stage: which stage makes it.
+        conf: with which configuration.
+        settings: dotted keys that must have these values.
+    """
+
+    stage: str
+    conf: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A finished artifact, as a stage sees it."""
+
+    folder: Path
+    manifest: Manifest
+
+
+@dataclass
+class Job:
+    """Everything a stage's `run` gets and gives back.
+
+    Attributes:
+        dataset: name of the dataset.
+        conf: name of the configuration.
+        settings: what determines the result.
+        execution: what does not.
+        inputs: input name -> finished artifact.
+        definition: where outside files lie, for stages that read some.
+        folder: the `.partial` folder to write the outputs to.
+        reporter: prints messages and progress.
+        metrics, timings, messages: filled by the stage, recorded in the manifest.
+    """
+
+    dataset: str
+    conf: str
+    settings: Any
+    execution: Any
+    inputs: dict[str, Input]
+    definition: StageDefinition | None
+    folder: Path
+    reporter: Reporter
+    metrics: dict[str, Any] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=dict)
+    messages: list[str] = field(default_factory=list)
+
+    @property
+    def work(self) -> Path:
+        """Folder for what only resuming needs; it is gone from the finished artifact."""
+        return self.folder / WORK
+
+    def warn(self, message: str) -> None:
+        """Shows a warning now and keeps it in the manifest."""
+        self.messages.append(message)
+        self.reporter.say(f"  warning: {message}", style="yellow")
+
+
+def load_stage(stage: str) -> ModuleType:
+    """Imports the module of a stage.
+
+    Raises:
+        UsageError: no declaration has this name.
+    """
+    if stage not in declared_stages():
+        raise UsageError(f"unknown stage {stage!r}{did_you_mean(stage, declared_stages())}")
+    return importlib.import_module(f"itrpipe.stages.{stage}")
+
+
+def prepare_need(definition: DatasetDefinition) -> Need:
+    """The dataset itself, prepared as it is defined.
+
+    Raises:
+        MissingInputError: it was never defined.
+    """
+    if definition.prepare is None:
+        raise MissingInputError("the dataset is not defined; run `itrpipe prepare --dataset NAME --source FOLDER`")
+    return Need("prepare", definition.prepare.conf)
+
+
+def no_sources(settings: Settings, definition: StageDefinition | None, cache: Any) -> dict[str, str]:
+    """`sources` of a stage that reads artifacts only."""
+    return {}

@@ -1,0 +1,267 @@
+"""`itrpipe prepare`: reads a dataset's captions, checks its images, and writes both as Parquet.
+
+Configuration `files` reads published formats; `scenes` generates the embedded dataset, pictures included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from itrpipe.artifacts import require_space, write_text
+from itrpipe.config import Settings
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.sources import DigestCache
+from itrpipe.stages.base import Job, Need
+
+if TYPE_CHECKING:
+    from itrpipe.datasets.image_check import ImageCheck, ImageFacts
+    from itrpipe.datasets.noted import NotedAnnotations
+    from itrpipe.datasets.records import Annotations
+    from itrpipe.datasets.scenes import ScenesDataset
+
+SCHEMA_VERSION = 1
+IMAGES_FOLDER = "images"
+SCENES_FILE, LEAKS_FILE = "scenes.jsonl", "leaks.tsv"
+BYTES_PER_SCENE = 10_000
+SHOWN_PROBLEMS = 3
+
+
+class FilesSettings(Settings):
+    """How a published dataset is read.
+
+    Attributes:
+        format: stem of a reader in `itrpipe/datasets/`; empty to recognise it.
+        restval: what becomes of COCO's `restval` images: `train` or `drop`.
+        val_fraction, test_fraction: of a dataset without splits.
+        split_seed: of the split by hash.
+        bad_images: `refuse` the dataset, or `drop` images that are missing or do not decode, with their captions.
+    """
+
+    kind: Literal["files"]
+    format: str
+    restval: Literal["train", "drop"]
+    val_fraction: float = Field(ge=0, lt=1)
+    test_fraction: float = Field(ge=0, lt=1)
+    split_seed: int = Field(ge=0)
+    bad_images: Literal["refuse", "drop"]
+
+
+class ScenesSettings(Settings):
+    """Size and seed of the embedded dataset.
+
+    Attributes:
+        train, val, test: images of each split; each has five captions.
+        seed: another seed gives entirely other scenes.
+        family_size: a scene and its near-identical siblings, the hard negatives.
+        keep_probability: of a caption that is also true of a sibling.
+    """
+
+    kind: Literal["scenes"]
+    train: int = Field(ge=1)
+    val: int = Field(ge=1)
+    test: int = Field(ge=1)
+    seed: int = Field(ge=0)
+    family_size: int = Field(ge=1)
+    keep_probability: float = Field(ge=0, le=1)
+
+
+class Execution(Settings):
+    """Settings that do not change the result.
+
+    Attributes:
+        workers: threads that check images, or processes that paint them.
+    """
+
+    workers: int = Field(ge=1)
+
+
+def settings_class(values: Mapping[str, Any]) -> type[Settings]:
+    """`ScenesSettings` for the embedded dataset, else `FilesSettings`."""
+    return ScenesSettings if values.get("kind") == "scenes" else FilesSettings
+
+
+def label(conf: str, settings: Settings) -> str:
+    """The configuration's name."""
+    return conf
+
+
+def needs(settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
+    """Nothing: this is where the chain begins."""
+    return {}
+
+
+def sources(settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+    """Digests of the captions as read and of all image files; the embedded dataset has no sources."""
+    if not isinstance(settings, FilesSettings):
+        return {}
+    annotations = read_source(settings, definition)
+    records = [*annotations.images, *annotations.captions]
+    captions = hashlib.sha256("\n".join(map(repr, records)).encode()).hexdigest()
+    files = [annotations.root / image.file for image in annotations.images]
+    return {"captions": captions, "images": cache.combined(files, annotations.root, "hashing images")}
+
+
+def read_source(settings: FilesSettings, definition: StageDefinition | None) -> NotedAnnotations:
+    """Reads the captions from where the dataset's definition says they lie.
+
+    Raises:
+        MissingInputError: no source is defined or it is not there.
+        DataError: see the readers in `itrpipe/datasets/`.
+    """
+    from itrpipe.datasets.formats import read_annotations
+
+    if definition is None or definition.source is None:
+        raise MissingInputError("the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
+    fractions = (1 - settings.val_fraction - settings.test_fraction, settings.val_fraction, settings.test_fraction)
+    return read_annotations(
+        Path(definition.source),
+        settings.format or None,
+        restval=settings.restval,
+        split_fractions=fractions,
+        split_seed=settings.split_seed,
+    )
+
+
+def image_root(settings: Mapping[str, Any], folder: Path, definition: DatasetDefinition) -> Path:
+    """Folder that the `file` column of `images.parquet` is relative to.
+
+    Args:
+        settings: of the prepare artifact, as in its manifest.
+        folder: the artifact.
+        definition: of the dataset.
+    """
+    if settings["kind"] == "scenes":
+        return folder
+    return read_source(FilesSettings.model_validate(settings), definition.prepare).root
+
+
+def run(job: Job) -> None:
+    """Writes images.parquet and captions.parquet, for the embedded dataset also its pictures and its truth."""
+    if isinstance(job.settings, ScenesSettings):
+        _prepare_scenes(job)
+    else:
+        _prepare_files(job)
+
+
+def _prepare_files(job: Job) -> None:
+    from itrpipe.datasets.image_check import check_images, find_leaks
+
+    annotations = read_source(job.settings, job.definition)
+    for note in annotations.notes:
+        job.warn(note)
+    with job.reporter.task("checking images", len(annotations.images), "images") as task:
+        check = check_images(annotations, job.execution.workers, progress=lambda done, total: task.advance(1))
+    usable = _without_bad_images(job, annotations, check)
+    leaks = find_leaks(usable.images, check.facts)
+    if leaks:
+        lines = [f"{leak.first.file}\t{leak.first.split}\t{leak.second.file}\t{leak.second.split}" for leak in leaks]
+        write_text(job.folder / LEAKS_FILE, "\n".join(["first\tsplit\tsecond\tsplit", *lines]) + "\n")
+        first = leaks[0]
+        job.warn(
+            f"{len(leaks):,} images of val or test are byte for byte in an earlier split "
+            f"({first.second.file} of {first.second.split} is {first.first.file} of {first.first.split}); "
+            f"all are listed in {LEAKS_FILE} of this artifact"
+        )
+    _write_tables(job, usable, check.facts)
+    job.metrics["leaks"] = len(leaks)
+
+
+def _without_bad_images(job: Job, annotations: Annotations, check: ImageCheck) -> Annotations:
+    """The annotations without images that cannot be used.
+
+    Raises:
+        DataError: there are some and they are not to be dropped.
+    """
+    from itrpipe.datasets.records import Annotations
+
+    if not check.problems:
+        return annotations
+    listing = job.work / "bad_images.txt"
+    write_text(listing, "".join(f"{problem.file}\t{problem.reason}\n" for problem in check.problems))
+    shown = "; ".join(f"{problem.file} {problem.reason}" for problem in check.problems[:SHOWN_PROBLEMS])
+    count = f"{len(check.problems):,} of {len(annotations.images):,} images of {annotations.root} cannot be used"
+    if job.settings.bad_images == "refuse":
+        raise DataError(f"{count} ({shown}); all are in {listing}; repair them or give --set bad_images=drop")
+    job.warn(f"{count} and are dropped ({shown})")
+    job.metrics["dropped_images"] = len(check.problems)
+    images = [image for image in annotations.images if image.file in check.facts]
+    kept = {image.image_id for image in images}
+    return Annotations(images, [each for each in annotations.captions if each.image_id in kept], annotations.root)
+
+
+def _prepare_scenes(job: Job) -> None:
+    from itrpipe.datasets.image_check import check_images
+    from itrpipe.datasets.scenes import annotations, generate, write_images
+
+    settings = job.settings
+    dataset = generate(
+        settings.train, settings.val, settings.test, settings.seed, settings.family_size, settings.keep_probability
+    )
+    images = job.folder / IMAGES_FOLDER
+    require_space(job.folder, len(dataset.scenes) * BYTES_PER_SCENE, "drawing the scenes")
+    with job.reporter.task("drawing scenes", len(dataset.scenes), "images") as task:
+        write_images(dataset.scenes, images, job.execution.workers, lambda done, total: task.advance(1))
+    records = annotations(dataset, images)
+    check = check_images(records, job.execution.workers)
+    if check.problems:
+        problem = check.problems[0]
+        raise DataError(f"{images / problem.file}: {problem.reason}; remove {images} and run `itrpipe prepare` again")
+    records, facts = _below(IMAGES_FOLDER, records, check.facts, job.folder)
+    _write_tables(job, records, facts)
+    _write_scenes(job, dataset)
+
+
+def _below(
+    folder: str, records: Annotations, facts: Mapping[str, ImageFacts], root: Path
+) -> tuple[Annotations, dict[str, ImageFacts]]:
+    """The same records with files relative to the parent of their folder."""
+    from dataclasses import replace
+
+    from itrpipe.datasets.records import Annotations
+
+    images = [replace(image, file=f"{folder}/{image.file}") for image in records.images]
+    moved = {f"{folder}/{file}": each for file, each in facts.items()}
+    return Annotations(images, records.captions, root), moved
+
+
+def _write_scenes(job: Job, dataset: ScenesDataset) -> None:
+    """The symbolic scenes with the logical forms of their captions, and which images each caption is true of."""
+    from itrpipe.datasets.scenes import true_matches
+    from itrpipe.datasets.truth import write_truth
+
+    lines = [
+        json.dumps({"scene": scene.to_json(), "captions": [caption.to_json() for caption in captions]}, sort_keys=True)
+        for scene, captions in zip(dataset.scenes, dataset.captions, strict=True)
+    ]
+    write_text(job.folder / SCENES_FILE, "\n".join(lines) + "\n")
+    truth: dict[str, list[str]] = {}
+    for name in ("train", "val", "test"):
+        part = dataset.of_split(name)
+        ids = [
+            f"{scene.image_id}#{k}"
+            for scene, own in zip(part.scenes, part.captions, strict=True)
+            for k in range(len(own))
+        ]
+        matches = true_matches([caption for own in part.captions for caption in own], part.scenes)
+        truth |= {
+            caption_id: [part.scenes[index].image_id for index in rows]
+            for caption_id, rows in zip(ids, matches, strict=True)
+        }
+    write_truth(job.folder, truth)
+    job.metrics["true_images_per_caption"] = round(sum(map(len, truth.values())) / len(truth), 3)
+
+
+def _write_tables(job: Job, annotations: Annotations, facts: Mapping[str, ImageFacts]) -> None:
+    from itrpipe.datasets.prepared import PreparedDataset, write_prepared
+    from itrpipe.datasets.tokens import tokenize
+
+    write_prepared(job.folder, annotations, facts, [tokenize(caption.text) for caption in annotations.captions])
+    for name, (images, captions) in PreparedDataset.open(job.folder).counts().items():
+        job.metrics[name] = f"{images:,} images / {captions:,} captions"

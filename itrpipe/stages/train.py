@@ -1,0 +1,291 @@
+"""`itrpipe train`: trains a backbone with a method and embeds every split with the best weights.
+
+Round one is `--method triplet`; round two (`--method aoq`) also reads the lists mined with a round-one model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
+
+from itrpipe.artifacts import write_json
+from itrpipe.config import Settings, did_you_mean
+from itrpipe.datasets.definition import DatasetDefinition
+from itrpipe.errors import MissingInputError
+from itrpipe.methods.settings import Aoq, MethodSettings, methods
+from itrpipe.models.settings import BackboneSettings
+from itrpipe.models.settings import backbones as backbone_classes
+from itrpipe.stages.base import Job, Need, no_sources, prepare_need
+
+if TYPE_CHECKING:
+    import torch
+
+    from itrpipe.datasets.vocabulary import Vocabulary
+    from itrpipe.methods.base import Method
+    from itrpipe.models.base import DualEncoder
+    from itrpipe.training.data import SplitData
+    from itrpipe.training.loop import LoopSettings, Trainer
+
+SCHEMA_VERSION = 1
+TEACHER_METHOD = "triplet"
+MODEL, CONFIG, VOCABULARY, HISTORY = "model.safetensors", "config.json", "vocab.json", "history.parquet"
+sources = no_sources
+
+
+class TrainSettings(Settings):
+    """Settings that determine the trained weights.
+
+    Attributes:
+        backbone: file stem in `itrpipe/models/`.
+        method: file stem in `itrpipe/methods/`.
+        features: which features of the dataset; empty for its only ones.
+        seed: of initialisation, order and draws.
+        epochs: passes over all captions.
+        batch_size: pairs per step.
+        learning_rate: of Adam at the start.
+        decay_every: epochs after which the rate is multiplied by `decay_factor`, again and again.
+        gradient_clip: largest global norm of the gradient.
+        precision: `bf16` computes the encoders in bfloat16 (weights and loss stay in single precision).
+        min_word_count: rarer words of the training captions become `<unk>`.
+        selection: what the best epoch is chosen by, on the validation split: `rsum` (six recalls) or `r1+r5` (four).
+        validation_images: validate on the first so many images.
+        model: settings of the backbone, see `itrpipe/models/settings.py`.
+        loss: settings of the method, see `itrpipe/methods/settings.py`.
+    """
+
+    backbone: str
+    method: str
+    features: str
+    seed: int = Field(ge=0)
+    epochs: int = Field(ge=1)
+    batch_size: int = Field(ge=2)
+    learning_rate: float = Field(gt=0)
+    decay_every: int = Field(ge=1)
+    decay_factor: float = Field(gt=0, le=1)
+    gradient_clip: float = Field(gt=0)
+    precision: Literal["fp32", "bf16"]
+    min_word_count: int = Field(ge=1)
+    selection: Literal["rsum", "r1+r5"]
+    validation_images: int = Field(ge=1)
+    model: SerializeAsAny[BackboneSettings]
+    loss: SerializeAsAny[MethodSettings]
+
+    @field_validator("backbone")
+    @classmethod
+    def _known_backbone(cls, value: str) -> str:
+        return _known(canonical_backbone(value), backbone_classes(), "backbone")
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, value: str) -> str:
+        return _known(value, methods(), "method")
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _bind_model(cls, value: Any, info: ValidationInfo) -> Any:
+        return backbone_classes()[info.data["backbone"]].model_validate(value) if "backbone" in info.data else value
+
+    @field_validator("loss", mode="before")
+    @classmethod
+    def _bind_loss(cls, value: Any, info: ValidationInfo) -> Any:
+        return methods()[info.data["method"]].model_validate(value) if "method" in info.data else value
+
+
+class Execution(Settings):
+    """Settings that change how training is executed, not what comes out.
+
+    Attributes:
+        device: `auto` takes CUDA when there is one.
+        threads: CPU threads; 0 leaves the choice to the library.
+        encode_block: rows per forward pass when validating and embedding.
+        prefetch: batches made ahead.
+        checkpoint_seconds: time between two checkpoints inside an epoch.
+    """
+
+    device: Literal["auto", "cpu", "cuda"]
+    threads: int = Field(ge=0)
+    encode_block: int = Field(ge=1)
+    prefetch: int = Field(ge=1)
+    checkpoint_seconds: float = Field(ge=0)
+
+
+def settings_class(values: Mapping[str, Any]) -> type[Settings]:
+    """Every configuration binds to `TrainSettings`."""
+    return TrainSettings
+
+
+def backbones() -> tuple[str, ...]:
+    """Names that count as backbone selectors in the declaration."""
+    return tuple(backbone_classes())
+
+
+def canonical_backbone(name: str) -> str:
+    """File stem of a backbone given as people write it: `vse++` is `vsepp`."""
+    return name.lower().replace("+", "p")
+
+
+def label(conf: str, settings: TrainSettings) -> str:
+    """`method.backbone`, with the seed when it is not 0."""
+    return run_label(conf, settings.backbone, settings.seed)
+
+
+def run_label(conf: str, backbone: str, seed: int) -> str:
+    """Name of a training run inside its dataset."""
+    return f"{conf}.{backbone}{f'.s{seed}' if seed else ''}"
+
+
+def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, Need]:
+    """Captions, features and, for AOQ, the mined lists of the teacher."""
+    wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
+    if isinstance(settings.loss, Aoq):
+        teacher = {
+            "backbone": settings.loss.teacher or settings.backbone,
+            "method": TEACHER_METHOD,
+            "seed": settings.seed,
+            "features": settings.features,
+        }
+        wanted["mine_negatives"] = Need("mine_negatives", "exact", teacher)
+    return wanted
+
+
+def run(job: Job) -> None:
+    """Trains, keeps the weights that validated best, and embeds every split with them."""
+    import torch
+
+    from itrpipe.training.loop import Trainer
+
+    if job.execution.threads:
+        torch.set_num_threads(job.execution.threads)
+    torch.manual_seed(job.settings.seed)
+    splits, vocabulary, image_dim = _load_splits(job)
+    for split in ("train", "val"):
+        if split not in splits:
+            raise MissingInputError(f"dataset {job.dataset!r} has no {split} split, which training needs")
+    model = build_model(job.settings.model_dump(), image_dim, len(vocabulary))
+    method = _build_method(job, splits["train"])
+    trainer = Trainer(
+        _loop_settings(job),
+        model,
+        method,
+        splits["train"],
+        splits["val"],
+        resolve_device(job.execution.device),
+        job.work,
+        job.reporter,
+    )
+    model = trainer.run()
+    _write_model(job, model, vocabulary, image_dim)
+    _write_history(job, trainer.position.history)
+    _write_embeddings(job, model, splits, trainer.device)
+    _record(job, trainer)
+
+
+def build_model(settings: Mapping[str, Any], image_dim: int, vocabulary_size: int) -> DualEncoder:
+    """Makes the backbone that `settings` (a dumped `TrainSettings`, as in `config.json`) describes."""
+    backbone = settings["backbone"]
+    module = importlib.import_module(f"itrpipe.models.{backbone}")
+    return module.build(backbone_classes()[backbone].model_validate(settings["model"]), image_dim, vocabulary_size)
+
+
+def resolve_device(device: str) -> str:
+    """`auto` becomes `cuda` where there is one, else `cpu`."""
+    import torch
+
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _known(value: str, known: Mapping[str, Any], what: str) -> str:
+    if value not in known:
+        hint = did_you_mean(value, known) or f"; known: {', '.join(sorted(known))}"
+        raise ValueError(f"there is no {what} of this name{hint}")
+    return value
+
+
+def _load_splits(job: Job) -> tuple[dict[str, SplitData], Vocabulary, int]:
+    """Opens every split of the dataset with its features and builds the vocabulary from the training captions."""
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.datasets.vocabulary import Vocabulary
+    from itrpipe.features.store import FEATURES, FeatureFile
+    from itrpipe.training.data import SplitData
+
+    prepared = PreparedDataset.open(job.inputs["prepare"].folder)
+    features = FeatureFile.open(job.inputs["extract"].folder / FEATURES)
+    vocabulary = Vocabulary.build(prepared.split("train").tokens, job.settings.min_word_count)
+    splits = {name: SplitData(prepared.split(name), features, vocabulary) for name in prepared.splits}
+    return splits, vocabulary, features.regions.shape[2]
+
+
+def _build_method(job: Job, train: SplitData) -> Method:
+    from itrpipe.errors import DataError
+    from itrpipe.negatives.lists import FILES, read_list
+
+    lists = {}
+    if "mine_negatives" in job.inputs:
+        folder = job.inputs["mine_negatives"].folder
+        mined = {direction: read_list(folder, direction) for direction in FILES}
+        for direction, ids in (
+            ("texts_for_images", train.split.image_ids),
+            ("images_for_texts", train.split.caption_ids),
+        ):
+            if not np.array_equal(mined[direction].anchor_ids, ids):
+                raise DataError(f"{folder}: its {direction} are of another training set; run `itrpipe mine-negatives`")
+        lists = {direction: each.candidates for direction, each in mined.items()}
+    module = importlib.import_module(f"itrpipe.methods.{job.settings.method.replace('-', '_')}")
+    return module.build(job.settings.loss, train, lists)
+
+
+def _loop_settings(job: Job) -> LoopSettings:
+    from itrpipe.training.loop import LoopSettings
+
+    values = {**job.settings.model_dump(), **job.execution.model_dump()}
+    return LoopSettings(**{field.name: values[field.name] for field in dataclasses.fields(LoopSettings)})
+
+
+def _write_model(job: Job, model: DualEncoder, vocabulary: Vocabulary, image_dim: int) -> None:
+    """Weights, and the settings and sizes needed to build the model around them again."""
+    from itrpipe.training.checkpoint import save_weights
+
+    save_weights(job.folder / MODEL, model)
+    vocabulary.save(job.folder / VOCABULARY)
+    config = {**job.settings.model_dump(mode="json"), "image_dim": image_dim, "vocabulary_size": len(vocabulary)}
+    write_json(job.folder / CONFIG, config)
+
+
+def _write_history(job: Job, history: list[dict[str, Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(history), job.folder / HISTORY)
+
+
+def _write_embeddings(job: Job, model: DualEncoder, splits: Mapping[str, SplitData], device: torch.device) -> None:
+    from itrpipe.features.embeddings import EMBEDDINGS
+    from itrpipe.training.encode import write_split
+
+    path = job.folder / EMBEDDINGS
+    path.unlink(missing_ok=True)
+    total = sum(data.num_images + data.num_captions for data in splits.values())
+    with job.reporter.task("embedding all splits", total, "rows") as task:
+        for data in splits.values():
+            write_split(path, model, data, device, job.execution.encode_block, task.advance)
+
+
+def _record(job: Job, trainer: Trainer) -> None:
+    """Numbers that tables show."""
+    position, best = trainer.position, trainer.position.history[trainer.position.best_epoch]
+    job.metrics |= {
+        "validation_rsum": round(best["val_rsum"], 2),
+        "best_epoch": position.best_epoch + 1,
+        "epochs": job.settings.epochs,
+    }
+    if trainer.trained_seconds:
+        job.metrics["data_wait_percent"] = round(100 * trainer.waited_seconds / trainer.trained_seconds, 2)
+    job.timings["training"] = round(trainer.trained_seconds, 3)
+    job.timings["waiting_for_data"] = round(trainer.waited_seconds, 3)

@@ -1,0 +1,1 @@
+"""The training loop: batches, schedules, exact-step resume, validation and embeddings."""

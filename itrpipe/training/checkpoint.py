@@ -1,0 +1,117 @@
+"""Everything a training run needs to go on at the exact step, in one safetensors file.
+
+Model, optimiser moments, random-number states, position in the epoch, running sums and history go
+into tensors and one JSON text; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from itrpipe.artifacts import write_bytes
+from itrpipe.errors import DataError
+
+
+@dataclass
+class Position:
+    """How far a run has come.
+
+    Attributes:
+        epoch: epochs finished.
+        step: steps finished inside the current epoch.
+        sums: running sums of losses and statistics of the current epoch.
+        history: one row per finished epoch.
+        best_score, best_epoch: best validation so far; the epoch is -1 before the first validation.
+        seconds: training time spent so far in all runs.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best_score: float = float("-inf")
+    best_epoch: int = -1
+    seconds: float = 0.0
+
+
+def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:
+    """Writes a checkpoint atomically."""
+    tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= {f"optimizer/{name}": tensor for name, tensor in _optimizer_tensors(optimizer).items()}
+    tensors["random/cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["random/cuda"] = torch.cuda.get_rng_state()
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    write_bytes(path, save(tensors, {"position": json.dumps(asdict(position))}))
+
+
+def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Position:
+    """Puts model, optimiser and random-number state back to where the checkpoint was written.
+
+    Raises:
+        DataError: the file is truncated or of another model.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            position = Position(**json.loads(file.metadata()["position"]))
+        model.load_state_dict(_with_prefix(tensors, "model/"))
+        _restore_optimizer(optimizer, _with_prefix(tensors, "optimizer/"))
+    except (SafetensorError, KeyError, RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path} is not a checkpoint of this run ({reason}); remove its folder and rerun") from None
+    torch.set_rng_state(tensors["random/cpu"])
+    if "random/cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random/cuda"])
+    return position
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Writes the weights of a model as safetensors, atomically and byte-deterministically."""
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
+    write_bytes(path, save(tensors, {"format": "pt"}))
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Loads weights written by `save_weights`.
+
+    Raises:
+        DataError: the file is truncated or of another model.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    except (SafetensorError, RuntimeError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"{path} does not hold the weights of this model ({reason}); run `itrpipe train` again"
+        ) from None
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """State of every parameter under `<number>/<name>`."""
+    states = optimizer.state_dict()["state"]
+    return {
+        f"{index}/{name}": torch.as_tensor(value) for index, state in states.items() for name, value in state.items()
+    }
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state = optimizer.state_dict()
+    restored: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, _, name = key.partition("/")
+        restored.setdefault(int(index), {})[name] = tensor
+    optimizer.load_state_dict({"state": restored, "param_groups": state["param_groups"]})
+
+
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,76 @@
+"""The training set in memory: features as a memory map, captions as one padded array of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.features.store import FeatureFile
+from itrpipe.models.base import ImageBatch, TextBatch
+
+
+class SplitData:
+    """Batches of one split.
+
+    Args:
+        split: images and captions.
+        features: file that holds the features of all its images.
+        vocabulary: turns tokens into ids.
+
+    Attributes:
+        caption_image: [T] int64, row of the image that each caption describes.
+        num_images: N.
+        num_captions: T.
+    """
+
+    def __init__(self, split: Split, features: FeatureFile, vocabulary: Vocabulary) -> None:
+        self.split = split
+        self.caption_image = split.caption_image
+        self.num_images, self.num_captions = len(split.image_ids), len(split.caption_ids)
+        self._features = features
+        self._rows = features.rows(split.image_ids)
+        self._tokens, self._lengths = vocabulary.encode_all(split.tokens)
+
+    def images(self, rows: np.ndarray) -> ImageBatch:
+        """Features of the given image rows [B]."""
+        stored = self._rows[rows]
+        count = self._features.count[stored].astype(np.int64)
+        whole = self._features.global_
+        return ImageBatch(
+            regions=torch.from_numpy(self._features.regions[stored]),  # [B, R, D] f16
+            count=None if (count == self._features.regions.shape[1]).all() else torch.from_numpy(count),
+            global_=None if whole is None else torch.from_numpy(whole[stored]),
+        )
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        """Token ids of the given caption rows [T], cut to the longest of them."""
+        lengths = self._lengths[rows]
+        tokens = self._tokens[rows, : lengths.max()]
+        return TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
+
+    def pairs(self, images: np.ndarray, captions: np.ndarray) -> tuple[ImageBatch, TextBatch]:
+        """Aligned batches of image rows and caption rows, [B] each."""
+        return self.images(images), self.texts(captions)
+
+
+def epoch_batches(num_captions: int, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Every caption once in an order that only `seed` and `epoch` determine, cut into batches.
+
+    The last batch may be short; if a single caption were left for it, it joins the batch before, because one
+    pair alone has no negative and no batch statistics.
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(num_captions)
+    starts = list(range(0, num_captions, batch_size))
+    if num_captions - starts[-1] == 1 and len(starts) > 1:
+        starts.pop()
+    return np.split(order, starts[1:])
+
+
+def blocks(count: int, size: int) -> Iterator[np.ndarray]:
+    """Row numbers 0..count-1 in consecutive blocks."""
+    for start in range(0, count, size):
+        yield np.arange(start, min(start + size, count))

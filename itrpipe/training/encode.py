@@ -1,0 +1,68 @@
+"""Runs a trained model over a split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from itrpipe.features.embeddings import EmbeddingWriter
+from itrpipe.models.base import DualEncoder
+from itrpipe.training.data import SplitData, blocks
+
+
+@torch.inference_mode()
+def encode_images(
+    model: DualEncoder, data: SplitData, device: torch.device, block: int, limit: int | None = None
+) -> Iterator[np.ndarray]:
+    """Yields image embeddings [<=block, D] float32 in row order."""
+    for rows in blocks(min(limit or data.num_images, data.num_images), block):
+        yield model.encode_images(data.images(rows).to(device)).embedding.float().cpu().numpy()
+
+
+@torch.inference_mode()
+def encode_texts(
+    model: DualEncoder, data: SplitData, device: torch.device, block: int, rows: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
+    """Yields caption embeddings [<=block, D] float32, of all captions or of the given rows in their order."""
+    chosen = np.arange(data.num_captions) if rows is None else rows
+    for part in blocks(len(chosen), block):
+        yield model.encode_texts(data.texts(chosen[part]).to(device)).embedding.float().cpu().numpy()
+
+
+def write_split(
+    path: Path,
+    model: DualEncoder,
+    data: SplitData,
+    device: torch.device,
+    block: int,
+    advance: Callable[[int], None],
+) -> None:
+    """Encodes a whole split and adds it to an embeddings file.
+
+    Args:
+        path: the file.
+        model: in evaluation mode, on `device`.
+        data: the split.
+        device: where to compute.
+        block: images or captions per forward pass.
+        advance: called with the number of rows done.
+    """
+    writer: EmbeddingWriter | None = None
+    try:
+        for kind, encode in (("images", encode_images), ("texts", encode_texts)):
+            start = 0
+            for embedding in encode(model, data, device, block):
+                if writer is None:
+                    split = data.split
+                    writer = EmbeddingWriter(
+                        path, split.name, split.image_ids, split.caption_ids, split.caption_image, embedding.shape[1]
+                    )
+                writer.write(kind, start, embedding)
+                start += len(embedding)
+                advance(len(embedding))
+    finally:
+        if writer is not None:
+            writer.close()

@@ -1,0 +1,165 @@
+"""`itrpipe status` and `itrpipe gc`: what lies in the data folder, and what of it can go."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from itrpipe.artifacts import PARTIAL, Manifest, find_damage, is_locked, list_artifacts, read_manifest
+from itrpipe.config import declared_stages
+from itrpipe.datasets.definition import check_name
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.progress import Reporter
+
+State = Literal["whole", "running", "interrupted", "damaged"]
+_STYLES: dict[State, str] = {"whole": "green", "running": "cyan", "interrupted": "yellow", "damaged": "red"}
+SHOWN_METRICS = 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One folder below a dataset.
+
+    Attributes:
+        folder: where it lies.
+        state: what it is.
+        manifest: of a whole artifact.
+        bytes: space it takes.
+        problem: what is wrong with a damaged one.
+    """
+
+    folder: Path
+    state: State
+    manifest: Manifest | None
+    bytes: int
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """Stage and folder name."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
+
+def entries(root: Path, dataset: str, *, verify: bool = False) -> list[Entry]:
+    """Everything below a dataset, in the order of the stages.
+
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        verify: compare content hashes, not only sizes.
+    """
+    order = list(declared_stages())
+    found = [folder for folder in list_artifacts(root, dataset) if folder.parent.name in order]
+    found.sort(key=lambda folder: (order.index(folder.parent.name), folder.name))
+    return [_entry(folder, verify) for folder in found]
+
+
+def print_status(root: Path, dataset: str | None, *, verify: bool = False) -> None:
+    """Prints a table of artifacts for one dataset or all.
+
+    Raises:
+        MissingInputError: there is no such dataset.
+        DataError: an artifact is damaged (after the table).
+    """
+    reporter = Reporter()
+    names = [check_name(dataset)] if dataset else sorted(path.name for path in root.glob("*") if path.is_dir())
+    if dataset and not (root / dataset).is_dir():
+        raise MissingInputError(f"no dataset {dataset!r} in {root}; run `itrpipe prepare --dataset {dataset}`")
+    if not names:
+        reporter.say(f"{root} holds no dataset yet; start with `itrpipe run demo`")
+    damaged = []
+    for name in names:
+        reporter.say(name, style="bold")
+        for entry in entries(root, name, verify=verify):
+            reporter.say(_line(entry), style=_STYLES[entry.state])
+            damaged += [entry] if entry.state == "damaged" else []
+    if damaged:
+        raise DataError(f"{len(damaged)} damaged: {damaged[0].problem}; remove with `itrpipe gc --damaged` and rerun")
+
+
+def collect_garbage(
+    root: Path, dataset: str, *, damaged_only: bool = False, ask: Callable[[str], bool] | None = None
+) -> list[Path]:
+    """Removes what nothing needs any more.
+
+    An artifact stays when it is the newest of its label, or when one that stays was made from it. Folders
+    that a running process holds stay too.
+
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        damaged_only: remove damaged artifacts only.
+        ask: asked once before anything is removed; None removes without asking.
+
+    Returns:
+        The folders removed.
+    """
+    reporter = Reporter()
+    found = entries(root, check_name(dataset))
+    kept = _referenced(found)
+    doomed = [
+        entry
+        for entry in found
+        if entry.state == "damaged" or (not damaged_only and entry.state != "running" and entry.folder not in kept)
+    ]
+    if not doomed:
+        reporter.say("nothing to remove")
+        return []
+    for entry in doomed:
+        reporter.say(
+            f"  {entry.name:<48} {entry.state if entry.state != 'whole' else 'superseded'}, {_size(entry.bytes)}"
+        )
+    total = sum(entry.bytes for entry in doomed)
+    if ask is not None and not ask(f"remove {len(doomed)} folders, {_size(total)}?"):
+        return []
+    for entry in doomed:
+        shutil.rmtree(entry.folder)
+    reporter.say(f"removed {_size(total)}")
+    return [entry.folder for entry in doomed]
+
+
+def _entry(folder: Path, verify: bool) -> Entry:
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if folder.name.endswith(PARTIAL):
+        return Entry(folder, "running" if is_locked(folder) else "interrupted", None, size)
+    try:
+        manifest = read_manifest(folder)
+    except DataError as error:
+        return Entry(folder, "damaged", None, size, str(error))
+    damage = find_damage(folder, manifest, thorough=verify)
+    return Entry(folder, "damaged" if damage else "whole", manifest, size, damage or "")
+
+
+def _referenced(found: list[Entry]) -> set[Path]:
+    """Folders of the newest artifact of every label, and of everything these were made from."""
+    whole = [entry for entry in found if entry.manifest and entry.state == "whole"]
+    newest: dict[tuple[str, str], Entry] = {}
+    for entry in sorted(whole, key=lambda entry: entry.manifest.finished if entry.manifest else ""):
+        assert entry.manifest is not None
+        newest[entry.manifest.stage, entry.manifest.label] = entry
+    by_name = {entry.name: entry for entry in whole}
+    kept: set[Path] = set()
+    queue = list(newest.values())
+    while queue:
+        entry = queue.pop()
+        if entry.folder in kept or entry.manifest is None:
+            continue
+        kept.add(entry.folder)
+        names = [f"{each.stage}/{each.name}" for each in entry.manifest.inputs.values()]
+        queue += [by_name[name] for name in names if name in by_name]
+    return kept
+
+
+def _line(entry: Entry) -> str:
+    if entry.manifest is None:
+        return f"  {entry.name:<48} {entry.state:<12} {_size(entry.bytes):>10}  {entry.problem}"
+    metrics = [f"{key} {value}" for key, value in list(entry.manifest.metrics.items())[:SHOWN_METRICS]]
+    seconds = entry.manifest.timings["total"]
+    return f"  {entry.name:<48} {entry.state:<12} {_size(entry.bytes):>10} {seconds:>8.1f} s  {', '.join(metrics)}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"

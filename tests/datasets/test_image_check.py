@@ -1,0 +1,183 @@
+"""Every image is opened once; what is wrong with any of them is told together."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from itrpipe.datasets import image_check
+from itrpipe.datasets.image_check import ImageFacts, Leak, Problem, check_images, decode_size, find_leaks
+from itrpipe.datasets.records import Annotations, ImageRecord
+
+
+def encoded(width: int = 60, height: int = 40, kind: str = "JPEG", seed: int = 0, **options: object) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def rotated(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(exif=exif)
+
+
+def dataset(root: Path, **contents: bytes) -> Annotations:
+    """Write the files and return a dataset of them, all in train."""
+    for name, content in contents.items():
+        (root / name).write_bytes(content)
+    return Annotations([ImageRecord(name, name, "train") for name in contents], [], root)
+
+
+def test_facts_are_those_of_the_file(tmp_path: Path) -> None:
+    content = encoded()
+    found = check_images(dataset(tmp_path, **{"a.jpg": content}), workers=1)
+    status = (tmp_path / "a.jpg").stat()
+    digest = hashlib.sha256(content).hexdigest()
+    assert found.facts == {"a.jpg": ImageFacts(len(content), status.st_mtime_ns, digest, 60, 40)}
+    assert found.problems == []
+    assert found.decoded == 1
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_width_and_height_are_those_after_rotation(orientation: int) -> None:
+    assert decode_size(rotated(orientation)) == ((60, 40) if orientation < 5 else (40, 60))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("size", [(1, 1), (61, 39)])
+def test_every_decoder_works_at_any_size(kind: str, size: tuple[int, int]) -> None:
+    assert decode_size(encoded(*size, kind=kind)) == size
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK", "RGB"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_jpeg_of_every_colour_and_scan_is_decoded_to_its_end(mode: str, progressive: bool) -> None:
+    stream = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
+    Image.fromarray(pixels).convert(mode).save(stream, "JPEG", progressive=progressive)
+    content = stream.getvalue()
+    assert decode_size(content) == (70, 50)
+    for kept in (0.2, 0.5, 0.9):
+        with pytest.raises(OSError, match=r"(?i)truncated|broken"):
+            decode_size(content[: int(len(content) * kept)])
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("kept", [0.02, 0.5, 0.9])
+def test_other_truncated_images_are_refused(tmp_path: Path, kind: str, kept: float) -> None:
+    content = encoded(kind=kind)
+    found = check_images(dataset(tmp_path, a=content[: int(len(content) * kept)]), workers=1)
+    assert [problem.file for problem in found.problems] == ["a"]
+    assert found.facts == {}
+
+
+def test_all_problems_are_collected_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    contents = {
+        "good.jpg": encoded(),
+        "cut.jpg": encoded()[:-400],
+        "empty.jpg": b"",
+        "text.jpg": b"<html>not found</html>",
+        "drawing.eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n",
+        "large.png": encoded(300, 300, "PNG"),
+        "last.png": encoded(kind="PNG"),
+    }
+    annotations = dataset(root, **contents)
+    (tmp_path / "outside.jpg").write_bytes(encoded())
+    (root / "link.jpg").symlink_to(tmp_path / "outside.jpg")
+    (root / "loop.jpg").symlink_to(root / "loop.jpg")
+    (root / "folder.jpg").mkdir()
+    os.mkfifo(root / "pipe.jpg")
+    for name in ("gone.jpg", "link.jpg", "loop.jpg", "folder.jpg", "pipe.jpg", "../outside.jpg"):
+        annotations.images.append(ImageRecord(name, name, "val"))
+    monkeypatch.setattr(image_check, "MAX_PIXELS", 300 * 300 - 1)
+    found = check_images(annotations, workers=2)
+    assert list(found.facts) == ["good.jpg", "last.png"]
+    reasons = dict(found.problems)
+    expected = {
+        "cut.jpg": "truncated",
+        "empty.jpg": "is empty",
+        "text.jpg": "is none of JPEG, PNG",
+        "drawing.eps": "is none of JPEG, PNG",
+        "large.png": "300 x 300 pixels, more than 89,999: a decompression bomb?",
+        "gone.jpg": "is not there",
+        "link.jpg": "leads through a symbolic link",
+        "loop.jpg": "symbolic link",
+        "folder.jpg": "is not a regular file",
+        "pipe.jpg": "is not a regular file",
+        "../outside.jpg": "contains '..'",
+    }
+    assert [problem.file for problem in found.problems] == list(expected)
+    assert {file: expected[file] in reasons[file] for file in expected} == dict.fromkeys(expected, True), reasons
+    assert all("\n" not in problem.reason for problem in found.problems)
+
+
+def test_a_real_decompression_bomb_is_refused_without_being_unpacked(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(stream, "PNG")
+    found = check_images(dataset(tmp_path, bomb=stream.getvalue()), workers=1)
+    assert "bomb" in found.problems[0].reason
+
+
+def test_known_files_are_not_opened_again_unless_they_changed(tmp_path: Path) -> None:
+    annotations = dataset(tmp_path, a=encoded(seed=1), b=encoded(seed=2), c=encoded(seed=3))
+    first = check_images(annotations, workers=2)
+    assert first.decoded == 3
+    again = check_images(annotations, workers=2, known=first.facts)
+    assert (again.facts, again.decoded) == (first.facts, 0)
+    (tmp_path / "b").write_bytes(encoded(30, 20, seed=4))
+    status = (tmp_path / "c").stat()
+    os.utime(tmp_path / "c", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    (tmp_path / "a").unlink()
+    changed = check_images(annotations, workers=2, known=first.facts)
+    assert changed.decoded == 2
+    assert changed.facts["b"][3:] == (30, 20)
+    assert changed.facts["c"].sha256 == first.facts["c"].sha256
+    assert changed.problems == [Problem("a", "is not there")]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_progress_counts_every_image_once(tmp_path: Path, workers: int) -> None:
+    annotations = dataset(tmp_path, **{f"{number}": encoded(8, 8, seed=number) for number in range(70)})
+    annotations.images.append(annotations.images[0])
+    seen: list[tuple[int, int]] = []
+    found = check_images(annotations, workers, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(done, 70) for done in range(1, 71)]
+    assert list(found.facts) == [str(number) for number in range(70)]
+
+
+def test_an_interrupt_stops_the_check(tmp_path: Path) -> None:
+    annotations = dataset(tmp_path, **{f"{number}": encoded(8, 8, seed=number) for number in range(70)})
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check_images(annotations, 1, progress=interrupt)
+
+
+def test_leaks_are_the_same_bytes_in_two_splits() -> None:
+    splits = {"t1": "train", "t2": "train", "v1": "val", "x1": "test", "x2": "test", "x3": "test", "lost": "test"}
+    contents = {"t1": "A", "t2": "A", "v1": "B", "x1": "A", "x2": "B", "x3": "C"}
+    images = [ImageRecord(name, name, split) for name, split in reversed(splits.items())]
+    by_name = {image.file: image for image in images}
+    facts = {name: ImageFacts(1, 1, content, 1, 1) for name, content in contents.items()}
+    leaks = find_leaks(images, facts)
+    assert set(leaks) == {Leak(by_name["t2"], by_name["x1"]), Leak(by_name["v1"], by_name["x2"])}
+
+
+def test_one_picture_in_many_places_gives_as_many_leaks_not_their_square() -> None:
+    images = [ImageRecord(str(number), str(number), "train" if number < 500 else "test") for number in range(1000)]
+    facts = dict.fromkeys((image.file for image in images), ImageFacts(1, 1, "same", 1, 1))
+    leaks = find_leaks(images, facts)
+    assert len(leaks) == 500
+    assert {leak.first.image_id for leak in leaks} == {"0"}

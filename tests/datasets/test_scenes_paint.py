@@ -1,0 +1,205 @@
+"""Pictures: determinism, what is visible, and files that survive interruptions."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from itrpipe.datasets.scenes import (
+    HEIGHT,
+    KINDS,
+    PATTERNS,
+    SETTINGS,
+    WIDTH,
+    PlacedObject,
+    Scene,
+    generate,
+    paint,
+    write_images,
+)
+from itrpipe.datasets.scenes.paint import PAINTERS
+from itrpipe.datasets.scenes.world import KIND_TABLE
+from itrpipe.errors import DiskFullError, UsageError
+
+
+@pytest.fixture(scope="module")
+def scenes() -> list[Scene]:
+    return generate(train=40, val=0, test=0, seed=9).scenes
+
+
+def _pixels(scene: Scene) -> npt.NDArray[np.int16]:
+    return np.asarray(paint(scene), dtype=np.int16)  # [HEIGHT, WIDTH, 3]
+
+
+def _difference(one: Scene, other: Scene) -> npt.NDArray[np.bool_]:
+    return np.abs(_pixels(one) - _pixels(other)).sum(axis=2) > 12  # [HEIGHT, WIDTH]
+
+
+def _with_objects(scene: Scene, *objects: PlacedObject) -> Scene:
+    return replace(scene, objects=objects, relations=())
+
+
+def _alone(kind: str, **looks: str) -> Scene:
+    item = PlacedObject(kind, KIND_TABLE[kind].colours[0], "plain", "medium", (0.3, 0.3, 0.6, 0.8), 0.8, "on")
+    return Scene("x", "train", 0, "base", "park", 0.4, (replace(item, **looks),), (), 7)
+
+
+def test_painting_is_deterministic(scenes: list[Scene]) -> None:
+    for scene in scenes[:8]:
+        image = paint(scene)
+        assert image.size == (WIDTH, HEIGHT) == (192, 144)
+        assert image.mode == "RGB"
+        assert image.tobytes() == paint(scene).tobytes()
+        assert image.tobytes() != paint(replace(scene, paint_seed=scene.paint_seed + 1)).tobytes()
+
+
+def test_every_kind_has_a_painter() -> None:
+    assert set(PAINTERS) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("facing", [-1, 1])
+def test_objects_fill_their_box_and_keep_to_it(kind: str, facing: int) -> None:
+    row = KIND_TABLE[kind]
+    x0, y0, height = 48, 36, 72
+    x1, y1 = x0 + height * row.aspect, y0 + height
+    box = (x0 / WIDTH, y0 / HEIGHT, x1 / WIDTH, y1 / HEIGHT)
+    scene = _alone(kind)
+    item = replace(scene.objects[0], box=box, facing=facing, state="fly" if row.flies else "on")
+    rows, columns = np.nonzero(_difference(_with_objects(scene, item), _with_objects(scene)))
+    outside = 3  # outlines and line ends
+    assert x0 - outside <= columns.min() <= x0 + 0.15 * (x1 - x0)
+    assert x1 - 0.15 * (x1 - x0) <= columns.max() <= x1 + outside
+    assert y0 - outside <= rows.min() <= y0 + 0.1 * height
+    assert y1 - 0.1 * height <= rows.max() <= y1 + outside
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_looks_show(kind: str) -> None:
+    """Every colour and pattern of a kind gives another picture."""
+    row = KIND_TABLE[kind]
+    patterns = PATTERNS if row.patterned else ("plain",)
+    looks = [(colour, pattern) for colour in row.colours for pattern in patterns]
+    pictures = [_pixels(_alone(kind, colour=colour, pattern=pattern)) for colour, pattern in looks]
+    for index, one in enumerate(pictures):
+        for other in pictures[:index]:
+            changed = np.abs(one - other).sum(axis=2) > 40
+            assert changed.sum() > 100
+
+
+def test_settings_look_different() -> None:
+    pictures = [_pixels(replace(_with_objects(_alone("cat")), setting=setting)) for setting in SETTINGS]
+    for index, one in enumerate(pictures):
+        for other in pictures[:index]:
+            assert np.abs(one - other).mean() > 12
+
+
+def test_two_fifths_of_every_object_can_be_seen(scenes: list[Scene]) -> None:
+    """Pixels that an object changes in its scene, of those that it changes in the empty setting."""
+    least = 1.0
+    for scene in scenes:
+        # Objects on the ground cast shadows, which are no part of them.
+        objects = tuple(replace(item, state="on") if item.state == "ground" else item for item in scene.objects)
+        full = _with_objects(scene, *objects)
+        for index, item in enumerate(objects):
+            others = _with_objects(scene, *objects[:index], *objects[index + 1 :])
+            visible = _difference(full, others).sum()
+            whole = _difference(_with_objects(scene, item), _with_objects(scene)).sum()
+            least = min(least, visible / whole)
+            assert visible / whole > 0.3, (scene.image_id, item.kind)
+    assert least < 0.95  # some objects are partly hidden: the test sees what it looks for
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_files_are_the_same_with_any_number_of_workers(scenes: list[Scene], tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    assert write_images(scenes, tmp_path / "one", progress=lambda done, total: calls.append((done, total))) == 40
+    assert calls == [(done, 40) for done in range(1, 41)]
+    assert write_images(scenes, tmp_path / "two", workers=2) == 40
+    files = _contents(tmp_path / "one")
+    assert files == _contents(tmp_path / "two")
+    assert set(files) == {f"train-{index:06d}.jpg" for index in range(40)}
+
+
+def test_images_are_the_painted_scenes(scenes: list[Scene], tmp_path: Path) -> None:
+    write_images(scenes[:4], tmp_path)
+    for scene in scenes[:4]:
+        with Image.open(tmp_path / f"{scene.image_id}.jpg") as image:
+            assert image.format == "JPEG"
+            error = np.abs(np.asarray(image, dtype=np.int16) - _pixels(scene)).mean()
+        assert error < 6  # lossy, but the same picture
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: data[: len(data) // 2], id="half"),
+        pytest.param(lambda data: data[:-2], id="without end marker"),
+        pytest.param(lambda data: b"", id="empty"),
+        pytest.param(lambda data: b"not a picture", id="text"),
+    ],
+)
+def test_broken_files_are_painted_again(scenes: list[Scene], tmp_path: Path, damage) -> None:
+    write_images(scenes[:5], tmp_path)
+    whole = _contents(tmp_path)
+    broken = tmp_path / "train-000002.jpg"
+    broken.write_bytes(damage(broken.read_bytes()))
+    assert write_images(scenes[:5], tmp_path) == 1
+    assert _contents(tmp_path) == whole
+    assert write_images(scenes[:5], tmp_path) == 0
+
+
+def test_pictures_of_another_seed_are_not_reused(scenes: list[Scene], tmp_path: Path) -> None:
+    others = generate(train=4, val=0, test=0, seed=10).scenes
+    write_images(others, tmp_path)
+    assert write_images(scenes[:4], tmp_path) == 4
+
+
+def test_interrupted_write_leaves_no_partial_picture(
+    scenes: list[Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(source: object, target: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_images(scenes[:2], tmp_path)
+    assert not list(tmp_path.glob("*.jpg"))
+    assert write_images(scenes[:2], tmp_path) == 2
+    assert set(_contents(tmp_path)) == {"train-000000.jpg", "train-000001.jpg"}
+
+
+def test_full_disk_is_told(scenes: list[Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(DiskFullError, match=r"train-000000\.jpg"):
+        write_images(scenes[:1], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_workers_is_an_error(scenes: list[Scene], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="workers = 0"):
+        write_images(scenes, tmp_path, workers=0)
+
+
+def test_package_imports_neither_torch_nor_pyarrow() -> None:
+    code = "import sys, itrpipe.datasets.scenes; print({'torch', 'pyarrow'} & set(sys.modules))"
+    # The parent's path: the package may be imported from a checkout.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert finished.stdout.strip() == "set()"

@@ -1,0 +1,100 @@
+"""The AOQ losses against reference values and gradients, and the identities between them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from itrpipe.losses.aoq import (
+    OfflineScores,
+    adaptive_offline_quintuplet_loss,
+    offline_quintuplet_loss,
+    offline_triplet_loss,
+)
+from itrpipe.losses.triplet import triplet_loss
+
+REFERENCE = Path(__file__).resolve().parents[1] / "reference"
+CASES = ["A", "B_bfan_range", "C_negative_weight"]
+INPUTS = ["S", "s_i_toff", "s_ioff_t", "s_ioff_toff", "s_ioff2_toff2"]
+
+
+def equation_3(scores, offline):
+    return offline_triplet_loss(scores, offline.image_with_offline_text, offline.offline_image_with_text)
+
+
+def equation_5_as_4(scores, offline):
+    return adaptive_offline_quintuplet_loss(scores, offline, alpha=math.inf, beta=1.0)
+
+
+VARIANTS = {
+    "paper_eq3": [equation_3],
+    "paper_eq4": [offline_quintuplet_loss, equation_5_as_4],
+    "code_eq4_alpha_inf_beta1": [offline_quintuplet_loss, equation_5_as_4],
+    "paper_eq5": [adaptive_offline_quintuplet_loss],
+    "code_eq5": [adaptive_offline_quintuplet_loss],
+}
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, np.ndarray]:
+    with np.load(REFERENCE / "aoq_losses.npz", allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def leaves(reference, case):
+    return [torch.tensor(reference[f"in_{case}_{name}"], requires_grad=True) for name in INPUTS]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("variant", "loss"), [(name, loss) for name, losses in VARIANTS.items() for loss in losses])
+def test_value_and_gradients_match_reference(reference, case, variant, loss):
+    inputs = leaves(reference, case)
+    value = loss(inputs[0], OfflineScores(*inputs[1:]))
+    value.backward()
+    assert value.item() == pytest.approx(float(reference[f"out_{case}_{variant}"]), abs=4e-6)
+    for name, leaf in zip(INPUTS, inputs, strict=True):
+        gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        np.testing.assert_allclose(gradient, reference[f"grad_{case}_{variant}_{name}"], atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equation_6_is_the_gradient_with_respect_to_the_offline_text(reference, case):
+    inputs = leaves(reference, case)
+    offline = OfflineScores(*inputs[1:])
+    adaptive_offline_quintuplet_loss(inputs[0], offline).backward()
+    scores, a = inputs[0].detach(), inputs[1].detach()
+    positive, text_on = scores.diagonal(), (scores - 10 * torch.eye(10)).max(dim=1).values
+    active = (0.2 - positive + text_on > 0).float()
+    expected = (positive - text_on - 0.2) / 0.3 * active + (a - positive > 0).float()
+    np.testing.assert_allclose(inputs[1].grad, expected, atol=2e-6)
+
+
+def test_offline_negatives_far_below_leave_the_triplet_loss(reference):
+    scores = torch.tensor(reference["in_A_S"])
+    far = torch.full((10,), -100.0)
+    expected = triplet_loss(scores)
+    torch.testing.assert_close(offline_triplet_loss(scores, far, far), expected)
+    torch.testing.assert_close(offline_quintuplet_loss(scores, OfflineScores(far, far, far, far)), expected)
+
+
+def test_a_batch_without_in_batch_negatives_keeps_the_offline_terms():
+    scores = torch.tensor([[0.3]], requires_grad=True)
+    offline = OfflineScores(*(torch.tensor([value], requires_grad=True) for value in (0.5, 0.2, 0.4, 0.1)))
+    loss = adaptive_offline_quintuplet_loss(scores, offline)
+    loss.backward()
+    assert loss.item() == pytest.approx(0.2 + 0.1)
+    assert scores.grad is not None
+    assert scores.grad.item() == -2.0
+
+
+def test_not_negative_spares_a_caption_of_the_same_image(reference):
+    scores = torch.tensor(reference["in_A_S"])
+    offline = OfflineScores(*(torch.tensor(reference[f"in_A_{name}"]) for name in INPUTS[1:]))
+    everything = torch.ones(10, 10, dtype=torch.bool)
+    without_online = adaptive_offline_quintuplet_loss(scores, offline, not_negative=everything)
+    expected = sum((term - scores.diagonal()).clamp(min=0).sum().item() for term in offline)
+    assert without_online.item() == pytest.approx(expected, abs=1e-5)
