@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -268,6 +269,8 @@ def _root(
 
 def main() -> None:
     """Entry point: runs a command and turns a user's error into one line and an exit code."""
+    # Spinning OpenMP threads starve every other process on a shared machine; read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()
     except ItrpipeError as error:

@@ -174,7 +174,7 @@ class Planner:
         module = load_stage(need.stage)
         declaration = load_declaration(need.stage)
         backbones = getattr(module, "backbones", tuple)()
-        layers = [(definition.settings, "dataset.json")] if definition else []
+        layers: list[tuple[Mapping[str, Any], str]] = [(definition.settings, "dataset.json")] if definition else []
         layers.append((need.settings, f"required by {need.stage}"))
         chosen = [item for item in self.overrides if self._applies(item, need, requested)]
         execution = dict(declaration.execution)

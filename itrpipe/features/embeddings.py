@@ -98,16 +98,22 @@ def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
         with h5py.File(path, "r") as file:
             if split not in file:
                 raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
-            group = file[split]
             return SplitEmbeddings(
-                images=_map(path, group["images"]),
-                image_ids=np.char.decode(group["image_id"][:], "utf-8"),
-                texts=_map(path, group["texts"]),
-                caption_ids=np.char.decode(group["caption_id"][:], "utf-8"),
-                caption_image=group["caption_image"][:],
+                images=_map(path, _dataset(file, f"{split}/images")),
+                image_ids=np.char.decode(_dataset(file, f"{split}/image_id")[:], "utf-8"),
+                texts=_map(path, _dataset(file, f"{split}/texts")),
+                caption_ids=np.char.decode(_dataset(file, f"{split}/caption_id")[:], "utf-8"),
+                caption_image=_dataset(file, f"{split}/caption_image")[:],
             )
     except (OSError, KeyError, ValueError) as error:
         raise DataError(f"{path} cannot be read as embeddings ({error}); run `itrpipe train` again") from None
+
+
+def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
+    found = file[name]
+    if not isinstance(found, h5py.Dataset):
+        raise ValueError(f"{name} is not a dataset")
+    return found
 
 
 def _as_bytes(names: Iterable[str]) -> np.ndarray:
@@ -118,4 +124,5 @@ def _map(path: Path, dataset: h5py.Dataset) -> np.ndarray:
     offset = dataset.id.get_offset()
     if offset is None:
         raise ValueError(f"{dataset.name} is empty")
-    return np.memmap(path, dtype=dataset.dtype, mode="r", offset=offset, shape=dataset.shape)
+    # Copy-on-write: torch wants writable memory, and nothing here writes.
+    return np.memmap(path, dtype=dataset.dtype, mode="c", offset=offset, shape=dataset.shape)

@@ -336,7 +336,7 @@ def _require_agreeing_captions(
     if len(different) * 2 > compared:
         raise DataError(
             f"{folder.path}: {len(different)} of {compared} images found by name have other captions than in the "
-            f"dataset, first '{different[0]}'; the ids number another dataset. Remove the *_ids.txt to match by captions."
+            f"dataset, first '{different[0]}': the ids number another dataset; remove *_ids.txt to match by captions."
         )
 
 

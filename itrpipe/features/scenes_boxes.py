@@ -15,9 +15,7 @@ from torch import Tensor
 _LARGEST_LOG_SCALE = 4.0
 
 
-def make_anchors(
-    rows: int, columns: int, stride: int, sizes: tuple[int, ...], ratios: tuple[float, ...]
-) -> Tensor:
+def make_anchors(rows: int, columns: int, stride: int, sizes: tuple[int, ...], ratios: tuple[float, ...]) -> Tensor:
     """Returns anchors [rows * columns * A, 4], A = len(sizes) * len(ratios), cell after cell.
 
     Args:

@@ -35,7 +35,7 @@ _ANCHOR_SIZES = (16, 28, 48, 84)
 _ANCHOR_RATIOS = (0.6, 1.1, 2.0)
 _ANCHORS = len(_ANCHOR_SIZES) * len(_ANCHOR_RATIOS)
 _POOLED = 5
-_APPEARANCE_DIM = 136
+_APPEARANCE_DIM = 132
 _KIND_EMBEDDING = 16
 # Shifts and log scales of the second stage are small; dividing them by this brings them near 1. Source: Fast R-CNN.
 DELTA_SCALE = (0.1, 0.1, 0.2, 0.2)
@@ -61,7 +61,7 @@ class Proposals(NamedTuple):
 
 
 class Regions(NamedTuple):
-    """What the second stage says of boxes: `appearance` [B, R, 136], `kinds` [B, R, 25] logits, `deltas` [B, R, 4]."""
+    """What the second stage says of boxes: `appearance` [B, R, 132], `kinds` [B, R, 25] logits, `deltas` [B, R, 4]."""
 
     appearance: Tensor
     kinds: Tensor
@@ -191,10 +191,10 @@ class ScenesDetector(nn.Module):
         return Regions(appearance, self.kinds(appearance), self.region_deltas(appearance))
 
     def look_closer(self, appearance: Tensor, kinds: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the attribute vector [..., 120] of regions and the logits of each attribute.
+        """Returns the attribute vector [..., 124] of regions and the logits of each attribute.
 
         Args:
-            appearance: [..., 136].
+            appearance: [..., 132].
             kinds: [...] int64 index in `KINDS`: the true kind in training, the predicted one otherwise.
         """
         hidden = F.relu(self.attribute_hidden(torch.cat([appearance, self.kind_embedding(kinds)], dim=-1)))
@@ -217,9 +217,13 @@ class ScenesDetector(nn.Module):
         chosen = take(order, kept_first(suppress(take(boxes, order), _REGION_OVERLAP), REGIONS - 1))
         appearance, kinds = take(found.appearance, chosen), take(kinds, chosen)
         hidden, logits = self.look_closer(appearance, kinds)
-        return _with_whole_image(
-            self.look_around(pooled)[0],
-            torch.cat([appearance, hidden], dim=-1),
-            take(boxes, chosen) / boxes.new_tensor([WIDTH, HEIGHT, WIDTH, HEIGHT]),
-            Detections(cells, boxes, kinds, take(scores, chosen), logits, pooled),
+        whole_image, _ = self.look_around(pooled)
+        boxes = take(boxes, chosen) / boxes.new_tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
+        return Detections(
+            regions=torch.cat([whole_image[:, None], torch.cat([appearance, hidden], dim=-1)], dim=1),
+            boxes=torch.cat([boxes.new_tensor([0, 0, 1, 1]).expand(len(boxes), 1, 4), boxes], dim=1),
+            labels=F.pad(kinds, (1, 0), value=-1),
+            scores=F.pad(take(scores, chosen), (1, 0), value=1.0),
+            attributes={name: F.pad(of.argmax(dim=-1), (1, 0), value=-1) for name, of in logits.items()},
+            global_=pooled,
         )

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.mining.top_k import NO_CANDIDATE, top_keys, unpack
+from itrpipe.mining.top_k import NO_CANDIDATE, keys_reaching, kth_largest, largest_keys, unpack
 
 Precision = Literal["fp32", "bf16"]
 """How embeddings are multiplied: exactly, or rounded to bfloat16."""
@@ -123,23 +123,29 @@ class ExactMiner:
         own = self._by_image[self._own_offsets[start] : self._own_offsets[stop]]
         scores[self._caption_image[own] - start, own] = float("-inf")
 
-        keys = top_keys(scores, self._text_keys.shape[1]).sort(dim=1, descending=True).values
-        self._text_keys[start:stop] = keys
-        _refuse_unordered(unpack(keys)[0])
-        keys = top_keys(scores.T, self._most_contenders(scores), first_index=start)
-        merged = torch.cat([self._image_keys, keys], dim=1)
-        self._image_keys = merged.topk(self._image_keys.shape[1], dim=1, sorted=False).values
+        self._take_texts(scores, start)
+        self._take_images(scores, start)
         self._done[block_index] = True
 
-    def _most_contenders(self, scores: Tensor) -> int:
-        """Most images of a block [b, T] that the list of any caption could still take in.
+    def _take_texts(self, scores: Tensor, start: int) -> None:
+        """Set the lists of a block of images from its scores [b, T]."""
+        wanted = self._text_keys.shape[1]
+        keys = largest_keys(keys_reaching(scores, kth_largest(scores, wanted)), wanted)
+        bad = keys.numel() - int(unpack(keys)[0].isfinite().sum())
+        if bad:
+            raise DataError(f"{bad} of {keys.numel()} scores are NaN or infinite: normalise the embeddings")
+        self._text_keys[start : start + len(scores)] = keys
 
-        It falls with every block, and selecting a few images is much cheaper than selecting a whole list.
-        """
-        worst_scores, _ = unpack(self._image_keys.min(dim=1).values)  # [T]
-        reached = (scores >= worst_scores).view(torch.uint8)
-        counts = [part.sum(dim=0, dtype=torch.uint8).int() for part in reached.split(255)]  # a byte holds 255
-        return min(self._image_keys.shape[1], int(torch.stack(counts).sum(dim=0).max()))
+    def _take_images(self, scores: Tensor, start: int) -> None:
+        """Let the lists of all captions take in a block of images from its scores [b, T]."""
+        wanted = self._image_keys.shape[1]
+        bound, _ = unpack(self._image_keys[:, -1])  # [T] the worst score of each list
+        # Nothing below the worst of a list can enter it: after a few blocks hardly any score can. Until then the
+        # block's own best are a tighter bound.
+        if int((scores >= bound).sum(dim=0, dtype=torch.int32).max()) > wanted:
+            bound = torch.maximum(bound, kth_largest(scores.T, wanted))
+        keys = keys_reaching(scores.T, bound, first_index=start)
+        self._image_keys = largest_keys(torch.cat([self._image_keys, keys], dim=1), wanted)
 
     def state(self) -> dict[str, np.ndarray]:
         """All that is needed to go on later: a miner made with the same arguments takes it in `restore`."""
@@ -172,7 +178,7 @@ class ExactMiner:
         if self.pending():
             raise UsageError(f"{len(self.pending())} of {self.num_blocks} blocks are not mined yet: step through them")
         text_scores, texts = unpack(self._text_keys)
-        image_scores, images = unpack(self._image_keys.sort(dim=1, descending=True).values)
+        image_scores, images = unpack(self._image_keys)
         return MinedLists(*(part.numpy(force=True) for part in (texts, text_scores, images, image_scores)))
 
 
@@ -230,8 +236,3 @@ def _check(images: np.ndarray, texts: np.ndarray, caption_image: np.ndarray, num
         if not 1 <= wanted <= available:
             raise UsageError(f"{wanted} {name} were asked for, but {available} candidates exist: ask for 1..{available}")
 
-
-def _refuse_unordered(scores: Tensor) -> None:
-    bad = scores.numel() - int(scores.isfinite().sum())
-    if bad:
-        raise DataError(f"{bad} of {scores.numel()} mined scores are NaN or infinite: the embeddings are too long")

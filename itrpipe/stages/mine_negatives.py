@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from itrpipe.mining.exact import ExactMiner, MinedLists
 
 SCHEMA_VERSION = 1
-STATE, STATISTICS = "state.npz", "statistics.json"
+STATE, STATISTICS = "state.safetensors", "statistics.json"
 BYTES_PER_CANDIDATE = 6
 sources = no_sources
 backbones = train.backbones
@@ -112,14 +111,14 @@ def run(job: Job) -> None:
 
 def _mine(job: Job, miner: ExactMiner) -> None:
     """Does every pending block, saving progress now and then."""
-    import numpy as np
+    from safetensors import SafetensorError
+    from safetensors.numpy import load, save
 
     state = job.work / STATE
     if state.exists():
         try:
-            with np.load(state, allow_pickle=False) as saved:
-                miner.restore(saved)
-        except (OSError, ValueError, KeyError) as error:
+            miner.restore(load(state.read_bytes()))
+        except SafetensorError as error:
             raise DataError(f"{state} is damaged ({error}); remove it and run the same command again") from None
     pending = miner.pending()
     saved_at = time.monotonic()
@@ -128,9 +127,7 @@ def _mine(job: Job, miner: ExactMiner) -> None:
             miner.step(block)
             task.advance()
             if time.monotonic() - saved_at >= job.execution.checkpoint_seconds:
-                buffer = io.BytesIO()
-                np.savez(buffer, **miner.state())
-                write_bytes(state, buffer.getvalue())
+                write_bytes(state, save(miner.state()))
                 saved_at = time.monotonic()
 
 

@@ -162,10 +162,11 @@ def run(job: Job) -> None:
     if job.execution.threads:
         torch.set_num_threads(job.execution.threads)
     torch.manual_seed(job.settings.seed)
-    splits, vocabulary, image_dim = _load_splits(job)
+    splits, vocabulary = _load_splits(job)
     for split in ("train", "val"):
         if split not in splits:
             raise MissingInputError(f"dataset {job.dataset!r} has no {split} split, which training needs")
+    image_dim = splits["train"].image_dim
     model = build_model(job.settings.model_dump(), image_dim, len(vocabulary))
     method = _build_method(job, splits["train"])
     trainer = Trainer(
@@ -208,7 +209,7 @@ def _known(value: str, known: Mapping[str, Any], what: str) -> str:
     return value
 
 
-def _load_splits(job: Job) -> tuple[dict[str, SplitData], Vocabulary, int]:
+def _load_splits(job: Job) -> tuple[dict[str, SplitData], Vocabulary]:
     """Opens every split of the dataset with its features and builds the vocabulary from the training captions."""
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.datasets.vocabulary import Vocabulary
@@ -219,7 +220,7 @@ def _load_splits(job: Job) -> tuple[dict[str, SplitData], Vocabulary, int]:
     features = FeatureFile.open(job.inputs["extract"].folder / FEATURES)
     vocabulary = Vocabulary.build(prepared.split("train").tokens, job.settings.min_word_count)
     splits = {name: SplitData(prepared.split(name), features, vocabulary) for name in prepared.splits}
-    return splits, vocabulary, features.regions.shape[2]
+    return splits, vocabulary
 
 
 def _build_method(job: Job, train: SplitData) -> Method:

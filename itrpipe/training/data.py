@@ -9,6 +9,7 @@ import torch
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.errors import DataError
 from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
 
@@ -21,29 +22,35 @@ class SplitData:
         features: file that holds the features of all its images.
         vocabulary: turns tokens into ids.
 
+    Raises:
+        DataError: the features have no regions.
+
     Attributes:
         caption_image: [T] int64, row of the image that each caption describes.
         num_images: N.
         num_captions: T.
+        image_dim: D_in, width of a region feature.
     """
 
     def __init__(self, split: Split, features: FeatureFile, vocabulary: Vocabulary) -> None:
         self.split = split
         self.caption_image = split.caption_image
         self.num_images, self.num_captions = len(split.image_ids), len(split.caption_ids)
-        self._features = features
-        self._rows = features.rows(split.image_ids)
+        if features.regions is None or features.count is None:
+            raise DataError(f"{features.path} holds no regions, which these backbones read; extract others")
+        self.image_dim = features.regions.shape[2]
+        self._regions, self._count, self._global = features.regions, features.count, features.global_
+        self._rows = features.rows(split.image_ids.tolist())
         self._tokens, self._lengths = vocabulary.encode_all(split.tokens)
 
     def images(self, rows: np.ndarray) -> ImageBatch:
         """Features of the given image rows [B]."""
         stored = self._rows[rows]
-        count = self._features.count[stored].astype(np.int64)
-        whole = self._features.global_
+        count = self._count[stored].astype(np.int64)
         return ImageBatch(
-            regions=torch.from_numpy(self._features.regions[stored]),  # [B, R, D] f16
-            count=None if (count == self._features.regions.shape[1]).all() else torch.from_numpy(count),
-            global_=None if whole is None else torch.from_numpy(whole[stored]),
+            regions=torch.from_numpy(self._regions[stored]),  # [B, R, D_in] f16
+            count=None if (count == self._regions.shape[1]).all() else torch.from_numpy(count),
+            global_=None if self._global is None else torch.from_numpy(self._global[stored]),
         )
 
     def texts(self, rows: np.ndarray) -> TextBatch:

@@ -1,0 +1,42 @@
+# `make` alone lists the targets. PYTHON chooses the interpreter that makes .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# faiss-gpu where an NVIDIA driver answers, faiss-cpu elsewhere.
+FAISS  := $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint bench reproduce-flickr clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/installed ## install itrpipe and its tools into .venv
+
+$(VENV)/installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[$(FAISS),dev]'
+	touch $@
+
+demo: install ## round one, mining and AOQ on the embedded dataset, with a report
+	$(BIN)/itrpipe run demo
+
+test: install ## all tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+
+lint: install ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: install ## speed, as ratios measured in one run
+	$(BIN)/python -m pytest -q -s tests/benchmarks --override-ini testpaths=tests/benchmarks --override-ini python_files='bench_*.py'
+
+reproduce-flickr: install ## VSRN and AOQ on Flickr30K; DATA=folder, explained without it
+	@$(BIN)/itrpipe run flickr30k $(if $(DATA),--source '$(DATA)')
+
+clean: ## remove .venv and caches; artifacts in data/ stay
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
