@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -97,14 +98,16 @@ def check_images(
     facts: dict[str, ImageFacts] = {}
     problems: list[Problem] = []
     decoded = 0
-    for done, (file, outcome, opened) in enumerate(_check_all(inside, files, known or {}, workers), start=1):
-        decoded += opened
-        if isinstance(outcome, ImageFacts):
-            facts[file] = outcome
-        else:
-            problems.append(Problem(file, outcome))
-        if progress is not None:
-            progress(done, len(files))
+    # closing: after Ctrl-C the threads stop now, not when the traceback is forgotten.
+    with closing(_check_all(inside, files, known or {}, workers)) as outcomes:
+        for done, (file, outcome, opened) in enumerate(outcomes, start=1):
+            decoded += opened
+            if isinstance(outcome, ImageFacts):
+                facts[file] = outcome
+            else:
+                problems.append(Problem(file, outcome))
+            if progress is not None:
+                progress(done, len(files))
     return ImageCheck(facts, problems, decoded)
 
 
@@ -134,7 +137,7 @@ _Outcome = tuple[str, ImageFacts | str, bool]
 
 def _check_all(
     inside: ImageRoot, files: list[str], known: Mapping[str, ImageFacts], workers: int
-) -> Iterator[_Outcome]:
+) -> Generator[_Outcome, None, None]:
     """Yield file, facts or reason, and whether the file was opened, in the order of the files."""
 
     def check_batch(start: int) -> list[_Outcome]:

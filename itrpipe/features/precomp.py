@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.store import FeatureSpec
+from itrpipe.features.store import FeatureSpec, largest_magnitudes
 
 SPLIT_FILES = ("train", "dev", "test", "testall")
 CAPTIONS_PER_IMAGE = 5
@@ -116,9 +116,7 @@ def read_precomp(path: Path) -> PrecompFolder:
             differ in R, D or G.
     """
     if not path.is_dir():
-        raise MissingInputError(
-            f"{path} does not exist or is not a folder; name a folder with train_ims.npy and so on."
-        )
+        raise MissingInputError(f"{path} is not a folder; name the one that holds train_ims.npy.")
     splits = tuple(_read_split(path, name) for name in SPLIT_FILES if (path / f"{name}_ims.npy").is_file())
     if not splits:
         raise MissingInputError(f"{path} holds none of {', '.join(f'{name}_ims.npy' for name in SPLIT_FILES)}.")
@@ -368,9 +366,7 @@ def _gather(folder: PrecompFolder, field: str, ids: list[str], split: np.ndarray
 
 
 def _require_finite(folder: PrecompFolder, split: str, ids: list[str], values: np.ndarray) -> None:
-    flat = values.reshape(len(values), -1)
-    # A maximum of NaN is NaN, so that two reductions find every kind of bad value.
-    worst = np.maximum(flat.max(axis=1), -flat.min(axis=1))
+    worst = largest_magnitudes(values)
     wrong = np.flatnonzero(~(worst <= _FLOAT16_MAX))
     if len(wrong):
         raise DataError(

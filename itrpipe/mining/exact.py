@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.mining.top_k import NO_CANDIDATE, keys_reaching, kth_largest, largest_keys, unpack
+from itrpipe.mining.top_k import NO_CANDIDATE, keys_reaching, kth_largest, largest_keys, most_reaching, unpack
 
 Precision = Literal["fp32", "bf16"]
 """How embeddings are multiplied: exactly, or rounded to bfloat16."""
@@ -142,7 +142,7 @@ class ExactMiner:
         bound, _ = unpack(self._image_keys[:, -1])  # [T] the worst score of each list
         # Nothing below the worst of a list can enter it: after a few blocks hardly any score can. Until then the
         # block's own best are a tighter bound.
-        if int((scores >= bound).sum(dim=0, dtype=torch.int32).max()) > wanted:
+        if most_reaching(scores, bound) > wanted:
             bound = torch.maximum(bound, kth_largest(scores.T, wanted))
         keys = keys_reaching(scores.T, bound, first_index=start)
         self._image_keys = largest_keys(torch.cat([self._image_keys, keys], dim=1), wanted)

@@ -49,6 +49,13 @@ def kth_largest(scores: Tensor, k: int) -> Tensor:
     return torch.from_numpy(np.partition(scores.numpy(), place, axis=1)[:, place].copy())
 
 
+def most_reaching(scores: Tensor, threshold: Tensor) -> int:
+    """Largest number of scores [b, T], over the columns, that are at least the threshold [T] of their column."""
+    reached = (scores >= threshold).view(torch.uint8)
+    counts = [part.sum(dim=0, dtype=torch.uint8).int() for part in reached.split(255)]  # as many as a byte can count
+    return int(torch.stack(counts).sum(dim=0).max())
+
+
 def keys_reaching(scores: Tensor, threshold: Tensor, first_index: int = 0) -> Tensor:
     """Keys of the scores that are at least the threshold of their row.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -155,14 +156,26 @@ def test_progress_counts_every_image_once(tmp_path: Path, workers: int) -> None:
     assert list(found.facts) == [str(number) for number in range(70)]
 
 
-def test_an_interrupt_stops_the_check(tmp_path: Path) -> None:
-    annotations = dataset(tmp_path, **{f"{number}": encoded(8, 8, seed=number) for number in range(70)})
+def test_an_interrupt_does_not_wait_for_the_images_in_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    annotations = dataset(tmp_path, **{f"{number}": b"x" for number in range(2000)})
+    opened: list[bytes] = []
+
+    def slow(content: bytes) -> tuple[int, int]:
+        opened.append(content)
+        time.sleep(0.001)
+        return 8, 8
 
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(image_check, "decode_size", slow)
     with pytest.raises(KeyboardInterrupt):
         check_images(annotations, 1, progress=interrupt)
+    stopped = len(opened)
+    time.sleep(0.1)
+    assert len(opened) == stopped < 1000
 
 
 def test_leaks_are_the_same_bytes_in_two_splits() -> None:

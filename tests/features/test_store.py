@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from itrpipe.errors import DataError, DiskFullError, MissingInputError
-from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
+from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features, largest_magnitudes
 
 FULL = FeatureSpec(regions=3, region_dim=4, global_dim=5, boxes=True, labels=True, scores=True)
 
@@ -206,7 +207,7 @@ def test_a_compressed_or_foreign_dataset_is_refused(tmp_path: Path) -> None:
             if name in file:
                 del file[name]
             file.create_dataset(name, data=np.ones((10, 3), dtype="f4"), **options)
-        with pytest.raises(DataError, match="contiguous|not part of the schema"):
+        with pytest.raises(DataError, match=r"contiguous|not part of the schema"):
             FeatureFile.open(path)
 
 
@@ -252,14 +253,16 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 REFUSED = [
-    ("regions", np.full((2, 3, 4), 70000.0, dtype=np.float32), "regions holds 70000.0, outside the range"),
-    ("regions", np.full((2, 3, 4), np.nan), "regions holds nan"),
-    ("global", np.array([[0.0] * 5, [0, 0, -np.inf, 0, 0]]), "global holds -inf"),
+    ("regions", np.full((2, 3, 4), 70000.0, dtype=np.float32), "regions holds the magnitude 70000.0; float16"),
+    ("regions", np.full((2, 3, 4), np.nan), "regions holds the magnitude nan"),
+    ("global", np.array([[0.0] * 5, [0, 0, -np.inf, 0, 0]]), "global holds the magnitude inf"),
+    ("regions", np.full((2, 3, 4), np.nan, dtype=np.float16), "regions holds the magnitude nan"),
+    ("global", np.full((2, 5), -np.inf, dtype=np.float16), "global holds the magnitude inf"),
     ("regions", np.zeros((2, 3, 5)), r"regions has shape \(2, 3, 5\)"),
     ("regions", np.zeros((2, 3, 4), dtype="S3"), "does not convert to float16"),
     ("labels", np.zeros((2, 3)), "labels has type float64, which does not convert to int16"),
-    ("labels", np.full((2, 3), 40000), "labels holds 40000"),
-    ("boxes", np.full((2, 3, 4), 1.5), "boxes holds 1.5; boxes are fractions"),
+    ("labels", np.full((2, 3), 40000), "labels reaches from 40000 to 40000"),
+    ("boxes", np.full((2, 3, 4), 1.5), "boxes reaches from 1.5 to 1.5; boxes are fractions"),
     ("count", np.array([1, 4]), r"outside 0\.\.3"),
     ("count", np.array([1]), "differ in their number of rows"),
     ("pixels", np.zeros(2), "give each of them"),
@@ -276,6 +279,13 @@ def test_values_that_do_not_fit_are_refused_and_nothing_is_written(
     with FeatureWriter(path) as writer, pytest.raises(DataError, match=message):
         writer.write(0, make_rows(2, seed=3) | {name: values})
     assert path.read_bytes() == before
+
+
+@given(hnp.arrays(np.float16, (2, 3, 4), elements=st.floats(width=16)))
+def test_largest_magnitudes_of_float16_are_those_of_float32(values: np.ndarray) -> None:
+    expected = np.abs(values.astype(np.float32)).max(axis=(1, 2))
+    np.testing.assert_array_equal(largest_magnitudes(values), expected)
+    np.testing.assert_array_equal(largest_magnitudes(values.astype(np.float32)), expected)
 
 
 @pytest.mark.parametrize("start", [-1, 9])

@@ -1,0 +1,151 @@
+"""Differences between a run and the round-one run that it is fair to compare it with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.errors import DataError
+from itrpipe.evaluation.bootstrap import Interval, paired_intervals
+from itrpipe.evaluation.rsum import CUTOFFS
+from itrpipe.reporting.collect import Run
+
+RECALLS = tuple(f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in CUTOFFS)
+COMPARED = (*RECALLS, "rsum")
+_PAIRED_BY = ("backbone", "seed", "features")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One run against its round one.
+
+    Attributes:
+        run: of round two.
+        baseline: of round one, with the same backbone, seed and features, on the same images.
+        own: difference of every metric in `COMPARED`, a caption's own image being its only match.
+        oracle: the same with every true match counted; None where the truth is not known.
+    """
+
+    run: Run
+    baseline: Run
+    own: dict[str, Interval]
+    oracle: dict[str, Interval] | None
+
+    @property
+    def name(self) -> str:
+        """For people: what is compared on which backbone."""
+        seed = self.run.settings["seed"]
+        return f"{self.run.backbone}, {self.run.method} − {self.baseline.method}{f', seed {seed}' if seed else ''}"
+
+
+def open_split(run: Run) -> Split | None:
+    """The images and captions a run was evaluated on, or None when the dataset's artifact was removed.
+
+    Raises:
+        DataError: they are not those that the run's rankings name.
+    """
+    if run.prepare.manifest is None:
+        return None
+    split = PreparedDataset.open(run.prepare.folder).split(run.settings["split"])
+    for side, ids in (("i2t", split.image_ids), ("t2i", split.caption_ids)):
+        if run.rankings[side].ids != ids.tolist():
+            raise DataError(
+                f"{run.evaluation.folder}: its rankings are not of {run.prepare.path} {split.name}; evaluate again"
+            )
+    return split
+
+
+def compare(runs: Sequence[Run], samples: int, level: float) -> list[Comparison]:
+    """Pairs every later run with its round one, where both and their dataset are there.
+
+    Args:
+        runs: of one test set.
+        samples: resampled test sets behind an interval.
+        level: share of them that an interval holds.
+    """
+    baselines = {_pair_key(run): run for run in runs if run.is_baseline}
+    found = []
+    for run in runs:
+        baseline = baselines.get(_pair_key(run))
+        split = open_split(run)
+        if run.is_baseline or baseline is None or split is None or open_split(baseline) is None:
+            continue
+        own = _differences(run, baseline, split.caption_image, samples, level, oracle=False)
+        assert own is not None
+        oracle = _differences(run, baseline, split.caption_image, samples, level, oracle=True)
+        found.append(Comparison(run, baseline, own, oracle))
+    return found
+
+
+def excludes_zero(interval: Interval) -> bool:
+    """Whether the resampled test sets agree on the sign of a difference."""
+    return interval.low > 0 or interval.high < 0
+
+
+def conclusion(comparisons: Sequence[Comparison], level: float) -> str:
+    """What the differences in RSum allow to say, in one or two sentences."""
+    if not comparisons:
+        return (
+            "No difference is measured: there is no pair of a later run and a round-one run with the same backbone, "
+            "seed and features on the same images."
+        )
+    percent = f"{100 * level:g} %"
+    if len(comparisons) == 1:
+        return _one_conclusion(comparisons[0], percent)
+    better = [each for each in comparisons if each.own["rsum"].low > 0]
+    worse = [each for each in comparisons if each.own["rsum"].high < 0]
+    if not better and not worse:
+        return (
+            f"None of the {len(comparisons)} differences in RSum is significant: every {percent} interval includes "
+            "zero, so this test set does not tell the rounds apart."
+        )
+    parts = [f"rises significantly in {_names(better)}" if better else ""]
+    parts.append(f"falls significantly in {_names(worse)}" if worse else "")
+    rest = len(comparisons) - len(better) - len(worse)
+    tail = f"; in {rest} the {percent} interval includes zero" if rest else ""
+    return f"Of {len(comparisons)} comparisons, RSum {' and '.join(filter(None, parts))}{tail}."
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A difference with its sign and a real minus; zero has none."""
+    text = f"{abs(value):.{digits}f}"
+    return text if not float(text) else f"{'+' if value > 0 else '−'}{text}"
+
+
+def interval_text(interval: Interval) -> str:
+    """Both ends of the interval of a difference."""
+    return f"{signed(interval.low)} to {signed(interval.high)}"
+
+
+def _one_conclusion(comparison: Comparison, percent: str) -> str:
+    rsum = comparison.own["rsum"]
+    first = (
+        f"{comparison.run.method} changes the RSum of {comparison.run.backbone} by {signed(rsum.value)} "
+        f"({percent} interval {interval_text(rsum)})"
+    )
+    if not excludes_zero(rsum):
+        return f"{first}. The interval includes zero: this test set does not tell the two rounds apart."
+    verdict = "gain" if rsum.value > 0 else "loss"
+    return f"{first}. The interval excludes zero: a significant {verdict} on this test set."
+
+
+def _names(comparisons: Sequence[Comparison]) -> str:
+    names = "; ".join(each.name for each in comparisons)
+    return f"{len(comparisons)} ({names})"
+
+
+def _pair_key(run: Run) -> tuple:
+    return tuple(run.settings[key] for key in _PAIRED_BY)
+
+
+def _differences(
+    run: Run, baseline: Run, caption_image: np.ndarray, samples: int, level: float, *, oracle: bool
+) -> dict[str, Interval] | None:
+    before, after = baseline.ranks(oracle=oracle), run.ranks(oracle=oracle)
+    if before is None or after is None:
+        return None
+    found = paired_intervals(before, after, caption_image, samples, level)
+    return {name: found[name] for name in COMPARED}

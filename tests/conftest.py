@@ -1,0 +1,195 @@
+"""Fixtures of all tests: a tiny dataset with its features, a finished chain over it, and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from itrpipe import cli as command_line
+from itrpipe.commands import define_dataset, define_features, run_stage
+from itrpipe.pipeline import Override, parse_override
+
+SIZES = {"train": 12, "val": 4, "test": 4}
+CAPTIONS_PER_IMAGE = 5
+REGIONS, REGION_DIM = 4, 8
+SUBJECTS = ("dog", "cat", "horse", "child", "bird")
+PLACES = ("road", "beach", "field", "roof")
+# A model of a few thousand weights, and negatives that twelve training images can give.
+TINY = (
+    "train.epochs=1",
+    "train.batch_size=16",
+    "train.model.embed_dim=8",
+    "train.model.word_dim=8",
+    "train.min_word_count=1",
+    "aoq.top_texts=5",
+    "aoq.top_images=3",
+    "mine_negatives.num_texts=5",
+    "mine_negatives.num_images=3",
+    "evaluate.bootstrap_samples=100",
+)
+
+
+@dataclass(frozen=True)
+class TinySource:
+    """Folder of a dataset as a user would bring it, in the shape of Flickr30K.
+
+    Attributes:
+        folder: holds all the rest.
+        captions: the caption file.
+        images: folder of the JPEG files.
+        features: the precomp folder.
+    """
+
+    folder: Path
+
+    @property
+    def captions(self) -> Path:
+        return self.folder / "dataset_flickr30k.json"
+
+    @property
+    def images(self) -> Path:
+        return self.folder / "flickr30k-images"
+
+    @property
+    def features(self) -> Path:
+        return self.folder / "f30k_precomp"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did: exit code, standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+def write_source(folder: Path) -> TinySource:
+    """Writes twenty small images, five captions each, and random features for all of them."""
+    source = TinySource(folder)
+    source.images.mkdir(parents=True)
+    source.features.mkdir()
+    random = np.random.default_rng(0)
+    records = []
+    for split, count in SIZES.items():
+        own = [_write_image(source, split, len(records) + row, random) for row in range(count)]
+        _write_precomp(source, split, own, random)
+        records += own
+    source.captions.write_text(json.dumps({"dataset": "flickr30k", "images": records}), encoding="utf-8")
+    return source
+
+
+def _write_image(source: TinySource, split: str, number: int, random: np.random.Generator) -> dict:
+    file = f"{1000 + number}.jpg"
+    Image.fromarray(random.integers(0, 256, (12, 16, 3), dtype=np.uint8)).save(source.images / file, quality=60)
+    subject, place = SUBJECTS[number % len(SUBJECTS)], PLACES[number % len(PLACES)]
+    sentences = [
+        {"raw": f"A {subject} number {number} is on the {place} {each}.", "sentid": number * CAPTIONS_PER_IMAGE + each}
+        for each in range(CAPTIONS_PER_IMAGE)
+    ]
+    return {"filename": file, "split": split, "imgid": number, "sentences": sentences}
+
+
+def _write_precomp(source: TinySource, split: str, records: list[dict], random: np.random.Generator) -> None:
+    name = {"val": "dev"}.get(split, split)
+    regions = random.normal(size=(len(records), REGIONS, REGION_DIM)).astype(np.float32)
+    np.save(source.features / f"{name}_ims.npy", regions)
+    ids = "".join(f"{record['filename']}\n" for record in records)
+    (source.features / f"{name}_ids.txt").write_text(ids, encoding="utf-8")
+    captions = "".join(f"{sentence['raw']}\n" for record in records for sentence in record["sentences"])
+    (source.features / f"{name}_caps.txt").write_text(captions, encoding="utf-8")
+
+
+def tiny(*more: str) -> list[Override]:
+    """Overrides that make every stage small, and `more` of them."""
+    return [parse_override(text) for text in (*TINY, *more)]
+
+
+@pytest.fixture
+def data_root(tmp_path: Path) -> Path:
+    """An empty data folder."""
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def precomp_dataset(tmp_path: Path) -> TinySource:
+    """A source folder of this test's own."""
+    return write_source(tmp_path / "source")
+
+
+@pytest.fixture
+def defined(data_root: Path, precomp_dataset: TinySource) -> Path:
+    """A data folder that knows the dataset `tiny` and its features and holds no artifact."""
+    define(data_root, precomp_dataset)
+    return data_root
+
+
+def define(root: Path, source: TinySource) -> None:
+    """Tells a data folder where the dataset `tiny` and its features lie."""
+    define_dataset(root, "tiny", source.folder, [])
+    define_features(root, "tiny", None, source.features)
+
+
+@pytest.fixture(scope="session")
+def finished_chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `source/` and `data/`, in which both rounds of `tiny` are trained and evaluated. Copy it."""
+    folder = tmp_path_factory.mktemp("chain")
+    root = folder / "data"
+    define(root, write_source(folder / "source"))
+    for method in ("triplet", "aoq"):
+        run_stage(root, "tiny", "evaluate", tiny(f"method={method}", "backbone=vsepp"))
+    return folder
+
+
+@pytest.fixture
+def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Runs the command line in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["itrpipe", *map(str, arguments)])
+        with pytest.raises(SystemExit) as leaving:
+            command_line.main()
+            raise SystemExit(0)
+        printed = capsys.readouterr()
+        return Outcome(int(leaving.value.code or 0), printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command line in a process of its own, away from the checkout."""
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", "from itrpipe.cli import main; main()", *map(str, arguments)],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def artifacts_in() -> Callable[[Path], dict[str, int]]:
+    """Artifact name -> time at which its manifest was written, for every artifact of `tiny`."""
+
+    def collect(root: Path) -> dict[str, int]:
+        manifests: Iterable[Path] = root.glob("tiny/*/*/manifest.json")
+        return {f"{path.parents[1].name}/{path.parent.name}": path.stat().st_mtime_ns for path in manifests}
+
+    return collect

@@ -1,0 +1,294 @@
+"""Published `*_precomp` folders: every layout is read, every contradiction is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.precomp import PrecompFolder, WantedImage, iterate_blocks, match_images, read_precomp
+from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
+
+SIZES = {"train": 6, "dev": 3, "test": 2}
+REGIONS, DIM, GLOBAL = 4, 5, 3
+
+
+def captions_of(split: str, row: int) -> list[str]:
+    return [f"Image {row} of {split}, caption {number} ." for number in range(5)]
+
+
+def write_split(folder: Path, split: str, n: int, dtype: str = "f4", *, repeats: int = 1, with_global: bool = True):
+    rng = np.random.default_rng([len(split), n])
+    features = rng.normal(size=(n, REGIONS, DIM)).astype(dtype)
+    np.save(folder / f"{split}_ims.npy", np.repeat(features, repeats, axis=0))
+    if with_global:
+        np.save(folder / f"{split}_global.npy", rng.normal(size=(n, GLOBAL)).astype(dtype))
+    lines = [line for row in range(n) for line in captions_of(split, row)]
+    (folder / f"{split}_caps.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / f"{split}_ids.txt").write_text("".join(f"{split}_{row}.jpg\n" for row in range(n)), encoding="utf-8")
+    return features
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for split, n in SIZES.items():
+        write_split(tmp_path, split, n)
+    return tmp_path
+
+
+def wanted(split: str, row: int, image_id: str | None = None, file: str = "unknown.png") -> WantedImage:
+    return WantedImage(image_id or f"{split}_{row}", file, captions_of(split, row))
+
+
+EVERYTHING = [wanted(split, row) for split, n in SIZES.items() for row in range(n)]
+
+
+def read_all(folder: PrecompFolder, images: list[WantedImage], block: int = 4) -> dict[str, np.ndarray]:
+    blocks = [arrays for _, arrays in iterate_blocks(folder, match_images(folder, images), block=block)]
+    return {name: np.concatenate([arrays[name] for arrays in blocks]) for name in blocks[0]}
+
+
+def expected_row(path: Path, split: str, row: int) -> np.ndarray:
+    return np.load(path / f"{split}_ims.npy", allow_pickle=False)[row].astype(np.float16)
+
+
+def test_a_folder_is_described(folder: Path) -> None:
+    precomp = read_precomp(folder)
+    assert {split.name: split.images for split in precomp.splits} == SIZES
+    assert precomp.spec == FeatureSpec(REGIONS, DIM, GLOBAL)
+    train = precomp.splits[0]
+    assert train.ids is not None
+    assert train.captions is not None
+    assert train.ids[5] == "train_5.jpg"
+    assert train.captions[5] == tuple(captions_of("train", 5))
+    assert isinstance(train.regions, np.memmap)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4"])
+def test_every_float_type_is_read(tmp_path: Path, dtype: str) -> None:
+    features = write_split(tmp_path, "train", 6, dtype)
+    rows = read_all(read_precomp(tmp_path), EVERYTHING[:6])
+    assert rows["regions"].dtype == np.float16
+    np.testing.assert_array_equal(rows["regions"], features.astype(np.float16))
+    np.testing.assert_array_equal(rows["count"], [REGIONS] * 6)
+
+
+@pytest.mark.parametrize("block", [1, 3, 100])
+def test_rows_follow_the_dataset_and_not_the_folder(folder: Path, block: int) -> None:
+    order = [EVERYTHING[index] for index in (9, 0, 6, 5, 1, 10, 8)]
+    rows = read_all(read_precomp(folder), order, block)
+    for position, image in enumerate(order):
+        split, row = image.image_id.split("_")
+        np.testing.assert_array_equal(rows["regions"][position], expected_row(folder, split, int(row)))
+        stored = np.load(folder / f"{split}_global.npy", allow_pickle=False)[int(row)].astype(np.float16)
+        np.testing.assert_array_equal(rows["global"][position], stored)
+
+
+def test_an_interrupted_import_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
+    precomp = read_precomp(folder)
+    match = match_images(precomp, EVERYTHING)
+    path = tmp_path / "features.h5"
+    create_features(path, match.image_ids, precomp.spec, "precomp")
+    with FeatureWriter(path) as writer:
+        for start, arrays in iterate_blocks(precomp, match, block=4):
+            writer.write(start, arrays)
+            if start:
+                break
+        for start, arrays in iterate_blocks(precomp, match, start=8, block=4):
+            assert start == 8
+            writer.write(start, arrays)
+    file = FeatureFile.open(path)
+    assert file.regions is not None
+    np.testing.assert_array_equal(file.regions[file.rows(["test_1"])[0]], expected_row(folder, "test", 1))
+    np.testing.assert_array_equal(file.regions[:], read_all(precomp, EVERYTHING)["regions"])
+
+
+@pytest.mark.parametrize("ids_repeated", [False, True])
+def test_files_that_repeat_every_image_five_times(tmp_path: Path, ids_repeated: bool) -> None:
+    features = write_split(tmp_path, "train", 6, repeats=5)
+    if ids_repeated:
+        ids = [f"train_{row}.jpg\n" for row in range(6) for _ in range(5)]
+        (tmp_path / "train_ids.txt").write_text("".join(ids))
+    precomp = read_precomp(tmp_path)
+    assert (precomp.splits[0].images, precomp.splits[0].repeats) == (6, 5)
+    images = [wanted("train", row) for row in (4, 2)]
+    rows = read_all(precomp, images)
+    np.testing.assert_array_equal(rows["regions"], features[[4, 2]].astype(np.float16))
+    assert rows["global"].shape == (2, GLOBAL)
+
+
+def test_rows_that_are_not_repetitions_are_refused(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 6, repeats=5)
+    features = np.load(tmp_path / "train_ims.npy", allow_pickle=False)
+    features[3, 0, 0] += 1
+    np.save(tmp_path / "train_ims.npy", features)
+    with pytest.raises(DataError, match="rows 0 to 4 are not five times the same image"):
+        read_precomp(tmp_path)
+
+
+def test_ids_that_break_the_repetition_are_refused(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", 6, repeats=5)
+    ids = [f"train_{row}.jpg\n" for row in range(6) for _ in range(5)]
+    ids[7] = "other.jpg\n"
+    (tmp_path / "train_ids.txt").write_text("".join(ids))
+    with pytest.raises(DataError, match=r"train_ids\.txt, line 8: 'other\.jpg'"):
+        read_precomp(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "image_id", "file"),
+    [
+        ("1000092795.jpg", "1000092795.jpg", "x.png"),
+        ("1000092795.jpg", "7", "images/1000092795.jpg"),
+        ("1000092795", "7", "images/1000092795.jpg"),
+        ("391895", "7", "val2014/COCO_val2014_000000391895.jpg"),
+        ("COCO_val2014_000000391895.jpg", "391895", "x.png"),
+        ("000000391895", "391895", "x.png"),
+        ("val2014/COCO_val2014_000000391895.jpg", "7", "COCO_val2014_000000391895.png"),
+    ],
+)
+def test_images_are_found_by_any_of_their_names(tmp_path: Path, line: str, image_id: str, file: str) -> None:
+    write_split(tmp_path, "dev", 2)
+    (tmp_path / "dev_ids.txt").write_text(f"something else.jpg\n{line}\n")
+    match = match_images(read_precomp(tmp_path), [WantedImage(image_id, file, captions_of("dev", 1))])
+    assert (match.row.tolist(), match.by_captions) == ([1], 0)
+
+
+def test_images_without_ids_are_found_by_their_captions(folder: Path) -> None:
+    for split in SIZES:
+        (folder / f"{split}_ids.txt").unlink()
+    precomp = read_precomp(folder)
+    images = [
+        WantedImage("first", "x.jpg", [text.upper().replace(" ", "\t ") for text in captions_of("dev", 2)]),
+        WantedImage("second", "y.jpg", [text.replace(",", " ,").rstrip(" .") for text in captions_of("test", 0)]),
+        WantedImage("third", "z.jpg", [*captions_of("train", 3), "a sixth caption, as some images of COCO have"]),
+    ]
+    match = match_images(precomp, images)
+    assert [precomp.splits[split].name for split in match.split] == ["dev", "test", "train"]
+    assert match.row.tolist() == [2, 0, 3]
+    assert match.by_captions == 3
+
+
+def test_captions_are_tried_for_images_without_a_matching_id(folder: Path) -> None:
+    images = [wanted("train", 0), wanted("train", 1, image_id="renamed")]
+    match = match_images(read_precomp(folder), images)
+    assert match.row.tolist() == [0, 1]
+    assert match.by_captions == 1
+
+
+def test_ids_alone_suffice(folder: Path) -> None:
+    for split in SIZES:
+        (folder / f"{split}_caps.txt").unlink()
+    rows = read_all(read_precomp(folder), EVERYTHING)
+    np.testing.assert_array_equal(rows["regions"][7], expected_row(folder, "dev", 1))
+
+
+def test_test_may_be_a_part_of_testall(tmp_path: Path) -> None:
+    features = write_split(tmp_path, "testall", 4)
+    write_split(tmp_path, "test", 2)
+    for split, rows in (("test", (0, 1)), ("testall", (0, 1, 2, 3))):
+        (tmp_path / f"{split}_ids.txt").write_text("".join(f"{row}.jpg\n" for row in rows))
+        lines = [line for row in rows for line in captions_of("coco", row)]
+        (tmp_path / f"{split}_caps.txt").write_text("\n".join(lines))
+    precomp = read_precomp(tmp_path)
+    match = match_images(precomp, [wanted("coco", row, image_id=f"{row}.jpg") for row in (3, 1)])
+    assert [precomp.splits[split].name for split in match.split] == ["testall", "test"]
+    np.testing.assert_array_equal(next(iterate_blocks(precomp, match))[1]["regions"][0], features[3].astype(np.float16))
+
+
+def test_images_that_are_not_in_the_folder_are_counted_and_named(folder: Path) -> None:
+    images = [*EVERYTHING, wanted("other", 1), wanted("other", 2)]
+    with pytest.raises(DataError, match=r"has 11 images, but none for 'other_1' .*\(2 of 13 images"):
+        match_images(read_precomp(folder), images)
+
+
+def test_ids_of_another_numbering_are_refused(folder: Path) -> None:
+    images = [wanted("train", (row + 1) % 6, image_id=f"train_{row}") for row in range(6)]
+    with pytest.raises(DataError, match=r"6 of 6 images found by name have other captions .*first 'train_0'"):
+        match_images(read_precomp(folder), images)
+
+
+def test_a_few_edited_captions_do_no_harm(folder: Path) -> None:
+    images = [wanted("train", row) for row in range(5)]
+    images.append(WantedImage("train_5", "x.jpg", ["corrected", *captions_of("train", 5)[1:]]))
+    assert match_images(read_precomp(folder), images).row.tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 70000.0])
+@pytest.mark.parametrize("name", ["ims", "global"])
+def test_values_that_float16_cannot_hold_are_refused(folder: Path, name: str, bad: float) -> None:
+    features = np.load(folder / f"dev_{name}.npy", allow_pickle=False)
+    features[1, -1] = bad
+    np.save(folder / f"dev_{name}.npy", features)
+    precomp = read_precomp(folder)
+    with pytest.raises(DataError, match=r"image 'dev_1' in split 'dev' hold .*\(1 images"):
+        read_all(precomp, EVERYTHING)
+
+
+def _save(name: str, array: np.ndarray) -> Callable[[Path], None]:
+    return lambda folder: np.save(folder / name, array)
+
+
+def _truncate(folder: Path) -> None:
+    path = folder / "train_ims.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def _zip(folder: Path) -> None:
+    with (folder / "train_ims.npy").open("wb") as file:
+        np.savez(file, features=np.zeros(3))
+
+
+def _drop_a_line(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        lines = (folder / name).read_text().splitlines()
+        (folder / name).write_text("\n".join(lines[:-1]))
+
+    return change
+
+
+def _forget_names(folder: Path) -> None:
+    (folder / "dev_ids.txt").unlink()
+    (folder / "dev_caps.txt").unlink()
+
+
+DAMAGES = [
+    (_save("train_ims.npy", np.array([[["a", 1]]], dtype=object)), r"train_ims\.npy is not a whole \.npy file"),
+    (_save("train_ims.npy", np.zeros((6, REGIONS, DIM), dtype=np.int32)), "has type int32"),
+    (_save("train_ims.npy", np.zeros((6, DIM))), r"has shape \(6, 5\); \[images, regions, width\]"),
+    (_save("train_ims.npy", np.zeros((6, 0, DIM))), r"has shape \(6, 0, 5\)"),
+    (_save("train_ims.npy", np.zeros((7, REGIONS, DIM))), r"train_ims\.npy has 7 rows and train_caps\.txt 30"),
+    (
+        _save("dev_ims.npy", np.zeros((3, REGIONS, 6))),
+        r"has rows of \(4, 5\) and dev_ims\.npy of \(4, 6\)",
+    ),
+    (_save("dev_global.npy", np.zeros((3, 2))), r"train_global\.npy is 3 and of dev_global\.npy 2"),
+    (_save("dev_global.npy", np.zeros((2, GLOBAL))), r"dev_global\.npy has 2 rows"),
+    (lambda folder: (folder / "test_global.npy").unlink(), r"of test_global\.npy None"),
+    (_truncate, r"train_ims\.npy is not a whole \.npy file"),
+    (_zip, r"\.npz archive"),
+    (_drop_a_line("dev_caps.txt"), r"dev_ims\.npy has 3 rows and dev_caps\.txt 14 captions"),
+    (_drop_a_line("dev_ids.txt"), r"dev_ids\.txt has 2 lines and dev_ims\.npy 3"),
+    (_forget_names, r"neither dev_ids\.txt nor dev_caps\.txt"),
+    (lambda folder: (folder / "dev_caps.txt").write_bytes(b"caf\xe9\n" * 15), r"dev_caps\.txt is not UTF-8 at byte 3"),
+    (lambda folder: (folder / "dev_ids.txt").write_text("a.jpg\nb.jpg\na.jpg"), r"dev_ids\.txt names 'a\.jpg' twice"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES, ids=[message for _, message in DAMAGES])
+def test_damaged_folders_are_refused_in_one_line(folder: Path, damage: Callable[[Path], None], message: str) -> None:
+    damage(folder)
+    with pytest.raises(DataError, match=message) as caught:
+        match_images(read_precomp(folder), EVERYTHING)
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_folders_and_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match=r"absent is not a folder"):
+        read_precomp(tmp_path / "absent")
+    with pytest.raises(MissingInputError, match=r"none of train_ims\.npy"):
+        read_precomp(tmp_path)
