@@ -1,0 +1,98 @@
+"""Draws from mined lists: ranges, correspondence, coupling, determinism."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from itrpipe.errors import UsageError
+from itrpipe.negatives.offline import OfflineNegatives
+
+
+def random_lists(images: int, per_image: int, num_texts: int, num_images: int, seed: int):
+    """Lists as mining makes them: own captions and own image never occur."""
+    rng = np.random.default_rng(seed)
+    caption_image = np.repeat(np.arange(images), per_image)
+    texts = np.stack([rng.permutation(np.flatnonzero(caption_image != i))[:num_texts] for i in range(images)])
+    candidates = np.stack([rng.permutation(np.delete(np.arange(images), i))[:num_images] for i in caption_image])
+    return texts.astype(np.int32), candidates.astype(np.int32), caption_image
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    images=st.integers(4, 12),
+    per_image=st.integers(1, 5),
+    seed=st.integers(0, 10_000),
+    coupled=st.booleans(),
+)
+def test_every_draw_is_in_the_top_of_its_list_and_partners_correspond(images, per_image, seed, coupled):
+    top_texts, top_images = min(10, per_image * (images - 1)), min(3, images - 1)
+    coupled = coupled and top_images <= top_texts
+    texts, candidates, caption_image = random_lists(images, per_image, top_texts, top_images, seed)
+    negatives = OfflineNegatives(
+        texts, candidates, caption_image, top_texts=top_texts, top_images=top_images, coupled=coupled, redraw=False
+    )
+    captions = np.random.default_rng(seed).integers(len(caption_image), size=32)
+    drawn = negatives.draw(captions, np.random.default_rng(seed))
+    anchors = caption_image[captions]
+    assert all(text in texts[anchor] for text, anchor in zip(drawn.text, anchors, strict=True))
+    assert all(image in candidates[caption] for image, caption in zip(drawn.image, captions, strict=True))
+    np.testing.assert_array_equal(caption_image[drawn.text_of_image], drawn.image)
+    np.testing.assert_array_equal(caption_image[drawn.text], drawn.image_of_text)
+    assert drawn.corresponding == np.count_nonzero(drawn.image_of_text == drawn.image)
+
+
+def test_redrawing_removes_corresponding_pairs_that_plain_draws_have():
+    texts, candidates, caption_image = random_lists(6, 5, 20, 3, seed=1)
+    captions = np.tile(np.arange(len(caption_image)), 20)
+    counts = {}
+    for redraw in (False, True):
+        negatives = OfflineNegatives(texts, candidates, caption_image, top_texts=20, top_images=3, redraw=redraw)
+        counts[redraw] = negatives.draw(captions, np.random.default_rng(0)).corresponding
+    assert counts[False] > 50
+    assert counts[True] == 0
+
+
+def test_redrawing_ends_when_every_text_of_a_list_corresponds():
+    caption_image = np.array([0, 1])
+    negatives = OfflineNegatives(np.array([[1], [0]]), np.array([[1], [0]]), caption_image, top_texts=1, top_images=1)
+    assert negatives.draw(np.array([0, 1, 0]), np.random.default_rng(0)).corresponding == 3
+
+
+def test_coupled_ranks_follow_the_released_code():
+    texts, candidates, caption_image = random_lists(20, 5, 50, 10, seed=2)
+    negatives = OfflineNegatives(
+        texts, candidates, caption_image, top_texts=50, top_images=10, coupled=True, redraw=False
+    )
+    captions = np.arange(len(caption_image))
+    drawn = negatives.draw(captions, np.random.default_rng(3))
+    text_rank = (texts[caption_image[captions]] == drawn.text[:, None]).argmax(axis=1)
+    image_rank = (candidates[captions] == drawn.image[:, None]).argmax(axis=1)
+    np.testing.assert_array_equal(image_rank, text_rank // 5)
+
+
+def test_uncoupled_ranks_are_uniform_over_the_whole_top():
+    texts, candidates, caption_image = random_lists(20, 5, 50, 10, seed=2)
+    negatives = OfflineNegatives(texts, candidates, caption_image, top_texts=50, top_images=10, redraw=False)
+    captions = np.zeros(20_000, dtype=np.int64)
+    drawn = negatives.draw(captions, np.random.default_rng(3))
+    text_share = np.bincount((texts[0] == drawn.text[:, None]).argmax(axis=1), minlength=50) / len(captions)
+    image_share = np.bincount((candidates[0] == drawn.image[:, None]).argmax(axis=1), minlength=10) / len(captions)
+    np.testing.assert_allclose(text_share, 1 / 50, atol=0.005)
+    np.testing.assert_allclose(image_share, 1 / 10, atol=0.01)
+
+
+def test_equal_generators_draw_equally():
+    texts, candidates, caption_image = random_lists(10, 5, 20, 5, seed=4)
+    negatives = OfflineNegatives(texts, candidates, caption_image, top_texts=20, top_images=5)
+    first, second = (negatives.draw(np.arange(50), np.random.default_rng([7, 1])) for _ in range(2))
+    for name in ("text", "image", "text_of_image", "image_of_text"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+
+
+def test_lists_shorter_than_asked_for_are_refused_with_both_numbers():
+    texts, candidates, caption_image = random_lists(6, 5, 20, 3, seed=1)
+    with pytest.raises(UsageError, match="top_texts = 21 but the mined lists hold 20"):
+        OfflineNegatives(texts, candidates, caption_image, top_texts=21, top_images=3)

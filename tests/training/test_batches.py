@@ -1,0 +1,79 @@
+"""Order of an epoch, schedules and the prefetching thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from itrpipe.training.data import epoch_batches
+from itrpipe.training.prefetch import Prefetcher
+from itrpipe.training.schedule import step_decay
+
+
+@given(count=st.integers(2, 500), size=st.integers(2, 64), seed=st.integers(0, 5), epoch=st.integers(0, 5))
+def test_an_epoch_visits_every_caption_once_and_never_leaves_one_alone(count, size, seed, epoch):
+    batches = epoch_batches(count, size, seed, epoch)
+    np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(count))
+    assert all(2 <= len(batch) <= size + 1 for batch in batches)
+    assert all(len(batch) == size for batch in batches[:-1])
+
+
+def test_epochs_and_seeds_have_their_own_order():
+    orders = [np.concatenate(epoch_batches(200, 16, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)]
+    assert len({order.tobytes() for order in orders}) == 4
+
+
+@pytest.mark.parametrize(("epoch", "rate"), [(0, 2e-4), (9, 2e-4), (10, 2e-5), (19, 2e-5), (20, 2e-6)])
+def test_step_decay_follows_the_published_schedule(epoch, rate):
+    assert step_decay(2e-4, epoch, every=10, factor=0.1) == pytest.approx(rate)
+
+
+def test_prefetching_keeps_order_and_works_ahead():
+    started: list[int] = []
+
+    def make(item: int) -> int:
+        started.append(item)
+        return item * 10
+
+    results = []
+    for result in Prefetcher(make, range(20), depth=3):
+        results.append(result)
+        time.sleep(0.002)
+        if len(results) == 1:
+            assert len(started) > 1
+    assert results == [item * 10 for item in range(20)]
+
+
+def test_an_error_in_the_thread_reaches_the_consumer_after_the_good_items():
+    def make(item: int) -> int:
+        if item == 3:
+            raise ValueError("item 3 is bad")
+        return item
+
+    seen = []
+    with pytest.raises(ValueError, match="item 3 is bad"):
+        for result in Prefetcher(make, range(10), depth=2):
+            seen.append(result)
+    assert seen == [0, 1, 2]
+
+
+def test_a_consumer_that_leaves_early_stops_the_thread():
+    before = threading.active_count()
+    for result in Prefetcher(lambda item: item, range(10_000), depth=2):
+        if result == 5:
+            break
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() == before
+
+
+def test_waiting_is_measured():
+    prefetcher = Prefetcher(lambda item: time.sleep(0.02), range(5), depth=1)
+    list(prefetcher)
+    assert prefetcher.waited_seconds >= 0.05
