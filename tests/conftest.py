@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -157,11 +158,13 @@ def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     def run(*arguments: object) -> Outcome:
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["itrpipe", *map(str, arguments)])
-        with pytest.raises(SystemExit) as leaving:
+        code = 0
+        try:
             command_line.main()
-            raise SystemExit(0)
+        except SystemExit as leaving:
+            code = int(leaving.code or 0)
         printed = capsys.readouterr()
-        return Outcome(int(leaving.value.code or 0), printed.out, printed.err)
+        return Outcome(code, printed.out, printed.err)
 
     return run
 
@@ -193,3 +196,21 @@ def artifacts_in() -> Callable[[Path], dict[str, int]]:
         return {f"{path.parents[1].name}/{path.parent.name}": path.stat().st_mtime_ns for path in manifests}
 
     return collect
+
+
+@pytest.fixture(scope="session", name="tiny")
+def tiny_fixture() -> Callable[..., list[Override]]:
+    """`tiny`, for tests."""
+    return tiny
+
+
+@pytest.fixture
+def chain(finished_chain: Path, tmp_path: Path) -> Path:
+    """This test's own copy of the data folder of the finished chain; the sources stay shared."""
+    return Path(shutil.copytree(finished_chain / "data", tmp_path / "data"))
+
+
+@pytest.fixture(scope="session", name="define")
+def define_fixture() -> Callable[[Path, TinySource], None]:
+    """`define`, for tests."""
+    return define

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from itrpipe.errors import DataError, MissingInputError
 
@@ -101,7 +101,7 @@ class ImageRoot:
             DataError: see `resolve_inside`; the message names the data file and the record.
         """
         self.resolve(relative, record)
-        return str(PurePosixPath(relative))
+        return "/".join(_parts(relative))
 
     def refuse_outside(self, relative: str, record: str) -> None:
         """Raise the errors of `check` that the text of the path alone settles, without a look at the disk."""
@@ -112,8 +112,8 @@ class ImageRoot:
     def resolve(self, relative: str, record: str) -> Path:
         """Return the real path of the image; arguments and errors as in `check`."""
         self.refuse_outside(relative, record)
-        folder, name = os.path.split(str(PurePosixPath(relative)))
-        path = os.path.join(self._real_folder(folder), name)
+        *folders, name = _parts(relative)
+        path = os.path.join(self._real_folder("/".join(folders)), name)
         real = os.path.realpath(path) if os.path.islink(path) else path
         if not self._is_inside(real):
             remedy = f"name {os.path.dirname(real)} as the source or copy the images below {self.root}"
@@ -137,14 +137,20 @@ class ImageRoot:
 
 def _refusal(relative: str) -> str | None:
     """Say why the text alone disqualifies the path, or None."""
-    if not relative.strip() or str(PurePosixPath(relative)) == ".":
-        return "names no file"
     if relative.startswith("/") or _DRIVE.match(relative):
         return "is absolute"
+    parts = _parts(relative)
+    if not relative.strip() or not parts:
+        return "names no file"
     if "\\" in relative:
         return "contains a backslash"
     if "\0" in relative or _SURROGATE.search(relative):
         return "contains a character that no file name can hold"
-    if ".." in PurePosixPath(relative).parts:
+    if ".." in parts:
         return "contains '..'"
     return None
+
+
+def _parts(relative: str) -> list[str]:
+    # pathlib gives the same, but for 100,000 paths it costs seconds.
+    return [part for part in relative.split("/") if part not in ("", ".")]

@@ -1,1 +1,1 @@
-"""Metrics of image-text retrieval, one per file. They read score matrices and ranks, never a model, and use numpy only."""
+"""Metrics of image-text retrieval, one per file: they read score matrices and ranks, never a model, with numpy only."""

@@ -39,12 +39,16 @@ def ranks(scores: np.ndarray, caption_image: np.ndarray) -> Ranks:
         caption_image: [T] row of the image each caption belongs to; any number of captions per image.
 
     Raises:
-        DataError: a score is NaN or infinite, an image has no caption, or a row lies outside the matrix.
+        DataError: a score is NaN or infinite, an image has no caption, or the captions do not fit the matrix.
 
     Source: VSE++ §4.1; the tie rule is ours.
     """
-    captions = np.arange(scores.shape[1])
-    return ranks_of_matches(scores, caption_image, captions)
+    if scores.shape[1] != len(caption_image):
+        raise DataError(
+            f"the scores hold {scores.shape[1]} captions but {len(caption_image)} were given an image: "
+            "score the split the captions belong to"
+        )
+    return ranks_of_matches(scores, caption_image, np.arange(scores.shape[1]))
 
 
 def ranks_of_matches(scores: np.ndarray, match_image: np.ndarray, match_caption: np.ndarray) -> Ranks:
@@ -89,6 +93,8 @@ def _count_at_least(
 
 def _check(scores: np.ndarray, match_image: np.ndarray, match_caption: np.ndarray) -> None:
     images, texts = scores.shape
+    if scores.size == 0:
+        raise DataError(f"a score matrix of {images} images and {texts} captions has nothing to rank")
     check_finite(scores)
     for name, index, size in (("image", match_image, images), ("caption", match_caption, texts)):
         if len(index) and (index.min() < 0 or index.max() >= size):

@@ -2,8 +2,9 @@
 
 A block of image rows is multiplied with all captions. The block holds every candidate of its images, so their
 lists are final at once; the lists of all captions run along and take in the block's images. Candidates are
-ordered by falling score, and by rising index where scores are equal, so that the lists depend neither on the
-size of the blocks nor on their order, nor on how often the work was interrupted.
+ordered by falling score, and by rising index where scores are equal, so that the lists do not depend on the
+order of the blocks, nor on how often the work was interrupted. Their size can change the last bit of a product,
+as it can in any matrix product, and with it the order of two candidates that differ by no more.
 
 Source: AOQ (Chen et al., ECCV 2020) §3.1 says what is mined; the blocked product is ours.
 """
@@ -79,7 +80,7 @@ class ExactMiner:
         caption_image: np.ndarray,
         num_texts: int,
         num_images: int,
-        block_size: int = 1024,
+        block_size: int = 512,
         precision: Precision = "fp32",
         device: torch.device | str = "cpu",
     ) -> None:
@@ -166,8 +167,8 @@ class ExactMiner:
         if found != expected:
             raise DataError(f"saved mining progress has shapes {found}, expected {expected}: start the mining again")
         self._done = state["done"].astype(bool)
-        self._text_keys = torch.as_tensor(state["text_keys"]).to(self._text_keys)
-        self._image_keys = torch.as_tensor(state["image_keys"]).to(self._image_keys)
+        self._text_keys = torch.tensor(state["text_keys"], device=self._text_keys.device)
+        self._image_keys = torch.tensor(state["image_keys"], device=self._image_keys.device)
 
     def result(self) -> MinedLists:
         """The lists, once all blocks are done.
@@ -234,5 +235,6 @@ def _check(images: np.ndarray, texts: np.ndarray, caption_image: np.ndarray, num
         ("images per caption", num_images, len(images) - 1),
     ):
         if not 1 <= wanted <= available:
-            raise UsageError(f"{wanted} {name} were asked for, but {available} candidates exist: ask for 1..{available}")
-
+            raise UsageError(
+                f"{wanted} {name} were asked for, but {available} candidates exist: ask for 1..{available}"
+            )

@@ -78,9 +78,10 @@ def keys_reaching(scores: Tensor, threshold: Tensor, first_index: int = 0) -> Te
 def _reaching(scores: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
     """Rows and columns of the scores that reach the threshold of their row, row after row, columns rising."""
     if scores.is_contiguous():
-        return (scores >= threshold[:, None]).nonzero(as_tuple=True)
+        row, column = (scores >= threshold[:, None]).nonzero(as_tuple=True)
+        return row, column
     # A transposed view is searched in the order of its memory: sorting the few found is cheaper than copying it.
-    column, row = (scores.T >= threshold).nonzero(as_tuple=True)
+    column, row = (threshold <= scores.T).nonzero(as_tuple=True)
     order = row.argsort(stable=True)
     return row[order], column[order]
 

@@ -23,9 +23,6 @@ from torch import Tensor, nn
 
 from itrpipe.errors import DataError
 
-PAD, START, END, UNKNOWN = 0, 1, 2, 3
-"""Token ids every vocabulary reserves; `TextBatch.tokens` is made of these and of words from 4 on."""
-
 
 @dataclass(frozen=True)
 class ImageBatch:

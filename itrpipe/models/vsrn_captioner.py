@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from itrpipe.models.base import END, TextBatch
+from itrpipe.datasets.vocabulary import END
+from itrpipe.models.base import TextBatch
 from itrpipe.models.settings import Vsrn
 
 

@@ -6,7 +6,7 @@ folder. An artifact that was removed since stays in the chain as a name without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -240,22 +240,22 @@ def all_artifacts(runs: Iterable[Run]) -> list[Artifact]:
     return sorted(found.values(), key=lambda each: (order.index(each.stage), each.name))
 
 
-def minings(runs: Iterable[Run]) -> list[Artifact]:
-    """The mined lists that runs were trained with, each once."""
-    found: dict[str, Artifact] = {}
+def minings(runs: Iterable[Run]) -> list[tuple[Artifact, Run]]:
+    """The mined lists that runs were trained with, each once with the first of these runs."""
+    found: dict[str, tuple[Artifact, Run]] = {}
     for run in runs:
         if run.mining is not None:
-            found.setdefault(run.mining.name, run.mining)
+            found.setdefault(run.mining.name, (run.mining, run))
     return list(found.values())
 
 
-def mining_name(mining: Artifact, settings: Mapping[str, Any] | None = None) -> str:
-    """For people: which model mined; the artifact's name when it was removed."""
-    values = settings or (mining.manifest.settings if mining.manifest else None)
-    if values is None:
+def mining_name(mining: Artifact) -> str:
+    """For people: the backbone that mined; the artifact's name when it was removed."""
+    if mining.manifest is None:
         return mining.name
-    backbone = _TITLES.get(values["backbone"], values["backbone"].upper())
-    return f"{backbone}{f', seed {values["seed"]}' if values['seed'] else ''}"
+    settings = mining.manifest.settings
+    backbone = _TITLES.get(settings["backbone"], settings["backbone"].upper())
+    return f"{backbone}, seed {settings['seed']}" if settings["seed"] else backbone
 
 
 def _table(path: Path) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.datasets.prepared import Split
 from itrpipe.errors import DataError
 from itrpipe.evaluation.bootstrap import Interval, paired_intervals
 from itrpipe.evaluation.rsum import CUTOFFS
@@ -41,28 +41,26 @@ class Comparison:
         return f"{self.run.backbone}, {self.run.method} − {self.baseline.method}{f', seed {seed}' if seed else ''}"
 
 
-def open_split(run: Run) -> Split | None:
-    """The images and captions a run was evaluated on, or None when the dataset's artifact was removed.
+def check_rankings(runs: Iterable[Run], split: Split) -> None:
+    """Makes sure that the rankings of runs are of the images and captions of a split, in their order.
 
     Raises:
-        DataError: they are not those that the run's rankings name.
+        DataError: they are not.
     """
-    if run.prepare.manifest is None:
-        return None
-    split = PreparedDataset.open(run.prepare.folder).split(run.settings["split"])
-    for side, ids in (("i2t", split.image_ids), ("t2i", split.caption_ids)):
-        if run.rankings[side].ids != ids.tolist():
+    ids = {"i2t": split.image_ids.tolist(), "t2i": split.caption_ids.tolist()}
+    for run in runs:
+        if any(run.rankings[side].ids != ids[side] for side in ids):
             raise DataError(
                 f"{run.evaluation.folder}: its rankings are not of {run.prepare.path} {split.name}; evaluate again"
             )
-    return split
 
 
-def compare(runs: Sequence[Run], samples: int, level: float) -> list[Comparison]:
-    """Pairs every later run with its round one, where both and their dataset are there.
+def compare(runs: Sequence[Run], split: Split | None, samples: int, level: float) -> list[Comparison]:
+    """Pairs every later run with its round one, where there is one.
 
     Args:
         runs: of one test set.
+        split: they were evaluated on; None when the dataset was removed, and then nothing can be paired.
         samples: resampled test sets behind an interval.
         level: share of them that an interval holds.
     """
@@ -70,8 +68,7 @@ def compare(runs: Sequence[Run], samples: int, level: float) -> list[Comparison]
     found = []
     for run in runs:
         baseline = baselines.get(_pair_key(run))
-        split = open_split(run)
-        if run.is_baseline or baseline is None or split is None or open_split(baseline) is None:
+        if run.is_baseline or baseline is None or split is None:
             continue
         own = _differences(run, baseline, split.caption_image, samples, level, oracle=False)
         assert own is not None
@@ -85,8 +82,10 @@ def excludes_zero(interval: Interval) -> bool:
     return interval.low > 0 or interval.high < 0
 
 
-def conclusion(comparisons: Sequence[Comparison], level: float) -> str:
+def conclusion(comparisons: Sequence[Comparison], split: Split | None, level: float) -> str:
     """What the differences in RSum allow to say, in one or two sentences."""
+    if split is None:
+        return "No difference is measured: the dataset was removed, and with it which captions belong to which image."
     if not comparisons:
         return (
             "No difference is measured: there is no pair of a later run and a round-one run with the same backbone, "

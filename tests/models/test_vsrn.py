@@ -65,7 +65,7 @@ def published(reference, kind: str, name: str) -> np.ndarray | None:
 
 @pytest.fixture
 def model(reference):
-    """The published weights, in double precision: the BatchNorms double the rounding of the single-precision reference."""
+    """The published weights, in double precision: only the reference then adds the rounding its BatchNorms amplify."""
     model = build(SETTINGS, image_dim=20, vocabulary_size=40)
     state = {}
     for name in model.state_dict():
@@ -177,9 +177,7 @@ def naive_caption_loss(captioner: RegionCaptioner, regions, texts: TextBatch):
 @pytest.mark.parametrize("max_length", [5, 9, 10, 11, 30])
 def test_captioner_equals_the_loop_over_all_steps(max_length):
     torch.manual_seed(max_length)
-    settings = Vsrn(
-        embed_dim=6, caption_dim=7, caption_word_dim=5, caption_max_length=max_length, caption_dropout=0.5
-    )
+    settings = Vsrn(embed_dim=6, caption_dim=7, caption_word_dim=5, caption_max_length=max_length, caption_dropout=0.5)
     captioner = RegionCaptioner(settings, vocabulary_size=20).eval()
     lengths = torch.tensor([4, 10, 2, 9, 5])
     tokens = torch.randint(4, 20, (5, 10)).masked_fill(torch.arange(10) >= lengths[:, None], 0)

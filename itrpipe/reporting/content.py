@@ -1,0 +1,246 @@
+"""Everything a report says, computed once for the page, the terminal and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from itrpipe.artifacts import Manifest
+from itrpipe.errors import MissingInputError
+from itrpipe.reporting import plots, tables
+from itrpipe.reporting.collect import Artifact, FileNames, Run, TestSet, all_artifacts, collect, minings
+from itrpipe.reporting.comparisons import Comparison, check_rankings, compare, conclusion
+from itrpipe.reporting.examples import Example, retrieval_examples
+from itrpipe.reporting.library import Library
+from itrpipe.reporting.mined import Mining, describe, mined_examples
+
+MINED_SPLIT = "train"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a report, see `itrpipe.stages.report.ReportSettings`."""
+
+    title: str
+    examples: int
+    seed: int
+    bootstrap_samples: int
+    interval_level: float
+    published: Mapping[str, Mapping[str, float | str]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs on one test set.
+
+    Attributes:
+        description: of the test set, one phrase.
+        runs: sorted.
+        comparisons: against round one.
+        conclusion: what these allow to say.
+        results, differences: tables.
+        keys: how the runs are drawn.
+        training, recalls, forest: plots.
+        without_history: runs whose models were removed.
+    """
+
+    description: str
+    runs: list[Run]
+    comparisons: list[Comparison]
+    conclusion: str
+    results: list[tables.Table]
+    differences: list[tables.Table]
+    keys: list[plots.Key]
+    training: list[plots.Plot]
+    recalls: list[plots.Plot]
+    forest: list[plots.Plot]
+    without_history: list[Run]
+
+
+@dataclass(frozen=True)
+class Mined:
+    """Mined negatives.
+
+    Attributes:
+        minings: every mining run behind the evaluated runs.
+        shown: the one whose examples are shown; None when no lists or no captions are there.
+        examples: of `shown`, by list.
+    """
+
+    minings: list[Mining]
+    shown: Mining | None
+    examples: dict[str, list[Example]]
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Retrieval examples.
+
+    Attributes:
+        run: whose they are.
+        has_baseline: whether the rank by its round one is known.
+        examples: by direction; empty when the dataset was removed.
+    """
+
+    run: Run
+    has_baseline: bool
+    examples: dict[str, list[Example]]
+
+
+@dataclass(frozen=True)
+class Content:
+    """A whole report.
+
+    Attributes:
+        title, dataset, date: the heading; the date is that of the last evaluation.
+        level: of all intervals.
+        groups: runs by test set.
+        mined, retrieval: examples.
+        has_truth: whether the dataset knows all true matches.
+        removed: artifacts that were removed since.
+        provenance: costs, versions, commands and messages.
+    """
+
+    title: str
+    dataset: str
+    date: str
+    level: float
+    groups: list[Group]
+    mined: Mined
+    retrieval: Retrieval
+    has_truth: bool
+    removed: list[Artifact]
+    provenance: tables.Provenance
+
+
+def gather(
+    evaluations: Iterable[tuple[Path, Manifest]],
+    files: FileNames,
+    baseline_method: str,
+    options: Options,
+    find_root: Callable[[Artifact], Path | None],
+    warn: Callable[[str], None],
+) -> Content:
+    """Follows the evaluations to everything they were made from and computes what a report says.
+
+    Args:
+        evaluations: folders of finished evaluations with their manifests.
+        files: names of the files to read.
+        baseline_method: the method of round one.
+        options: of the report.
+        find_root: folder of the photographs of a dataset's artifact, or None when they are gone.
+        warn: called with what is missing.
+
+    Raises:
+        MissingInputError: there is no evaluation.
+        DataError: an artifact is damaged.
+    """
+    found = collect(evaluations, files, baseline_method)
+    runs = [run for members in found.values() for run in members]
+    if not runs:
+        raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
+    for label in sorted(set(options.published) - {run.label for run in runs}):
+        warn(f"published scores are given for {label!r}, but no such run is evaluated")
+    libraries = _libraries(runs, find_root)
+    groups = [
+        _group(members, libraries[test_set.prepare], options, f"set{index}")
+        for index, (test_set, members) in enumerate(found.items())
+    ]
+    shown = _shown_run(groups)
+    artifacts = all_artifacts(runs)
+    content = Content(
+        title=options.title or shown.manifest.dataset,
+        dataset=shown.manifest.dataset,
+        date=_date(run.manifest.finished for run in runs),
+        level=options.interval_level,
+        groups=groups,
+        mined=_mined([shown, *runs], libraries, files, options),
+        retrieval=_retrieval(shown, groups, libraries, options),
+        has_truth=any(run.ranks(oracle=True) is not None for run in runs),
+        removed=[artifact for artifact in artifacts if artifact.manifest is None],
+        provenance=tables.provenance(artifacts),
+    )
+    _warn_of_photographs(libraries, warn)
+    return content
+
+
+def _libraries(runs: Iterable[Run], find_root: Callable[[Artifact], Path | None]) -> dict[str, Library | None]:
+    """Datasets by the name of their artifact; None for those that were removed."""
+    datasets = {run.prepare.name: run.prepare for run in runs}
+    return {
+        name: None if prepare.manifest is None else Library(prepare, find_root(prepare))
+        for name, prepare in datasets.items()
+    }
+
+
+def _group(runs: list[Run], library: Library | None, options: Options, prefix: str) -> Group:
+    level = options.interval_level
+    split = None if library is None else library.split(runs[0].settings["split"])
+    if split is not None:
+        check_rankings(runs, split)
+    comparisons = compare(runs, split, options.bootstrap_samples, level)
+    return Group(
+        description=_describe_test_set(runs[0]),
+        runs=runs,
+        comparisons=comparisons,
+        conclusion=conclusion(comparisons, split, level),
+        results=tables.result_tables(runs, options.published),
+        differences=tables.difference_tables(comparisons, level),
+        keys=plots.legend(runs),
+        training=plots.training_plots(runs, prefix),
+        recalls=plots.recall_plots(runs, prefix),
+        forest=plots.difference_plots(comparisons, prefix),
+        without_history=[run for run in runs if run.history is None],
+    )
+
+
+def _describe_test_set(run: Run) -> str:
+    images, captions = (len(queries.ids) for queries in run.rankings.values())
+    return f"{run.settings['split']} split of {run.manifest.dataset}, {images:,} images with {captions:,} captions"
+
+
+def _shown_run(groups: Sequence[Group]) -> Run:
+    """The first run of a later round, else the best one."""
+    runs = groups[0].runs
+    later = [run for run in runs if not run.is_baseline]
+    return later[0] if later else max(runs, key=lambda run: run.metrics[tables.FULL]["rsum"]["value"])
+
+
+def _mined(
+    runs: Sequence[Run], libraries: Mapping[str, Library | None], files: FileNames, options: Options
+) -> Mined:
+    described, shown, examples = [], None, {}
+    for artifact, run in minings(runs):
+        library = libraries[run.prepare.name]
+        gallery = None if library is None else library.gallery(MINED_SPLIT)
+        described.append(describe(artifact, files.statistics, gallery))
+        if shown is None and gallery is not None and artifact.manifest is not None:
+            shown, examples = described[-1], mined_examples(artifact, gallery, options.examples, options.seed)
+    return Mined(described, shown, examples)
+
+
+def _retrieval(
+    shown: Run, groups: Sequence[Group], libraries: Mapping[str, Library | None], options: Options
+) -> Retrieval:
+    partners = {each.run.label: each.baseline for group in groups for each in group.comparisons}
+    baseline = partners.get(shown.label)
+    library = libraries[shown.prepare.name]
+    if library is None:
+        return Retrieval(shown, baseline is not None, {})
+    gallery = library.gallery(shown.settings["split"])
+    found = retrieval_examples(shown, baseline, gallery, options.examples, options.seed)
+    return Retrieval(shown, baseline is not None, found)
+
+
+def _warn_of_photographs(libraries: Mapping[str, Library | None], warn: Callable[[str], None]) -> None:
+    problems = [problem for library in libraries.values() if library for problem in library.album.problems]
+    if problems:
+        warn(f"{len(problems)} photographs cannot be read and are shown as placeholders ({problems[0]})")
+
+
+def _date(finished: Iterable[str]) -> str:
+    """The day of the latest of some ISO times, in words."""
+    last = max(datetime.fromisoformat(each) for each in finished)
+    return f"{last.day} {last:%B %Y}"

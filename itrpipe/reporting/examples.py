@@ -1,0 +1,158 @@
+"""Retrieval examples: what a model ranks first for some images and some captions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from itrpipe.datasets.prepared import Split
+from itrpipe.reporting.collect import DIRECTIONS, Run
+from itrpipe.reporting.thumbnails import Album, Picture
+from itrpipe.reporting.truth import TrueMatches
+
+SHOWN = 5
+"""Candidates of a query."""
+Mark = Literal["", "own", "true"]
+"""`own`: belongs to the query. `true`: does not, but the caption is true of the image all the same."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A caption or an image found for a query.
+
+    Attributes:
+        text: of a caption.
+        picture: of an image.
+        score: similarity with the query.
+        place: position from 1.
+        mark: whether it is right.
+    """
+
+    text: str
+    picture: Picture | None
+    score: float
+    place: int
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class Example:
+    """A query with its candidates, best first.
+
+    Attributes:
+        text: of the query caption, or an own caption of the query image.
+        picture: of the query image, or the own image of the query caption.
+        candidates: the first ones, then the best own one if it comes later but is still listed.
+        rank: of the best own match, from 1; None for mined lists, where own pairs are left out.
+        baseline_rank: by the round-one run; None where there is none.
+    """
+
+    text: str
+    picture: Picture
+    candidates: list[Candidate]
+    rank: int | None = None
+    baseline_rank: int | None = None
+
+
+class Gallery:
+    """The captions and images of a split, to be shown as candidates.
+
+    Args:
+        split: of the dataset.
+        album: makes the pictures.
+        truth: all true matches, where known.
+    """
+
+    def __init__(self, split: Split, album: Album, truth: TrueMatches | None) -> None:
+        self.split, self.truth = split, truth
+        self._album = album
+        self.image_row = {each: row for row, each in enumerate(split.image_ids.tolist())}
+        self.caption_row = {each: row for row, each in enumerate(split.caption_ids.tolist())}
+
+    def picture(self, image: int) -> Picture:
+        """Of an image row."""
+        return self._album.picture(str(self.split.image_ids[image]))
+
+    def text(self, caption: int) -> str:
+        """Of a caption row."""
+        return self.split.texts[caption]
+
+    def own_text(self, image: int) -> str:
+        """First own caption of an image row."""
+        return self.text(int(self.split.captions_of_image[image]))
+
+    def candidate(self, direction: str, query: int, row: int, score: float, place: int) -> Candidate:
+        """A candidate of a query, `direction` being that of the search."""
+        image, caption = (query, row) if direction == "i2t" else (row, query)
+        mark: Mark = ""
+        if self.split.caption_image[caption] == image:
+            mark = "own"
+        elif self.truth is not None and bool(self.truth.contains(np.array([caption]), np.array([image]))[0]):
+            mark = "true"
+        shows_text = direction == "i2t"
+        return Candidate(
+            self.text(row) if shows_text else "", None if shows_text else self.picture(row), score, place, mark
+        )
+
+
+def retrieval_examples(
+    run: Run, baseline: Run | None, gallery: Gallery, count: int, seed: int
+) -> dict[str, list[Example]]:
+    """Queries of both directions: half of them answered right at the first place, half not, where there are enough.
+
+    Args:
+        run: whose rankings are shown.
+        baseline: its round-one run, whose rank of the right answer is told beside.
+        gallery: of the split it was evaluated on.
+        count: queries in each direction.
+        seed: of their choice.
+    """
+    found = {}
+    for number, direction in enumerate(DIRECTIONS):
+        rank = run.rankings[direction].rank
+        chosen = choose(rank == 0, count, np.random.default_rng([seed, number]))
+        found[direction] = [_example(run, baseline, gallery, direction, query) for query in chosen]
+    return found
+
+
+def choose(right: np.ndarray, count: int, generator: np.random.Generator) -> list[int]:
+    """Rows of `count` queries, about half of them right, the right ones first; fewer when there are fewer queries."""
+    order = generator.permutation(len(right))
+    good, bad = order[right[order]].tolist(), order[~right[order]].tolist()
+    wanted = min(len(good), max((count + 1) // 2, count - len(bad)))
+    return [*good[:wanted], *bad[: count - wanted]]
+
+
+def _example(run: Run, baseline: Run | None, gallery: Gallery, direction: str, query: int) -> Example:
+    rankings = run.rankings[direction]
+    rows = gallery.caption_row if direction == "i2t" else gallery.image_row
+    listed = zip(rankings.candidates[query], rankings.scores[query], strict=True)
+    candidates = _shown(
+        [(rows[identifier], score) for identifier, score in listed], gallery, direction, query
+    )
+    image = query if direction == "i2t" else int(gallery.split.caption_image[query])
+    return Example(
+        text=gallery.own_text(query) if direction == "i2t" else gallery.text(query),
+        picture=gallery.picture(image),
+        candidates=candidates,
+        rank=int(rankings.rank[query]) + 1,
+        baseline_rank=None if baseline is None else int(baseline.rankings[direction].rank[query]) + 1,
+    )
+
+
+def _shown(listed: Sequence[tuple[int, float]], gallery: Gallery, direction: str, query: int) -> list[Candidate]:
+    """The first candidates, and the best own one when it is further down the list."""
+    first = [
+        gallery.candidate(direction, query, row, score, place + 1)
+        for place, (row, score) in enumerate(listed[:SHOWN])
+    ]
+    if any(each.mark == "own" for each in first):
+        return first
+    owner = gallery.split.caption_image
+    for place, (row, score) in enumerate(listed[SHOWN:], SHOWN + 1):
+        if (owner[row] == query) if direction == "i2t" else (owner[query] == row):
+            return [*first, gallery.candidate(direction, query, row, score, place)]
+    return first

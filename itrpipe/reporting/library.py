@@ -1,0 +1,41 @@
+"""The dataset behind the runs: its captions, photographs and, where known, its truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.reporting.collect import Artifact
+from itrpipe.reporting.examples import Gallery
+from itrpipe.reporting.thumbnails import Album
+from itrpipe.reporting.truth import TrueMatches
+
+
+class Library:
+    """A prepared dataset, opened for a report.
+
+    Args:
+        prepare: its artifact, which exists.
+        root: folder of its photographs; None when it is gone.
+    """
+
+    def __init__(self, prepare: Artifact, root: Path | None) -> None:
+        self._folder = prepare.folder
+        self._dataset = PreparedDataset.open(prepare.folder)
+        files: dict[str, str] = {}
+        for name in self._dataset.splits:
+            split = self._dataset.split(name)
+            files |= zip(split.image_ids.tolist(), split.files, strict=True)
+        self.album = Album(root, files)
+        self._galleries: dict[str, Gallery] = {}
+
+    def split(self, name: str) -> Split:
+        """One split."""
+        return self.gallery(name).split
+
+    def gallery(self, name: str) -> Gallery:
+        """Captions, pictures and truth of one split."""
+        if name not in self._galleries:
+            split = self._dataset.split(name)
+            self._galleries[name] = Gallery(split, self.album, TrueMatches.open(self._folder, split))
+        return self._galleries[name]

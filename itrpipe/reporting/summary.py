@@ -1,0 +1,84 @@
+"""A report as plain text for the terminal and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.reporting.collect import Run
+from itrpipe.reporting.comparisons import RECALLS, Comparison, excludes_zero, interval_text, signed
+from itrpipe.reporting.content import Content, Group, Options
+from itrpipe.reporting.mined import TOPS, Mining
+from itrpipe.reporting.tables import FULL, ORACLE
+
+WIDTH = 100
+"""Columns of a terminal that no line exceeds, long titles and sentences aside, which are wrapped."""
+_NAME, _NUMBER, _RSUM, _INTERVAL = 30, 6, 8, 19
+
+
+def text(content: Content) -> str:
+    """The tables of results and differences with what they allow to say."""
+    lines = _wrapped(content.title)
+    for group in content.groups:
+        lines += ["", *_wrapped(group.description), *_results(group), *_differences(group, content.level)]
+        lines += ["", *_wrapped(group.conclusion)]
+    return "\n".join(lines) + "\n"
+
+
+def results(content: Content, options: Options) -> dict[str, Any]:
+    """The same numbers, unrounded.
+
+    Returns:
+        `runs` with their metrics by protocol, `differences` of pairs of runs, `false_negatives` of mined lists.
+    """
+    comparisons = [each for group in content.groups for each in group.comparisons]
+    return {
+        "title": content.title,
+        "dataset": content.dataset,
+        "interval_level": content.level,
+        "conclusions": [group.conclusion for group in content.groups],
+        "runs": [_run(run, options) for group in content.groups for run in group.runs],
+        "differences": [_comparison(each) for each in comparisons],
+        "false_negatives": {
+            each.artifact.name: _shares(each) for each in content.mined.minings if each.shares is not None
+        },
+        "removed": [artifact.path for artifact in content.removed],
+    }
+
+
+def _results(group: Group) -> list[str]:
+    levels = {run.settings["interval_level"] for run in group.runs}
+    lines = ["", *_heading("run", "/".join(f"{100 * level:g} %" for level in sorted(levels)) + " interval")]
+    for run in group.runs:
+        lines.append(_line(run.name, run.metrics[FULL]))
+    if any(ORACLE in run.metrics for run in group.runs):
+        lines += ["", "with every true match counted as right"]
+        lines += [_line(run.name, run.metrics[ORACLE]) for run in group.runs if ORACLE in run.metrics]
+    return lines
+
+
+def _differences(group: Group, level: float) -> list[str]:
+    if not group.comparisons:
+        return []
+    lines = ["", *_heading("difference", f"{100 * level:g} % interval")]
+    lines += [_difference_line(each.name, each.own) for each in group.comparisons]
+    oracle = [_difference_line(each.name, each.oracle) for each in group.comparisons if each.oracle]
+    if oracle:
+        lines += ["", "with every true match counted as right", *oracle]
+    return [*lines, "* the interval of the difference excludes zero"]
+
+
+def _heading(first: str, interval: str) -> list[str]:
+    names = "".join(f"R@{name.rpartition('r')[2]}".rjust(_NUMBER + 1) for name in RECALLS[:3])
+    above = " " * _NAME + "image to text".rjust(len(names)) + "text to image".rjust(len(names))
+    below = first.ljust(_NAME) + names * 2 + "RSum".rjust(_RSUM) + f"  {interval}"
+    return [above, below, "-" * (_NAME + 2 * len(names) + _RSUM + _INTERVAL)]
+
+
+def _line(name: str, metrics: Mapping[str, Mapping[str, float]]) -> str:
+    numbers = "".join(f"{metrics[recall]['value']:.1f}".rjust(_NUMBER + 1) for recall in RECALLS)
+    rsum = metrics["rsum"]
+    return f"{_short(name)}{numbers}{rsum['value']:.1f}".ljust(0) and (
+        f"{_short(name)}{numbers}{f'{rsum["value"]:.1f}'.rjust(_RSUM)}  {rsum['low']:.1f} to {rsum['high']:.1f}"
+    )

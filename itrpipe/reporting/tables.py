@@ -1,0 +1,195 @@
+"""Tables of results, differences, costs and provenance, as the page and the terminal show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.evaluation.protocols import PROTOCOLS
+from itrpipe.reporting.collect import Artifact, Run
+from itrpipe.reporting.comparisons import COMPARED, Comparison, excludes_zero, interval_text, signed
+
+FULL, ORACLE = "full", "oracle"
+COLUMNS = {
+    "i2t_r1": "R@1",
+    "i2t_r5": "R@5",
+    "i2t_r10": "R@10",
+    "i2t_median_rank": "median rank",
+    "t2i_r1": "R@1",
+    "t2i_r5": "R@5",
+    "t2i_r10": "R@10",
+    "t2i_median_rank": "median rank",
+    "rsum": "RSum",
+}
+"""Metrics of a results table with their headings, in the order of the columns."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number.
+
+    Attributes:
+        heading: of its column.
+        text: the number.
+        interval: below it, or empty.
+        marked: best of its column, or significant.
+    """
+
+    heading: str
+    text: str
+    interval: str = ""
+    marked: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a run, or what was published for it."""
+
+    name: str
+    cells: list[Cell]
+    note: str = ""
+    published: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its explanation."""
+
+    title: str
+    rows: list[Row]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where results come from.
+
+    Attributes:
+        artifacts: all of them; a removed one has no manifest.
+        seconds: total of all artifacts that exist.
+        versions: package -> versions that took part, usually one.
+        commands: in the order in which they finished, each once.
+        messages: artifact path and warning.
+    """
+
+    artifacts: list[Artifact]
+    seconds: float
+    versions: dict[str, list[str]]
+    commands: list[str]
+    messages: list[tuple[str, str]] = field(default_factory=list)
+
+
+def result_tables(runs: Sequence[Run], published: Mapping[str, Mapping[str, float | str]]) -> list[Table]:
+    """One table for every protocol that the runs of a test set were evaluated with.
+
+    Args:
+        runs: of one test set.
+        published: run label -> published metrics, shown below the measured ones of the full split.
+    """
+    protocols = dict.fromkeys(name for run in runs for name in run.metrics)
+    ordered = sorted(protocols, key=[FULL, ORACLE, *PROTOCOLS].index)
+    return [_result_table(runs, protocol, published if protocol == FULL else {}) for protocol in ordered]
+
+
+def difference_tables(comparisons: Sequence[Comparison], level: float) -> list[Table]:
+    """Differences in recall and RSum, first with the own image as the only match, then with every true match.
+
+    Args:
+        comparisons: of one test set.
+        level: of their intervals, for the caption.
+    """
+    percent = f"{100 * level:g} %"
+    own = Table(
+        "Own image or caption right",
+        [_difference_row(each, each.own) for each in comparisons],
+        f"Percentage points, later round minus round one, with paired {percent} bootstrap intervals. "
+        "“Significant” marks an interval that excludes zero. Images are resampled, so the intervals speak of "
+        "the choice of test images, not of the seed of training.",
+    )
+    rows = [_difference_row(each, each.oracle) for each in comparisons if each.oracle]
+    oracle = Table("Every true match right", rows, "The same, with every true match counted as right.")
+    return [table for table in (own, oracle) if table.rows]
+
+
+def provenance(artifacts: Sequence[Artifact]) -> Provenance:
+    """Reads costs, versions, commands and messages off the manifests."""
+    known = [(each, each.manifest) for each in artifacts if each.manifest is not None]
+    versions: dict[str, list[str]] = {}
+    for _, manifest in known:
+        for package, version in manifest.versions.items():
+            if version not in versions.setdefault(package, []):
+                versions[package].append(version)
+    by_time = sorted(known, key=lambda pair: pair[1].finished)
+    return Provenance(
+        artifacts=list(artifacts),
+        seconds=sum(manifest.timings["total"] for _, manifest in known),
+        versions=dict(sorted(versions.items())),
+        commands=list(dict.fromkeys(manifest.command for _, manifest in by_time)),
+        messages=[(each.path, message) for each, manifest in known for message in manifest.messages],
+    )
+
+
+def number(metric: str, value: float) -> str:
+    """A metric as papers print it: recalls with one digit, ranks whole."""
+    return f"{value:.0f}" if metric.endswith("rank") else f"{value:.1f}"
+
+
+def _result_table(
+    runs: Sequence[Run], protocol: str, published: Mapping[str, Mapping[str, float | str]]
+) -> Table:
+    shown = [run for run in runs if protocol in run.metrics]
+    best = _best(run.metrics[protocol] for run in shown) if len(shown) > 1 else {}
+    rows = []
+    for run in shown:
+        values = run.metrics[protocol]
+        cells = [_result_cell(metric, values[metric], best) for metric in COLUMNS]
+        rows.append(Row(run.name, cells, run.label))
+        if run.label in published:
+            rows.append(_published_row(published[run.label]))
+    title, caption = _describe(protocol, runs, any(run.label in published for run in shown))
+    return Table(title, rows, f"{caption} Bold: best of the column." if best else caption)
+
+
+def _describe(protocol: str, runs: Sequence[Run], published: bool) -> tuple[str, str]:
+    levels = " or ".join(f"{100 * level:g} %" for level in sorted({run.settings["interval_level"] for run in runs}))
+    intervals = f"Below each number its {levels} bootstrap interval over the test images."
+    if protocol == FULL:
+        extra = " Published rows are quoted, not measured." if published else ""
+        return "Own image or caption right", f"Recall in percent, the whole split ranked at once. {intervals}{extra}"
+    if protocol == ORACLE:
+        return (
+            "Every true match right",
+            "A caption can be true of several images. Here each of them counts as right, "
+            f"so a model is not charged for finding another true match. {intervals}",
+        )
+    return f"Protocol {protocol}", f"Recall in percent: {PROTOCOLS[protocol].description}."
+
+
+def _best(metrics: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
+    values = [{metric: each[metric]["value"] for metric in COLUMNS} for each in metrics]
+    return {
+        metric: (min if metric.endswith("rank") else max)(each[metric] for each in values) for metric in COLUMNS
+    }
+
+
+def _result_cell(metric: str, value: Mapping[str, float], best: Mapping[str, float]) -> Cell:
+    interval = ""
+    if "low" in value:
+        interval = f"{number(metric, value['low'])}–{number(metric, value['high'])}"
+    return Cell(COLUMNS[metric], number(metric, value["value"]), interval, value["value"] == best.get(metric))
+
+
+def _published_row(scores: Mapping[str, float | str]) -> Row:
+    cells = [
+        Cell(COLUMNS[metric], number(metric, float(scores[metric])) if metric in scores else "–") for metric in COLUMNS
+    ]
+    return Row("published", cells, str(scores.get("where", "")), published=True)
+
+
+def _difference_row(comparison: Comparison, differences: Mapping[str, Interval]) -> Row:
+    cells = [
+        Cell(COLUMNS[name], signed(each.value), interval_text(each), excludes_zero(each))
+        for name, each in ((name, differences[name]) for name in COMPARED)
+    ]
+    return Row(comparison.name, cells, f"{comparison.run.label} against {comparison.baseline.label}")

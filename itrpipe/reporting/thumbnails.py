@@ -1,0 +1,77 @@
+"""Small copies of photographs inside the page, so that it opens anywhere."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+LONGEST_SIDE = 176
+"""Pixels: sharp at about 110 CSS pixels on a phone's dense display."""
+_QUALITY = 72
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A photograph as the page shows it.
+
+    Attributes:
+        image_id: of the dataset.
+        source: data URI; None when the photograph cannot be read, and a placeholder with its name is shown.
+        width, height: pixels of the small copy.
+    """
+
+    image_id: str
+    source: str | None
+    width: int = LONGEST_SIDE
+    height: int = LONGEST_SIDE
+
+
+class Album:
+    """Makes pictures of a dataset and remembers which photographs could not be read.
+
+    Args:
+        root: folder that the files are relative to; None when it is gone.
+        files: image_id -> file.
+    """
+
+    def __init__(self, root: Path | None, files: Mapping[str, str]) -> None:
+        self._root, self._files = root, files
+        self._made: dict[str, Picture] = {}
+        self.problems: list[str] = []
+
+    def picture(self, image_id: str) -> Picture:
+        """A small copy, or a placeholder."""
+        if image_id not in self._made:
+            self._made[image_id] = self._make(image_id)
+        return self._made[image_id]
+
+    def _make(self, image_id: str) -> Picture:
+        if self._root is None:
+            return Picture(image_id, None)
+        path = self._root / self._files[image_id]
+        try:
+            content, (width, height) = shrink(path)
+        # A decoder meets damaged bytes with any exception; each becomes a placeholder and a warning.
+        except Exception as error:
+            self.problems.append(f"{path}: {' '.join(str(error).split())}")
+            return Picture(image_id, None)
+        return Picture(image_id, f"data:image/jpeg;base64,{base64.b64encode(content).decode()}", width, height)
+
+
+def shrink(path: Path) -> tuple[bytes, tuple[int, int]]:
+    """Decodes a photograph and encodes it as a small JPEG, upright and without metadata.
+
+    Returns:
+        The bytes, and width and height.
+    """
+    from PIL import Image, ImageOps
+
+    with Image.open(path) as image:
+        upright = ImageOps.exif_transpose(image).convert("RGB")
+    upright.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    upright.save(buffer, "JPEG", quality=_QUALITY, optimize=True)
+    return buffer.getvalue(), upright.size

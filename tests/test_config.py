@@ -1,0 +1,345 @@
+"""Declarations, their layers, and that every declared value is read by a settings class."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from itrpipe import cli as command_line
+from itrpipe import config
+from itrpipe.config import (
+    DATASET_SELECTORS,
+    Declaration,
+    Resolved,
+    Settings,
+    bind,
+    complete_key,
+    declared_stages,
+    leaves,
+    load_declaration,
+    parse_assignment,
+    resolve,
+    set_dotted,
+    stages_folder,
+)
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.pipeline import Override, Planner, parse_override, scoped_override
+from itrpipe.stages.base import Need, load_stage
+
+OTHER_DATASET = "holiday-photos"
+DECLARATIONS = sorted(stages_folder().rglob("*.toml"))
+NAMES = st.text(st.characters(categories=["Ll", "Nd"], include_characters="_"), min_size=1, max_size=8)
+SCALARS = st.one_of(st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False), st.text(max_size=9))
+TABLES = st.recursive(
+    st.dictionaries(NAMES, SCALARS, min_size=1, max_size=4),
+    lambda inner: st.dictionaries(NAMES, st.one_of(SCALARS, inner), min_size=1, max_size=4),
+    max_leaves=12,
+)
+
+
+class Loss(Settings):
+    margin: float = Field(default=0.2, ge=0)
+
+
+class Example(Settings):
+    epochs: int = Field(ge=1)
+    rate: float
+    loss: Loss
+
+
+def declaration(**tables: Any) -> Declaration:
+    tables = {"defaults": {}, "execution": {}, "confs": {"aoq": {}}} | tables
+    return Declaration(stage="train", path=Path("4_train.toml"), summary="", **tables)
+
+
+def resolved_by(tables: dict[str, Any], **chosen: Any) -> Resolved:
+    return resolve(declaration(**tables), "aoq", backbones=("vsepp", "vsrn"), **chosen)
+
+
+# Layers
+
+
+def test_later_layers_win_and_are_remembered_as_origin() -> None:
+    tables = {
+        "defaults": {"epochs": 1, "rate": 1.0, "loss": {"margin": 0.1}, "vsrn": {"epochs": 2, "coco": {"epochs": 3}}},
+        "confs": {"aoq": {"loss": {"margin": 0.4}, "vsrn": {"rate": 5.0}}},
+    }
+    plain = resolved_by(tables, backbone="vsepp")
+    assert plain.values == {"epochs": 1, "rate": 1.0, "loss": {"margin": 0.4}}
+    assert plain.origins == {
+        "epochs": "4_train.toml [defaults]",
+        "rate": "4_train.toml [defaults]",
+        "loss.margin": "4_train.toml [conf.aoq]",
+    }
+    chosen = resolved_by(tables, backbone="vsrn", dataset="coco")
+    assert chosen.values == {"epochs": 3, "rate": 5.0, "loss": {"margin": 0.4}}
+    assert chosen.origins["epochs"] == "4_train.toml [defaults.vsrn.coco]"
+    assert chosen.origins["rate"] == "4_train.toml [conf.aoq.vsrn]"
+    over = [({"epochs": 9}, "dataset.json"), ({"epochs": 10, "loss.margin": 0}, "command line")]
+    final = resolved_by(tables, backbone="vsrn", dataset="coco", overrides=over)
+    assert (final.values["epochs"], final.values["loss"]["margin"]) == (10, 0)
+    assert final.origins["epochs"] == final.origins["loss.margin"] == "command line"
+
+
+def test_subtables_of_the_dataset_apply_with_and_without_a_backbone_around_them() -> None:
+    tables = {"defaults": {"epochs": 1, "flickr30k": {"epochs": 2, "vsrn": {"epochs": 3}}}}
+    assert resolved_by(tables, dataset="flickr30k").values == {"epochs": 2}
+    assert resolved_by(tables, dataset="flickr30k", backbone="vsrn").values == {"epochs": 3}
+    assert resolved_by(tables, dataset="coco", backbone="vsrn").values == {"epochs": 1}
+
+
+def test_merging_leaves_the_declaration_as_it_was() -> None:
+    tables = {"defaults": {"loss": {"margin": 0.1}}}
+    resolved_by(tables, overrides=[({"loss.margin": 3}, "x")])
+    assert tables == {"defaults": {"loss": {"margin": 0.1}}}
+
+
+def test_unknown_configuration_is_named_with_the_nearest_or_with_all() -> None:
+    with pytest.raises(UsageError, match=r"4_train\.toml has no configuration 'aqo'; did you mean 'aoq'\?"):
+        resolve(declaration(), "aqo")
+    with pytest.raises(UsageError, match="no configuration 'xyz'; known: aoq"):
+        resolve(declaration(), "xyz")
+
+
+@given(TABLES)
+def test_leaves_and_set_dotted_are_inverse(table: dict[str, Any]) -> None:
+    rebuilt: dict[str, Any] = {}
+    for key, value in leaves(table):
+        set_dotted(rebuilt, key, value)
+    assert rebuilt == table
+
+
+# Binding
+
+
+def bound(values: dict[str, Any], origin: str = "command line") -> Example:
+    resolved = Resolved()
+    resolved.merge({"epochs": 1, "rate": 1.0, "loss": {"margin": 0.2}}, "4_train.toml [defaults]")
+    resolved.merge(values, origin)
+    return bind(Example, resolved, "train aoq")
+
+
+def test_bound_settings_cannot_be_changed() -> None:
+    settings = bound({"epochs": 3})
+    assert settings.epochs == 3
+    with pytest.raises(ValueError, match="frozen"):
+        settings.epochs = 4
+
+
+def test_a_value_out_of_range_names_its_origin() -> None:
+    with pytest.raises(UsageError, match=r"train aoq: epochs = 0 \(from command line\): .*greater than or equal to 1"):
+        bound({"epochs": 0})
+    with pytest.raises(UsageError, match=r"loss\.margin = -1 \(from recipe demo\)"):
+        bound({"loss.margin": -1}, "recipe demo")
+
+
+@pytest.mark.parametrize(("key", "meant"), [("epoch", "epochs"), ("loss.margn", "loss.margin"), ("margn", "margin")])
+def test_an_unknown_setting_is_named_with_the_nearest(key: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=rf"unknown setting '{key}' \(from command line\); did you mean .*{meant}'\?"):
+        bound({key: 1})
+
+
+def test_a_missing_value_says_how_to_give_it() -> None:
+    with pytest.raises(UsageError, match="train aoq: setting 'epochs' has no value; give --set epochs="):
+        bind(Example, Resolved({"rate": 1.0, "loss": {}}, {}), "train aoq")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_settings_that_are_no_numbers_are_refused_with_their_origin(value: str, data_root: Path) -> None:
+    planner = Planner(data_root, "scenes", [parse_override(f"beta={value}")])
+    with pytest.raises(UsageError, match=r"loss\.beta = .*from command line"):
+        planner.configure_checked(Need("train", "aoq"))
+
+
+def test_a_value_of_the_wrong_type_for_a_whole_group_is_one_line(data_root: Path) -> None:
+    for text in ("loss=3", "model=3", "epochs.x=3"):
+        with pytest.raises(UsageError) as caught:
+            Planner(data_root, "scenes", [parse_override(text)]).configure_checked(Need("train", "triplet"))
+        assert "\n" not in str(caught.value)
+
+
+def test_execution_values_out_of_range_name_the_command_line(data_root: Path) -> None:
+    planner = Planner(data_root, "scenes", [parse_override("device=tpu")])
+    with pytest.raises(UsageError, match=r"device = 'tpu' \(from command line\)"):
+        planner.configure_checked(Need("train", "triplet"))
+
+
+def test_short_keys_reach_settings_whose_default_is_in_the_code(data_root: Path) -> None:
+    planner = Planner(data_root, "scenes", [parse_override("teacher=vsepp"), parse_override("region_l2_axis=channels")])
+    settings, _, resolved = planner.configure_checked(Need("train", "aoq"))
+    assert settings.model_dump()["loss"]["teacher"] == "vsepp"
+    assert resolved.origins["model.region_l2_axis"] == "command line"
+
+
+def test_a_backbone_may_be_written_as_people_write_it(data_root: Path) -> None:
+    found = [
+        Planner(data_root, "scenes", [Override(None, "backbone", name)]).configure_checked(Need("train", "triplet"))[0]
+        for name in ("vsepp", "vse++", "VSE++")
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+# Assignments
+
+
+@given(st.one_of(st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False)))
+def test_assigned_numbers_keep_their_type(value: Any) -> None:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    key, parsed = parse_assignment(f"a.b={text}")
+    assert (key, parsed) == ("a.b", value)
+    assert type(parsed) is type(value)
+
+
+def test_assignments_that_are_not_toml_are_strings() -> None:
+    assert parse_assignment("features=precomp") == ("features", "precomp")
+    assert parse_assignment("selection=r1+r5") == ("selection", "r1+r5")
+    assert parse_assignment('protocols=["full"]') == ("protocols", ["full"])
+    assert parse_assignment("title=a=b") == ("title", "a=b")
+    for text in ("epochs", "=3", " = 3"):
+        with pytest.raises(UsageError, match="is not of the form key=value"):
+            parse_assignment(text)
+
+
+def test_short_keys_are_completed_and_ambiguous_ones_refused() -> None:
+    known = {"epochs", "loss.margin", "model.dropout", "loss.dropout"}
+    assert complete_key("margin", known) == "loss.margin"
+    assert complete_key("epochs", known) == "epochs"
+    assert complete_key("gin", known) == "gin"
+    with pytest.raises(UsageError, match=r"--set dropout: ambiguous, could be loss\.dropout or model\.dropout"):
+        complete_key("dropout", known)
+
+
+def test_a_leading_stage_or_configuration_name_is_a_scope() -> None:
+    assert parse_override("train.epochs=2") == Override("train", "epochs", 2)
+    assert parse_override("mine-negatives.num_texts=2") == Override("mine_negatives", "num_texts", 2)
+    assert parse_override("aoq.loss.alpha=0.5") == Override("aoq", "loss.alpha", 0.5)
+    assert parse_override("loss.alpha=0.5") == Override(None, "loss.alpha", 0.5)
+    assert scoped_override("aoq.alpha", 1, "recipe x") == Override("aoq", "alpha", 1, "recipe x")
+
+
+# Files
+
+
+def test_a_syntax_error_names_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text("[defaults]\nepochs = = 3\n")
+    with pytest.raises(DataError, match=r"bad\.toml is not valid TOML: .*line 2"):
+        config.read_toml(path)
+    path.write_bytes(b"a = '\xff'")
+    with pytest.raises(DataError, match=r"bad\.toml is not valid TOML"):
+        config.read_toml(path)
+    with pytest.raises(MissingInputError, match=r"no such file: .*gone\.toml"):
+        config.read_toml(tmp_path / "gone.toml")
+
+
+def test_an_unknown_table_of_a_declaration_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "4_train.toml"
+    path.write_text("# Trains.\n[default]\nepochs = 3\n[conf.x]\n")
+    monkeypatch.setattr(config, "declared_stages", lambda: {"train": path})
+    with pytest.raises(DataError, match=r"unknown table \[default\]; known are \[defaults\]"):
+        load_declaration.__wrapped__("train")
+
+
+def test_an_unknown_stage_is_named_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="unknown stage 'trian'; did you mean 'train'"):
+        load_declaration("trian")
+    with pytest.raises(UsageError, match="unknown stage 'evaluat'; did you mean 'evaluate'"):
+        load_stage("evaluat")
+
+
+@pytest.mark.parametrize("stage", declared_stages())
+def test_every_configuration_binds_for_every_backbone_and_dataset(stage: str, data_root: Path) -> None:
+    """An unknown key would be refused, so this also proves that every declared key is read."""
+    backbones = getattr(load_stage(stage), "backbones", tuple)()
+    confs = load_declaration(stage).confs
+    assert confs
+    for conf in confs:
+        for dataset in (*DATASET_SELECTORS, OTHER_DATASET):
+            for backbone in backbones or (None,):
+                overrides = [Override(None, "backbone", backbone)] if backbone else []
+                Planner(data_root, dataset, overrides).configure_checked(Need(stage, conf))
+
+
+@pytest.mark.parametrize("stage", declared_stages())
+def test_every_setting_without_a_default_is_declared(stage: str, data_root: Path) -> None:
+    for conf in load_declaration(stage).confs:
+        settings, execution, resolved = Planner(data_root, OTHER_DATASET).configure_checked(Need(stage, conf))
+        required = {name for name, each in type(settings).model_fields.items() if each.is_required()}
+        assert required <= {key.partition(".")[0] for key in resolved.values}
+        assert set(load_declaration(stage).execution) == set(type(execution).model_fields)
+
+
+# One word names five things
+
+
+def test_every_stage_module_is_declared_and_every_declaration_has_a_module_and_a_command() -> None:
+    folder = Path(command_line.__file__).parent / "stages"
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "base"}
+    assert modules == set(declared_stages())
+    commands = set(typer.main.get_command(command_line.app).commands)
+    assert {stage.replace("_", "-") for stage in declared_stages()} <= commands
+    for stage in declared_stages():
+        assert importlib.util.find_spec(f"itrpipe.stages.{stage}")
+
+
+def test_declarations_are_numbered_in_the_order_of_the_chain() -> None:
+    numbers = [int(path.stem.partition("_")[0]) for path in declared_stages().values()]
+    assert numbers == sorted(set(numbers))
+
+
+def header(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return list(itertools.takewhile(lambda line: line.startswith("#"), lines))
+
+
+@pytest.mark.parametrize("path", DECLARATIONS, ids=lambda path: path.stem)
+def test_headers_say_what_happens_and_how_to_launch_it(path: Path) -> None:
+    text = "\n".join(header(path))
+    assert re.search(r"^# \S.*\.$", text, re.MULTILINE), "the header begins with a sentence"
+    assert "# Launch:  itrpipe " in text
+
+
+def launches() -> Iterator[Any]:
+    for path in DECLARATIONS:
+        for number, line in enumerate(header(path)):
+            match = re.match(r"#(?: Launch:| Change:|)\s+(itrpipe .*?)(?:\s{2,}\(.*)?$", line)
+            if match:
+                yield pytest.param(path, match.group(1), id=f"{path.stem}-{number}")
+
+
+def configuration_of(stage: str, given: dict[str, Any]) -> str:
+    """Which configuration the options of a command choose, as `itrpipe.commands` does it."""
+    if stage == "train":
+        return given["method"]
+    if stage == "prepare":
+        return "scenes" if given["dataset"] == "scenes" else "files"
+    if stage == "extract":
+        return "precomp" if given["source"] else "scenes"
+    return next(iter(load_declaration(stage).confs))
+
+
+@pytest.mark.parametrize(("path", "line"), list(launches()))
+def test_launch_lines_are_real_commands_with_known_settings(path: Path, line: str, data_root: Path) -> None:
+    _, name, *arguments = shlex.split(line)
+    given = typer.main.get_command(command_line.app).commands[name].make_context(name, arguments).params
+    if path.parent.name == "recipes":
+        assert (name, given["recipe"]) == ("run", path.stem)
+        return
+    stage = name.replace("-", "_")
+    assert path == declared_stages()[stage]
+    options = {"backbone", "seed", "device", "split", "train", "val", "test"}
+    options |= {"method"} if stage != "train" else set()
+    overrides = command_line._overrides(given["settings"], {key: given[key] for key in options & given.keys()})
+    need = Need(stage, configuration_of(stage, given))
+    Planner(data_root, given["dataset"], overrides).configure_checked(need)
