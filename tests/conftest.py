@@ -31,12 +31,9 @@ TINY = (
     "train.model.embed_dim=8",
     "train.model.word_dim=8",
     "train.min_word_count=1",
-    "aoq.top_texts=5",
-    "aoq.top_images=3",
-    "mine_negatives.num_texts=5",
-    "mine_negatives.num_images=3",
     "evaluate.bootstrap_samples=100",
 )
+TINY_AOQ = ("aoq.top_texts=5", "aoq.top_images=3", "mine_negatives.num_texts=5", "mine_negatives.num_images=3")
 
 
 @dataclass(frozen=True)
@@ -110,9 +107,10 @@ def _write_precomp(source: TinySource, split: str, records: list[dict], random: 
     (source.features / f"{name}_caps.txt").write_text(captions, encoding="utf-8")
 
 
-def tiny(*more: str) -> list[Override]:
-    """Overrides that make every stage small, and `more` of them."""
-    return [parse_override(text) for text in (*TINY, *more)]
+def tiny(method: str, *more: str) -> list[Override]:
+    """Overrides of `evaluate` that make it and all it needs small for VSE++ and a method, and `more` of them."""
+    chosen = (f"method={method}", "backbone=vsepp", *TINY, *(TINY_AOQ if method == "aoq" else ()))
+    return [parse_override(text) for text in (*chosen, *more)]
 
 
 @pytest.fixture
@@ -147,7 +145,7 @@ def finished_chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = folder / "data"
     define(root, write_source(folder / "source"))
     for method in ("triplet", "aoq"):
-        run_stage(root, "tiny", "evaluate", tiny(f"method={method}", "backbone=vsepp"))
+        run_stage(root, "tiny", "evaluate", tiny(method))
     return folder
 
 

@@ -27,7 +27,8 @@ from itrpipe.losses.aoq import (
     offline_triplet_loss,
 )
 from itrpipe.methods.base import Batch, PairSource, auxiliary_terms, same_image_mask
-from itrpipe.methods.settings import Aoq
+from itrpipe.methods.settings import Aoq, Triplet
+from itrpipe.methods.triplet import TripletMethod
 from itrpipe.models.base import DualEncoder
 from itrpipe.negatives.offline import OfflineNegatives
 
@@ -43,11 +44,13 @@ class AoqMethod:
 
     def __init__(self, settings: Aoq, data: PairSource, negatives: OfflineNegatives) -> None:
         self._settings, self._data, self._negatives = settings, data, negatives
+        self._warm_up = TripletMethod(_warm_up_settings(settings), data)
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """The positives, the offline pair of each, and the derived pair of each."""
         images = self._data.caption_image[captions]
         drawn = self._negatives.draw(captions, rng)
+        # The order of the three groups is that of the released code, whose BatchNorm sees them one by one.
         pairs = {
             "positive": self._data.pairs(images, captions),
             "offline": self._data.pairs(drawn.image, drawn.text),
@@ -55,9 +58,14 @@ class AoqMethod:
         }
         return Batch(pairs, torch.from_numpy(images), {"corresponding_draws": drawn.corresponding})
 
-    def losses(self, model: DualEncoder, batch: Batch) -> dict[str, Tensor]:
-        """`aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives."""
+    def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
+        """`aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives.
+
+        In the first `sum_epochs` epochs it is the plain triplet loss over all negatives instead.
+        """
         settings = self._settings
+        if epoch < settings.sum_epochs:
+            return self._warm_up.losses(model, batch, epoch)
         image_batch, text_batch = batch.pairs["positive"]
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
         (offline_images, offline_texts), (derived_images, derived_texts) = (
@@ -73,6 +81,15 @@ class AoqMethod:
         mask = same_image_mask(batch, settings.mask_same_image)
         matching = _VARIANTS[settings.variant](settings, model.score_matrix(images, texts).float(), offline, mask)
         return {"aoq": matching, **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight)}
+
+
+def _warm_up_settings(settings: Aoq) -> Triplet:
+    return Triplet(
+        margin=settings.margin_online,
+        auxiliary_weight=settings.auxiliary_weight,
+        mask_same_image=settings.mask_same_image,
+        sum_epochs=settings.sum_epochs,
+    )
 
 
 def _offline_triplet(settings: Aoq, scores: Tensor, offline: OfflineScores, mask: Tensor | None) -> Tensor:

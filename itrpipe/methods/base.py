@@ -55,8 +55,8 @@ class Method(Protocol):
         """Builds the batch of the given caption rows [B]."""
         ...
 
-    def losses(self, model: DualEncoder, batch: Batch) -> dict[str, Tensor]:
-        """Named loss terms; training minimises their sum."""
+    def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
+        """Named loss terms of a batch of an epoch (0-based); training minimises their sum."""
         ...
 
 

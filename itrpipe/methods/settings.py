@@ -18,10 +18,13 @@ class MethodSettings(Settings):
     Attributes:
         auxiliary_weight: weight of the backbone's own loss, such as VSRN's captioning loss.
         mask_same_image: do not count two captions of one image as each other's negatives.
+        sum_epochs: train the first so many epochs with all negatives of the batch (AOQ Eq. 1) instead, which
+            keeps the hardest-negative loss off its plateau at twice the margin; VSE-infinity does so for one epoch.
     """
 
     auxiliary_weight: float = Field(default=1.0, ge=0)
     mask_same_image: bool = False
+    sum_epochs: int = Field(default=0, ge=0)
 
 
 class Triplet(MethodSettings):

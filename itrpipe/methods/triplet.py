@@ -33,7 +33,7 @@ class TripletMethod:
         images = self._data.caption_image[captions]
         return Batch({"positive": self._data.pairs(images, captions)}, torch.from_numpy(images))
 
-    def losses(self, model: DualEncoder, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`triplet` (Eq. 1 or 2, summed over the batch) and the backbone's `auxiliary` loss."""
         settings = self._settings
         image_batch, text_batch = batch.pairs["positive"]
@@ -42,7 +42,7 @@ class TripletMethod:
         matching = triplet_loss(
             scores,
             margin=settings.margin,
-            max_violation=settings.max_violation,
+            max_violation=settings.max_violation and epoch >= settings.sum_epochs,
             not_negative=same_image_mask(batch, settings.mask_same_image),
         )
         return {"triplet": matching, **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight)}

@@ -51,7 +51,7 @@ class TrainSettings(Settings):
         decay_every: epochs after which the rate is multiplied by `decay_factor`, again and again.
         gradient_clip: largest global norm of the gradient.
         precision: `bf16` computes the encoders in bfloat16 (weights and loss stay in single precision).
-        min_word_count: rarer words of the training captions become `<unk>`.
+        min_word_count: words that are rarer in the captions of train and val become `<unk>`.
         selection: what the best epoch is chosen by, on the validation split: `rsum` (six recalls) or `r1+r5` (four).
         validation_images: validate on the first so many images.
         model: settings of the backbone, see `itrpipe/models/settings.py`.
@@ -210,7 +210,9 @@ def _known(value: str, known: Mapping[str, Any], what: str) -> str:
 
 
 def _load_splits(job: Job) -> tuple[dict[str, SplitData], Vocabulary]:
-    """Opens every split of the dataset with its features and builds the vocabulary from the training captions."""
+    """Opens every split of the dataset with its features and builds the vocabulary; like the papers', from train and val."""
+    import pyarrow as pa
+
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.datasets.vocabulary import Vocabulary
     from itrpipe.features.store import FEATURES, FeatureFile
@@ -218,7 +220,8 @@ def _load_splits(job: Job) -> tuple[dict[str, SplitData], Vocabulary]:
 
     prepared = PreparedDataset.open(job.inputs["prepare"].folder)
     features = FeatureFile.open(job.inputs["extract"].folder / FEATURES)
-    vocabulary = Vocabulary.build(prepared.split("train").tokens, job.settings.min_word_count)
+    counted = [prepared.split(name).tokens for name in ("train", "val") if name in prepared.splits]
+    vocabulary = Vocabulary.build(pa.concat_arrays(counted), job.settings.min_word_count)
     splits = {name: SplitData(prepared.split(name), features, vocabulary) for name in prepared.splits}
     return splits, vocabulary
 

@@ -166,7 +166,7 @@ class Trainer:
     def _step(self, batch: Batch) -> None:
         count = len(batch.images)
         with self._accelerator.autocast():
-            losses = self._method.losses(self._model, batch.to(self.device))
+            losses = self._method.losses(self._model, batch.to(self.device), self.position.epoch)
         total = torch.stack(list(losses.values())).sum()
         self._optimizer.zero_grad()
         self._accelerator.backward(total)

@@ -1,0 +1,85 @@
+"""Who may import whom: right never imports left, and what a plan needs stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import itrpipe
+
+PACKAGE = Path(itrpipe.__file__).parent
+# From right to left; a room may import itself, its own layer and every layer above it in this list.
+LAYERS = (
+    {"errors"},
+    {"artifacts", "sources", "config", "progress"},
+    {"datasets", "features"},
+    {"models", "losses", "negatives"},
+    {"methods"},
+    {"training", "mining", "evaluation", "reporting"},
+    {"stages"},
+    {"pipeline"},
+    {"commands", "recipes", "upkeep", "doctor"},
+    {"cli"},
+)
+LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+FILES = sorted(PACKAGE.rglob("*.py"))
+FORBIDDEN = {
+    "losses": {"itrpipe.models"},
+    "evaluation": {"itrpipe.models", "torch"},
+    "reporting": {"itrpipe.models", "torch"},
+}
+PLANNING = ["itrpipe.pipeline", "itrpipe.commands", "itrpipe.recipes", "itrpipe.upkeep", "itrpipe.doctor"]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Dotted names of everything a file imports, at its top or inside functions, for types only or not."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_every_room_has_its_layer() -> None:
+    rooms = {room_of(path) for path in FILES} - {"__init__"}
+    assert rooms <= set(LEVEL)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_right_never_imports_left(path: Path) -> None:
+    room = room_of(path)
+    for name in imported(path):
+        head, _, rest = name.partition(".")
+        target = rest.partition(".")[0]
+        if head == "itrpipe" and target in LEVEL:
+            assert LEVEL[target] <= LEVEL.get(room, -1), f"{room} imports {name}"
+        for forbidden in FORBIDDEN.get(room, ()):
+            assert not f"{name}.".startswith(f"{forbidden}."), f"{room} imports {name}"
+
+
+def loaded_by(modules: list[str]) -> set[str]:
+    """Top-level names of all modules in a fresh process that imports these."""
+    code = f"import sys\nfor name in {modules!r}: __import__(name)\nprint(*{{each.partition('.')[0] for each in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_planning_imports_neither_torch_nor_pyarrow() -> None:
+    stages = [f"itrpipe.stages.{path.stem}" for path in (PACKAGE / "stages").glob("*.py") if path.stem != "__init__"]
+    assert len(stages) > 5
+    assert not loaded_by([*PLANNING, *stages]) & {"torch", "pyarrow", "h5py", "accelerate", "transformers", "PIL"}
+
+
+def test_evaluation_and_losses_do_without_each_other_in_a_fresh_process() -> None:
+    evaluation = [f"itrpipe.evaluation.{path.stem}" for path in (PACKAGE / "evaluation").glob("*.py")]
+    assert "torch" not in loaded_by(evaluation)

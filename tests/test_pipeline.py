@@ -1,0 +1,364 @@
+"""Plans: what is up to date, stale or missing and why, and that exactly that is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itrpipe import artifacts, pipeline
+from itrpipe.commands import define_features, run_stage, show_configuration
+from itrpipe.config import declared_stages, load_declaration
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.pipeline import Override, Planner, Step, parse_override, unique_steps
+from itrpipe.stages.base import Need, load_stage
+from itrpipe.stages.train import TrainSettings
+
+Tiny = Callable[..., list[Override]]
+EVERYTHING = {
+    "prepare/files",
+    "extract/precomp",
+    "train/triplet.vsepp",
+    "mine_negatives/exact.triplet.vsepp",
+    "train/aoq.vsepp",
+    "evaluate/aoq.vsepp",
+}
+AFTER_ROUND_ONE = EVERYTHING - {"prepare/files", "extract/precomp"}
+AFTER_MINING = AFTER_ROUND_ONE - {"train/triplet.vsepp"}
+
+
+def plan_aoq(root: Path, overrides: list[Override]) -> Step:
+    return Planner(root, "tiny", overrides).plan(Need("evaluate", "recall"))
+
+
+def aoq(tiny: Tiny, *more: str) -> list[Override]:
+    return tiny("aoq", *more)
+
+
+def states(step: Step) -> dict[str, str]:
+    return {f"{each.location.stage}/{each.location.label}": each.state for each in unique_steps([step])}
+
+
+def reasons(step: Step) -> dict[str, str]:
+    return {f"{each.location.stage}/{each.location.label}": each.reason for each in unique_steps([step])}
+
+
+# States
+
+
+def test_everything_is_missing_at_first_and_up_to_date_in_the_end(
+    defined: Path, finished_chain: Path, tiny: Tiny
+) -> None:
+    assert states(plan_aoq(defined, aoq(tiny))) == dict.fromkeys(EVERYTHING, "missing")
+    assert states(plan_aoq(finished_chain / "data", aoq(tiny))) == dict.fromkeys(EVERYTHING, "up to date")
+
+
+def test_planning_runs_nothing_and_does_not_depend_on_where_the_sources_lie(
+    defined: Path, finished_chain: Path, tiny: Tiny
+) -> None:
+    step, other = plan_aoq(defined, aoq(tiny)), plan_aoq(finished_chain / "data", aoq(tiny))
+    assert step.location.fingerprint == other.location.fingerprint
+    assert sorted(path.name for path in (defined / "tiny").iterdir()) == ["dataset.json", "sources.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "stale", "where", "reason"),
+    [
+        ("train.learning_rate=0.01", AFTER_ROUND_ONE, "train/triplet.vsepp", "learning_rate 0.0002 → 0.01"),
+        ("triplet.margin=0.3", AFTER_ROUND_ONE, "train/triplet.vsepp", "loss.margin 0.2 → 0.3"),
+        ("triplet.margin=0.3", AFTER_ROUND_ONE, "train/aoq.vsepp", "mine_negatives changed"),
+        ("mine_negatives.num_texts=6", AFTER_MINING, "mine_negatives/exact.triplet.vsepp", "num_texts 5 → 6"),
+        ("aoq.alpha=0.5", {"train/aoq.vsepp", "evaluate/aoq.vsepp"}, "train/aoq.vsepp", "loss.alpha 0.3 → 0.5"),
+        ("alpha=0.5", None, "", "unknown setting 'alpha'"),
+        ("ranking_depth=5", {"evaluate/aoq.vsepp"}, "evaluate/aoq.vsepp", "ranking_depth 50 → 5"),
+        ("evaluate.ranking_depth=5", {"evaluate/aoq.vsepp"}, "evaluate/aoq.vsepp", "ranking_depth 50 → 5"),
+        ("prepare.bad_images=drop", EVERYTHING, "prepare/files", "bad_images refuse → drop"),
+    ],
+)
+def test_one_changed_setting_makes_exactly_what_depends_on_it_stale(
+    finished_chain: Path, tiny: Tiny, change: str, stale: set[str] | None, where: str, reason: str
+) -> None:
+    overrides = aoq(tiny, change)
+    if stale is None:
+        with pytest.raises(UsageError, match=reason):
+            plan_aoq(finished_chain / "data", overrides)
+        return
+    step = plan_aoq(finished_chain / "data", overrides)
+    found = states(step)
+    assert {name for name, state in found.items() if state == "stale"} == stale
+    assert {state for name, state in found.items() if name not in stale} <= {"up to date"}
+    assert reasons(step)[where] == reason
+
+
+def test_only_what_is_stale_is_run_again_and_nothing_else_is_touched(
+    chain: Path, tiny: Tiny, artifacts_in: Callable[[Path], dict[str, int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = artifacts_in(chain)
+    overrides = aoq(tiny, "mine_negatives.num_texts=6")
+    folder = run_stage(chain, "tiny", "evaluate", overrides)
+    after = artifacts_in(chain)
+    assert before.items() <= after.items()
+    new = after.keys() - before.keys()
+    assert {name.rpartition("-")[0] for name in new} == AFTER_MINING
+    assert f"evaluate/{folder.name}" in new
+    capsys.readouterr()
+    assert run_stage(chain, "tiny", "evaluate", overrides) == folder
+    assert artifacts_in(chain) == after
+    assert "done in" not in capsys.readouterr().out
+
+
+def test_going_back_to_earlier_settings_finds_the_earlier_artifacts(chain: Path, tiny: Tiny) -> None:
+    earlier = plan_aoq(chain, aoq(tiny)).location.folder
+    run_stage(chain, "tiny", "evaluate", aoq(tiny, "evaluate.ranking_depth=5"))
+    assert run_stage(chain, "tiny", "evaluate", aoq(tiny)) == earlier
+
+
+def test_an_artifact_made_by_another_version_of_the_stage_is_stale(
+    finished_chain: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("itrpipe.stages.evaluate.SCHEMA_VERSION", 99)
+    step = plan_aoq(finished_chain / "data", aoq(tiny))
+    assert (step.state, step.reason) == ("stale", "made by another version of the stage")
+
+
+def test_a_damaged_input_stops_everything_and_is_not_silently_replaced(chain: Path, tiny: Tiny) -> None:
+    (folder,) = (chain / "tiny" / "extract").glob("precomp-*")
+    path = folder / "features.h5"
+    os.truncate(path, path.stat().st_size - 1)
+    step = plan_aoq(chain, aoq(tiny, "ranking_depth=5"))
+    assert states(step)["extract/precomp"] == "damaged"
+    with pytest.raises(DataError, match=r"features\.h5 has [\d,]+ bytes instead of [\d,]+; .*itrpipe gc"):
+        run_stage(chain, "tiny", "evaluate", aoq(tiny, "ranking_depth=5"))
+    assert states(plan_aoq(chain, aoq(tiny, "ranking_depth=5")))["extract/precomp"] == "damaged"
+
+
+# Options
+
+
+def test_no_deps_refuses_to_run_upstream_and_says_what_is_missing(defined: Path) -> None:
+    with pytest.raises(UsageError, match=r"prepare/files-\w{8} is not up to date and --no-deps was given"):
+        run_stage(defined, "tiny", "extract", [], conf="precomp", no_deps=True)
+    assert not (defined / "tiny" / "prepare").exists()
+    run_stage(defined, "tiny", "prepare", [], no_deps=True)
+    folder = run_stage(defined, "tiny", "extract", [], conf="precomp", no_deps=True)
+    assert (folder / "features.h5").exists()
+
+
+def test_dry_run_prints_the_plan_and_runs_nothing(
+    defined: Path, tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_stage(defined, "tiny", "evaluate", aoq(tiny), dry_run=True)
+    printed = capsys.readouterr().out
+    assert printed.count("  + ") == len(EVERYTHING)
+    order = [printed.index(f"{stage}/") for stage in ("prepare", "extract", "mine_negatives", "evaluate")]
+    assert order == sorted(order)
+    assert not [path for path in (defined / "tiny").iterdir() if path.is_dir()]
+
+
+# Overrides
+
+
+def settings_of(step: Step) -> dict[str, TrainSettings]:
+    return {
+        each.location.label: each.settings for each in unique_steps([step]) if isinstance(each.settings, TrainSettings)
+    }
+
+
+def test_a_scope_is_a_stage_or_a_configuration(defined: Path, tiny: Tiny) -> None:
+    both = settings_of(plan_aoq(defined, aoq(tiny, "train.decay_every=3")))
+    assert {label: each.decay_every for label, each in both.items()} == {"triplet.vsepp": 3, "aoq.vsepp": 3}
+    one = settings_of(plan_aoq(defined, aoq(tiny, "aoq.decay_every=3")))
+    assert {label: each.decay_every for label, each in one.items()} == {"triplet.vsepp": 15, "aoq.vsepp": 3}
+
+
+def test_without_a_scope_only_the_requested_step_changes(defined: Path, tiny: Tiny) -> None:
+    planner = Planner(defined, "tiny", [parse_override("backbone=vsepp"), parse_override("decay_every=3")])
+    found = settings_of(planner.plan(Need("train", "aoq")))
+    assert {label: each.decay_every for label, each in found.items()} == {"triplet.vsepp": 15, "aoq.vsepp": 3}
+
+
+def test_the_command_line_goes_before_the_dataset_definition(defined: Path) -> None:
+    known = load_definition(defined, "tiny")
+    assert known.prepare is not None
+    remembered = known.prepare.model_copy(update={"settings": {"bad_images": "drop", "split_seed": 4}})
+    save_definition(defined, "tiny", known.model_copy(update={"prepare": remembered}))
+    step = Planner(defined, "tiny", [parse_override("split_seed=5")]).plan(Need("prepare", "files"))
+    assert step.settings.model_dump()["split_seed"] == 5
+    assert step.resolved.origins["split_seed"] == "command line"
+    assert step.resolved.origins["bad_images"] == "dataset.json"
+
+
+@pytest.mark.parametrize("text", ["train.seed=3", "triplet.seed=3", "train.backbone=vsrn"])
+def test_an_override_cannot_make_an_input_other_than_what_reads_it_says(defined: Path, tiny: Tiny, text: str) -> None:
+    """Otherwise an evaluation called `triplet.vsepp` would measure seed 3 or another backbone."""
+    with pytest.raises(UsageError, match=r"seed|backbone"):
+        Planner(defined, "tiny", tiny("triplet", text)).plan(Need("evaluate", "recall"))
+
+
+@pytest.mark.parametrize("text", ["aoq.epochs=3", "report.examples=3"])
+def test_an_override_that_no_step_reads_is_an_error(defined: Path, tiny: Tiny, text: str) -> None:
+    with pytest.raises(UsageError, match=text.partition("=")[0]):
+        run_stage(defined, "tiny", "train", [parse_override(text)], conf="triplet", dry_run=True)
+
+
+def other_value(value: Any) -> Any:
+    return {"auto": "cpu"}.get(value, value) if isinstance(value, str) else value + 1
+
+
+@pytest.mark.parametrize("stage", declared_stages())
+def test_execution_settings_never_enter_a_fingerprint(stage: str, defined: Path, tiny: Tiny) -> None:
+    conf = {"prepare": "files", "extract": "precomp"}.get(stage) or next(iter(load_declaration(stage).confs))
+    plain = Planner(defined, "tiny").plan(Need(stage, conf))
+    for key, value in load_declaration(stage).execution.items():
+        step = Planner(defined, "tiny", [Override(None, key, other_value(value))]).plan(Need(stage, conf))
+        assert getattr(step.execution, key) == other_value(value) != value
+        assert step.location == plain.location
+    assert not set(load_stage(stage).Execution.model_fields) & set(type(plain.settings).model_fields)
+
+
+# Features
+
+
+def test_the_only_features_are_the_default(defined: Path) -> None:
+    step = Planner(defined, "tiny").plan(Need("train", "triplet"))
+    assert step.settings.model_dump()["features"] == "precomp"
+    assert step.resolved.origins["features"] == "dataset.json"
+
+
+def test_no_features_and_several_features_are_errors_with_a_remedy(defined: Path) -> None:
+    known = load_definition(defined, "tiny")
+    none = known.model_copy(update={"features": {}})
+    with pytest.raises(MissingInputError, match="has no features yet; run `itrpipe extract --dataset tiny"):
+        Planner(defined, "tiny", definition=none).plan(Need("train", "triplet"))
+    several = known.model_copy(update={"features": {**known.features, "scenes": StageDefinition(conf="scenes")}})
+    with pytest.raises(UsageError, match="has features precomp, scenes; choose with --features"):
+        Planner(defined, "tiny", definition=several).plan(Need("train", "triplet"))
+    chosen = Planner(defined, "tiny", [Override(None, "features", "precomp")], definition=several)
+    assert chosen.plan(Need("train", "triplet")).inputs["extract"].location.label == "precomp"
+
+
+def test_unknown_features_are_named_with_those_there_are(defined: Path) -> None:
+    with pytest.raises(MissingInputError, match=r"has no features 'butd' \(has: precomp\)"):
+        Planner(defined, "tiny", [Override(None, "features", "butd")]).plan(Need("train", "triplet"))
+
+
+def test_a_dataset_that_was_never_prepared_says_how_to(data_root: Path) -> None:
+    features = {"precomp": StageDefinition(conf="precomp", source=str(data_root))}
+    for definition in (DatasetDefinition(), DatasetDefinition(features=features)):
+        with pytest.raises(MissingInputError, match=r"itrpipe (prepare|extract) --dataset"):
+            Planner(data_root, "tiny", definition=definition).plan(Need("train", "triplet"))
+
+
+def test_extracting_for_photographs_with_the_detector_of_scenes_is_refused_and_not_remembered(defined: Path) -> None:
+    """Remembered, it would make every later `train` ask which features are meant."""
+    with pytest.raises((DataError, UsageError)):
+        run_stage(defined, "tiny", "extract", [], conf=define_features(defined, "tiny", "scenes", None))
+    assert list(load_definition(defined, "tiny").features) == ["precomp"]
+
+
+# Sources
+
+
+@pytest.fixture
+def prepared(defined: Path) -> Path:
+    run_stage(defined, "tiny", "prepare", [])
+    return defined
+
+
+def plan_prepare(root: Path) -> Step:
+    return Planner(root, "tiny").plan(Need("prepare", "files"))
+
+
+def test_a_changed_caption_makes_prepare_stale(prepared: Path, precomp_dataset: Any) -> None:
+    text = precomp_dataset.captions.read_text()
+    precomp_dataset.captions.write_text(text.replace("number 3 is on", "number 3 is under", 1))
+    step = plan_prepare(prepared)
+    assert (step.state, step.reason) == ("stale", "source captions changed")
+
+
+def test_a_changed_byte_of_an_image_makes_prepare_stale(prepared: Path, precomp_dataset: Any) -> None:
+    path = precomp_dataset.images / "1003.jpg"
+    before = path.read_bytes()
+    path.write_bytes(before + b"\0")
+    step = plan_prepare(prepared)
+    assert (step.state, step.reason) == ("stale", "source images changed")
+    path.write_bytes(before)
+    assert plan_prepare(prepared).state == "up to date"
+
+
+def test_a_changed_feature_file_makes_extract_stale(prepared: Path, precomp_dataset: Any) -> None:
+    run_stage(prepared, "tiny", "extract", [], conf="precomp")
+    path = precomp_dataset.features / "dev_ims.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    step = Planner(prepared, "tiny").plan(Need("extract", "precomp"))
+    assert (step.state, step.reason) == ("stale", "source precomp changed")
+    assert step.inputs["prepare"].state == "up to date"
+
+
+def test_times_names_and_places_of_unchanged_sources_do_not_matter(
+    prepared: Path, precomp_dataset: Any, tmp_path: Path, define: Any
+) -> None:
+    for path in precomp_dataset.folder.rglob("*"):
+        os.utime(path, (1, 1))
+    assert plan_prepare(prepared).state == "up to date"
+    moved = type(precomp_dataset)(Path(shutil.move(precomp_dataset.folder, tmp_path / "elsewhere")))
+    define(prepared, moved)
+    assert plan_prepare(prepared).state == "up to date"
+
+
+def test_unchanged_files_are_not_hashed_again(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("itrpipe.sources.file_digest", lambda path: pytest.fail(f"{path} was hashed again"))
+    assert plan_prepare(prepared).state == "up to date"
+
+
+def test_a_source_that_is_gone_is_named(prepared: Path, precomp_dataset: Any) -> None:
+    precomp_dataset.captions.unlink()
+    with pytest.raises(MissingInputError, match=r"source"):
+        plan_prepare(prepared)
+
+
+# Show
+
+
+def test_show_prints_every_value_with_its_origin(defined: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_configuration(defined, "coco", "train", "aoq", [parse_override("alpha=0.5"), parse_override("epochs=2")])
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
+    assert lines["loss.alpha"].split() == ["loss.alpha", "0.5", "command", "line"]
+    assert lines["model.embed_dim"].split() == ["model.embed_dim", "2048", "4_train.toml", "[defaults.vsrn]"]
+    assert lines["decay_every"].endswith("4_train.toml [conf.aoq.vsrn]")
+    assert lines["loss.teacher"].endswith("default")
+    assert lines["device"].split()[:2] == ["device", "auto"]
+
+
+# Manifests
+
+
+def test_the_manifest_records_what_the_plan_promised(finished_chain: Path, tiny: Tiny) -> None:
+    for step in unique_steps([plan_aoq(finished_chain / "data", aoq(tiny))]):
+        manifest = artifacts.read_manifest(step.location.folder)
+        assert manifest.fingerprint == step.location.fingerprint
+        assert manifest.settings == json.loads(step.settings.model_dump_json())
+        assert manifest.sources == step.sources
+        assert {name: each.fingerprint for name, each in manifest.inputs.items()} == {
+            name: each.location.fingerprint for name, each in step.inputs.items()
+        }
+        assert manifest.command.startswith("itrpipe")
+        assert manifest.timings["total"] >= 0
+
+
+def test_plan_lines_name_artifact_state_and_reason(
+    finished_chain: Path, tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = plan_aoq(finished_chain / "data", aoq(tiny, "aoq.alpha=0.5"))
+    pipeline.run([step], pipeline.Reporter(), dry_run=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(EVERYTHING)
+    (line,) = [line for line in lines if "train/aoq" in line]
+    assert line.split() == f"! train/{step.inputs['train'].location.name} stale, loss.alpha 0.3 → 0.5".split()

@@ -1,0 +1,213 @@
+"""`itrpipe status` and `itrpipe gc`: every state is told apart, and nothing that is needed is removed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itrpipe.artifacts import Location, locked, read_manifest
+from itrpipe.commands import run_stage
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.pipeline import Override
+from itrpipe.upkeep import collect_garbage, entries, print_status
+
+Tiny = Callable[..., list[Override]]
+SIX_AND_ONE = 7
+
+
+def only(folder: Path, pattern: str) -> Path:
+    (found,) = folder.glob(pattern)
+    return found
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def lock_of(folder: Path) -> Location:
+    label, _, digits = folder.name.removesuffix(".partial").rpartition("-")
+    return Location(folder.parents[2], folder.parents[1].name, folder.parent.name, label, digits)
+
+
+@pytest.fixture
+def interrupted(chain: Path) -> Path:
+    """The partial folder of an evaluation that was killed."""
+    folder = chain / "tiny" / "evaluate" / "triplet.vsepp-00000000.partial"
+    (folder / ".work").mkdir(parents=True)
+    (folder / "rankings.parquet").write_bytes(b"half")
+    return folder
+
+
+def states(root: Path, **options: Any) -> dict[str, str]:
+    return {entry.name: entry.state for entry in entries(root, "tiny", **options)}
+
+
+# Status
+
+
+def test_whole_artifacts_are_listed_in_the_order_of_the_stages(chain: Path) -> None:
+    found = entries(chain, "tiny")
+    stages = [entry.folder.parent.name for entry in found]
+    assert stages == ["prepare", "extract", "train", "train", "mine_negatives", "evaluate", "evaluate"]
+    assert {entry.state for entry in found} == {"whole"}
+    for entry in found:
+        assert entry.bytes == sum(path.stat().st_size for path in entry.folder.rglob("*") if path.is_file())
+
+
+def test_status_shows_size_time_and_metrics(chain: Path, invoke: Callable[..., Any]) -> None:
+    outcome = invoke("status", "--dataset", "tiny", "--data", chain)
+    assert (outcome.code, outcome.err) == (0, "")
+    (line,) = [line for line in outcome.out.splitlines() if "train/aoq.vsepp" in line]
+    assert "whole" in line
+    assert " MiB" in line
+    assert " s " in line
+    assert "validation_rsum" in line
+
+
+def test_interrupted_running_and_damaged_are_told_apart(chain: Path, interrupted: Path) -> None:
+    damaged = only(chain, "tiny/train/aoq.vsepp-*")
+    os.truncate(damaged / "model.safetensors", 10)
+    assert states(chain)[f"evaluate/{interrupted.name}"] == "interrupted"
+    assert states(chain)[f"train/{damaged.name}"] == "damaged"
+    with locked(lock_of(interrupted)):
+        assert states(chain)[f"evaluate/{interrupted.name}"] == "running"
+    assert states(chain)[f"evaluate/{interrupted.name}"] == "interrupted"
+
+
+def test_a_changed_byte_is_found_by_verifying_only(chain: Path) -> None:
+    folder = only(chain, "tiny/extract/*")
+    flip_a_byte(folder / "features.h5")
+    assert states(chain)[f"extract/{folder.name}"] == "whole"
+    assert states(chain, verify=True)[f"extract/{folder.name}"] == "damaged"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "features.h5"])
+def test_damage_is_exit_code_four_after_the_table_with_a_remedy_that_works(
+    chain: Path, invoke: Callable[..., Any], name: str
+) -> None:
+    folder = only(chain, "tiny/extract/*")
+    os.truncate(folder / name, 20)
+    outcome = invoke("status", "--data", chain)
+    assert outcome.code == DataError.exit_code
+    assert outcome.out.count("whole") == SIX_AND_ONE - 1
+    assert outcome.err.count("\n") == 1
+    assert str(folder / name) in outcome.err
+    assert outcome.err.count("itrpipe gc") == 1
+    assert "itrpipe gc --damaged --dataset tiny" in outcome.err
+    assert invoke("gc", "--damaged", "--dataset", "tiny", "--yes", "--data", chain).code == 0
+    assert not folder.exists()
+    assert invoke("status", "--data", chain).code == 0
+
+
+def test_what_verifying_found_can_be_removed(chain: Path, invoke: Callable[..., Any]) -> None:
+    folder = only(chain, "tiny/extract/*")
+    flip_a_byte(folder / "features.h5")
+    assert invoke("status", "--verify", "--data", chain).code == DataError.exit_code
+    assert invoke("gc", "--damaged", "--verify", "--dataset", "tiny", "--yes", "--data", chain).code == 0
+    assert not folder.exists()
+
+
+def test_status_of_nothing(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_status(data_root, None)
+    assert "itrpipe run demo" in capsys.readouterr().out
+    with pytest.raises(MissingInputError, match="no dataset 'tiny' in"):
+        print_status(data_root, "tiny")
+
+
+# Garbage
+
+
+def test_nothing_is_removed_from_a_finished_chain(chain: Path) -> None:
+    assert collect_garbage(chain, "tiny") == []
+    assert len(entries(chain, "tiny")) == SIX_AND_ONE
+
+
+def test_what_the_newest_was_made_from_stays_and_what_is_superseded_goes(chain: Path, tiny: Tiny) -> None:
+    older = {entry.name for entry in entries(chain, "tiny")}
+    run_stage(chain, "tiny", "evaluate", tiny("aoq", "mine_negatives.num_texts=6"))
+    removed = {f"{path.parent.name}/{path.name}" for path in collect_garbage(chain, "tiny")}
+    assert {name.rpartition("-")[0] for name in removed} == {
+        "mine_negatives/exact.triplet.vsepp",
+        "train/aoq.vsepp",
+        "evaluate/aoq.vsepp",
+    }
+    assert removed <= older
+    assert set(states(chain).values()) == {"whole"}
+    assert collect_garbage(chain, "tiny") == []
+
+
+def test_an_input_of_the_newest_stays_although_a_newer_one_of_its_label_exists(chain: Path, tiny: Tiny) -> None:
+    old = only(chain, "tiny/train/triplet.vsepp-*")
+    overrides = [each for each in tiny("triplet", "train.learning_rate=0.01") if each.scope == "train"]
+    backbone = Override(None, "backbone", "vsepp")
+    new = run_stage(chain, "tiny", "train", [*overrides, backbone], conf="triplet")
+    assert new != old
+    assert read_manifest(new).finished >= read_manifest(old).finished
+    assert collect_garbage(chain, "tiny") == []
+    assert old.exists()
+    assert new.exists()
+
+
+def test_the_newest_is_known_although_many_finish_in_one_second(chain: Path, tiny: Tiny) -> None:
+    folders = [
+        run_stage(chain, "tiny", "evaluate", tiny("triplet", f"ranking_depth={depth}")) for depth in (3, 4, 5, 6, 7)
+    ]
+    collect_garbage(chain, "tiny")
+    assert list((chain / "tiny" / "evaluate").glob("triplet.vsepp-*")) == [folders[-1]]
+
+
+def test_interrupted_and_damaged_go_but_never_what_is_running(chain: Path, interrupted: Path) -> None:
+    damaged = only(chain, "tiny/evaluate/aoq.vsepp-*")
+    (damaged / "manifest.json").write_text("{")
+    with locked(lock_of(interrupted)):
+        assert collect_garbage(chain, "tiny") == [damaged]
+        assert interrupted.exists()
+    assert collect_garbage(chain, "tiny", damaged_only=True) == []
+    assert collect_garbage(chain, "tiny") == [interrupted]
+
+
+def test_what_starts_running_while_the_user_is_asked_stays(chain: Path, interrupted: Path) -> None:
+    lock = locked(lock_of(interrupted))
+
+    def start_meanwhile(question: str) -> bool:
+        lock.__enter__()
+        return True
+
+    try:
+        collect_garbage(chain, "tiny", ask=start_meanwhile)
+        assert interrupted.exists()
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def test_it_asks_once_with_number_and_size_and_takes_no_for_an_answer(chain: Path, interrupted: Path) -> None:
+    questions: list[str] = []
+
+    def refuse(question: str) -> bool:
+        questions.append(question)
+        return False
+
+    assert collect_garbage(chain, "tiny", ask=refuse) == []
+    assert questions == ["remove 1 folders, 0.0 MiB?"]
+    assert interrupted.exists()
+
+
+def test_the_command_asks_unless_told_yes(
+    chain: Path, interrupted: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("typer.confirm", lambda question: False)
+    assert invoke("gc", "--dataset", "tiny", "--data", chain).code == 0
+    assert interrupted.exists()
+    assert invoke("gc", "--dataset", "tiny", "--data", chain, "--yes").code == 0
+    assert not interrupted.exists()
+
+
+def test_garbage_of_a_dataset_that_is_not_there_is_an_error(chain: Path) -> None:
+    with pytest.raises(MissingInputError, match="no dataset 'tinny'"):
+        collect_garbage(chain, "tinny")
