@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 from itrpipe import cli as command_line
-from itrpipe.commands import define_dataset, define_features, run_stage
+from itrpipe.commands import run_stage
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.pipeline import Override, parse_override
 
 SIZES = {"train": 12, "val": 4, "test": 4}
@@ -134,8 +135,9 @@ def defined(data_root: Path, precomp_dataset: TinySource) -> Path:
 
 def define(root: Path, source: TinySource) -> None:
     """Tells a data folder where the dataset `tiny` and its features lie."""
-    define_dataset(root, "tiny", source.folder, [])
-    define_features(root, "tiny", None, source.features)
+    prepare = StageDefinition(conf="files", source=str(source.folder))
+    features = StageDefinition(conf="precomp", source=str(source.features))
+    save_definition(root, "tiny", DatasetDefinition(prepare=prepare, features={"precomp": features}))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from itrpipe import artifacts, pipeline
-from itrpipe.commands import define_features, run_stage, show_configuration
+from itrpipe.commands import run_stage, show_configuration
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -253,13 +253,6 @@ def test_a_dataset_that_was_never_prepared_says_how_to(data_root: Path) -> None:
     for definition in (DatasetDefinition(), DatasetDefinition(features=features)):
         with pytest.raises(MissingInputError, match=r"itrpipe (prepare|extract) --dataset"):
             Planner(data_root, "tiny", definition=definition).plan(Need("train", "triplet"))
-
-
-def test_extracting_for_photographs_with_the_detector_of_scenes_is_refused_and_not_remembered(defined: Path) -> None:
-    """Remembered, it would make every later `train` ask which features are meant."""
-    with pytest.raises((DataError, UsageError)):
-        run_stage(defined, "tiny", "extract", [], conf=define_features(defined, "tiny", "scenes", None))
-    assert list(load_definition(defined, "tiny").features) == ["precomp"]
 
 
 # Sources

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from itrpipe.config import stages_folder
@@ -23,8 +24,6 @@ SCREEN_LINES, SCREEN_COLUMNS = 24, 110
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_names_methods_backbones_and_metrics_that_exist(name: str) -> None:
-    import numpy as np
-
     known = metrics(Ranks(images_to_texts=np.ones(1, np.int64), texts_to_images=np.ones(1, np.int64)))
     recipe = load_recipe(name)
     for run in recipe.run:
@@ -63,9 +62,7 @@ def test_a_recipe_may_be_a_file_and_its_mistakes_are_named(tmp_path: Path) -> No
         load_recipe(str(path))
 
 
-def test_flickr30k_without_its_files_explains_itself_on_one_screen(
-    data_root: Path, tmp_path: Path, invoke: Callable[..., Any]
-) -> None:
+def test_flickr30k_without_its_files_explains_itself_on_one_screen(data_root: Path, invoke: Callable[..., Any]) -> None:
     outcome = invoke("run", "flickr30k", "--data", data_root)
     assert outcome.code == MissingInputError.exit_code
     lines = outcome.err.splitlines()

@@ -81,7 +81,7 @@ def test_interrupted_running_and_damaged_are_told_apart(chain: Path, interrupted
 
 
 def test_a_changed_byte_is_found_by_verifying_only(chain: Path) -> None:
-    folder = only(chain, "tiny/extract/*")
+    folder = only(chain, "tiny/extract/precomp-*")
     flip_a_byte(folder / "features.h5")
     assert states(chain)[f"extract/{folder.name}"] == "whole"
     assert states(chain, verify=True)[f"extract/{folder.name}"] == "damaged"
@@ -91,7 +91,7 @@ def test_a_changed_byte_is_found_by_verifying_only(chain: Path) -> None:
 def test_damage_is_exit_code_four_after_the_table_with_a_remedy_that_works(
     chain: Path, invoke: Callable[..., Any], name: str
 ) -> None:
-    folder = only(chain, "tiny/extract/*")
+    folder = only(chain, "tiny/extract/precomp-*")
     os.truncate(folder / name, 20)
     outcome = invoke("status", "--data", chain)
     assert outcome.code == DataError.exit_code
@@ -106,7 +106,7 @@ def test_damage_is_exit_code_four_after_the_table_with_a_remedy_that_works(
 
 
 def test_what_verifying_found_can_be_removed(chain: Path, invoke: Callable[..., Any]) -> None:
-    folder = only(chain, "tiny/extract/*")
+    folder = only(chain, "tiny/extract/precomp-*")
     flip_a_byte(folder / "features.h5")
     assert invoke("status", "--verify", "--data", chain).code == DataError.exit_code
     assert invoke("gc", "--damaged", "--verify", "--dataset", "tiny", "--yes", "--data", chain).code == 0

@@ -2,7 +2,8 @@
 
 One group per split (`train`, `val`, `test`) with `/images [N, D] f32`, `/image_id [N]`, `/texts [T, D] f32`,
 `/caption_id [T]` and `/caption_image [T] i8`, the row of the image each caption describes. Every matrix is
-contiguous, so that mining and search read it as a memory map.
+contiguous, so that mining and search read it as a memory map. The attribute `measure` of a group says how two
+embeddings are compared.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy as np
 from itrpipe.errors import DataError, MissingInputError
 
 EMBEDDINGS = "embeddings.h5"
+INNER_PRODUCT, ORDER = "inner product", "order violation"
+_BLOCK_VALUES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class SplitEmbeddings:
         texts: [T, D] float32 memory map.
         caption_ids: [T] strings.
         caption_image: [T] int64 row of the image that each caption describes.
+        measure: `INNER_PRODUCT` or `ORDER`.
     """
 
     images: np.ndarray
@@ -36,10 +40,25 @@ class SplitEmbeddings:
     texts: np.ndarray
     caption_ids: np.ndarray
     caption_image: np.ndarray
+    measure: str
 
     def scores(self) -> np.ndarray:
-        """Inner products [N, T] of every image with every caption."""
-        return self.images @ self.texts.T
+        """Scores [N, T] of every image with every caption; higher is better."""
+        return _MEASURES[self.measure](self.images, self.texts)
+
+
+def _inner_products(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    return images @ texts.T
+
+
+def _order_violations(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """-|max(0, text - image)|, a block of images at a time. Source: Order-embeddings (Vendrov et al., ICLR 2016)."""
+    height = max(1, _BLOCK_VALUES // texts.size)
+    blocks = (images[start : start + height, None] for start in range(0, len(images), height))
+    return np.concatenate([-np.linalg.norm(np.maximum(texts[None] - block, 0), axis=2) for block in blocks])
+
+
+_MEASURES = {INNER_PRODUCT: _inner_products, ORDER: _order_violations}
 
 
 class EmbeddingWriter:
@@ -50,6 +69,7 @@ class EmbeddingWriter:
         split: name of the split.
         image_ids, caption_ids, caption_image: as in `SplitEmbeddings`.
         width: D.
+        measure: how two embeddings are compared.
     """
 
     def __init__(
@@ -60,9 +80,11 @@ class EmbeddingWriter:
         caption_ids: Iterable[str],
         caption_image: np.ndarray,
         width: int,
+        measure: str,
     ) -> None:
         self._file = h5py.File(path, "a")
         group = self._file.create_group(split)
+        group.attrs["measure"] = measure
         images, captions = _as_bytes(image_ids), _as_bytes(caption_ids)
         group.create_dataset("image_id", data=images, track_times=False)
         group.create_dataset("caption_id", data=captions, track_times=False)
@@ -104,6 +126,7 @@ def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
                 texts=_map(path, _dataset(file, f"{split}/texts")),
                 caption_ids=np.char.decode(_dataset(file, f"{split}/caption_id")[:], "utf-8"),
                 caption_image=_dataset(file, f"{split}/caption_image")[:],
+                measure=str(file[split].attrs["measure"]),
             )
     except (OSError, KeyError, ValueError) as error:
         raise DataError(f"{path} cannot be read as embeddings ({error}); run `itrpipe train` again") from None

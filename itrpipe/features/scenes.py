@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
 from itrpipe.errors import DataError, MissingInputError
@@ -30,7 +28,7 @@ class ScenesExtractor:
 
     def __init__(self, model: ScenesDetector, device: torch.device) -> None:
         self.device = device
-        self._model = _fold_normalisation(model.eval()).to(device)
+        self._model = model.eval().to(device)
 
     def __call__(self, images: torch.Tensor) -> dict[str, np.ndarray]:
         """Detects regions; region 0 is the whole image, the others follow by falling score.
@@ -100,15 +98,3 @@ def training_record(path: Path) -> dict[str, object]:
     """Returns how the weights in `path` were trained: command, seed, steps and measured quality."""
     with safe_open(path, framework="pt") as file:
         return json.loads(file.metadata()["training"])
-
-
-def _fold_normalisation(model: ScenesDetector) -> ScenesDetector:
-    """Merges each batch normalisation into the convolution before it: same results, a fifth less time."""
-    for module in model.modules():
-        if isinstance(module, nn.Sequential):
-            for position in range(len(module) - 1):
-                convolution, norm = module[position], module[position + 1]
-                if isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                    module[position] = fuse_conv_bn_eval(convolution, norm)
-                    module[position + 1] = nn.Identity()
-    return model

@@ -40,7 +40,7 @@ _KIND_EMBEDDING = 16
 # Shifts and log scales of the second stage are small; dividing them by this brings them near 1. Source: Fast R-CNN.
 DELTA_SCALE = (0.1, 0.1, 0.2, 0.2)
 
-_CANDIDATES = 192
+_CANDIDATES = 128
 _PROPOSALS = 40
 _PROPOSAL_OVERLAP = 0.7
 _REGION_OVERLAP = 0.5
@@ -178,7 +178,7 @@ class ScenesDetector(nn.Module):
     def proposal_boxes(self, proposals: Proposals) -> Tensor:
         """Returns the best proposals [B, 40, 4] that do not overlap much."""
         best = proposals.objectness.topk(_CANDIDATES, dim=1).indices
-        boxes = decode(take(proposals.deltas, best), self.anchors[best], WIDTH, HEIGHT)  # [B, 192, 4]
+        boxes = decode(take(proposals.deltas, best), self.anchors[best], WIDTH, HEIGHT)  # [B, 128, 4]
         return take(boxes, kept_first(suppress(boxes, _PROPOSAL_OVERLAP), _PROPOSALS))
 
     def look(self, cells: Tensor, boxes: Tensor) -> Regions:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from itrpipe.errors import DataError
+from itrpipe.features.embeddings import INNER_PRODUCT
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,13 @@ class TextEncoding:
 
 
 class DualEncoder(nn.Module):
-    """Base of the models that encode images and captions apart and compare two vectors."""
+    """Base of the models that encode images and captions apart and compare two vectors.
+
+    Attributes:
+        measure: how two embeddings are compared, as embeddings files record it.
+    """
+
+    measure = INNER_PRODUCT
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Encode B images.

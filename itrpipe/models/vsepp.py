@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from itrpipe.features.embeddings import INNER_PRODUCT, ORDER
 from itrpipe.models.base import (
     DualEncoder,
     ImageBatch,
@@ -67,6 +68,7 @@ class VseppEncoder(DualEncoder):
     def __init__(self, settings: Vsepp, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()
         self.settings = settings
+        self.measure = INNER_PRODUCT if settings.measure == "cosine" else ORDER
         self.fc = image_projection(image_dim, settings.embed_dim)
         self.text = GruTextEncoder(vocabulary_size, settings.word_dim, settings.embed_dim)
 

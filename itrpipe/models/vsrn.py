@@ -7,6 +7,7 @@ the R regions of each channel (`region_l2_axis`), and affinities are divided by 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from itrpipe.errors import DataError
@@ -121,7 +122,9 @@ class VsrnEncoder(DualEncoder):
         if self.captioner is None:
             return None
         assert images.regions is not None
-        return self.captioner(images.regions, texts)
+        # The decoder's many small steps cost more in bfloat16 than in single precision.
+        with torch.autocast(images.regions.device.type, enabled=False):
+            return self.captioner(images.regions.float(), texts)
 
 
 def build(settings: Vsrn, image_dim: int, vocabulary_size: int) -> DualEncoder:

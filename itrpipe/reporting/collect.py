@@ -138,8 +138,7 @@ class Run:
     @property
     def backbone(self) -> str:
         """The backbone as papers write it."""
-        name = self.settings["backbone"]
-        return _TITLES.get(name, name.upper())
+        return backbone_title(self.settings["backbone"])
 
     @property
     def method(self) -> str:
@@ -249,12 +248,17 @@ def minings(runs: Iterable[Run]) -> list[tuple[Artifact, Run]]:
     return list(found.values())
 
 
+def backbone_title(name: str) -> str:
+    """A backbone as papers write it."""
+    return _TITLES[name] if name in _TITLES else name.upper()
+
+
 def mining_name(mining: Artifact) -> str:
     """For people: the backbone that mined; the artifact's name when it was removed."""
     if mining.manifest is None:
         return mining.name
     settings = mining.manifest.settings
-    backbone = _TITLES.get(settings["backbone"], settings["backbone"].upper())
+    backbone = backbone_title(settings["backbone"])
     return f"{backbone}, seed {settings['seed']}" if settings["seed"] else backbone
 
 

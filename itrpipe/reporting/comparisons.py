@@ -15,6 +15,7 @@ from itrpipe.reporting.collect import Run
 
 RECALLS = tuple(f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in CUTOFFS)
 COMPARED = (*RECALLS, "rsum")
+MINUS = "\N{MINUS SIGN}"
 _PAIRED_BY = ("backbone", "seed", "features")
 
 
@@ -38,7 +39,9 @@ class Comparison:
     def name(self) -> str:
         """For people: what is compared on which backbone."""
         seed = self.run.settings["seed"]
-        return f"{self.run.backbone}, {self.run.method} − {self.baseline.method}{f', seed {seed}' if seed else ''}"
+        return (
+            f"{self.run.backbone}, {self.run.method} {MINUS} {self.baseline.method}{f', seed {seed}' if seed else ''}"
+        )
 
 
 def check_rankings(runs: Iterable[Run], split: Split) -> None:
@@ -108,10 +111,21 @@ def conclusion(comparisons: Sequence[Comparison], split: Split | None, level: fl
     return f"Of {len(comparisons)} comparisons, RSum {' and '.join(filter(None, parts))}{tail}."
 
 
+def of_recalls(comparisons: Sequence[Comparison]) -> str:
+    """How many of the single recalls differ significantly; empty when nothing is compared."""
+    recalls = [each.own[name] for each in comparisons for name in RECALLS]
+    if not recalls:
+        return ""
+    up, down = sum(each.low > 0 for each in recalls), sum(each.high < 0 for each in recalls)
+    if not up and not down:
+        return f"None of the {len(recalls)} differences in recall is significant."
+    return f"Of {len(recalls)} differences in recall {up} are significant gains and {down} significant losses."
+
+
 def signed(value: float, digits: int = 1) -> str:
     """A difference with its sign and a real minus; zero has none."""
     text = f"{abs(value):.{digits}f}"
-    return text if not float(text) else f"{'+' if value > 0 else '−'}{text}"
+    return text if not float(text) else f"{'+' if value > 0 else MINUS}{text}"
 
 
 def interval_text(interval: Interval) -> str:
@@ -125,10 +139,17 @@ def _one_conclusion(comparison: Comparison, percent: str) -> str:
         f"{comparison.run.method} changes the RSum of {comparison.run.backbone} by {signed(rsum.value)} "
         f"({percent} interval {interval_text(rsum)})"
     )
-    if not excludes_zero(rsum):
-        return f"{first}. The interval includes zero: this test set does not tell the two rounds apart."
-    verdict = "gain" if rsum.value > 0 else "loss"
-    return f"{first}. The interval excludes zero: a significant {verdict} on this test set."
+    if excludes_zero(rsum):
+        verdict = f"The interval excludes zero: a significant {'gain' if rsum.value > 0 else 'loss'} on this test set."
+    else:
+        verdict = "The interval includes zero: this test set does not tell the two rounds apart."
+    if comparison.oracle is None:
+        return f"{first}. {verdict}"
+    oracle = comparison.oracle["rsum"]
+    return (
+        f"{first}. {verdict} With every true match counted as right the difference is {signed(oracle.value)} "
+        f"({interval_text(oracle)}), {'significant' if excludes_zero(oracle) else 'not significant'}."
+    )
 
 
 def _names(comparisons: Sequence[Comparison]) -> str:

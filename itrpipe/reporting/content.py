@@ -10,8 +10,8 @@ from pathlib import Path
 from itrpipe.artifacts import Manifest
 from itrpipe.errors import MissingInputError
 from itrpipe.reporting import plots, tables
-from itrpipe.reporting.collect import Artifact, FileNames, Run, TestSet, all_artifacts, collect, minings
-from itrpipe.reporting.comparisons import Comparison, check_rankings, compare, conclusion
+from itrpipe.reporting.collect import Artifact, FileNames, Run, all_artifacts, collect, minings
+from itrpipe.reporting.comparisons import Comparison, check_rankings, compare, conclusion, of_recalls
 from itrpipe.reporting.examples import Example, retrieval_examples
 from itrpipe.reporting.library import Library
 from itrpipe.reporting.mined import Mining, describe, mined_examples
@@ -39,7 +39,7 @@ class Group:
         description: of the test set, one phrase.
         runs: sorted.
         comparisons: against round one.
-        conclusion: what these allow to say.
+        conclusion, of_recalls: what these allow to say of RSum, and of the single recalls.
         results, differences: tables.
         keys: how the runs are drawn.
         training, recalls, forest: plots.
@@ -50,6 +50,7 @@ class Group:
     runs: list[Run]
     comparisons: list[Comparison]
     conclusion: str
+    of_recalls: str
     results: list[tables.Table]
     differences: list[tables.Table]
     keys: list[plots.Key]
@@ -186,6 +187,7 @@ def _group(runs: list[Run], library: Library | None, options: Options, prefix: s
         runs=runs,
         comparisons=comparisons,
         conclusion=conclusion(comparisons, split, level),
+        of_recalls=of_recalls(comparisons),
         results=tables.result_tables(runs, options.published),
         differences=tables.difference_tables(comparisons, level),
         keys=plots.legend(runs),
@@ -208,9 +210,7 @@ def _shown_run(groups: Sequence[Group]) -> Run:
     return later[0] if later else max(runs, key=lambda run: run.metrics[tables.FULL]["rsum"]["value"])
 
 
-def _mined(
-    runs: Sequence[Run], libraries: Mapping[str, Library | None], files: FileNames, options: Options
-) -> Mined:
+def _mined(runs: Sequence[Run], libraries: Mapping[str, Library | None], files: FileNames, options: Options) -> Mined:
     described, shown, examples = [], None, {}
     for artifact, run in minings(runs):
         library = libraries[run.prepare.name]

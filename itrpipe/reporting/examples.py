@@ -130,9 +130,7 @@ def _example(run: Run, baseline: Run | None, gallery: Gallery, direction: str, q
     rankings = run.rankings[direction]
     rows = gallery.caption_row if direction == "i2t" else gallery.image_row
     listed = zip(rankings.candidates[query], rankings.scores[query], strict=True)
-    candidates = _shown(
-        [(rows[identifier], score) for identifier, score in listed], gallery, direction, query
-    )
+    candidates = _shown([(rows[identifier], score) for identifier, score in listed], gallery, direction, query)
     image = query if direction == "i2t" else int(gallery.split.caption_image[query])
     return Example(
         text=gallery.own_text(query) if direction == "i2t" else gallery.text(query),
@@ -146,8 +144,7 @@ def _example(run: Run, baseline: Run | None, gallery: Gallery, direction: str, q
 def _shown(listed: Sequence[tuple[int, float]], gallery: Gallery, direction: str, query: int) -> list[Candidate]:
     """The first candidates, and the best own one when it is further down the list."""
     first = [
-        gallery.candidate(direction, query, row, score, place + 1)
-        for place, (row, score) in enumerate(listed[:SHOWN])
+        gallery.candidate(direction, query, row, score, place + 1) for place, (row, score) in enumerate(listed[:SHOWN])
     ]
     if any(each.mark == "own" for each in first):
         return first

@@ -7,6 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from itrpipe.reporting.collect import DIRECTIONS
+from itrpipe.reporting.comparisons import MINUS
 from itrpipe.reporting.content import Content
 from itrpipe.reporting.mined import QUANTILES, TOPS
 
@@ -22,7 +23,7 @@ def render(content: Content) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["seconds"] = seconds
+    environment.filters |= {"seconds": seconds, "score": score}
     template = environment.get_template(TEMPLATE)
     return template.render(report=content, directions=DIRECTIONS, quantiles=QUANTILES, tops=TOPS)
 
@@ -38,3 +39,8 @@ def seconds(value: float) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def score(value: float) -> str:
+    """A similarity with three digits and a real minus."""
+    return f"{value:.3f}".replace("-", MINUS)

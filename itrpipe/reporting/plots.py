@@ -32,7 +32,7 @@ _VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _PAPER: "paper"} | {
 }
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
 _LOG_RATIO = 12.0
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "itrpipe",
     "font.family": "DejaVu Sans",
@@ -172,9 +172,9 @@ def _forest(
     return _svg(figure, name, f"{title}: differences with intervals")
 
 
-def _by_epoch(
-    name: str, title: str, series: Sequence[tuple[Run, Sequence[float]]], colours: Mapping[str, str]
-) -> Plot:
+def _by_epoch(name: str, title: str, series: Sequence[tuple[Run, Sequence[float]]], colours: Mapping[str, str]) -> Plot:
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = _panel()
     for run, values in series:
         epochs = range(1, len(values) + 1)
@@ -186,7 +186,7 @@ def _by_epoch(
     longest = max(len(values) for _, values in series)
     axes.set_xlim(0.7, longest + 0.3)
     axes.set_xlabel("epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return Plot(title, _svg(figure, name, f"{title} by epoch"))
 
 

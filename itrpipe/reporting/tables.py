@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.protocols import PROTOCOLS
-from itrpipe.reporting.collect import Artifact, Run
+from itrpipe.reporting.collect import DIRECTIONS, Artifact, Run
 from itrpipe.reporting.comparisons import COMPARED, Comparison, excludes_zero, interval_text, signed
 
 FULL, ORACLE = "full", "oracle"
+DASH = "\N{EN DASH}"
 COLUMNS = {
     "i2t_r1": "R@1",
     "i2t_r5": "R@5",
@@ -30,7 +31,7 @@ class Cell:
     """One number.
 
     Attributes:
-        heading: of its column.
+        heading: of its column, for a narrow page with the direction.
         text: the number.
         interval: below it, or empty.
         marked: best of its column, or significant.
@@ -54,9 +55,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its explanation."""
+    """A table with its explanation.
+
+    Attributes:
+        title: above it.
+        columns: their headings.
+        rows: runs or pairs of runs.
+        caption: below it.
+    """
 
     title: str
+    columns: list[str]
     rows: list[Row]
     caption: str = ""
 
@@ -100,15 +109,17 @@ def difference_tables(comparisons: Sequence[Comparison], level: float) -> list[T
         level: of their intervals, for the caption.
     """
     percent = f"{100 * level:g} %"
+    columns = [COLUMNS[name] for name in COMPARED]
     own = Table(
         "Own image or caption right",
+        columns,
         [_difference_row(each, each.own) for each in comparisons],
         f"Percentage points, later round minus round one, with paired {percent} bootstrap intervals. "
         "“Significant” marks an interval that excludes zero. Images are resampled, so the intervals speak of "
         "the choice of test images, not of the seed of training.",
     )
     rows = [_difference_row(each, each.oracle) for each in comparisons if each.oracle]
-    oracle = Table("Every true match right", rows, "The same, with every true match counted as right.")
+    oracle = Table("Every true match right", columns, rows, "The same, with every true match counted as right.")
     return [table for table in (own, oracle) if table.rows]
 
 
@@ -135,9 +146,7 @@ def number(metric: str, value: float) -> str:
     return f"{value:.0f}" if metric.endswith("rank") else f"{value:.1f}"
 
 
-def _result_table(
-    runs: Sequence[Run], protocol: str, published: Mapping[str, Mapping[str, float | str]]
-) -> Table:
+def _result_table(runs: Sequence[Run], protocol: str, published: Mapping[str, Mapping[str, float | str]]) -> Table:
     shown = [run for run in runs if protocol in run.metrics]
     best = _best(run.metrics[protocol] for run in shown) if len(shown) > 1 else {}
     rows = []
@@ -148,7 +157,7 @@ def _result_table(
         if run.label in published:
             rows.append(_published_row(published[run.label]))
     title, caption = _describe(protocol, runs, any(run.label in published for run in shown))
-    return Table(title, rows, f"{caption} Bold: best of the column." if best else caption)
+    return Table(title, list(COLUMNS.values()), rows, f"{caption} Bold: best of the column." if best else caption)
 
 
 def _describe(protocol: str, runs: Sequence[Run], published: bool) -> tuple[str, str]:
@@ -168,28 +177,33 @@ def _describe(protocol: str, runs: Sequence[Run], published: bool) -> tuple[str,
 
 def _best(metrics: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
     values = [{metric: each[metric]["value"] for metric in COLUMNS} for each in metrics]
-    return {
-        metric: (min if metric.endswith("rank") else max)(each[metric] for each in values) for metric in COLUMNS
-    }
+    return {metric: (min if metric.endswith("rank") else max)(each[metric] for each in values) for metric in COLUMNS}
 
 
 def _result_cell(metric: str, value: Mapping[str, float], best: Mapping[str, float]) -> Cell:
     interval = ""
     if "low" in value:
-        interval = f"{number(metric, value['low'])}–{number(metric, value['high'])}"
-    return Cell(COLUMNS[metric], number(metric, value["value"]), interval, value["value"] == best.get(metric))
+        interval = f"{number(metric, value['low'])}{DASH}{number(metric, value['high'])}"
+    return Cell(_heading(metric), number(metric, value["value"]), interval, value["value"] == best.get(metric))
 
 
 def _published_row(scores: Mapping[str, float | str]) -> Row:
     cells = [
-        Cell(COLUMNS[metric], number(metric, float(scores[metric])) if metric in scores else "–") for metric in COLUMNS
+        Cell(_heading(metric), number(metric, float(scores[metric])) if metric in scores else DASH)
+        for metric in COLUMNS
     ]
     return Row("published", cells, str(scores.get("where", "")), published=True)
 
 
 def _difference_row(comparison: Comparison, differences: Mapping[str, Interval]) -> Row:
     cells = [
-        Cell(COLUMNS[name], signed(each.value), interval_text(each), excludes_zero(each))
+        Cell(_heading(name), signed(each.value), interval_text(each), excludes_zero(each))
         for name, each in ((name, differences[name]) for name in COMPARED)
     ]
     return Row(comparison.name, cells, f"{comparison.run.label} against {comparison.baseline.label}")
+
+
+def _heading(metric: str) -> str:
+    """`i→t R@1`: what a number is called where no column head stands above it."""
+    direction, short = metric.partition("_")[0], COLUMNS[metric].removesuffix(" rank")
+    return f"{direction[0]}→{direction[2]} {short}" if direction in DIRECTIONS else short

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from itrpipe.artifacts import require_space, write_bytes, write_json
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.errors import DataError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, no_sources
 
@@ -85,11 +85,16 @@ def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Ne
 
 def run(job: Job) -> None:
     """Writes both lists and statistics.json."""
-    from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
+    from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
     from itrpipe.mining.exact import ExactMiner
 
     settings, execution = job.settings, job.execution
     embeddings = read_embeddings(job.inputs["train"].folder / EMBEDDINGS, "train")
+    if embeddings.measure != INNER_PRODUCT:
+        raise UsageError(
+            f"the model {settings.method}.{settings.backbone} compares by {embeddings.measure}, which exact mining "
+            "cannot search; mine with a model whose measure is cosine"
+        )
     images, texts = len(embeddings.images), len(embeddings.texts)
     wanted = images * settings.num_texts + texts * settings.num_images
     require_space(job.folder, BYTES_PER_CANDIDATE * wanted, "the mined lists")

@@ -210,7 +210,7 @@ def _known(value: str, known: Mapping[str, Any], what: str) -> str:
 
 
 def _load_splits(job: Job) -> tuple[dict[str, SplitData], Vocabulary]:
-    """Opens every split of the dataset with its features and builds the vocabulary; like the papers', from train and val."""
+    """Opens every split with its features; the vocabulary comes from train and val, as in the papers."""
     import pyarrow as pa
 
     from itrpipe.datasets.prepared import PreparedDataset

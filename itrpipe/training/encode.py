@@ -58,7 +58,13 @@ def write_split(
                 if writer is None:
                     split = data.split
                     writer = EmbeddingWriter(
-                        path, split.name, split.image_ids, split.caption_ids, split.caption_image, embedding.shape[1]
+                        path,
+                        split.name,
+                        split.image_ids,
+                        split.caption_ids,
+                        split.caption_image,
+                        embedding.shape[1],
+                        model.measure,
                     )
                 writer.write(kind, start, embedding)
                 start += len(embedding)

@@ -23,7 +23,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation import protocols
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.methods.base import Batch, Method
-from itrpipe.models.base import DualEncoder
+from itrpipe.models.base import DualEncoder, ImageEncoding, TextEncoding
 from itrpipe.progress import Reporter, Task
 from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 from itrpipe.training.data import SplitData, epoch_batches
@@ -130,7 +130,8 @@ class Trainer:
         captions = np.flatnonzero(data.caption_image < limit)
         images = np.concatenate(list(encode_images(self._model, data, self.device, block, limit)))
         texts = np.concatenate(list(encode_texts(self._model, data, self.device, block, captions)))
-        metrics = protocols.metrics(ranks(images @ texts.T, data.caption_image[captions]))
+        scores = self._model.score_matrix(*_encodings(images, texts)).numpy()
+        metrics = protocols.metrics(ranks(scores, data.caption_image[captions]))
         metrics["r1+r5"] = metrics["rsum"] - metrics["i2t_r10"] - metrics["t2i_r10"]
         return metrics
 
@@ -238,6 +239,10 @@ class Trainer:
             **{f"val_{name}": value for name, value in metrics.items()},
             "best": best,
         }
+
+
+def _encodings(images: np.ndarray, texts: np.ndarray) -> tuple[ImageEncoding, TextEncoding]:
+    return ImageEncoding(torch.from_numpy(images)), TextEncoding(torch.from_numpy(texts))
 
 
 def start_accelerator(device: str, precision: str) -> Accelerator:

@@ -1,0 +1,101 @@
+"""Speed of the stages against what the machine can do at best. Run with `make bench`; prints, asserts nothing slow."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from measure import paired, show
+from PIL import Image
+
+from itrpipe.datasets.scenes import generate, paint, write_images
+from itrpipe.datasets.scenes.build import file_name
+from itrpipe.evaluation.bootstrap import intervals
+from itrpipe.evaluation.ranks import ranks
+from itrpipe.features import scenes
+from itrpipe.features.extraction import extract_files
+from itrpipe.features.store import FeatureWriter, create_features
+from itrpipe.mining.exact import ExactMiner
+
+IMAGES = 256
+
+
+@pytest.fixture(scope="module")
+def drawings():
+    return generate(IMAGES, 4, 4, seed=5).of_split("train").scenes
+
+
+def test_drawing_against_painting_alone(drawings, tmp_path):
+    def draw():
+        for path in tmp_path.glob("*.jpg"):
+            path.unlink()
+        write_images(drawings, tmp_path)
+
+    def paint_and_encode():
+        for scene in drawings:
+            paint(scene).save(io.BytesIO(), "JPEG", quality=88)
+
+    ours, limit = paired(draw, paint_and_encode, rounds=3)
+    show("drawing scenes to files, one process", ours, limit, "painting and encoding", f"{IMAGES / ours:.0f} images/s")
+
+
+def test_extraction_against_a_bare_forward_pass(drawings, tmp_path):
+    write_images(drawings, tmp_path)
+    files = [tmp_path / file_name(scene) for scene in drawings]
+    extractor = scenes.build("cpu")
+    pixels = torch.stack([torch.from_numpy(np.array(Image.open(path))) for path in files]).permute(0, 3, 1, 2)
+    target = tmp_path / "features.h5"
+    create_features(target, [scene.image_id for scene in drawings], extractor.spec, "scenes")
+
+    def extract():
+        with FeatureWriter(target) as writer:
+            extract_files(files, extractor, writer, start=0, batch=64, workers=2, on_written=lambda rows: None)
+
+    def forward():
+        for batch in pixels.split(64):
+            extractor(batch)
+
+    ours, limit = paired(extract, forward, rounds=3)
+    show(
+        "extracting scenes from files",
+        ours,
+        limit,
+        "forward passes over decoded batches",
+        f"{IMAGES / ours:.0f} images/s",
+    )
+
+
+@pytest.mark.parametrize(("images", "dim"), [(1_000, 1_024), (4_000, 256)])
+def test_mining_against_one_matrix_product(images, dim):
+    rng = np.random.default_rng(0)
+    caption_image = np.repeat(np.arange(images), 5)
+    image_vectors = rng.standard_normal((images, dim), dtype=np.float32)
+    text_vectors = rng.standard_normal((5 * images, dim), dtype=np.float32)
+
+    def mine():
+        miner = ExactMiner(image_vectors, text_vectors, caption_image, 300, 60)
+        for block in miner.pending():
+            miner.step(block)
+        return miner.result()
+
+    left, right = torch.from_numpy(image_vectors), torch.from_numpy(text_vectors)
+    ours, limit = paired(mine, lambda: left @ right.T, rounds=3)
+    pairs = images * 5 * images
+    show(
+        f"mining {images:,} images, width {dim}", ours, limit, "the bare product", f"{pairs / ours / 1e6:.0f} M pairs/s"
+    )
+
+
+def test_metrics_against_one_pass_over_the_scores():
+    scores = np.random.default_rng(0).standard_normal((500, 2_500), dtype=np.float32)
+    caption_image = np.repeat(np.arange(500), 5)
+
+    def measure():
+        return intervals(ranks(scores, caption_image), caption_image)
+
+    ours, limit = paired(measure, lambda: np.sort(scores, axis=1))
+    show(
+        "metrics and 1,000 bootstrap samples, 500 x 2,500", ours, limit, "one sort of the rows", f"{ours * 1000:.0f} ms"
+    )

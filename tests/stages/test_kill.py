@@ -1,0 +1,154 @@
+"""`kill -9` at a random moment of every stage, the same command again, and the same bytes as without a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+RECIPE = """
+dataset = "scenes"
+features = "scenes"
+title = "killed"
+
+[set]
+"prepare.train" = 48
+"prepare.val" = 8
+"prepare.test" = 12
+"extract.batch" = 4
+"train.epochs" = 3
+"train.batch_size" = 16
+"train.model.embed_dim" = 16
+"train.model.word_dim" = 8
+"train.model.caption_dim" = 8
+"train.model.caption_word_dim" = 8
+"train.checkpoint_seconds" = 0
+"mine_negatives.block" = 4
+"mine_negatives.checkpoint_seconds" = 0
+"mine_negatives.num_texts" = 20
+"mine_negatives.num_images" = 5
+"aoq.loss.top_texts" = 20
+"aoq.loss.top_images" = 5
+"evaluate.bootstrap_samples" = 100
+"evaluate.ranking_depth" = 10
+"report.bootstrap_samples" = 100
+"report.examples" = 2
+
+[[run]]
+method = "triplet"
+backbone = "vsrn"
+
+[[run]]
+method = "aoq"
+backbone = "vsrn"
+"""
+CHAIN = ["prepare", "extract", "train", "mine_negatives", "evaluate", "report"]
+pytestmark = pytest.mark.slow
+
+
+def start(recipe: Path, data: Path) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "itrpipe", "run", str(recipe), "--data", str(data)]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def finish(recipe: Path, data: Path) -> str:
+    process = start(recipe, data)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return output
+
+
+def outputs(data: Path, *, page: bool = False) -> dict[str, dict]:
+    """Artifact -> its files with sizes and hashes; the page only on request, because it shows how long stages took."""
+    found = {
+        f"{path.parent.parent.name}/{path.parent.name}": json.loads(path.read_text())["outputs"]
+        for path in sorted(data.glob("scenes/*/*/manifest.json"))
+    }
+    return found if page else {name: {**files, "index.html": None} for name, files in found.items()}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "killed.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(recipe, tmp_path_factory) -> Path:
+    """The whole chain, never interrupted."""
+    data = tmp_path_factory.mktemp("reference")
+    finish(recipe, data)
+    return data
+
+
+@pytest.mark.parametrize("stage", CHAIN)
+def test_a_killed_stage_ends_with_the_same_bytes(stage, recipe, reference, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(reference, data)
+    for later in CHAIN[CHAIN.index(stage) :]:
+        shutil.rmtree(data / "scenes" / later)
+    durations = [
+        json.loads(path.read_text())["timings"]["total"] for path in reference.glob(f"scenes/{stage}/*/manifest.json")
+    ]
+    moment = random.Random().uniform(0, max(durations))
+    process = start(recipe, data)
+    while process.poll() is None and not list(data.glob(f"scenes/{stage}/*.partial")):
+        time.sleep(0.002)
+    time.sleep(moment)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    for folder in data.glob(f"scenes/{stage}/[!.]*"):
+        assert folder.name.endswith(".partial") or (folder / "manifest.json").exists(), f"{folder} looks finished"
+
+    output = finish(recipe, data)
+    page = stage == "report"
+    assert outputs(data, page=page) == outputs(reference, page=page), (
+        f"killed after {moment:.3f} s of {stage}:\n{output}"
+    )
+    assert not list(data.glob("scenes/*/*.partial"))
+
+
+def test_training_goes_on_at_its_checkpoint_and_not_from_the_start(recipe, reference, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(reference, data)
+    for later in CHAIN[CHAIN.index("train") :]:
+        shutil.rmtree(data / "scenes" / later)
+    process = start(recipe, data)
+    while process.poll() is None and not list(data.glob("scenes/train/triplet*.partial/.work/checkpoint.safetensors")):
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    (partial,) = data.glob("scenes/train/triplet*.partial")
+    before = (partial / ".work" / "checkpoint.safetensors").read_bytes()
+    assert b'"step\\": 0' not in before[:4000] or b'"epoch\\": 0' not in before[:4000]
+
+    finish(recipe, data)
+    (manifest,) = data.glob("scenes/train/triplet*/manifest.json")
+    record = json.loads(manifest.read_text())
+    assert any("resumed" in message for message in record["messages"])
+    assert outputs(data) == outputs(reference)
+
+
+def test_two_processes_on_one_chain_make_every_artifact_once(recipe, reference, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(reference, data)
+    for later in CHAIN[CHAIN.index("mine_negatives") :]:
+        shutil.rmtree(data / "scenes" / later)
+    first, second = start(recipe, data), start(recipe, data)
+    texts = [process.communicate(timeout=240)[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), texts
+    assert outputs(data) == outputs(reference)
+    made = [text.count("\n  done in ") for text in texts]
+    assert sum(made) == 4, texts

@@ -1,0 +1,338 @@
+"""The command line: light help, exit codes, and errors of one line without a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from itrpipe import __version__, doctor
+from itrpipe import cli as command_line
+from itrpipe.datasets.definition import load_definition
+from itrpipe.errors import DataError, DiskFullError, ItrpipeError, LockedError, MissingInputError, UsageError
+
+COMMANDS = typer.main.get_command(command_line.app).commands
+HEAVY = {"torch", "pyarrow", "numpy", "h5py", "PIL", "transformers"}
+Invoke = Callable[..., Any]
+
+
+def assert_one_line(outcome: Any, error: type[ItrpipeError], *parts: object) -> None:
+    """Checks exit code and message, and that the message is all there is on standard error."""
+    assert outcome.code == error.exit_code, outcome.err
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1, outcome.err
+    for part in parts:
+        assert str(part) in outcome.err
+
+
+def only(folder: Path, pattern: str) -> Path:
+    (found,) = folder.glob(pattern)
+    return found
+
+
+# Help
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = "import sys\nfrom itrpipe.cli import main\ntry: main()\nexcept SystemExit: print('LOADED', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    assert not HEAVY & {name.partition(".")[0] for name in done.stdout.partition("LOADED")[2].split()}
+
+
+def test_help_lists_every_command_and_the_chain(invoke: Invoke) -> None:
+    outcome = invoke("--help")
+    assert outcome.code == 0
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} ", outcome.out, re.MULTILINE), name
+    assert "itrpipe run demo" in outcome.out
+
+
+def test_without_arguments_help_is_shown(invoke: Invoke) -> None:
+    outcome = invoke()
+    assert "mine-negatives" in outcome.out + outcome.err
+
+
+def test_version(invoke: Invoke) -> None:
+    assert invoke("--version").out == f"itrpipe {__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example_that_parses(name: str, invoke: Invoke) -> None:
+    outcome = invoke(name, "--help")
+    assert outcome.code == 0
+    (example,) = re.findall(r"Example: itrpipe (.+)", outcome.out)
+    command, *arguments = shlex.split(example)
+    assert command == name
+    COMMANDS[command].make_context(command, arguments)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_does(name: str) -> None:
+    for parameter in COMMANDS[name].params:
+        if parameter.param_type_name == "option":
+            assert getattr(parameter, "help", None), f"{name} {parameter.name}"
+
+
+def test_options_that_name_choices_name_those_there_are() -> None:
+    from itrpipe.config import load_declaration
+    from itrpipe.models.settings import backbones
+
+    options = {parameter.name: parameter for parameter in COMMANDS["train"].params}
+    assert all(name in options["method"].help for name in load_declaration("train").confs)
+    assert all(name in options["backbone"].help for name in backbones())
+
+
+def test_the_installed_command_runs(cli: Invoke) -> None:
+    done = cli("show", "train", "aoq", "--backbone", "vsrn")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "loss.alpha" in done.stdout
+
+
+# Mistakes of the user
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["train", "--method", "aqo"], ["'aqo'", "did you mean 'aoq'"]),
+        (["train", "--backbone", "vsnr"], ["'vsnr'", "did you mean 'vsrn'"]),
+        (["evaluate", "--backbone", "vsnr"], ["'vsnr'", "did you mean 'vsrn'"]),
+        (["train", "--device", "tpu"], ["device = 'tpu'", "'cpu'"]),
+        (["train", "--seed", "-1"], ["seed = -1 (from command line)"]),
+        (["evaluate", "--split", "tset"], ["split = 'tset'", "'test'"]),
+        (["train", "--set", "epochs=0"], ["epochs = 0 (from command line)"]),
+        (["train", "--set", "epoch=3"], ["unknown setting 'epoch'", "did you mean 'epochs'"]),
+        (["train", "--set", "loss.margn=1"], ["unknown setting 'loss.margn'", "did you mean 'loss.margin'"]),
+        (["train", "--set", "epochs"], ["'epochs' is not of the form key=value"]),
+        (["train", "--seed", "1", "--set", "seed=2"], ["seed is given twice"]),
+        (["train", "--dataset", "../x"], ["'../x'"]),
+        (["prepare", "--dataset", "scenes", "--source", "."], ["'scenes'", "--dataset"]),
+        (["show", "trian"], ["unknown stage 'trian'", "did you mean 'train'"]),
+        (["show", "train", "aqo"], ["did you mean 'aoq'"]),
+        (["run", "dmeo"], ["no recipe 'dmeo'", "did you mean 'demo'"]),
+        (["extract", "--features", "scnes"], ["'scnes'", "did you mean 'scenes'"]),
+        (["extract", "--features", "scenes", "--from", "."], ["--features scenes"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_usage_errors(arguments: list[str], parts: list[str], data_root: Path, invoke: Invoke) -> None:
+    outcome = invoke(*arguments, "--data", data_root)
+    assert_one_line(outcome, UsageError, *parts)
+    assert not list(data_root.rglob("*.partial"))
+
+
+def test_an_unknown_option_is_exit_code_two(cli: Invoke) -> None:
+    done = cli("train", "--epochz", "3")
+    assert done.returncode == UsageError.exit_code
+    assert "No such option: --epochz" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["train", "--dataset", "nope"], ["'nope'", "itrpipe"]),
+        (["evaluate", "--dataset", "nope"], ["itrpipe"]),
+        (["report", "--dataset", "nope"], ["'nope'", "itrpipe evaluate --dataset nope"]),
+        (["report"], ["itrpipe evaluate --dataset scenes"]),
+        (["status", "--dataset", "nope"], ["no dataset 'nope'"]),
+        (["prepare", "--dataset", "nope"], ["'nope'", "--source"]),
+        (["prepare", "--dataset", "nope", "--source", "/no/where"], ["--source /no/where does not exist"]),
+        (["extract", "--dataset", "nope"], ["'nope'"]),
+        (["extract", "--dataset", "nope", "--features", "precomp"], ["--from"]),
+        (["extract", "--from", "/no/where"], ["--from /no/where does not exist"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_missing_inputs(arguments: list[str], parts: list[str], data_root: Path, invoke: Invoke) -> None:
+    outcome = invoke(*arguments, "--data", data_root)
+    assert_one_line(outcome, MissingInputError, *parts)
+
+
+def test_a_source_of_an_unknown_or_another_format(
+    data_root: Path, tmp_path: Path, precomp_dataset: Any, invoke: Invoke
+) -> None:
+    prepare = ["prepare", "--dataset", "mine", "--data", data_root, "--source"]
+    assert_one_line(invoke(*prepare, tmp_path / "source" / "flickr30k-images"), MissingInputError, "no known dataset")
+    assert_one_line(
+        invoke(*prepare, precomp_dataset.folder, "--format", "karpaty"), UsageError, "did you mean karpathy"
+    )
+    assert_one_line(invoke(*prepare, precomp_dataset.folder, "--format", "coco_captions"), MissingInputError)
+    precomp_dataset.captions.write_text('{"images": [{"filename": "1000.jpg"}]}')
+    assert_one_line(invoke(*prepare, precomp_dataset.folder), DataError, precomp_dataset.captions, "'split'")
+
+
+def test_a_source_that_fails_is_not_remembered_instead_of_one_that_works(
+    defined: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    known = load_definition(defined, "tiny")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    invoke("prepare", "--dataset", "tiny", "--source", empty, "--data", defined)
+    assert load_definition(defined, "tiny") == known
+    invoke("extract", "--dataset", "tiny", "--from", empty, "--data", defined)
+    assert load_definition(defined, "tiny") == known
+
+
+def test_the_detector_of_scenes_is_refused_for_photographs_and_not_remembered(defined: Path, invoke: Invoke) -> None:
+    """Remembered, it would make every later `train` ask which features are meant."""
+    outcome = invoke("extract", "--dataset", "tiny", "--features", "scenes", "--data", defined)
+    assert_one_line(outcome, DataError, "'tiny'", "photographs")
+    assert list(load_definition(defined, "tiny").features) == ["precomp"]
+
+
+def test_what_prepare_was_told_is_remembered(
+    data_root: Path, precomp_dataset: Any, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
+) -> None:
+    monkeypatch.chdir(precomp_dataset.folder.parent)
+    arguments = ["prepare", "--dataset", "mine", "--data", data_root]
+    assert invoke(*arguments, "--source", "source", "--set", "bad_images=drop", "--set", "workers=1").code == 0
+    known = load_definition(data_root, "mine").prepare
+    assert known is not None
+    assert (known.conf, known.source, known.settings) == ("files", str(precomp_dataset.folder), {"bad_images": "drop"})
+    assert "up to date" in invoke(*arguments).out
+    assert_one_line(invoke(*arguments, "--set", "bad_images=keep"), UsageError, "bad_images = 'keep'")
+    assert load_definition(data_root, "mine").prepare == known
+
+
+def test_a_dry_run_remembers_no_source(data_root: Path, precomp_dataset: Any, invoke: Invoke) -> None:
+    arguments = ["prepare", "--dataset", "mine", "--source", precomp_dataset.folder, "--data", data_root]
+    assert invoke(*arguments, "--dry-run").code == 0
+    assert load_definition(data_root, "mine").prepare is None
+
+
+def test_an_image_that_does_not_decode_is_refused_or_dropped_on_request(
+    data_root: Path, precomp_dataset: Any, invoke: Invoke
+) -> None:
+    os.truncate(precomp_dataset.images / "1003.jpg", 200)
+    prepare = ["prepare", "--dataset", "mine", "--source", precomp_dataset.folder, "--data", data_root]
+    assert_one_line(invoke(*prepare), DataError, "1 of 20 images", "1003.jpg", "--set bad_images=drop")
+    outcome = invoke(*prepare, "--set", "bad_images=drop")
+    assert outcome.code == 0
+    assert "train 11 images / 55 captions" in outcome.out
+
+
+def test_data_folder_that_is_a_file(tmp_path: Path, invoke: Invoke) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = invoke("prepare", "--train", 1, "--val", 1, "--test", 1, "--data", tmp_path / "file")
+    assert outcome.code in {error.exit_code for error in ItrpipeError.__subclasses__()}
+    assert outcome.err.count("\n") == 1
+
+
+# Damage
+
+
+def run_train(root: Path, invoke: Invoke) -> Any:
+    sets = ["epochs=1", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1", "seed=5"]
+    options = [f"--set={text}" for text in sets]
+    return invoke("train", "--backbone", "vsepp", "--dataset", "tiny", "--data", root, *options)
+
+
+@pytest.mark.parametrize(
+    ("stage", "name"),
+    [("prepare", "captions.parquet"), ("extract", "features.h5"), ("prepare", "manifest.json")],
+)
+def test_a_truncated_file_of_an_input(chain: Path, stage: str, name: str, invoke: Invoke) -> None:
+    path = only(chain, f"tiny/{stage}/*-*/{name}")
+    os.truncate(path, path.stat().st_size // 2)
+    assert_one_line(run_train(chain, invoke), DataError, path, "itrpipe gc --damaged --dataset tiny")
+
+
+@pytest.mark.parametrize(
+    ("stage", "name"), [("prepare", "captions.parquet"), ("prepare", "images.parquet"), ("extract", "features.h5")]
+)
+def test_garbage_of_the_right_size_in_an_input(chain: Path, stage: str, name: str, invoke: Invoke) -> None:
+    path = only(chain, f"tiny/{stage}/*-*/{name}")
+    path.write_bytes(bytes(path.stat().st_size))
+    assert_one_line(run_train(chain, invoke), DataError, path)
+    assert not list(chain.glob("tiny/train/*s5-????????"))
+
+
+def test_garbage_of_the_right_size_in_embeddings(chain: Path, invoke: Invoke) -> None:
+    path = only(chain, "tiny/train/triplet*/embeddings.h5")
+    manifest = json.loads((path.parent / "manifest.json").read_text())
+    path.write_bytes(bytes(path.stat().st_size))
+    sets = [f"--set=train.{key}={manifest['settings'][key]}" for key in ("epochs", "batch_size", "min_word_count")]
+    sets += ["--set=train.model.embed_dim=8", "--set=train.model.word_dim=8", "--set=bootstrap_samples=150"]
+    outcome = invoke("evaluate", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *sets)
+    assert_one_line(outcome, DataError, path)
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "sources.json"])
+@pytest.mark.parametrize("content", ["{", "[]", '{"a": 1}'])
+def test_a_damaged_file_of_the_dataset_itself(chain: Path, name: str, content: str, invoke: Invoke) -> None:
+    (chain / "tiny" / name).write_text(content)
+    outcome = invoke("prepare", "--dataset", "tiny", "--data", chain)
+    if outcome.code:
+        assert_one_line(outcome, DataError, chain / "tiny" / name, "remove it")
+    else:
+        assert name == "sources.json"
+
+
+# Exit codes
+
+
+def test_exit_codes_are_distinct_and_documented() -> None:
+    errors = [ItrpipeError, UsageError, MissingInputError, DataError, DiskFullError, LockedError]
+    assert [error.exit_code for error in errors] == [1, 2, 3, 4, 5, 6]
+    assert set(ItrpipeError.__subclasses__()) == set(errors[1:])
+
+
+@pytest.mark.parametrize("error", [UsageError, MissingInputError, DataError, DiskFullError, LockedError])
+def test_errors_become_one_line_and_their_exit_code(
+    error: type[ItrpipeError], monkeypatch: pytest.MonkeyPatch, invoke: Invoke
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise error("what, where [and] how to help")
+
+    monkeypatch.setattr("itrpipe.upkeep.print_status", fail)
+    outcome = invoke("status")
+    assert (outcome.code, outcome.err) == (error.exit_code, "error: what, where [and] how to help\n")
+
+
+def test_an_interrupt_is_exit_code_130_and_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, invoke: Invoke) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("itrpipe.upkeep.print_status", interrupt)
+    outcome = invoke("status")
+    assert outcome.code == 130
+    assert outcome.err == "interrupted; the same command goes on where it stopped\n"
+
+
+# Doctor
+
+
+def test_doctor_is_content_here(invoke: Invoke, data_root: Path) -> None:
+    outcome = invoke("doctor", "--data", data_root)
+    assert outcome.code == 0
+    assert "everything required is here" in outcome.out
+    for part in ("device", "memory", "GiB free", "stages"):
+        assert part in outcome.out
+    assert not data_root.exists()
+
+
+def test_doctor_names_what_is_missing(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "REQUIRED", (*doctor.REQUIRED, "no-such-package"))
+    outcome = invoke("doctor")
+    assert outcome.code == 1
+    assert "MISSING: pip install no-such-package" in outcome.out
+    assert "missing: no-such-package" in outcome.out
+
+
+def test_doctor_requires_what_the_package_requires() -> None:
+    import tomllib
+
+    project = Path(command_line.__file__).parents[1] / "pyproject.toml"
+    declared = tomllib.loads(project.read_text())["project"]["dependencies"]
+    assert sorted(re.split(r"[><=]", each)[0] for each in declared) == sorted(doctor.REQUIRED)

@@ -1,0 +1,87 @@
+"""The built wheel runs without the checkout: declarations and weights travel inside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import itrpipe
+from itrpipe.config import stages_folder
+
+pytestmark = pytest.mark.slow
+
+CHECKOUT = Path(itrpipe.__file__).parents[1]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this checkout."""
+    if not (CHECKOUT / "pyproject.toml").exists():
+        pytest.skip("these tests do not run from a checkout")
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(CHECKOUT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the wheel is installed."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", str(folder), str(wheel)]
+    subprocess.run(command, capture_output=True, check=True)
+    return folder
+
+
+@pytest.fixture
+def run(installed: Path, tmp_path: Path) -> Run:
+    """Runs Python code with the installed package, from an empty folder."""
+
+    def execute(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-P", "-c", code, *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120
+        )
+
+    return execute
+
+
+MAIN = "from itrpipe.cli import main; main()"
+
+
+def test_everything_that_is_not_code_is_in_the_wheel(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    stages = {f"itrpipe/_stages/{path.relative_to(stages_folder())}" for path in stages_folder().rglob("*.toml")}
+    package = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "itrpipe").rglob("*") if path.is_file()}
+    assert stages <= names
+    assert {name for name in package if "__pycache__" not in name} <= names
+    assert not [name for name in names if not name.startswith(("itrpipe/", "itrpipe-"))]
+
+
+def test_declarations_are_read_from_the_wheel(run: Run, installed: Path) -> None:
+    done = run("import itrpipe.config as c; print(c.__file__, c.stages_folder())")
+    assert done.stdout.split() == [str(installed / "itrpipe" / "config.py"), str(installed / "itrpipe" / "_stages")]
+
+
+def test_commands_run_from_another_folder(run: Run, tmp_path: Path) -> None:
+    done = run(MAIN, "--help")
+    assert (done.returncode, "mine-negatives" in done.stdout) == (0, True)
+    done = run(MAIN, "show", "train", "aoq")
+    assert (done.returncode, "4_train.toml [conf.aoq]" in done.stdout) == (0, True), done.stderr
+    done = run(MAIN, "prepare", "--train", "8", "--val", "4", "--test", "4")
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("data/scenes/prepare/scenes-*/images/**/*.*"))) == 16
+
+
+def test_the_command_is_installed(installed: Path) -> None:
+    assert "itrpipe" in {path.name for path in (installed / "bin").iterdir()}
