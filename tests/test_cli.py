@@ -187,7 +187,7 @@ def test_a_source_that_fails_is_not_remembered_instead_of_one_that_works(
 def test_the_detector_of_scenes_is_refused_for_photographs_and_not_remembered(defined: Path, invoke: Invoke) -> None:
     """Remembered, it would make every later `train` ask which features are meant."""
     outcome = invoke("extract", "--dataset", "tiny", "--features", "scenes", "--data", defined)
-    assert_one_line(outcome, DataError, "'tiny'", "photographs")
+    assert_one_line(outcome, DataError, "photographs", "--from FOLDER")
     assert list(load_definition(defined, "tiny").features) == ["precomp"]
 
 

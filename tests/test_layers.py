@@ -25,6 +25,7 @@ LAYERS = (
     {"pipeline"},
     {"commands", "recipes", "upkeep", "doctor"},
     {"cli"},
+    {"__main__"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FILES = sorted(PACKAGE.rglob("*.py"))

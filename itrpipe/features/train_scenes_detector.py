@@ -1,6 +1,6 @@
 """Trains the detector of `scenes` and writes its weights.
 
-    python -m itrpipe.features.train_scenes_detector --images 20000 --seed 1000 --steps 9000 --out weights.safetensors
+    python -m itrpipe.features.train_scenes_detector --images 20000 --seed 1000 --steps 10000 --out weights.safetensors
 
 The scenes are generated with a seed of their own, so that no dataset made with another seed shares a picture with the
 training set. The steps are counted and not timed: the same command on the same machine gives the same weights.
@@ -27,7 +27,6 @@ from torch import Tensor
 from itrpipe.datasets.scenes import Scene, generate, paint
 from itrpipe.datasets.scenes.build import JPEG_QUALITY
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
-from itrpipe.errors import UsageError
 from itrpipe.features.scenes_boxes import overlaps
 from itrpipe.features.scenes_detector import ATTRIBUTES, ScenesDetector
 from itrpipe.features.scenes_detector_loss import Objects, losses, objects_of
@@ -149,14 +148,18 @@ def measure(model: ScenesDetector, images: Tensor, objects: Objects) -> Quality:
 
 def write_weights(model: ScenesDetector, path: Path, record: dict[str, object]) -> None:
     """Writes the weights as float16, whole or not at all, with `record` as JSON under the metadata key `training`."""
-    state = {name: _halved(value) for name, value in model.state_dict().items() if "num_batches_tracked" not in name}
+    state = {name: value for name, value in model.state_dict().items() if "num_batches_tracked" not in name}
+    halves = {name: value.half().contiguous() for name, value in state.items()}
     temporary = path.with_name(path.name + ".partial")
-    temporary.write_bytes(save(state, {"training": json.dumps(record, sort_keys=True)}))
+    temporary.write_bytes(save(halves, {"training": json.dumps(record, sort_keys=True)}))
     os.replace(temporary, path)
 
 
-def _halved(value: Tensor) -> Tensor:
-    return value.half().contiguous()
+def round_weights(model: ScenesDetector) -> None:
+    """Rounds the weights in place to what float16 stores, so that they are measured as they are shipped."""
+    for value in model.state_dict().values():
+        if value.is_floating_point():
+            value.copy_(value.half())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -174,9 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = ScenesDetector()
     learned, held_out = torch.arange(options.images), torch.arange(options.images, len(images))
     train(model, images[: options.images], objects.select(learned), options.steps, options.seed, report=True)
-    for parameter in (*model.parameters(), *model.buffers()):
-        # The weights are measured as they are shipped.
-        parameter.data = parameter.data.half().to(parameter.dtype) if parameter.is_floating_point() else parameter.data
+    round_weights(model)
     quality = asdict(measure(model, images[options.images :], objects.select(held_out)))
     print("held-out:", " ".join(f"{name} {value:.4f}" for name, value in quality.items()), flush=True)
     record = {"command": command, "seed": options.seed, "steps": options.steps, "quality": quality}
@@ -186,16 +187,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train the region detector of the scenes dataset.")
-    parser.add_argument("--images", type=int, default=20_000, help="scenes to train on")
-    parser.add_argument("--held-out", type=int, default=500, help="scenes to measure the result on")
+    parser.add_argument("--images", type=_positive, default=20_000, help="scenes to train on")
+    parser.add_argument("--held-out", type=_positive, default=1_000, help="scenes to measure the result on")
     parser.add_argument("--seed", type=int, default=1000, help="of the scenes, the start and the sampling")
-    parser.add_argument("--steps", type=int, default=9_000, help="batches of 16 images")
+    parser.add_argument("--steps", type=_positive, default=10_000, help="batches of 16 images")
     parser.add_argument("--out", type=Path, required=True, help="safetensors file to write")
     options = parser.parse_args(arguments)
-    for name in ("images", "held_out", "steps"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} is {getattr(options, name)}; it must be at least 1.")
+    if not options.out.parent.is_dir():
+        parser.error(f"folder {options.out.parent} does not exist")
     return options
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
 
 
 if __name__ == "__main__":

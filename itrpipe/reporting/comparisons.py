@@ -35,14 +35,6 @@ class Comparison:
     own: dict[str, Interval]
     oracle: dict[str, Interval] | None
 
-    @property
-    def name(self) -> str:
-        """For people: what is compared on which backbone."""
-        seed = self.run.settings["seed"]
-        return (
-            f"{self.run.backbone}, {self.run.method} {MINUS} {self.baseline.method}{f', seed {seed}' if seed else ''}"
-        )
-
 
 def check_rankings(runs: Iterable[Run], split: Split) -> None:
     """Makes sure that the rankings of runs are of the images and captions of a split, in their order.
@@ -95,23 +87,11 @@ def conclusion(comparisons: Sequence[Comparison], split: Split | None, level: fl
             "seed and features on the same images."
         )
     percent = f"{100 * level:g} %"
-    if len(comparisons) == 1:
-        return _one_conclusion(comparisons[0], percent)
-    better = [each for each in comparisons if each.own["rsum"].low > 0]
-    worse = [each for each in comparisons if each.own["rsum"].high < 0]
-    if not better and not worse:
-        return (
-            f"None of the {len(comparisons)} differences in RSum is significant: every {percent} interval includes "
-            "zero, so this test set does not tell the rounds apart."
-        )
-    parts = [f"rises significantly in {_names(better)}" if better else ""]
-    parts.append(f"falls significantly in {_names(worse)}" if worse else "")
-    rest = len(comparisons) - len(better) - len(worse)
-    tail = f"; in {rest} the {percent} interval includes zero" if rest else ""
-    return f"Of {len(comparisons)} comparisons, RSum {' and '.join(filter(None, parts))}{tail}."
+    sentence = _one_conclusion(comparisons[0], percent) if len(comparisons) == 1 else _many(comparisons, percent)
+    return f"{sentence}{_oracle_conclusion(comparisons)}"
 
 
-def of_recalls(comparisons: Sequence[Comparison]) -> str:
+def of_recalls(comparisons: Sequence[Comparison], level: float) -> str:
     """How many of the single recalls differ significantly; empty when nothing is compared."""
     recalls = [each.own[name] for each in comparisons for name in RECALLS]
     if not recalls:
@@ -119,7 +99,10 @@ def of_recalls(comparisons: Sequence[Comparison]) -> str:
     up, down = sum(each.low > 0 for each in recalls), sum(each.high < 0 for each in recalls)
     if not up and not down:
         return f"None of the {len(recalls)} differences in recall is significant."
-    return f"Of {len(recalls)} differences in recall {up} are significant gains and {down} significant losses."
+    return (
+        f"Of the {len(recalls)} differences in recall, {up} {_are(up)} significantly above zero and {down} "
+        f"significantly below; were there none at all, {(1 - level) * len(recalls):.1f} would look so by chance."
+    )
 
 
 def signed(value: float, digits: int = 1) -> str:
@@ -143,17 +126,45 @@ def _one_conclusion(comparison: Comparison, percent: str) -> str:
         verdict = f"The interval excludes zero: a significant {'gain' if rsum.value > 0 else 'loss'} on this test set."
     else:
         verdict = "The interval includes zero: this test set does not tell the two rounds apart."
-    if comparison.oracle is None:
-        return f"{first}. {verdict}"
-    oracle = comparison.oracle["rsum"]
-    return (
-        f"{first}. {verdict} With every true match counted as right the difference is {signed(oracle.value)} "
-        f"({interval_text(oracle)}), {'significant' if excludes_zero(oracle) else 'not significant'}."
-    )
+    return f"{first}. {verdict}"
+
+
+def _many(comparisons: Sequence[Comparison], percent: str) -> str:
+    better = [each for each in comparisons if each.own["rsum"].low > 0]
+    worse = [each for each in comparisons if each.own["rsum"].high < 0]
+    if not better and not worse:
+        return (
+            f"None of the {len(comparisons)} differences in RSum is significant: every {percent} interval includes "
+            "zero, so this test set does not tell the rounds apart."
+        )
+    parts = [f"rises significantly in {_names(better)}" if better else ""]
+    parts.append(f"falls significantly in {_names(worse)}" if worse else "")
+    rest = len(comparisons) - len(better) - len(worse)
+    tail = f"; in {rest} the {percent} interval includes zero" if rest else ""
+    return f"Of {len(comparisons)} comparisons, RSum {' and '.join(filter(None, parts))}{tail}."
+
+
+def _oracle_conclusion(comparisons: Sequence[Comparison]) -> str:
+    """What counting every true match changes; empty where the truth is not known."""
+    oracle = [each.oracle["rsum"] for each in comparisons if each.oracle]
+    if not oracle:
+        return ""
+    significant = sum(map(excludes_zero, oracle))
+    if len(oracle) == 1:
+        (only,) = oracle
+        verdict = "significant" if significant else "not significant"
+        what = f"the difference is {signed(only.value)} ({interval_text(only)}), {verdict}"
+    else:
+        what = f"{significant or 'none'} of the {len(oracle)} differences {_are(significant)} significant"
+    return f" With every true match counted as right, {what}."
+
+
+def _are(count: int) -> str:
+    return "are" if count > 1 else "is"
 
 
 def _names(comparisons: Sequence[Comparison]) -> str:
-    names = "; ".join(each.name for each in comparisons)
+    names = "; ".join(each.run.name for each in comparisons)
     return f"{len(comparisons)} ({names})"
 
 

@@ -187,7 +187,7 @@ def _group(runs: list[Run], library: Library | None, options: Options, prefix: s
         runs=runs,
         comparisons=comparisons,
         conclusion=conclusion(comparisons, split, level),
-        of_recalls=of_recalls(comparisons),
+        of_recalls=of_recalls(comparisons, level),
         results=tables.result_tables(runs, options.published),
         differences=tables.difference_tables(comparisons, level),
         keys=plots.legend(runs),

@@ -42,5 +42,6 @@ def seconds(value: float) -> str:
 
 
 def score(value: float) -> str:
-    """A similarity with three digits and a real minus."""
-    return f"{value:.3f}".replace("-", MINUS)
+    """A similarity with three digits and a real minus; zero has none."""
+    text = f"{abs(value):.3f}"
+    return f"{MINUS}{text}" if value < 0 and float(text) else text

@@ -1,4 +1,5 @@
-"""Plots as inline SVG in one visual language: colour names the backbone, a dashed line is round one.
+"""Plots as inline SVG in one visual language: colour names the backbone, a dashed line is round one,
+a solid, dotted or dash-dotted one a later method.
 
 Matplotlib draws with marker colours that are then replaced by the page's CSS variables, so that one drawing
 serves a light and a dark page. A hollow point is a difference whose interval includes zero.
@@ -32,6 +33,8 @@ _VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _PAPER: "paper"} | {
 }
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
 _LOG_RATIO = 12.0
+_DASHED = (4, 2.4)
+_LATER_DASHES = ((), (1, 1.6), (6, 2, 1, 2))
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "itrpipe",
@@ -77,18 +80,32 @@ class Key:
     Attributes:
         name: of the run.
         colour: CSS variable.
-        dashed: whether its line is.
+        dashes: of its line, as SVG writes them; empty for a solid one.
     """
 
     name: str
     colour: str
-    dashed: bool
+    dashes: str
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How the line of a run is drawn: colour, and dashes in line widths."""
+
+    colour: str
+    dashes: tuple[float, ...]
+
+    def line(self) -> dict[str, Any]:
+        return {"color": self.colour, "linestyle": (0, self.dashes) if self.dashes else "-"}
 
 
 def legend(runs: Sequence[Run]) -> list[Key]:
     """How each run is drawn; seeds of one model share their look."""
-    colours = _colours(runs)
-    keys = [Key(f"{run.backbone}, {run.method}", _VARIABLES[colours[run.backbone]], run.is_baseline) for run in runs]
+    looks = _looks(runs)
+    keys = [
+        Key(f"{run.backbone}, {run.method}", _VARIABLES[look.colour], " ".join(map(str, look.dashes)))
+        for run, look in ((run, looks[run.label]) for run in runs)
+    ]
     return list(dict.fromkeys(keys))
 
 
@@ -102,25 +119,25 @@ def training_plots(runs: Sequence[Run], prefix: str) -> list[Plot]:
     histories = [(run, run.history) for run in runs if run.history]
     if not histories:
         return []
-    colours = _colours(runs)
+    looks = _looks(runs)
     loss = [(run, [row["loss"] for row in rows]) for run, rows in histories]
     rsum = [(run, [row["val_rsum"] for row in rows]) for run, rows in histories]
     return [
-        _by_epoch(f"{prefix}-loss", "Loss per pair", loss, colours),
-        _by_epoch(f"{prefix}-validation", "RSum on the validation split", rsum, colours),
+        _by_epoch(f"{prefix}-loss", "Loss per pair", loss, looks),
+        _by_epoch(f"{prefix}-validation", "RSum on the validation split", rsum, looks),
     ]
 
 
 def recall_plots(runs: Sequence[Run], prefix: str) -> list[Plot]:
     """Recall at every K up to 50, one panel per direction."""
-    colours = _colours(runs)
+    looks = _looks(runs)
     plots = []
     for direction, title in DIRECTIONS.items():
         figure, axes = _panel()
         ks = np.arange(1, MAX_K + 1)
         for run in runs:
             ranks = run.rankings[direction].rank
-            axes.plot(ks, [recall(ranks, int(k)) for k in ks], **_line(run, colours))
+            axes.plot(ks, [recall(ranks, int(k)) for k in ks], **looks[run.label].line())
         axes.set_xscale("log")
         _plain_ticks(axes, [1, 2, 5, 10, 20, 50])
         axes.set_xlabel("K (log scale)")
@@ -131,24 +148,27 @@ def recall_plots(runs: Sequence[Run], prefix: str) -> list[Plot]:
 
 
 def difference_plots(comparisons: Sequence[Comparison], prefix: str) -> list[Plot]:
-    """Recalls of each comparison on one scale, then RSum of all comparisons."""
+    """RSum of all comparisons, then the recalls of each, on one scale."""
     if not comparisons:
         return []
     colours = _colours([each.run for each in comparisons])
     names = [f"{'i→t' if name.startswith('i2t') else 't→i'}  R@{name.rpartition('r')[2]}" for name in RECALLS]
     rows = [[each.own[name] for name in RECALLS] for each in comparisons]
     bound = max(max(abs(interval.low), abs(interval.high)) for row in rows for interval in row) * 1.08 or 1.0
-    plots = []
+    plots = [_rsum_plot(comparisons, colours, f"{prefix}-difference-rsum")]
     for index, (each, row) in enumerate(zip(comparisons, rows, strict=True)):
-        title = f"{each.name}: recalls"
+        title = f"{each.run.name}: recalls"
         svg = _forest(f"{prefix}-difference-{index}", names, row, [colours[each.run.backbone]] * len(row), bound, title)
         plots.append(Plot(title, svg))
+    return plots
+
+
+def _rsum_plot(comparisons: Sequence[Comparison], colours: Mapping[str, str], name: str) -> Plot:
     rsum = [each.own["rsum"] for each in comparisons]
     bound = max(max(abs(interval.low), abs(interval.high)) for interval in rsum) * 1.08 or 1.0
-    labels = [f"{each.run.backbone}{_seed(each.run)}" for each in comparisons]
+    labels = [each.run.name for each in comparisons]
     colour_list = [colours[each.run.backbone] for each in comparisons]
-    plots.append(Plot("RSum", _forest(f"{prefix}-difference-rsum", labels, rsum, colour_list, bound, "RSum")))
-    return plots
+    return Plot("RSum", _forest(name, labels, rsum, colour_list, bound, "RSum"))
 
 
 def _forest(
@@ -172,13 +192,16 @@ def _forest(
     return _svg(figure, name, f"{title}: differences with intervals")
 
 
-def _by_epoch(name: str, title: str, series: Sequence[tuple[Run, Sequence[float]]], colours: Mapping[str, str]) -> Plot:
+def _by_epoch(name: str, title: str, series: Sequence[tuple[Run, Sequence[float]]], looks: Mapping[str, _Look]) -> Plot:
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = _panel()
     for run, values in series:
         epochs = range(1, len(values) + 1)
-        axes.plot(epochs, values, marker="o", markersize=3.2, **_line(run, colours))
+        line = looks[run.label].line()
+        axes.plot(epochs, values, marker="o", markersize=3.0, **line)
+        chosen = max(epoch for epoch, row in zip(epochs, run.history or (), strict=True) if row["best"])
+        axes.plot([chosen], [values[chosen - 1]], "o", markersize=7, color=line["color"])
     numbers = [value for _, values in series for value in values]
     if min(numbers) > 0 and max(numbers) / min(numbers) > _LOG_RATIO:
         _log_axis(axes)
@@ -190,18 +213,23 @@ def _by_epoch(name: str, title: str, series: Sequence[tuple[Run, Sequence[float]
     return Plot(title, _svg(figure, name, f"{title} by epoch"))
 
 
-def _seed(run: Run) -> str:
-    return f", seed {run.settings['seed']}" if run.settings["seed"] else ""
-
-
 def _colours(runs: Sequence[Run]) -> dict[str, str]:
     """A colour for each backbone, in the order of the runs."""
     backbones = dict.fromkeys(run.backbone for run in runs)
     return {backbone: _COLOURS[index % SERIES] for index, backbone in enumerate(backbones)}
 
 
-def _line(run: Run, colours: Mapping[str, str]) -> dict[str, Any]:
-    return {"color": colours[run.backbone], "linestyle": (0, (4, 2.4)) if run.is_baseline else "-"}
+def _looks(runs: Sequence[Run]) -> dict[str, _Look]:
+    """Colour and dashes of each run, by its label."""
+    colours = _colours(runs)
+    later = list(dict.fromkeys(run.method for run in runs if not run.is_baseline))
+    return {
+        run.label: _Look(
+            colours[run.backbone],
+            _DASHED if run.is_baseline else _LATER_DASHES[later.index(run.method) % len(_LATER_DASHES)],
+        )
+        for run in runs
+    }
 
 
 def _plain_ticks(axes: Axes, ticks: Sequence[int]) -> None:

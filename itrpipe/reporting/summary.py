@@ -14,7 +14,7 @@ from itrpipe.reporting.mined import TOPS
 from itrpipe.reporting.tables import FULL, ORACLE
 
 WIDTH = 100
-"""Columns of a terminal that no line exceeds, long titles and sentences aside, which are wrapped."""
+"""Columns of a terminal that no line exceeds."""
 _NAME, _NUMBER, _RSUM, _INTERVAL = 30, 7, 8, 20
 
 
@@ -66,9 +66,9 @@ def _results(group: Group) -> list[str]:
 def _differences(group: Group, level: float) -> list[str]:
     if not group.comparisons:
         return []
-    lines = ["", *_heading("difference", f"{100 * level:g} % interval")]
-    lines += [_difference_line(each.name, each.own) for each in group.comparisons]
-    oracle = [_difference_line(each.name, each.oracle) for each in group.comparisons if each.oracle]
+    lines = ["", *_heading("difference to round one", f"{100 * level:g} % interval")]
+    lines += [_difference_line(each.run.name, each.own) for each in group.comparisons]
+    oracle = [_difference_line(each.run.name, each.oracle) for each in group.comparisons if each.oracle]
     if oracle:
         lines += ["", "with every true match counted as right", *oracle]
     return [*lines, "* the interval of the difference excludes zero"]

@@ -200,7 +200,7 @@ def _difference_row(comparison: Comparison, differences: Mapping[str, Interval])
         Cell(_heading(name), signed(each.value), interval_text(each), excludes_zero(each))
         for name, each in ((name, differences[name]) for name in COMPARED)
     ]
-    return Row(comparison.name, cells, f"{comparison.run.label} against {comparison.baseline.label}")
+    return Row(comparison.run.name, cells, f"{comparison.run.label} against {comparison.baseline.label}")
 
 
 def _heading(metric: str) -> str:

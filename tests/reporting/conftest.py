@@ -1,0 +1,251 @@
+"""Small finished artifacts for reports, and a parser of the page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from itrpipe import artifacts, pipeline
+from itrpipe.artifacts import Location, Manifest
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.datasets.image_check import check_images
+from itrpipe.datasets.prepared import write_prepared
+from itrpipe.datasets.records import Annotations, CaptionRecord, ImageRecord
+from itrpipe.datasets.truth import write_truth
+from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingWriter
+from itrpipe.pipeline import Planner, pinned_step
+from itrpipe.progress import Reporter
+from itrpipe.stages import evaluate, mine_negatives
+from itrpipe.stages.base import Input, Job, Need
+
+DATASET, WIDTH = "toy", 16
+SIZES = {"train": 40, "val": 6, "test": 30}
+HOSTILE = "<script>alert('caption')</script> & \"><img src=x onerror=alert(1)>"
+MODEL = {"backbone": "vsepp", "seed": 0, "features": "toy"}
+EVALUATE = {"split": "test", "protocols": ("full",), "bootstrap_samples": 100, "interval_level": 0.95}
+NOISE = {"triplet": 1.6, "aoq": 0.7}
+SCENES = {"kind": "scenes", "train": 40, "val": 6, "test": 30, "seed": 0, "family_size": 1, "keep_probability": 0.0}
+FILES = {"kind": "files", "format": "", "restval": "train", "bad_images": "refuse", "split_seed": 0}
+FILES |= {"val_fraction": 0.1, "test_fraction": 0.1}
+
+
+@dataclass
+class Element:
+    """A node of the parsed page."""
+
+    tag: str
+    attributes: dict[str, str]
+    children: list[Element | str] = field(default_factory=list)
+
+    def all(self, tag: str, name: str = "") -> list[Element]:
+        below = [found for each in self.children if isinstance(each, Element) for found in each.all(tag, name)]
+        own = self.tag == tag and (not name or name in self.attributes.get("class", "").split())
+        return [self, *below] if own else below
+
+    def text(self, without: str = "span") -> str:
+        parts = [
+            each if isinstance(each, str) else each.text(without)
+            for each in self.children
+            if isinstance(each, str) or each.tag != without
+        ]
+        return " ".join("".join(parts).split())
+
+
+class Page(HTMLParser):
+    """Parses the page into elements."""
+
+    VOID = ("meta", "img", "br", "link", "input", "use", "line", "hr")
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.root = Element("", {})
+        self._open = [self.root]
+        self.feed(content)
+        assert self._open == [self.root]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open[-1].children.append(element := Element(tag, {key: value or "" for key, value in attrs}))
+        if tag not in self.VOID:
+            self._open.append(element)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open[-1].children.append(Element(tag, {key: value or "" for key, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self._open.pop().tag == tag
+
+    def handle_data(self, data: str) -> None:
+        self._open[-1].children.append(data)
+
+
+def seal(
+    root: Path, stage: str, label: str, settings: Mapping[str, Any], inputs: Mapping[str, Path], write: Callable
+) -> Path:
+    """Makes one artifact with the product's own machinery; `write` gets the job."""
+    manifests = {name: artifacts.read_manifest(folder) for name, folder in inputs.items()}
+    digest = artifacts.fingerprint(stage, 1, settings, {name: each.fingerprint for name, each in manifests.items()})
+    location = Location(root, DATASET, stage, label, digest)
+    given = {name: Input(inputs[name], manifests[name]) for name in inputs}
+    execution = mine_negatives.Execution(device="cpu", block=64, checkpoint_seconds=60)
+    write(
+        Job(
+            DATASET,
+            label,
+            SimpleNamespace(**settings),
+            execution,
+            given,
+            None,
+            artifacts.open_partial(location),
+            Reporter(),
+        )
+    )
+    read = {
+        name: {"stage": each.stage, "name": inputs[name].name, "fingerprint": each.fingerprint}
+        for name, each in manifests.items()
+    }
+    fields = {"stage": stage, "schema_version": 1, "dataset": DATASET, "conf": label, "label": label}
+    fields |= {"fingerprint": digest, "settings": settings, "execution": {}, "inputs": read, "metrics": {}}
+    fields |= {"timings": {"total": 1.25}, "command": f"itrpipe {stage} --as {label}", "messages": []}
+    artifacts.finish(location, {**fields, "finished": "2026-03-01T12:00:00+00:00"})
+    return location.folder
+
+
+def image_id(split: str, row: int) -> str:
+    return f"{split}-{row:03d}"
+
+
+def write_dataset(job: Job) -> None:
+    """Two captions per image; the second is also true of the next image of its split."""
+    images, captions, truth = [], [], {}
+    (job.folder / "images").mkdir()
+    for split, size in SIZES.items():
+        for row in range(size):
+            name = image_id(split, row)
+            images.append(ImageRecord(name, f"images/{name}.png", split))
+            Image.new("RGB", (40 + row, 30), (row * 5 % 256, 80, len(split) * 30)).save(job.folder / images[-1].file)
+            captions += [
+                CaptionRecord(f"{name}#0", name, f"{HOSTILE} {row}"),
+                CaptionRecord(f"{name}#1", name, f"a plain caption of {name}"),
+            ]
+            truth |= {f"{name}#0": [name], f"{name}#1": sorted({name, image_id(split, (row + 1) % size)})}
+    records = Annotations(images, captions, job.folder)
+    write_prepared(job.folder, records, check_images(records, 1).facts, [["a"] for _ in captions])
+    write_truth(job.folder, truth)
+
+
+def write_model(method: str) -> Callable[[Job], None]:
+    def write(job: Job) -> None:
+        random = np.random.default_rng(sum(map(ord, method)))
+        for split, size in SIZES.items():
+            names = [image_id(split, row) for row in range(size)]
+            caption_image = np.arange(2 * size) // 2
+            images = random.normal(size=(size, WIDTH)).astype(np.float32)
+            texts = images[caption_image] + NOISE[method] * random.normal(size=(2 * size, WIDTH)).astype(np.float32)
+            captions = [f"{name}#{k}" for name in names for k in range(2)]
+            writer = EmbeddingWriter(
+                job.folder / EMBEDDINGS, split, names, captions, caption_image, WIDTH, INNER_PRODUCT
+            )
+            writer.write("images", 0, images / np.linalg.norm(images, axis=1, keepdims=True))
+            writer.write("texts", 0, texts / np.linalg.norm(texts, axis=1, keepdims=True))
+            writer.close()
+        history = [{"epoch": k + 1, "loss": 1.0 / (k + 1), "val_rsum": 100.0 + k, "best": True} for k in range(3)]
+        pq.write_table(pa.Table.from_pylist(history), job.folder / "history.parquet")
+
+    return write
+
+
+def build(root: Path, prepare: Mapping[str, Any]) -> Toy:
+    """A dataset, round one, its mined lists, AOQ and both evaluations."""
+    save_definition(root, DATASET, DatasetDefinition(prepare=StageDefinition(conf="toy", source=str(root / "gone"))))
+    made = {"prepare": seal(root, "prepare", "toy", prepare, {}, write_dataset)}
+    mining = {**MODEL, "method": "triplet", "num_texts": 12, "num_images": 11, "precision": "fp32"}
+    for method in ("triplet", "aoq"):
+        label = f"{method}.vsepp"
+        read = {"prepare": made["prepare"]} | ({"mine_negatives": made["mining"]} if method == "aoq" else {})
+        made[method] = seal(root, "train", label, {**MODEL, "method": method}, read, write_model(method))
+        if method == "triplet":
+            read = {"train": made["triplet"]}
+            made["mining"] = seal(root, "mine_negatives", f"exact.{label}", mining, read, mine_negatives.run)
+        read = {"prepare": made["prepare"], "train": made[method]}
+        settings = {**MODEL, **EVALUATE, "method": method, "ranking_depth": 20}
+        made[label] = seal(root, "evaluate", label, settings, read, evaluate.run)
+    return Toy(root, made)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finished report.
+
+    Attributes:
+        folder: of its artifact.
+        page: parsed.
+        manifest: of its artifact.
+    """
+
+    folder: Path
+    page: Element
+    manifest: Manifest
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """Of results.json."""
+        return json.loads((self.folder / "results.json").read_text())
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A data folder.
+
+    Attributes:
+        root: of it.
+        made: artifacts by name.
+        hostile: what captions begin with.
+    """
+
+    root: Path
+    made: dict[str, Path]
+    hostile: str = HOSTILE
+
+    def copy(self, root: Path) -> Toy:
+        """The same artifacts, to be damaged, without a report."""
+        shutil.copytree(self.root, root, ignore=shutil.ignore_patterns("report"))
+        return Toy(root, {name: root / folder.relative_to(self.root) for name, folder in self.made.items()})
+
+    def report(self, runs: tuple[str, ...] = ("aoq.vsepp", "triplet.vsepp"), **given: Any) -> Report:
+        """Plans and runs the report as the command does."""
+        inputs = {name: pinned_step(self.root, artifacts.read_manifest(self.made[name])) for name in runs}
+        settings = {"bootstrap_samples": 200, "examples": 4, **given}
+        step = Planner(self.root, DATASET).plan(Need("report", "page", settings), inputs=inputs)
+        (folder,) = pipeline.run([step], Reporter())
+        return Report(folder, Page((folder / "index.html").read_text()).root, artifacts.read_manifest(folder))
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
+    """One dataset with the truth, round one and AOQ."""
+    return build(tmp_path_factory.mktemp("toy") / "data", SCENES)
+
+
+@pytest.fixture(scope="session")
+def done(toy: Toy) -> Report:
+    """The report over both runs."""
+    return toy.report()
+
+
+@pytest.fixture
+def toy_from_files(tmp_path: Path) -> Toy:
+    """A dataset whose source is gone."""
+    return build(tmp_path, FILES)
