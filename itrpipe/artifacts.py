@@ -23,11 +23,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from itrpipe.errors import DataError, DiskFullError, LockedError
+from itrpipe.errors import DataError, DiskFullError, LockedError, MissingInputError
 
 MANIFEST = "manifest.json"
 WORK = ".work"
 PARTIAL = ".partial"
+TEMPORARY = ".tmp"
 RECORDED_PACKAGES = ("itrpipe", "torch", "torchvision", "transformers", "accelerate", "numpy", "h5py", "pyarrow")
 _FULL_DISK_CODES = {errno.ENOSPC, errno.EDQUOT}
 
@@ -152,7 +153,7 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         reason = "is missing" if isinstance(error, FileNotFoundError) else "is corrupt"
-        raise DataError(f"{path} {reason}; remove the damaged artifact with `itrpipe gc --damaged` and rerun") from None
+        raise DataError(f"{path} {reason}; {damage_remedy(folder)}") from None
 
 
 def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> str | None:
@@ -187,8 +188,14 @@ def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
     manifest = read_manifest(folder)
     damage = find_damage(folder, manifest, thorough=thorough)
     if damage:
-        raise DataError(f"{damage}; remove the damaged artifact with `itrpipe gc --damaged` and rerun")
+        raise DataError(f"{damage}; {damage_remedy(folder, thorough=thorough)}")
     return manifest
+
+
+def damage_remedy(folder: Path, *, thorough: bool = False) -> str:
+    """What to do about a damaged artifact; damage that only hashes show needs hashes to be found again."""
+    options = f"--damaged{' --verify' if thorough else ''} --dataset {folder.parents[1].name}"
+    return f"remove it with `itrpipe gc {options}` and rerun"
 
 
 def list_artifacts(root: Path, dataset: str) -> Iterator[Path]:
@@ -205,7 +212,7 @@ def locked(location: Location, on_wait: Any = None) -> Iterator[None]:
         location: the artifact.
         on_wait: called once with the lock's path when another process holds it; when it raises, so does this.
     """
-    location.lock.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(location.lock.parent)
     lock = FileLock(location.lock)
     try:
         lock.acquire(timeout=0)
@@ -220,22 +227,46 @@ def locked(location: Location, on_wait: Any = None) -> Iterator[None]:
         lock.release()
 
 
+@contextlib.contextmanager
+def unused(folder: Path) -> Iterator[bool]:
+    """Holds the lock of an artifact or `.partial` folder if no process has it; yields whether it does."""
+    lock = FileLock(folder.with_name(f".{folder.name.removesuffix(PARTIAL)}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
 def is_locked(partial: Path) -> bool:
     """Whether a process is working on a `.partial` folder right now."""
-    lock = partial.with_name(f".{partial.name.removesuffix(PARTIAL)}.lock")
-    if not lock.exists():
-        return False
-    try:
-        with FileLock(lock, timeout=0):
-            return False
-    except Timeout:
-        return True
+    with unused(partial) as free:
+        return not free
+
+
+def make_folder(path: Path) -> None:
+    """Creates a folder and its parents.
+
+    Raises:
+        DiskFullError: no space is left.
+        MissingInputError: it cannot be created there.
+    """
+    with full_disk_as_error(path):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            raise MissingInputError(
+                f"{path} cannot be created ({error.strerror}); choose another folder with --data"
+            ) from None
 
 
 def open_partial(location: Location) -> Path:
     """Creates the `.partial` folder and its `.work/`, keeping what an interrupted run left there."""
-    with full_disk_as_error(location.partial):
-        (location.partial / WORK).mkdir(parents=True, exist_ok=True)
+    make_folder(location.partial / WORK)
     return location.partial
 
 
@@ -248,6 +279,8 @@ def finish(location: Location, manifest_fields: Mapping[str, Any]) -> Manifest:
     """
     partial = location.partial
     outputs = {}
+    for path in partial.rglob(f".*{TEMPORARY}"):
+        path.unlink()  # left by a kill in the middle of `write_bytes`
     for path in sorted(path for path in partial.rglob("*") if path.is_file()):
         name = path.relative_to(partial).as_posix()
         if name != MANIFEST and not name.startswith(f"{WORK}/"):
@@ -285,7 +318,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         DiskFullError: no space is left.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     with full_disk_as_error(path):
         try:
             with temporary.open("wb") as stream:
@@ -352,7 +385,7 @@ def require_space(path: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(_existing_parent(path)).free
     if free < needed:
         raise DiskFullError(
-            f"{what} needs {needed / 2**20:,.0f} MiB but {free / 2**20:,.0f} MiB are free at {path}; "
+            f"{what} needs {needed / 2**20:,.1f} MiB but {free / 2**20:,.1f} MiB are free at {path}; "
             "free some or choose another folder with --data"
         )
 

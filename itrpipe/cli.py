@@ -12,6 +12,8 @@ import typer
 from itrpipe import __version__
 from itrpipe.errors import ItrpipeError, UsageError
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="itrpipe",
     no_args_is_help=True,
@@ -60,8 +62,8 @@ def prepare(
     from itrpipe.commands import define_dataset, run_stage
 
     given = {"format": format, "train": train, "val": val, "test": test, "seed": seed}
-    execution = define_dataset(data, dataset, source, _overrides(settings, given))
-    run_stage(data, dataset, "prepare", execution, dry_run=dry_run)
+    definition, execution = define_dataset(data, dataset, source, _overrides(settings, given))
+    run_stage(data, dataset, "prepare", execution, definition=definition, dry_run=dry_run)
 
 
 @app.command()
@@ -81,9 +83,9 @@ def extract(
     """
     from itrpipe.commands import define_features, run_stage
 
-    conf = define_features(data, dataset, features, source)
+    definition, conf = define_features(data, dataset, features, source)
     overrides = _overrides(settings, {"device": device})
-    run_stage(data, dataset, "extract", overrides, conf=conf, dry_run=dry_run, no_deps=no_deps)
+    run_stage(data, dataset, "extract", overrides, conf=conf, definition=definition, dry_run=dry_run, no_deps=no_deps)
 
 
 @app.command()
@@ -234,6 +236,7 @@ def show(
 def gc(
     dataset: DatasetOption = "scenes",
     damaged: Annotated[bool, typer.Option("--damaged", help="Remove damaged artifacts only.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Find damage by content hashes too.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     data: DataOption = Path("data"),
 ) -> None:
@@ -243,7 +246,7 @@ def gc(
     """
     from itrpipe.upkeep import collect_garbage
 
-    collect_garbage(data, dataset, damaged_only=damaged, ask=None if yes else typer.confirm)
+    collect_garbage(data, dataset, damaged_only=damaged, verify=verify, ask=None if yes else typer.confirm)
 
 
 @app.command()
@@ -276,9 +279,11 @@ def main() -> None:
     except ItrpipeError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("interrupted; the same command goes on where it stopped", err=True)
-        sys.exit(130)
+    except SystemExit as leaving:
+        # Typer turns an interrupt into this exit code and says nothing.
+        if leaving.code == INTERRUPTED:
+            typer.echo("interrupted; the same command goes on where it stopped", err=True)
+        raise
 
 
 def _overrides(assignments: list[str] | None, named: dict[str, Any]) -> list:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from itrpipe.artifacts import check_artifact, list_artifacts
-from itrpipe.config import leaves, load_declaration
+from itrpipe.config import did_you_mean, leaves, load_declaration
 from itrpipe.datasets.definition import (
     EMBEDDED,
     DatasetDefinition,
@@ -29,6 +29,7 @@ def run_stage(
     overrides: list[Override],
     *,
     conf: str | None = None,
+    definition: DatasetDefinition | None = None,
     dry_run: bool = False,
     no_deps: bool = False,
 ) -> Path:
@@ -40,6 +41,7 @@ def run_stage(
         stage: stage name.
         overrides: values given by the user.
         conf: configuration; by default the only one of the stage, for `prepare` the dataset's own.
+        definition: what is new about the dataset; remembered once a plan could be made from it.
         dry_run: print the plan only.
         no_deps: fail when something upstream is missing.
 
@@ -47,10 +49,14 @@ def run_stage(
         The artifact's folder.
     """
     reporter = Reporter()
-    planner = Planner(root, check_name(dataset), overrides, reporter=reporter)
+    planner = Planner(root, check_name(dataset), overrides, definition or DatasetDefinition(), reporter)
     need = Need(stage, conf or default_conf(planner.definition, dataset, stage))
     reporter.say(f"{dataset}: {stage.replace('_', '-')} {need.conf}", style="bold")
-    (folder,) = run([planner.plan(need)], reporter, dry_run=dry_run, with_upstream=not no_deps)
+    step = planner.plan(need)
+    planner.refuse_unused_overrides()
+    if definition is not None and not dry_run:
+        save_definition(root, dataset, definition)
+    (folder,) = run([step], reporter, dry_run=dry_run, with_upstream=not no_deps)
     if not dry_run:
         reporter.say(str(folder))
     return folder
@@ -65,15 +71,17 @@ def default_conf(definition: DatasetDefinition, dataset: str, stage: str) -> str
     return next(iter(load_declaration(stage).confs))
 
 
-def define_dataset(root: Path, dataset: str, source: Path | None, overrides: list[Override]) -> list[Override]:
-    """Remembers what `itrpipe prepare` was told about a dataset; told nothing, it keeps what it knows.
+def define_dataset(
+    root: Path, dataset: str, source: Path | None, overrides: list[Override]
+) -> tuple[DatasetDefinition, list[Override]]:
+    """Defines a dataset as `itrpipe prepare` was told; told nothing, it keeps what is known.
 
     Returns:
-        The overrides that concern execution only and are not remembered.
+        The definition, and the overrides that concern execution only and do not belong to it.
 
     Raises:
         MissingInputError: a dataset that is neither known nor embedded has no source, or the source is not there.
-        UsageError: the embedded dataset was given a source.
+        UsageError: the embedded dataset was given a source, or an override is of another stage.
     """
     known = load_definition(root, dataset)
     if source is None and known.prepare is None:
@@ -82,26 +90,28 @@ def define_dataset(root: Path, dataset: str, source: Path | None, overrides: lis
     execution = [item for item in overrides if item.key.removeprefix("execution.") in fields]
     overrides = [item for item in overrides if item not in execution]
     if source is None and not overrides:
-        return execution
+        return known, execution
     if source is not None and dataset == EMBEDDED:
         raise UsageError("the dataset 'scenes' is generated and takes no --source; choose another --dataset name")
     if source is not None and not source.exists():
         raise MissingInputError(f"--source {source} does not exist")
-    settings = {item.key: item.value for item in overrides}
     conf = EMBEDDED if dataset == EMBEDDED else "files"
+    foreign = [item for item in overrides if item.scope not in (None, "prepare", conf)]
+    if foreign:
+        raise UsageError(f"{foreign[0].scope}.{foreign[0].key}: prepare reads settings of its own only; leave it out")
+    settings = {item.key: item.value for item in overrides}
     place = str(source.resolve()) if source else (known.prepare.source if known.prepare else None)
     prepare = StageDefinition(conf=conf, source=place, settings=settings)
-    planner = Planner(root, dataset, definition=known.model_copy(update={"prepare": prepare}))
-    planner.configure_checked(Need("prepare", conf))
-    save_definition(root, dataset, planner.definition)
-    return execution
+    return known.model_copy(update={"prepare": prepare}), execution
 
 
-def define_features(root: Path, dataset: str, features: str | None, source: Path | None) -> str:
-    """Remembers where a dataset's features come from.
+def define_features(
+    root: Path, dataset: str, features: str | None, source: Path | None
+) -> tuple[DatasetDefinition, str]:
+    """Defines where a dataset's features come from.
 
     Returns:
-        The configuration of `extract` to run.
+        The definition, and the configuration of `extract` to run.
 
     Raises:
         MissingInputError: the source is not there, or no features are known and none were named.
@@ -113,19 +123,18 @@ def define_features(root: Path, dataset: str, features: str | None, source: Path
         if conf not in definition.features:
             if conf == IMPORTED:
                 raise MissingInputError("--features precomp needs --from FOLDER with the *_ims.npy files")
-            load_conf = load_declaration("extract").confs
-            if conf not in load_conf:
-                raise UsageError(f"no extractor {conf!r}; known: {', '.join(load_conf)}")
+            known = load_declaration("extract").confs
+            if conf not in known:
+                hint = did_you_mean(conf, known) or f"; known: {', '.join(known)}"
+                raise UsageError(f"no extractor {conf!r}{hint}")
             definition = _with_features(definition, conf, StageDefinition(conf=conf))
-            save_definition(root, dataset, definition)
-        return conf
+        return definition, conf
     if features not in (None, IMPORTED):
         raise UsageError(f"--from imports a folder as {IMPORTED!r} and excludes --features {features}")
     if not source.exists():
         raise MissingInputError(f"--from {source} does not exist")
     features_definition = StageDefinition(conf=IMPORTED, source=str(source.resolve()))
-    save_definition(root, dataset, _with_features(definition, IMPORTED, features_definition))
-    return IMPORTED
+    return _with_features(definition, IMPORTED, features_definition), IMPORTED
 
 
 def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, overrides: list[Override]) -> None:
@@ -173,8 +182,10 @@ def report_dataset(root: Path, dataset: str, overrides: list[Override], *, dry_r
     planner = Planner(root, dataset, overrides, reporter=reporter)
     inputs = {name: pinned_step(root, manifest) for name, (_, manifest) in sorted(newest.items())}
     step = planner.plan(Need("report", default_conf(planner.definition, dataset, "report")), inputs=inputs)
+    planner.refuse_unused_overrides()
     (folder,) = run([step], reporter, dry_run=dry_run)
-    reporter.say(f"report: {folder / 'index.html'}")
+    if not dry_run:
+        reporter.say(f"report: {folder / 'index.html'}")
 
 
 def _with_features(definition: DatasetDefinition, name: str, stage: StageDefinition) -> DatasetDefinition:

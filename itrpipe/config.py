@@ -31,7 +31,7 @@ SettingsType = TypeVar("SettingsType", bound="Settings")
 class Settings(BaseModel):
     """Base of every group of settings: unknown keys are errors, values cannot change afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -191,8 +191,7 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
             (value for name, value in resolved.origins.items() if name.startswith(key + ".")), "default"
         )
         if first["type"] == "extra_forbidden":
-            known = [name for name, _ in leaves(model.model_construct().model_dump(warnings=False))]
-            hint = did_you_mean(key, {*known, *model.model_fields})
+            hint = did_you_mean(key, {*resolved.origins, *model.model_fields} - {key})
             raise UsageError(f"{where}: unknown setting {key!r} (from {origin}){hint}") from None
         if first["type"] == "missing":
             raise UsageError(f"{where}: setting {key!r} has no value; give --set {key}=…") from None

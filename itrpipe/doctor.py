@@ -23,6 +23,8 @@ REQUIRED = (
     "h5py",
     "pyarrow",
     "pillow",
+    "matplotlib",
+    "jinja2",
     "nltk",
     "pydantic",
     "filelock",

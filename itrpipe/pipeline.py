@@ -13,12 +13,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from itrpipe import artifacts
 from itrpipe.artifacts import Location, Manifest
 from itrpipe.config import (
     COMMAND_LINE,
+    Declaration,
     Resolved,
     Settings,
     bind,
@@ -120,6 +122,7 @@ class Planner:
             self.definition = load_definition(self.root, self.dataset)
         self._cache = DigestCache(self.root / self.dataset / SOURCE_CACHE, self.reporter)
         self._known: dict[tuple, Step] = {}
+        self._applied: list[Override] = []
 
     def plan(self, need: Need, *, requested: bool = True, inputs: Mapping[str, Step] | None = None) -> Step:
         """Plans a step and everything upstream of it.
@@ -175,29 +178,39 @@ class Planner:
         declaration = load_declaration(need.stage)
         backbones = getattr(module, "backbones", tuple)()
         layers: list[tuple[Mapping[str, Any], str]] = [(definition.settings, "dataset.json")] if definition else []
-        layers.append((need.settings, f"required by {need.stage}"))
+        layers.append((need.settings, "required by the step that reads it"))
         chosen = [item for item in self.overrides if self._applies(item, need, requested)]
-        execution = dict(declaration.execution)
+        self._applied += chosen
+        execution, chosen = _split_execution(module, declaration, chosen)
 
         def resolve_with(backbone: str | None, settings: list) -> Resolved:
             return resolve(
                 declaration, need.conf, backbones=backbones, backbone=backbone, dataset=self.dataset, overrides=settings
             )
 
-        for item in chosen:
-            key = item.key.removeprefix("execution.")
-            if key in module.Execution.model_fields:
-                execution[key] = item.value
-        chosen = [item for item in chosen if item.key.removeprefix("execution.") not in module.Execution.model_fields]
         plain = [({item.key: item.value}, item.origin) for item in chosen]
         backbone = resolve_with(None, layers + plain).values.get("backbone")
-        known = resolve_with(backbone, layers).origins
+        backbone = module.canonical_backbone(backbone) if isinstance(backbone, str) else None
+        chosen_backbone = [layer for layer in plain if "backbone" in layer[0]]
+        known = _setting_names(need, module, resolve_with(backbone, layers + chosen_backbone))
         completed = [({complete_key(item.key, known): item.value}, item.origin) for item in chosen]
+        if not requested:
+            _refuse_contradictions(need, completed)
         resolved = resolve_with(backbone, layers + completed)
         if fill_features:
             self._fill_features(resolved)
-        bound = bind(module.Execution, Resolved(execution, dict.fromkeys(execution, declaration.path.name)), need.stage)
-        return resolved, bound
+        return resolved, bind(module.Execution, execution, need.stage)
+
+    def refuse_unused_overrides(self) -> None:
+        """Call once everything is planned.
+
+        Raises:
+            UsageError: an override is scoped to a stage or configuration that no planned step has.
+        """
+        for item in self.overrides:
+            if item not in self._applied:
+                name = f"{item.scope}.{item.key}" if item.scope else item.key
+                raise UsageError(f"setting {name} (from {item.origin}) is read by no step of this plan; leave it out")
 
     def configure_checked(
         self, need: Need, definition: StageDefinition | None = None
@@ -219,6 +232,38 @@ class Planner:
         if "features" in resolved.values and not resolved.values["features"]:
             set_dotted(resolved.values, "features", self.definition.default_features(self.dataset))
             resolved.origins["features"] = "dataset.json"
+
+
+def _split_execution(
+    module: ModuleType, declaration: Declaration, overrides: list[Override]
+) -> tuple[Resolved, list[Override]]:
+    """Execution settings with their origins, and the overrides that are of other settings."""
+    execution, others = Resolved(), []
+    execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
+    for item in overrides:
+        key = item.key.removeprefix("execution.")
+        if key in module.Execution.model_fields:
+            execution.merge({key: item.value}, item.origin)
+        else:
+            others.append(item)
+    return execution, others
+
+
+def _setting_names(need: Need, module: ModuleType, resolved: Resolved) -> set[str]:
+    """Dotted keys of every setting of a step, those with a default in the code included."""
+    settings = bind(module.settings_class(resolved.values), resolved, f"{need.stage} {need.conf}")
+    return {*resolved.origins, *(key for key, _ in leaves(settings.model_dump()))}
+
+
+def _refuse_contradictions(need: Need, overrides: list[tuple[dict[str, Any], str]]) -> None:
+    """An input that is not what its reader asked for would carry a name that it does not deserve."""
+    for values, origin in overrides:
+        for key, value in values.items():
+            if key in need.settings and need.settings[key] != value:
+                raise UsageError(
+                    f"{need.stage}.{key} = {value!r} (from {origin}) contradicts {key} = {need.settings[key]!r} "
+                    f"of the step that reads it; set {key} of that step instead"
+                )
 
 
 def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) -> StageDefinition | None:
@@ -328,7 +373,7 @@ def run_step(step: Step, reporter: Reporter) -> None:
     def say_waiting(lock: Path) -> None:
         reporter.say(f"{name}: another process is writing it; waiting for {lock}")
 
-    with artifacts.locked(location, say_waiting), artifacts.full_disk_as_error(location.partial):
+    with artifacts.full_disk_as_error(location.partial), artifacts.locked(location, say_waiting):
         if location.folder.exists() or artifacts.recover_sealed(location):
             artifacts.check_artifact(location.folder)
             reporter.say(f"{name}: finished by another run")
@@ -382,7 +427,7 @@ def _execute(step: Step, reporter: Reporter, resumed: bool) -> Manifest:
             "metrics": job.metrics,
             "messages": job.messages,
             "command": shlex.join(["itrpipe", *sys.argv[1:]]),
-            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
         },
     )
 

@@ -78,7 +78,8 @@ def load_recipe(name: str) -> Recipe:
     path = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
     if not path.exists():
         known = sorted(file.stem for file in folder.glob("*.toml"))
-        raise UsageError(f"no recipe {name!r}{did_you_mean(name, known) or f'; known: {chr(44).join(known)}'}")
+        hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
+        raise UsageError(f"no recipe {name!r}{hint}")
     try:
         return Recipe.model_validate(read_toml(path))
     except ValidationError as error:
@@ -104,11 +105,14 @@ def run_recipe(root: Path, name: str, source: Path | None, overrides: list[Overr
     """
     recipe = load_recipe(name)
     reporter = Reporter()
-    definition = _definition(recipe, name, source, root)
+    definition = _definition(recipe, name, source)
     planner = Planner(root, recipe.dataset, _overrides(recipe, name, overrides), definition, reporter)
     reporter.say(f"{recipe.title} (dataset {recipe.dataset})", style="bold")
     evaluations, published = _plan_runs(recipe, planner)
     report = planner.plan(Need("report", "page", {"title": recipe.title, "published": published}), inputs=evaluations)
+    planner.refuse_unused_overrides()
+    if recipe.source is not None and not dry_run:
+        save_definition(root, recipe.dataset, definition)
     (folder,) = run([report], reporter, dry_run=dry_run)
     if not dry_run:
         reporter.say((folder / "summary.txt").read_text(encoding="utf-8"))
@@ -135,8 +139,8 @@ def _overrides(recipe: Recipe, name: str, overrides: list[Override]) -> list[Ove
     return [*own, *given]
 
 
-def _definition(recipe: Recipe, name: str, source: Path | None, root: Path) -> DatasetDefinition:
-    """The recipe's own definition of its dataset; one with a source is remembered for later commands."""
+def _definition(recipe: Recipe, name: str, source: Path | None) -> DatasetDefinition:
+    """The recipe's own definition of its dataset."""
     if recipe.source is None:
         if source is not None:
             raise UsageError(f"recipe {name} generates its data and takes no --source")
@@ -148,9 +152,7 @@ def _definition(recipe: Recipe, name: str, source: Path | None, root: Path) -> D
     for path in (captions, features):
         if not path.exists():
             raise MissingInputError(f"{path} does not exist\n\n{recipe.source.explanation.strip()}")
-    definition = DatasetDefinition(
+    return DatasetDefinition(
         prepare=StageDefinition(conf="files", source=str(captions.resolve())),
         features={recipe.features: StageDefinition(conf=recipe.features, source=str(features.resolve()))},
     )
-    save_definition(root, recipe.dataset, definition)
-    return definition

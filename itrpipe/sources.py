@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from itrpipe.artifacts import file_digest, read_json, write_json
-from itrpipe.errors import MissingInputError
+from itrpipe.artifacts import file_digest, make_folder, read_json, write_json
+from itrpipe.errors import DataError, MissingInputError
 from itrpipe.progress import Reporter
 
 ABSENT = "absent"
@@ -30,7 +30,7 @@ class DigestCache:
     def __init__(self, path: Path, reporter: Reporter | None = None) -> None:
         self.path = path
         self._reporter = reporter
-        self._entries: dict[str, list] = read_json(path) if path.exists() else {}
+        self._entries: dict[str, list] = _read_entries(path) if path.exists() else {}
         self._changed = False
 
     def digest(self, path: Path) -> str:
@@ -75,6 +75,13 @@ class DigestCache:
     def save(self) -> None:
         """Writes the cache back if anything was hashed."""
         if self._changed:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             write_json(self.path, self._entries)
             self._changed = False
+
+
+def _read_entries(path: Path) -> dict[str, list]:
+    entries = read_json(path)
+    if not isinstance(entries, dict) or not all(isinstance(each, list) and len(each) == 3 for each in entries.values()):
+        raise DataError(f"{path} does not hold digests; remove it and rerun")
+    return entries

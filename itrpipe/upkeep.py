@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from itrpipe.artifacts import PARTIAL, Manifest, find_damage, is_locked, list_artifacts, read_manifest
+from itrpipe.artifacts import MANIFEST, PARTIAL, Manifest, check_artifact, is_locked, list_artifacts, unused
 from itrpipe.config import declared_stages
 from itrpipe.datasets.definition import check_name
 from itrpipe.errors import DataError, MissingInputError
@@ -65,9 +65,9 @@ def print_status(root: Path, dataset: str | None, *, verify: bool = False) -> No
         DataError: an artifact is damaged (after the table).
     """
     reporter = Reporter()
-    names = [check_name(dataset)] if dataset else sorted(path.name for path in root.glob("*") if path.is_dir())
-    if dataset and not (root / dataset).is_dir():
-        raise MissingInputError(f"no dataset {dataset!r} in {root}; run `itrpipe prepare --dataset {dataset}`")
+    if dataset:
+        _require_dataset(root, dataset)
+    names = [dataset] if dataset else sorted(path.name for path in root.glob("*") if path.is_dir())
     if not names:
         reporter.say(f"{root} holds no dataset yet; start with `itrpipe run demo`")
     damaged = []
@@ -77,11 +77,16 @@ def print_status(root: Path, dataset: str | None, *, verify: bool = False) -> No
             reporter.say(_line(entry), style=_STYLES[entry.state])
             damaged += [entry] if entry.state == "damaged" else []
     if damaged:
-        raise DataError(f"{len(damaged)} damaged: {damaged[0].problem}; remove with `itrpipe gc --damaged` and rerun")
+        raise DataError(f"{len(damaged)} damaged: {damaged[0].problem}")
 
 
 def collect_garbage(
-    root: Path, dataset: str, *, damaged_only: bool = False, ask: Callable[[str], bool] | None = None
+    root: Path,
+    dataset: str,
+    *,
+    damaged_only: bool = False,
+    verify: bool = False,
+    ask: Callable[[str], bool] | None = None,
 ) -> list[Path]:
     """Removes what nothing needs any more.
 
@@ -92,13 +97,18 @@ def collect_garbage(
         root: the data folder.
         dataset: dataset name.
         damaged_only: remove damaged artifacts only.
+        verify: compare content hashes to find them, not only sizes.
         ask: asked once before anything is removed; None removes without asking.
 
     Returns:
         The folders removed.
+
+    Raises:
+        MissingInputError: there is no such dataset.
     """
     reporter = Reporter()
-    found = entries(root, check_name(dataset))
+    _require_dataset(root, dataset)
+    found = entries(root, dataset, verify=verify)
     kept = _referenced(found)
     doomed = [
         entry
@@ -115,22 +125,37 @@ def collect_garbage(
     total = sum(entry.bytes for entry in doomed)
     if ask is not None and not ask(f"remove {len(doomed)} folders, {_size(total)}?"):
         return []
-    for entry in doomed:
-        shutil.rmtree(entry.folder)
-    reporter.say(f"removed {_size(total)}")
-    return [entry.folder for entry in doomed]
+    removed = [entry for entry in doomed if _remove(entry.folder)]
+    reporter.say(f"removed {_size(sum(entry.bytes for entry in removed))}")
+    return [entry.folder for entry in removed]
+
+
+def _remove(folder: Path) -> bool:
+    """Removes a folder unless a process has begun to work on it since it was looked at."""
+    with unused(folder) as free:
+        if free:
+            shutil.rmtree(folder)
+        return free
+
+
+def _require_dataset(root: Path, dataset: str) -> None:
+    if not (root / check_name(dataset)).is_dir():
+        raise MissingInputError(f"no dataset {dataset!r} in {root}; run `itrpipe prepare --dataset {dataset}`")
 
 
 def _entry(folder: Path, verify: bool) -> Entry:
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    if folder.name.endswith(PARTIAL):
-        return Entry(folder, "running" if is_locked(folder) else "interrupted", None, size)
+    partial = folder.name.endswith(PARTIAL)
+    if partial and is_locked(folder):
+        return Entry(folder, "running", None, size)
+    if partial and not (folder / MANIFEST).exists():
+        return Entry(folder, "interrupted", None, size)
     try:
-        manifest = read_manifest(folder)
+        # A sealed partial folder is only renamed if its hashes are right, so they decide here too.
+        manifest = check_artifact(folder, thorough=verify or partial)
     except DataError as error:
         return Entry(folder, "damaged", None, size, str(error))
-    damage = find_damage(folder, manifest, thorough=verify)
-    return Entry(folder, "damaged" if damage else "whole", manifest, size, damage or "")
+    return Entry(folder, "interrupted" if partial else "whole", None if partial else manifest, size)
 
 
 def _referenced(found: list[Entry]) -> set[Path]:

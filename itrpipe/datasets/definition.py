@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from itrpipe.artifacts import write_text
+from itrpipe.artifacts import make_folder, write_text
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DEFINITION = "dataset.json"
@@ -99,5 +99,5 @@ def load_definition(root: Path, dataset: str) -> DatasetDefinition:
 def save_definition(root: Path, dataset: str, definition: DatasetDefinition) -> None:
     """Writes the definition of a dataset atomically."""
     folder = root / check_name(dataset)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_text(folder / DEFINITION, definition.model_dump_json(indent=1) + "\n")

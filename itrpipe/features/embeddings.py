@@ -8,6 +8,7 @@ embeddings are compared.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,15 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from itrpipe.artifacts import require_space
 from itrpipe.errors import DataError, MissingInputError
 
 EMBEDDINGS = "embeddings.h5"
 INNER_PRODUCT, ORDER = "inner product", "order violation"
 _BLOCK_VALUES = 1 << 24
+# Every matrix starts on a cache line; the structure of a split takes a few KiB.
+_ALIGNMENT = 64
+_BYTES_OF_HEADERS = 16_384
 
 
 @dataclass(frozen=True)
@@ -82,25 +87,32 @@ class EmbeddingWriter:
         width: int,
         measure: str,
     ) -> None:
-        self._file = h5py.File(path, "a")
-        group = self._file.create_group(split)
-        group.attrs["measure"] = measure
         images, captions = _as_bytes(image_ids), _as_bytes(caption_ids)
-        group.create_dataset("image_id", data=images, track_times=False)
-        group.create_dataset("caption_id", data=captions, track_times=False)
-        group.create_dataset("caption_image", data=caption_image.astype(np.int64), track_times=False)
-        self._matrices = {
-            "images": group.create_dataset("images", (len(images), width), np.float32, track_times=False),
-            "texts": group.create_dataset("texts", (len(captions), width), np.float32, track_times=False),
-        }
+        rows = {"images": len(images), "texts": len(captions)}
+        self._row_bytes = 4 * width
+        needed = self._row_bytes * sum(rows.values()) + images.nbytes + captions.nbytes + 8 * len(captions)
+        require_space(path, needed + _BYTES_OF_HEADERS, f"embedding {split}")
+        # HDF5 leaves its file open and half written when the disk fills up, so it only lays the file out.
+        with h5py.File(path, "a", alignment_threshold=1, alignment_interval=_ALIGNMENT) as file:
+            group = file.create_group(split)
+            group.attrs["measure"] = measure
+            group.create_dataset("image_id", data=images, track_times=False)
+            group.create_dataset("caption_id", data=captions, track_times=False)
+            group.create_dataset("caption_image", data=caption_image.astype(np.int64), track_times=False)
+            self._offsets = {kind: _place(group, kind, (count, width)) for kind, count in rows.items()}
+        self._file = os.open(path, os.O_WRONLY)
 
     def write(self, kind: str, start: int, block: np.ndarray) -> None:
         """Writes rows `start ...` of `images` or `texts`."""
-        self._matrices[kind][start : start + len(block)] = block
+        content = memoryview(np.ascontiguousarray(block, dtype="<f4").tobytes())
+        offset = self._offsets[kind] + start * self._row_bytes
+        while content:
+            written = os.pwrite(self._file, content, offset)
+            content, offset = content[written:], offset + written
 
     def close(self) -> None:
         """Flushes and closes the file."""
-        self._file.close()
+        os.close(self._file)
 
     def __enter__(self) -> EmbeddingWriter:
         return self
@@ -137,6 +149,18 @@ def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
     if not isinstance(found, h5py.Dataset):
         raise ValueError(f"{name} is not a dataset")
     return found
+
+
+def _place(group: h5py.Group, name: str, shape: tuple[int, int]) -> int:
+    """Creates a contiguous float32 matrix without content and returns its first byte in the file."""
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_layout(h5py.h5d.CONTIGUOUS)
+    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    creation.set_obj_track_times(False)
+    kind = h5py.h5t.py_create(np.dtype("<f4"), logical=True)
+    dataset = h5py.h5d.create(group.id, name.encode(), kind, h5py.h5s.create_simple(shape), creation)
+    return int(dataset.get_offset())
 
 
 def _as_bytes(names: Iterable[str]) -> np.ndarray:

@@ -23,7 +23,7 @@ SCHEMA_VERSION = 1
 METRICS, RANKINGS = "metrics.json", "rankings.parquet"
 FULL, ORACLE = "full", "oracle"
 sources = no_sources
-backbones = train.backbones
+backbones, canonical_backbone = train.backbones, train.canonical_backbone
 
 
 class EvaluateSettings(Settings):

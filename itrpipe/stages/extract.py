@@ -11,7 +11,7 @@ from pydantic import Field
 
 from itrpipe.artifacts import read_json, require_space, write_json
 from itrpipe.config import Settings
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need, prepare_need
@@ -65,8 +65,19 @@ def label(conf: str, settings: Settings) -> str:
 
 
 def needs(settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
-    """The images and captions."""
-    return {"prepare": prepare_need(definition)}
+    """The images and captions.
+
+    Raises:
+        DataError: the detector of the embedded dataset was asked for photographs.
+    """
+    need = prepare_need(definition)
+    if isinstance(settings, ScenesSettings) and need.conf != EMBEDDED:
+        source = definition.prepare.source if definition.prepare else None
+        raise DataError(
+            f"{source} holds photographs and the detector of `scenes` knows drawings only; "
+            "import features with `itrpipe extract --from FOLDER`"
+        )
+    return {"prepare": need}
 
 
 def sources(settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
@@ -77,6 +88,8 @@ def sources(settings: Settings, definition: StageDefinition | None, cache: Diges
         return {"weights": cache.digest(SCENES_DETECTOR)}
     folder = _source_folder(definition)
     files = sorted([*folder.glob("*.npy"), *folder.glob("*.txt")])
+    if not files:
+        raise MissingInputError(f"{folder} holds no features; name a folder with train_ims.npy and so on")
     return {"precomp": cache.combined(files, folder, "hashing features")}
 
 
@@ -94,8 +107,6 @@ def _run_scenes(job: Job) -> None:
 
     prepared = PreparedDataset.open(job.inputs["prepare"].folder)
     manifest = job.inputs["prepare"].manifest
-    if manifest.settings["kind"] != "scenes":
-        raise DataError(f"dataset {job.dataset!r} holds photographs; the detector of `scenes` knows drawings only")
     root = image_root(manifest.settings, job.inputs["prepare"].folder, DatasetDefinition())
     files = [root / file for name in prepared.splits for file in prepared.split(name).files]
     extractor = scenes.build(resolve_device(job.execution.device))

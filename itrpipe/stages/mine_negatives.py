@@ -25,7 +25,7 @@ SCHEMA_VERSION = 1
 STATE, STATISTICS = "state.safetensors", "statistics.json"
 BYTES_PER_CANDIDATE = 6
 sources = no_sources
-backbones = train.backbones
+backbones, canonical_backbone = train.backbones, train.canonical_backbone
 
 
 class MineSettings(Settings):
