@@ -288,7 +288,7 @@ def main() -> None:
 
 def _overrides(assignments: list[str] | None, named: dict[str, Any]) -> list:
     """`--set` assignments and the named options that were given, as overrides of the requested step."""
-    from itrpipe.pipeline import Override, parse_override
+    from itrpipe.planning import Override, parse_override
 
     given = [Override(None, key, value) for key, value in named.items() if value is not None]
     overrides = [*given, *map(parse_override, assignments or [])]

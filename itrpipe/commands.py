@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from itrpipe.artifacts import check_artifact, list_artifacts
+from itrpipe.artifacts import PARTIAL, Manifest, check_artifact, list_artifacts
 from itrpipe.config import did_you_mean, leaves, load_declaration
 from itrpipe.datasets.definition import (
     EMBEDDED,
@@ -15,9 +15,11 @@ from itrpipe.datasets.definition import (
     save_definition,
 )
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.pipeline import Override, Planner, pinned_step, run, stage_definition
+from itrpipe.pipeline import run
+from itrpipe.planning import Override, Planner, pinned_step
 from itrpipe.progress import Reporter
-from itrpipe.stages.base import Need, load_stage
+from itrpipe.stages.base import Need, load_stage, prepare_need
+from itrpipe.stages.report import PAGE, SUMMARY
 
 IMPORTED = "precomp"
 
@@ -65,16 +67,14 @@ def run_stage(
 def default_conf(definition: DatasetDefinition, dataset: str, stage: str) -> str:
     """The configuration a stage runs with when none is named."""
     if stage == "prepare":
-        known = stage_definition(definition, Need("prepare", ""), dataset)
-        assert known is not None
-        return known.conf
+        return prepare_need(definition).conf
     return next(iter(load_declaration(stage).confs))
 
 
 def define_dataset(
     root: Path, dataset: str, source: Path | None, overrides: list[Override]
 ) -> tuple[DatasetDefinition, list[Override]]:
-    """Defines a dataset as `itrpipe prepare` was told; told nothing, it keeps what is known.
+    """Defines a dataset as `itrpipe prepare` was told; what it is not told stays as it was, a new source starts anew.
 
     Returns:
         The definition, and the overrides that concern execution only and do not belong to it.
@@ -99,7 +99,8 @@ def define_dataset(
     foreign = [item for item in overrides if item.scope not in (None, "prepare", conf)]
     if foreign:
         raise UsageError(f"{foreign[0].scope}.{foreign[0].key}: prepare reads settings of its own only; leave it out")
-    settings = {item.key: item.value for item in overrides}
+    earlier = known.prepare.settings if known.prepare and source is None else {}
+    settings = {**earlier, **{item.key: item.value for item in overrides}}
     place = str(source.resolve()) if source else (known.prepare.source if known.prepare else None)
     prepare = StageDefinition(conf=conf, source=place, settings=settings)
     return known.model_copy(update={"prepare": prepare}), execution
@@ -168,24 +169,34 @@ def report_dataset(root: Path, dataset: str, overrides: list[Override], *, dry_r
         MissingInputError: there is none.
     """
     reporter = Reporter()
-    newest = {}
+    newest: dict[tuple[str, str], Manifest] = {}
     for folder in list_artifacts(root, check_name(dataset)):
-        if folder.parent.name == "evaluate" and not folder.name.endswith(".partial"):
+        if folder.parent.name == "evaluate" and not folder.name.endswith(PARTIAL):
             manifest = check_artifact(folder)
-            kept = newest.get(manifest.label)
-            if kept is None or manifest.finished > kept[1].finished:
-                newest[manifest.label] = (folder, manifest)
+            run_key = (manifest.label, manifest.settings["features"])
+            if run_key not in newest or manifest.finished > newest[run_key].finished:
+                newest[run_key] = manifest
     if not newest:
         raise MissingInputError(
             f"dataset {dataset!r} has no evaluation yet; run `itrpipe evaluate --dataset {dataset}`"
         )
     planner = Planner(root, dataset, overrides, reporter=reporter)
-    inputs = {name: pinned_step(root, manifest) for name, (_, manifest) in sorted(newest.items())}
+    several = len({features for _, features in newest}) > 1
+    inputs = {
+        f"{label}@{features}" if several else label: pinned_step(root, manifest)
+        for (label, features), manifest in sorted(newest.items())
+    }
     step = planner.plan(Need("report", default_conf(planner.definition, dataset, "report")), inputs=inputs)
     planner.refuse_unused_overrides()
     (folder,) = run([step], reporter, dry_run=dry_run)
     if not dry_run:
-        reporter.say(f"report: {folder / 'index.html'}")
+        say_report(folder, reporter)
+
+
+def say_report(folder: Path, reporter: Reporter) -> None:
+    """Prints the table of a report and the path of its page."""
+    reporter.say((folder / SUMMARY).read_text(encoding="utf-8"))
+    reporter.say(f"report: {folder / PAGE}")
 
 
 def _with_features(definition: DatasetDefinition, name: str, stage: StageDefinition) -> DatasetDefinition:

@@ -24,10 +24,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from itrpipe.commands import say_report
 from itrpipe.config import did_you_mean, read_toml, stages_folder
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.pipeline import Override, Planner, Step, run, scoped_override
+from itrpipe.pipeline import run
+from itrpipe.planning import Override, Planner, Step, scoped_override
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.stages.train import run_label
@@ -63,7 +65,7 @@ class Recipe(BaseModel):
     features: str
     title: str
     source: RecipeSource | None = None
-    set: dict[str, Any] = Field(default_factory=dict)
+    overrides: dict[str, Any] = Field(default_factory=dict, alias="set")
     run: tuple[RecipeRun, ...] = Field(min_length=1)
 
 
@@ -115,8 +117,7 @@ def run_recipe(root: Path, name: str, source: Path | None, overrides: list[Overr
         save_definition(root, recipe.dataset, definition)
     (folder,) = run([report], reporter, dry_run=dry_run)
     if not dry_run:
-        reporter.say((folder / "summary.txt").read_text(encoding="utf-8"))
-        reporter.say(f"report: {folder / 'index.html'}")
+        say_report(folder, reporter)
     return folder
 
 
@@ -134,7 +135,7 @@ def _plan_runs(recipe: Recipe, planner: Planner) -> tuple[dict[str, Step], dict[
 
 
 def _overrides(recipe: Recipe, name: str, overrides: list[Override]) -> list[Override]:
-    own = [scoped_override(key, value, f"recipe {name}") for key, value in recipe.set.items()]
+    own = [scoped_override(key, value, f"recipe {name}") for key, value in recipe.overrides.items()]
     given = [Override(item.scope or "train", item.key, item.value, item.origin) for item in overrides]
     return [*own, *given]
 

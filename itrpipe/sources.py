@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from itrpipe.artifacts import file_digest, make_folder, read_json, write_json
+from itrpipe.disk import file_digest, make_folder, read_json, write_json
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.progress import Reporter
 

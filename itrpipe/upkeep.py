@@ -8,9 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from itrpipe.artifacts import MANIFEST, PARTIAL, Manifest, check_artifact, is_locked, list_artifacts, unused
+from itrpipe.artifacts import (
+    INPUTS,
+    MANIFEST,
+    PARTIAL,
+    WORK,
+    Manifest,
+    check_artifact,
+    is_locked,
+    list_artifacts,
+    unused,
+)
 from itrpipe.config import declared_stages
 from itrpipe.datasets.definition import check_name
+from itrpipe.disk import read_json
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.progress import Reporter
 
@@ -90,8 +101,8 @@ def collect_garbage(
 ) -> list[Path]:
     """Removes what nothing needs any more.
 
-    An artifact stays when it is the newest of its label, or when one that stays was made from it. Folders
-    that a running process holds stay too.
+    An artifact stays when it is the newest of its run, or when one that stays, or is just being made, was made
+    from it. Folders that a running process holds stay too.
 
     Args:
         root: the data folder.
@@ -159,23 +170,27 @@ def _entry(folder: Path, verify: bool) -> Entry:
 
 
 def _referenced(found: list[Entry]) -> set[Path]:
-    """Folders of the newest artifact of every label, and of everything these were made from."""
-    whole = [entry for entry in found if entry.manifest and entry.state == "whole"]
-    newest: dict[tuple[str, str], Entry] = {}
-    for entry in sorted(whole, key=lambda entry: entry.manifest.finished if entry.manifest else ""):
-        assert entry.manifest is not None
-        newest[entry.manifest.stage, entry.manifest.label] = entry
-    by_name = {entry.name: entry for entry in whole}
+    """Folders of the newest artifact of every run, of all these were made from, and of what running steps read."""
+    whole = [(entry, entry.manifest) for entry in found if entry.manifest and entry.state == "whole"]
+    newest: dict[tuple, str] = {}
+    for entry, manifest in sorted(whole, key=lambda pair: pair[1].finished):
+        newest[manifest.stage, manifest.label, manifest.settings.get("features")] = entry.name
+    by_name = {entry.name: (entry, manifest) for entry, manifest in whole}
+    queue = [*newest.values(), *_inputs_of_running(found)]
     kept: set[Path] = set()
-    queue = list(newest.values())
     while queue:
-        entry = queue.pop()
-        if entry.folder in kept or entry.manifest is None:
+        entry, manifest = by_name.get(queue.pop(), (None, None))
+        if entry is None or manifest is None or entry.folder in kept:
             continue
         kept.add(entry.folder)
-        names = [f"{each.stage}/{each.name}" for each in entry.manifest.inputs.values()]
-        queue += [by_name[name] for name in names if name in by_name]
+        queue += [f"{each.stage}/{each.name}" for each in manifest.inputs.values()]
     return kept
+
+
+def _inputs_of_running(found: list[Entry]) -> list[str]:
+    """Names of the artifacts that running processes have open."""
+    records = [entry.folder / WORK / INPUTS for entry in found if entry.state == "running"]
+    return [name for record in records if record.exists() for name in read_json(record)]
 
 
 def _line(entry: Entry) -> str:

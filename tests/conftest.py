@@ -18,7 +18,7 @@ from PIL import Image
 from itrpipe import cli as command_line
 from itrpipe.commands import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
-from itrpipe.pipeline import Override, parse_override
+from itrpipe.planning import Override, parse_override
 
 SIZES = {"train": 12, "val": 4, "test": 4}
 CAPTIONS_PER_IMAGE = 5

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe import artifacts
+from itrpipe import artifacts, disk
 from itrpipe.artifacts import (
     MANIFEST,
     WORK,
@@ -30,13 +30,11 @@ from itrpipe.artifacts import (
     is_locked,
     locked,
     open_partial,
-    read_json,
     read_manifest,
     recover_sealed,
-    write_bytes,
-    write_json,
 )
 from itrpipe.commands import run_stage
+from itrpipe.disk import read_json, write_bytes, write_json
 from itrpipe.errors import DataError, DiskFullError, LockedError
 from itrpipe.stages import prepare
 
@@ -222,9 +220,9 @@ def test_numbers_json_cannot_hold_are_refused_before_anything_is_written(tmp_pat
 
 
 def test_space_is_required_before_a_long_job(tmp_path: Path) -> None:
-    artifacts.require_space(tmp_path / "not" / "there", 1, "this")
+    disk.require_space(tmp_path / "not" / "there", 1, "this")
     with pytest.raises(DiskFullError, match=r"drawing needs [\d,.]+ MiB but [\d,.]+ MiB are free at .*--data"):
-        artifacts.require_space(tmp_path / "not" / "there", 2**62, "drawing")
+        disk.require_space(tmp_path / "not" / "there", 2**62, "drawing")
 
 
 def test_broken_json_is_named(tmp_path: Path) -> None:

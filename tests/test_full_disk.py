@@ -14,7 +14,7 @@ import pytest
 
 from itrpipe.artifacts import read_manifest
 from itrpipe.errors import DiskFullError
-from itrpipe.pipeline import Override
+from itrpipe.planning import Override
 
 
 @pytest.fixture

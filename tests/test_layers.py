@@ -16,12 +16,13 @@ PACKAGE = Path(itrpipe.__file__).parent
 # From right to left; a room may import itself, its own layer and every layer above it in this list.
 LAYERS = (
     {"errors"},
-    {"artifacts", "sources", "config", "progress"},
+    {"disk", "artifacts", "sources", "config", "progress"},
     {"datasets", "features"},
     {"models", "losses", "negatives"},
     {"methods"},
     {"training", "mining", "evaluation", "reporting"},
     {"stages"},
+    {"planning"},
     {"pipeline"},
     {"commands", "recipes", "upkeep", "doctor"},
     {"cli"},
@@ -34,7 +35,14 @@ FORBIDDEN = {
     "evaluation": {"itrpipe.models", "torch"},
     "reporting": {"itrpipe.models", "torch"},
 }
-PLANNING = ["itrpipe.pipeline", "itrpipe.commands", "itrpipe.recipes", "itrpipe.upkeep", "itrpipe.doctor"]
+PLANNING = [
+    "itrpipe.planning",
+    "itrpipe.pipeline",
+    "itrpipe.commands",
+    "itrpipe.recipes",
+    "itrpipe.upkeep",
+    "itrpipe.doctor",
+]
 
 
 def imported(path: Path) -> Iterator[str]:

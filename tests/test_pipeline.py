@@ -16,7 +16,7 @@ from itrpipe.commands import run_stage, show_configuration
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.pipeline import Override, Planner, Step, parse_override, unique_steps
+from itrpipe.planning import Override, Planner, Step, parse_override, unique_steps
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.stages.train import TrainSettings
 

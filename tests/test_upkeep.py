@@ -12,7 +12,7 @@ import pytest
 from itrpipe.artifacts import Location, locked, read_manifest
 from itrpipe.commands import run_stage
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.pipeline import Override
+from itrpipe.planning import Override
 from itrpipe.upkeep import collect_garbage, entries, print_status
 
 Tiny = Callable[..., list[Override]]

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from itrpipe.artifacts import make_folder, write_text
+from itrpipe.disk import make_folder, write_text
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DEFINITION = "dataset.json"

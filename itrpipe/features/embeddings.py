@@ -16,7 +16,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from itrpipe.artifacts import require_space
+from itrpipe.disk import require_space
 from itrpipe.errors import DataError, MissingInputError
 
 EMBEDDINGS = "embeddings.h5"

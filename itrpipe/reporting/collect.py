@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.artifacts import Manifest, check_artifact, read_json
+from itrpipe.artifacts import Manifest, check_artifact
 from itrpipe.config import declared_stages
+from itrpipe.disk import read_json
 from itrpipe.errors import DataError
 from itrpipe.evaluation.ranks import Ranks
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.artifacts import read_json
+from itrpipe.disk import read_json
 from itrpipe.errors import DataError
 from itrpipe.negatives.lists import FILES, MinedList, read_list
 from itrpipe.reporting.collect import Artifact, mining_name

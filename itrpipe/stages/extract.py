@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from itrpipe.artifacts import read_json, require_space, write_json
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
+from itrpipe.disk import read_json, require_space, write_json
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need, prepare_need

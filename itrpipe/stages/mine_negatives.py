@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from itrpipe.artifacts import require_space, write_bytes, write_json
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition
+from itrpipe.disk import require_space, write_bytes, write_json
 from itrpipe.errors import DataError, UsageError
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, no_sources

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from itrpipe.artifacts import require_space, write_text
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.disk import require_space, write_text
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need

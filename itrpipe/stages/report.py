@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
-from itrpipe.artifacts import write_json, write_text
 from itrpipe.config import Settings, did_you_mean, leaves
 from itrpipe.datasets.definition import DatasetDefinition, load_definition
+from itrpipe.disk import write_json, write_text
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.stages import evaluate, mine_negatives, train
 from itrpipe.stages.base import Job, Need, no_sources

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 
-from itrpipe.artifacts import write_json
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition
+from itrpipe.disk import write_json
 from itrpipe.errors import MissingInputError
 from itrpipe.methods.settings import Aoq, MethodSettings, methods
 from itrpipe.models.settings import BackboneSettings

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from itrpipe.artifacts import write_bytes
+from itrpipe.disk import write_bytes
 from itrpipe.errors import DataError
 
 

@@ -214,8 +214,8 @@ def untrained() -> ScenesDetector:
 
 def test_training_lowers_the_loss(fresh: ScenesDataset, images: torch.Tensor) -> None:
     model = untrained()
-    history = train(model, images, objects_of(fresh.scenes), steps=24, seed=0, report=False)
-    assert len(history) == 24
+    history = train(model, images, objects_of(fresh.scenes), steps=32, seed=0, report=False)
+    assert len(history) == 32
     assert np.mean(history[-5:]) < 0.75 * np.mean(history[:5])
 
 

@@ -25,7 +25,7 @@ from itrpipe.datasets.prepared import write_prepared
 from itrpipe.datasets.records import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.truth import write_truth
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingWriter
-from itrpipe.pipeline import Planner, pinned_step
+from itrpipe.planning import Planner, pinned_step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate, mine_negatives
 from itrpipe.stages.base import Input, Job, Need

@@ -20,7 +20,7 @@ from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.bootstrap import paired_intervals
 from itrpipe.evaluation.ranks import Ranks
-from itrpipe.pipeline import Planner
+from itrpipe.planning import Planner
 from itrpipe.reporting.examples import choose
 from itrpipe.stages.base import Need
 

@@ -55,11 +55,10 @@ def test_an_error_in_the_thread_reaches_the_consumer_after_the_good_items():
             raise ValueError("item 3 is bad")
         return item
 
-    seen = []
+    results = iter(Prefetcher(make, range(10), depth=2))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="item 3 is bad"):
-        for result in Prefetcher(make, range(10), depth=2):
-            seen.append(result)
-    assert seen == [0, 1, 2]
+        next(results)
 
 
 def test_a_consumer_that_leaves_early_stops_the_thread():

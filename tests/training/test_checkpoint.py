@@ -30,7 +30,9 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> lis
 def test_training_goes_on_bit_for_bit(tmp_path):
     model, optimizer = make_run()
     train(model, optimizer, 3)
-    position = Position(epoch=2, step=5, sums={"loss": 0.1 + 0.2}, history=[{"epoch": 1, "loss": 1 / 3}], best_score=7.5)
+    position = Position(
+        epoch=2, step=5, sums={"loss": 0.1 + 0.2}, history=[{"epoch": 1, "loss": 1 / 3}], best_score=7.5
+    )
     save_checkpoint(tmp_path / "c.safetensors", model, optimizer, position)
     expected = train(model, optimizer, 4)
 

@@ -1,0 +1,362 @@
+"""Plan what a command needs, and say what is up to date, missing or stale and why.
+
+A plan is a graph of steps. Every fingerprint in it is computed from settings and sources alone, so
+planning runs nothing and imports no deep-learning library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from itrpipe import artifacts
+from itrpipe.artifacts import Location, Manifest
+from itrpipe.config import (
+    COMMAND_LINE,
+    Declaration,
+    Resolved,
+    Settings,
+    bind,
+    complete_key,
+    declared_stages,
+    leaves,
+    load_declaration,
+    parse_assignment,
+    resolve,
+    set_dotted,
+)
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.progress import Reporter
+from itrpipe.sources import DigestCache
+from itrpipe.stages.base import Need, load_stage
+
+State = Literal["up to date", "missing", "interrupted", "stale", "damaged"]
+SOURCE_CACHE = "sources.json"
+
+
+@dataclass(frozen=True)
+class Override:
+    """One value that replaces what the declarations say.
+
+    Attributes:
+        scope: a stage or configuration name it is limited to; None for the requested step only.
+        key: dotted or short name of the setting.
+        value: the value.
+        origin: where it was given, for messages.
+    """
+
+    scope: str | None
+    key: str
+    value: Any
+    origin: str = COMMAND_LINE
+
+
+@dataclass(frozen=True)
+class Step:
+    """One artifact of a plan.
+
+    Attributes:
+        need: what was asked for.
+        settings, execution: validated.
+        resolved: values with origins, for `itrpipe show`.
+        inputs: input name -> step that makes it.
+        sources: digests of files outside the data folder.
+        definition: where those files lie.
+        location: where the artifact lies or will lie.
+        state, reason: what the plan found.
+    """
+
+    need: Need
+    settings: Settings
+    execution: Settings
+    resolved: Resolved
+    inputs: dict[str, Step]
+    sources: dict[str, str]
+    definition: StageDefinition | None
+    location: Location
+    state: State
+    reason: str = ""
+
+    def upstream(self) -> Iterator[Step]:
+        """Yields every step this one depends on, then itself, in an order in which they can run."""
+        for step in self.inputs.values():
+            yield from step.upstream()
+        yield self
+
+
+@dataclass
+class Planner:
+    """Plans the steps of one dataset.
+
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        overrides: values from the command line or a recipe.
+        definition: read from the data folder unless given (a recipe brings its own).
+        reporter: shows progress when sources have to be hashed.
+    """
+
+    root: Path
+    dataset: str
+    overrides: list[Override] = field(default_factory=list)
+    definition: DatasetDefinition = field(default_factory=DatasetDefinition)
+    reporter: Reporter | None = None
+
+    def __post_init__(self) -> None:
+        if self.definition == DatasetDefinition():
+            self.definition = load_definition(self.root, self.dataset)
+        self._cache = DigestCache(self.root / self.dataset / SOURCE_CACHE, self.reporter)
+        self._known: dict[tuple, Step] = {}
+        self._applied: list[Override] = []
+
+    def plan(self, need: Need, *, requested: bool = True, inputs: Mapping[str, Step] | None = None) -> Step:
+        """Plans a step and everything upstream of it.
+
+        Args:
+            need: the artifact wanted.
+            requested: whether overrides without a scope apply to it.
+            inputs: steps to read beside those the stage itself asks for.
+
+        Raises:
+            UsageError: an unknown stage, configuration or setting, or a value out of range.
+            MissingInputError: the dataset or one of its sources is not there.
+        """
+        if inputs:
+            return self._plan(need, requested, inputs)
+        key = (need.stage, need.conf, tuple(sorted((k, str(v)) for k, v in need.settings.items())), requested)
+        if key not in self._known:
+            self._known[key] = self._plan(need, requested, {})
+            self._cache.save()
+        return self._known[key]
+
+    def _plan(self, need: Need, requested: bool, given: Mapping[str, Step]) -> Step:
+        module = load_stage(need.stage)
+        definition = stage_definition(self.definition, need, self.dataset)
+        resolved, execution = self.configure(need, definition, requested)
+        where = f"{need.stage} {need.conf}"
+        settings = bind(module.settings_class(resolved.values), resolved, where)
+        needs = module.needs(settings, self.definition)
+        inputs = {name: self.plan(upstream, requested=False) for name, upstream in needs.items()} | dict(given)
+        sources = module.sources(settings, definition, self._cache)
+        digests = {name: step.location.fingerprint for name, step in inputs.items()}
+        digests |= {f"source {name}": digest for name, digest in sources.items()}
+        location = Location(
+            self.root,
+            self.dataset,
+            need.stage,
+            module.label(need.conf, settings),
+            artifacts.fingerprint(need.stage, module.SCHEMA_VERSION, settings.model_dump(mode="json"), digests),
+        )
+        step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing")
+        state, reason = _inspect(step)
+        return replace(step, state=state, reason=reason)
+
+    def configure(
+        self, need: Need, definition: StageDefinition | None, requested: bool = True, *, fill_features: bool = True
+    ) -> tuple[Resolved, Settings]:
+        """Resolves the layers of one step: declarations, dataset definition, need, overrides.
+
+        Returns:
+            The result settings with their origins, and the validated execution settings.
+        """
+        module = load_stage(need.stage)
+        declaration = load_declaration(need.stage)
+        backbones = getattr(module, "backbones", tuple)()
+        layers: list[tuple[Mapping[str, Any], str]] = [(definition.settings, "dataset.json")] if definition else []
+        layers.append((need.settings, "required by the step that reads it"))
+        chosen = [item for item in self.overrides if self._applies(item, need, requested)]
+        self._applied += chosen
+        execution, chosen = _split_execution(module, declaration, chosen)
+
+        def resolve_with(backbone: str | None, settings: list) -> Resolved:
+            return resolve(
+                declaration, need.conf, backbones=backbones, backbone=backbone, dataset=self.dataset, overrides=settings
+            )
+
+        plain = [({item.key: item.value}, item.origin) for item in chosen]
+        backbone = resolve_with(None, layers + plain).values.get("backbone")
+        backbone = module.canonical_backbone(backbone) if isinstance(backbone, str) else None
+        chosen_backbone = [layer for layer in plain if "backbone" in layer[0]]
+        known = _setting_names(need, module, resolve_with(backbone, layers + chosen_backbone))
+        completed = [({complete_key(item.key, known): item.value}, item.origin) for item in chosen]
+        if not requested:
+            _refuse_contradictions(need, completed)
+        resolved = resolve_with(backbone, layers + completed)
+        if fill_features:
+            self._fill_features(resolved)
+        return resolved, bind(module.Execution, execution, need.stage)
+
+    def refuse_unused_overrides(self) -> None:
+        """Call once everything is planned.
+
+        Raises:
+            UsageError: an override is scoped to a stage or configuration that no planned step has.
+        """
+        for item in self.overrides:
+            if item not in self._applied:
+                name = f"{item.scope}.{item.key}" if item.scope else item.key
+                raise UsageError(f"setting {name} (from {item.origin}) is read by no step of this plan; leave it out")
+
+    def configure_checked(
+        self, need: Need, definition: StageDefinition | None = None
+    ) -> tuple[Settings, Settings, Resolved]:
+        """Settings, execution settings and origins of one step, validated, without planning what it needs."""
+        if definition is None and need.stage == "prepare" and self.definition.prepare:
+            definition = self.definition.prepare
+        resolved, execution = self.configure(need, definition, fill_features=False)
+        settings_class = load_stage(need.stage).settings_class(resolved.values)
+        return bind(settings_class, resolved, f"{need.stage} {need.conf}"), execution, resolved
+
+    def _applies(self, override: Override, need: Need, requested: bool) -> bool:
+        if override.scope is None:
+            return requested
+        return override.scope in (need.stage, need.conf)
+
+    def _fill_features(self, resolved: Resolved) -> None:
+        """Chooses the dataset's only features for a stage that reads features and was told none."""
+        if "features" in resolved.values and not resolved.values["features"]:
+            set_dotted(resolved.values, "features", self.definition.default_features(self.dataset))
+            resolved.origins["features"] = "dataset.json"
+
+
+def _split_execution(
+    module: ModuleType, declaration: Declaration, overrides: list[Override]
+) -> tuple[Resolved, list[Override]]:
+    """Execution settings with their origins, and the overrides that are of other settings."""
+    execution, others = Resolved(), []
+    execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
+    for item in overrides:
+        key = item.key.removeprefix("execution.")
+        if key in module.Execution.model_fields:
+            execution.merge({key: item.value}, item.origin)
+        else:
+            others.append(item)
+    return execution, others
+
+
+def _setting_names(need: Need, module: ModuleType, resolved: Resolved) -> set[str]:
+    """Dotted keys of every setting of a step, those with a default in the code included."""
+    settings = bind(module.settings_class(resolved.values), resolved, f"{need.stage} {need.conf}")
+    return {*resolved.origins, *(key for key, _ in leaves(settings.model_dump()))}
+
+
+def _refuse_contradictions(need: Need, overrides: list[tuple[dict[str, Any], str]]) -> None:
+    """An input that is not what its reader asked for would carry a name that it does not deserve."""
+    for values, origin in overrides:
+        for key, value in values.items():
+            if key in need.settings and need.settings[key] != value:
+                raise UsageError(
+                    f"{need.stage}.{key} = {value!r} (from {origin}) contradicts {key} = {need.settings[key]!r} "
+                    f"of the step that reads it; set {key} of that step instead"
+                )
+
+
+def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) -> StageDefinition | None:
+    """The part of a dataset's definition that belongs to a step, for the two stages that read outside files.
+
+    Raises:
+        MissingInputError: the dataset was never prepared, or has no features of this name.
+    """
+    if need.stage == "prepare":
+        if definition.prepare is None:
+            raise MissingInputError(
+                f"dataset {dataset!r} is not defined; run `itrpipe prepare --dataset {dataset} --source FOLDER`"
+            )
+        return definition.prepare
+    if need.stage == "extract":
+        if need.conf not in definition.features:
+            known = ", ".join(definition.features) or "none"
+            raise MissingInputError(
+                f"dataset {dataset!r} has no features {need.conf!r} (has: {known}); "
+                f"run `itrpipe extract --dataset {dataset} --from FOLDER`"
+            )
+        return definition.features[need.conf]
+    return None
+
+
+def pinned_step(root: Path, manifest: Manifest) -> Step:
+    """A finished artifact as a step of a plan, taken as it is whatever the declarations say today."""
+    location = Location(root, manifest.dataset, manifest.stage, manifest.label, manifest.fingerprint)
+    need = Need(manifest.stage, manifest.conf, manifest.settings)
+    return Step(need, Settings(), Settings(), Resolved(), {}, manifest.sources, None, location, "up to date")
+
+
+def parse_override(text: str, origin: str = COMMAND_LINE) -> Override:
+    """Reads `key=value`, `stage.key=value` or `conf.key=value`.
+
+    Raises:
+        UsageError: not of this form.
+    """
+    return scoped_override(*parse_assignment(text), origin)
+
+
+def scoped_override(key: str, value: Any, origin: str) -> Override:
+    """Splits a leading stage or configuration name off a key."""
+    scope, dot, rest = key.partition(".")
+    if dot and scope.replace("-", "_") in declared_stages():
+        return Override(scope.replace("-", "_"), rest, value, origin)
+    if dot and any(scope in load_declaration(stage).confs for stage in declared_stages()):
+        return Override(scope, rest, value, origin)
+    return Override(None, key, value, origin)
+
+
+def unique_steps(steps: Iterable[Step]) -> list[Step]:
+    """All steps of several plans, each once, in an order in which they can run."""
+    ordered: dict[Path, Step] = {}
+    for step in steps:
+        for each in step.upstream():
+            ordered.setdefault(each.location.folder, each)
+    return list(ordered.values())
+
+
+def _inspect(step: Step) -> tuple[State, str]:
+    """State of a planned artifact on disk, with the reason a reader wants to know."""
+    location = step.location
+    if location.folder.exists():
+        try:
+            manifest = artifacts.check_artifact(location.folder)
+        except DataError as error:
+            return "damaged", str(error)
+        if manifest.fingerprint != location.fingerprint:
+            return "damaged", f"{location.folder} holds another artifact; remove it and run the same command again"
+        return "up to date", ""
+    if location.partial.exists():
+        return "interrupted", "goes on where it stopped"
+    siblings = [
+        manifest
+        for folder in location.folder.parent.glob(f"{location.label}-*")
+        if (manifest := _readable(folder)) and artifacts.same_run(manifest, location.label, step.settings.model_dump())
+    ]
+    if not siblings:
+        return "missing", ""
+    return "stale", _difference(max(siblings, key=lambda manifest: manifest.finished), step)
+
+
+def _readable(folder: Path) -> Manifest | None:
+    """The manifest of a finished sibling; damaged and partial ones say nothing about staleness."""
+    if folder.name.endswith(artifacts.PARTIAL):
+        return None
+    try:
+        return artifacts.read_manifest(folder)
+    except DataError:
+        return None
+
+
+def _difference(old: Manifest, step: Step) -> str:
+    """Says what differs between an older artifact and the planned one."""
+    before = dict(leaves(old.settings))
+    after = dict(leaves(step.settings.model_dump(mode="json")))
+    changes = [f"{key} {before.get(key)} → {after.get(key)}" for key in after if before.get(key) != after.get(key)]
+    changes += [f"{key} dropped" for key in before if key not in after]
+    inputs = {name: upstream.location.fingerprint for name, upstream in step.inputs.items()}
+    changes += [
+        f"{name} changed"
+        for name, value in inputs.items()
+        if name not in old.inputs or old.inputs[name].fingerprint != value
+    ]
+    changes += [f"source {name} changed" for name, value in step.sources.items() if old.sources.get(name) != value]
+    return ", ".join(changes) or "made by another version of the stage"
