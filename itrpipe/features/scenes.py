@@ -31,7 +31,7 @@ class ScenesExtractor:
         self._model = model.eval().to(device)
 
     def __call__(self, images: torch.Tensor) -> dict[str, np.ndarray]:
-        """Detects regions; region 0 is the whole image, the others follow by falling score.
+        """Detects regions; region 0 is the whole image, then one per thing by falling score, then more.
 
         Args:
             images: [B, 3, 144, 192] uint8.

@@ -63,10 +63,6 @@ def overlaps(first: Tensor, second: Tensor) -> Tensor:
 def suppress(boxes: Tensor, threshold: float) -> Tensor:
     """Returns which boxes greedy non-maximum suppression keeps, exactly, for all images at once.
 
-    Greedy suppression says: a box stays unless an earlier box that stays overlaps it. Starting from "all stay" and
-    applying this rule to all boxes together, the first k answers are final after k rounds, and in practice after few:
-    the rounds end when nothing changes.
-
     Args:
         boxes: [B, K, 4], the best first.
         threshold: overlap above which the later box goes.
@@ -74,8 +70,22 @@ def suppress(boxes: Tensor, threshold: float) -> Tensor:
     Returns:
         [B, K] bool.
     """
-    blocks = (overlaps(boxes, boxes) > threshold).triu(diagonal=1)  # [B, earlier, later]
-    keep = torch.ones(boxes.shape[:2], dtype=torch.bool, device=boxes.device)
+    return _suppress(_blocks(boxes, threshold))
+
+
+def _blocks(boxes: Tensor, threshold: float) -> Tensor:
+    """Returns which earlier box overlaps which later one: [B, earlier, later] bool."""
+    return (overlaps(boxes, boxes) > threshold).triu(diagonal=1)
+
+
+def _suppress(blocks: Tensor) -> Tensor:
+    """Returns [B, K] bool.
+
+    Greedy suppression says: a box stays unless an earlier box that stays overlaps it. Starting from "all stay" and
+    applying this rule to all boxes together, the first k answers are final after k rounds, and in practice after few:
+    the rounds end when nothing changes.
+    """
+    keep = torch.ones(blocks.shape[:2], dtype=torch.bool, device=blocks.device)
     while True:
         updated = ~(blocks & keep[:, :, None]).any(dim=1)
         if torch.equal(updated, keep):
@@ -87,6 +97,25 @@ def kept_first(keep: Tensor, count: int) -> Tensor:
     """Returns indices [B, count] of the kept boxes in their order, filled up with the best suppressed ones."""
     # A stable sort keeps both groups in order of their scores.
     return torch.sort((~keep).to(torch.uint8), dim=1, stable=True).indices[:, :count]
+
+
+def spread(boxes: Tensor, threshold: float, count: int) -> Tensor:
+    """Returns indices [B, count] of the kept boxes, then of every kept box's best neighbour, then of its second ...
+
+    A region set of fixed size is larger than the number of things in a picture. Filled up by score it would show the
+    most conspicuous thing many times over; so filled up it shows each about equally often.
+
+    Args:
+        boxes: [B, K, 4], the best first.
+        threshold: overlap above which the later box is a neighbour of the earlier and not kept.
+        count: how many indices are wanted.
+    """
+    blocks = _blocks(boxes, threshold)
+    keep = _suppress(blocks)
+    suppressor = (blocks & keep[:, :, None]).to(torch.uint8).argmax(dim=1)  # the first box that suppresses each
+    group = torch.where(keep, torch.arange(boxes.shape[1], device=boxes.device), suppressor)  # [B, K]
+    rank = (group[:, :, None] == group[:, None, :]).triu(diagonal=1).sum(dim=1)  # earlier boxes of the same group
+    return torch.sort(rank, dim=1, stable=True).indices[:, :count]
 
 
 def take(values: Tensor, indices: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torchvision.ops import roi_align
 
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
 from itrpipe.datasets.scenes.world import COLOURS, KINDS, PATTERNS, SETTINGS, SIZES
-from itrpipe.features.scenes_boxes import decode, kept_first, make_anchors, suppress, take
+from itrpipe.features.scenes_boxes import decode, kept_first, make_anchors, spread, suppress, take
 
 REGIONS = 12
 REGION_DIM = 256
@@ -40,7 +40,8 @@ _KIND_EMBEDDING = 16
 # Shifts and log scales of the second stage are small; dividing them by this brings them near 1. Source: Fast R-CNN.
 DELTA_SCALE = (0.1, 0.1, 0.2, 0.2)
 
-_CANDIDATES = 128
+# Training looks at more anchors than are needed afterwards, as in Faster R-CNN.
+_CANDIDATES_IN_TRAINING, _CANDIDATES = 192, 128
 _PROPOSALS = 40
 _PROPOSAL_OVERLAP = 0.7
 _REGION_OVERLAP = 0.5
@@ -69,7 +70,7 @@ class Regions(NamedTuple):
 
 
 class Detections(NamedTuple):
-    """The regions of images; region 0 is the whole image, the others follow by falling score.
+    """The regions of images; region 0 is the whole image, then one per thing by falling score, then more.
 
     Attributes:
         regions: [B, 12, 256], never negative.
@@ -177,8 +178,9 @@ class ScenesDetector(nn.Module):
     @torch.no_grad()
     def proposal_boxes(self, proposals: Proposals) -> Tensor:
         """Returns the best proposals [B, 40, 4] that do not overlap much."""
-        best = proposals.objectness.topk(_CANDIDATES, dim=1).indices
-        boxes = decode(take(proposals.deltas, best), self.anchors[best], WIDTH, HEIGHT)  # [B, 128, 4]
+        candidates = _CANDIDATES_IN_TRAINING if self.training else _CANDIDATES
+        best = proposals.objectness.topk(candidates, dim=1).indices  # [B, K]
+        boxes = decode(take(proposals.deltas, best), self.anchors[best], WIDTH, HEIGHT)  # [B, K, 4]
         return take(boxes, kept_first(suppress(boxes, _PROPOSAL_OVERLAP), _PROPOSALS))
 
     def look(self, cells: Tensor, boxes: Tensor) -> Regions:
@@ -214,7 +216,7 @@ class ScenesDetector(nn.Module):
         scores, kinds = found.kinds.softmax(dim=-1)[..., :BACKGROUND].max(dim=-1)  # [B, 40]
         boxes = decode(found.deltas * self.delta_scale, boxes, WIDTH, HEIGHT)
         order = scores.argsort(dim=1, descending=True, stable=True)
-        chosen = take(order, kept_first(suppress(take(boxes, order), _REGION_OVERLAP), REGIONS - 1))
+        chosen = take(order, spread(take(boxes, order), _REGION_OVERLAP, REGIONS - 1))
         appearance, kinds = take(found.appearance, chosen), take(kinds, chosen)
         hidden, logits = self.look_closer(appearance, kinds)
         whole_image, _ = self.look_around(pooled)
