@@ -88,7 +88,7 @@ def conclusion(comparisons: Sequence[Comparison], split: Split | None, level: fl
         )
     percent = f"{100 * level:g} %"
     sentence = _one_conclusion(comparisons[0], percent) if len(comparisons) == 1 else _many(comparisons, percent)
-    return f"{sentence}{_oracle_conclusion(comparisons)}"
+    return f"{sentence}{_oracle_conclusion(comparisons)}{_caveat(comparisons)}"
 
 
 def of_recalls(comparisons: Sequence[Comparison], level: float) -> str:
@@ -157,6 +157,16 @@ def _oracle_conclusion(comparisons: Sequence[Comparison]) -> str:
     else:
         what = f"{significant or 'none'} of the {len(oracle)} differences {_are(significant)} significant"
     return f" With every true match counted as right, {what}."
+
+
+def _caveat(comparisons: Sequence[Comparison]) -> str:
+    """What the intervals leave out: seeds, and the training that a second round has behind it."""
+    seeds = len({each.run.settings["seed"] for each in comparisons})
+    counted = "one seed was" if seeds == 1 else f"{seeds} seeds were"
+    return (
+        f" These intervals cover the choice of test images, not that of the seed ({counted} trained), and a second "
+        "round has a first one behind it: no run of the same total length is compared here."
+    )
 
 
 def _are(count: int) -> str:
