@@ -1,0 +1,152 @@
+"""Methods put batch, scores and loss together as the papers say, checked against the formulas written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from itrpipe.methods import aoq, triplet
+from itrpipe.methods.settings import Aoq, Triplet, methods
+from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
+
+IMAGES, PER_IMAGE, WIDTH = 6, 2, 5
+CAPTION_IMAGE = np.repeat(np.arange(IMAGES), PER_IMAGE)
+
+
+class Rows:
+    """A training set whose embeddings are known: image i and caption c are rows of two tables."""
+
+    caption_image = CAPTION_IMAGE
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.image_table = torch.nn.functional.normalize(torch.randn(IMAGES, WIDTH, generator=generator), dim=1)
+        self.text_table = torch.nn.functional.normalize(
+            torch.randn(len(CAPTION_IMAGE), WIDTH, generator=generator), dim=1
+        )
+
+    def pairs(self, images: np.ndarray, captions: np.ndarray) -> tuple[ImageBatch, TextBatch]:
+        lengths = torch.ones(len(captions), dtype=torch.int64)
+        return (
+            ImageBatch(torch.from_numpy(images).float()[:, None, None]),
+            TextBatch(torch.from_numpy(captions)[:, None], lengths),
+        )
+
+
+class Lookup(DualEncoder):
+    """Encodes a row number as that row of the table."""
+
+    def __init__(self, rows: Rows, auxiliary: float | None = None) -> None:
+        super().__init__()
+        self._rows, self._auxiliary = rows, auxiliary
+
+    def encode_images(self, images: ImageBatch) -> ImageEncoding:
+        return ImageEncoding(self._rows.image_table[images.regions[:, 0, 0].long()])
+
+    def encode_texts(self, texts: TextBatch) -> TextEncoding:
+        return TextEncoding(self._rows.text_table[texts.tokens[:, 0]])
+
+    def auxiliary_loss(self, images: ImageEncoding, texts: TextBatch) -> torch.Tensor | None:
+        return None if self._auxiliary is None else torch.tensor(self._auxiliary)
+
+
+def lists() -> dict[str, np.ndarray]:
+    """Every foreign text and image of every anchor."""
+    return {
+        "texts_for_images": np.stack([np.flatnonzero(i != CAPTION_IMAGE) for i in range(IMAGES)]),
+        "images_for_texts": np.stack([np.delete(np.arange(IMAGES), i) for i in CAPTION_IMAGE]),
+    }
+
+
+def hinge(value: float) -> float:
+    return max(0.0, value)
+
+
+def score(rows: Rows, image: int, text: int) -> float:
+    return float(rows.image_table[image] @ rows.text_table[text])
+
+
+def test_every_method_file_has_its_settings_and_builder():
+    assert methods() == {"triplet": Triplet, "aoq": Aoq}
+    assert callable(triplet.build)
+    assert callable(aoq.build)
+
+
+@pytest.mark.parametrize("variant", ["offline-triplet", "quintuplet", "adaptive-quintuplet"])
+def test_aoq_scores_the_pairs_of_the_paper(variant):
+    rows = Rows()
+    settings = Aoq(variant=variant, top_texts=10, top_images=5)
+    method = aoq.build(settings, rows, lists())
+    captions = np.array([0, 3, 5, 10])
+    batch = method.collate(captions, np.random.default_rng(0))
+    drawn = method._negatives.draw(captions, np.random.default_rng(0))
+
+    expected = 0.0
+    for k, text in enumerate(captions):
+        image = CAPTION_IMAGE[text]
+        positive = score(rows, image, text)
+        online_text = max(score(rows, image, other) for other in captions if other != text)
+        online_image = max(score(rows, CAPTION_IMAGE[other], text) for other in captions if other != text)
+        a, b = score(rows, image, drawn.text[k]), score(rows, drawn.image[k], text)
+        c = score(rows, drawn.image[k], drawn.text[k])
+        d = score(rows, drawn.image_of_text[k], drawn.text_of_image[k])
+        u = w = 1.0
+        if variant == "adaptive-quintuplet":
+            u, w = 1.5 - (a - online_text) / 0.3, 1.5 - (b - online_image) / 0.3
+        expected += u * hinge(0.2 - positive + online_text) + w * hinge(0.2 - positive + online_image)
+        expected += hinge(a - positive) + hinge(b - positive)
+        if variant != "offline-triplet":
+            expected += hinge(c - positive) + hinge(d - positive)
+
+    losses = method.losses(Lookup(rows), batch, epoch=0)
+    assert set(losses) == {"aoq"}
+    assert losses["aoq"].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_first_epochs_of_aoq_are_the_plain_sum_over_all_negatives():
+    rows = Rows()
+    captions = np.array([0, 3, 5, 10])
+    method = aoq.build(Aoq(top_texts=10, top_images=5, sum_epochs=2), rows, lists())
+    plain = triplet.build(Triplet(max_violation=False), rows, {})
+    batch = method.collate(captions, np.random.default_rng(0))
+    expected = plain.losses(Lookup(rows), plain.collate(captions, np.random.default_rng(0)), epoch=0)
+    assert method.losses(Lookup(rows), batch, epoch=1)["triplet"].item() == expected["triplet"].item()
+    assert "aoq" in method.losses(Lookup(rows), batch, epoch=2)
+
+
+def test_triplet_turns_to_hardest_negatives_after_its_sum_epochs():
+    rows = Rows()
+    captions = np.array([0, 3, 5, 10])
+    warm = triplet.build(Triplet(sum_epochs=1), rows, {})
+    hardest = triplet.build(Triplet(), rows, {})
+    batch = warm.collate(captions, np.random.default_rng(0))
+    first, second = (warm.losses(Lookup(rows), batch, epoch)["triplet"].item() for epoch in (0, 1))
+    assert second == hardest.losses(Lookup(rows), batch, epoch=0)["triplet"].item()
+    assert first > second
+
+
+def test_two_captions_of_one_image_stop_being_negatives_on_request():
+    rows = Rows()
+    captions = np.array([0, 1, 5])
+    values = {}
+    for masked in (False, True):
+        method = triplet.build(Triplet(max_violation=False, mask_same_image=masked), rows, {})
+        values[masked] = method.losses(Lookup(rows), method.collate(captions, np.random.default_rng(0)), 0)["triplet"]
+    same = [(0, 1), (1, 0)]
+    removed = sum(
+        hinge(0.2 - score(rows, 0, own) + score(rows, 0, other))
+        + hinge(0.2 - score(rows, 0, other) + score(rows, 0, other))
+        for own, other in same
+    )
+    assert removed > 0
+    assert (values[False] - values[True]).item() == pytest.approx(removed, abs=1e-5)
+
+
+def test_the_backbones_own_loss_is_added_with_its_weight():
+    rows = Rows()
+    method = triplet.build(Triplet(auxiliary_weight=0.5), rows, {})
+    batch = method.collate(np.array([0, 3]), np.random.default_rng(0))
+    assert method.losses(Lookup(rows, auxiliary=3.0), batch, 0)["auxiliary"].item() == 1.5
+    off = triplet.build(Triplet(auxiliary_weight=0.0), rows, {})
+    assert "auxiliary" not in off.losses(Lookup(rows, auxiliary=3.0), batch, 0)

@@ -1,0 +1,152 @@
+"""The loop learns, repeats itself, stops at NaN, and serves every measure and precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.errors import DataError, UsageError
+from itrpipe.features.embeddings import ORDER, read_embeddings
+from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
+from itrpipe.methods import triplet
+from itrpipe.methods.settings import Triplet
+from itrpipe.models import vsepp
+from itrpipe.models.settings import Vsepp
+from itrpipe.progress import Reporter
+from itrpipe.training.data import SplitData
+from itrpipe.training.encode import write_split
+from itrpipe.training.loop import LoopSettings, Trainer, start_accelerator
+
+IMAGES, PER_IMAGE, REGIONS, WIDTH = 24, 2, 3, 16
+SETTINGS = LoopSettings(
+    epochs=6,
+    batch_size=16,
+    learning_rate=0.01,
+    decay_every=4,
+    decay_factor=0.1,
+    gradient_clip=2.0,
+    precision="fp32",
+    selection="rsum",
+    validation_images=IMAGES,
+    seed=0,
+    encode_block=7,
+    prefetch=2,
+    checkpoint_seconds=0,
+)
+
+
+class TinySplit:
+    """A split whose caption words say which image they belong to."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.image_ids = np.array([f"{name}-{i}" for i in range(IMAGES)])
+        self.caption_image = np.repeat(np.arange(IMAGES), PER_IMAGE)
+        self.caption_ids = np.array([f"{name}-{i}#{k}" for i in range(IMAGES) for k in range(PER_IMAGE)])
+        self.tokens = pa.array([[f"word{i}", f"filler{k}"] for i in range(IMAGES) for k in range(PER_IMAGE)])
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory) -> FeatureFile:
+    """Validation images look like the training images of the same number."""
+    path = tmp_path_factory.mktemp("features") / FEATURES
+    regions = np.random.default_rng(0).standard_normal((IMAGES, REGIONS, WIDTH)).astype(np.float16)
+    ids = [*TinySplit("train").image_ids.tolist(), *TinySplit("val").image_ids.tolist()]
+    create_features(path, ids, FeatureSpec(REGIONS, WIDTH), "test")
+    with FeatureWriter(path) as writer:
+        count = np.full(2 * IMAGES, REGIONS, dtype=np.int16)
+        writer.write(0, {"regions": np.concatenate([regions, regions]), "count": count})
+    return FeatureFile.open(path)
+
+
+def splits(features: FeatureFile) -> tuple[SplitData, SplitData, int]:
+    train, val = TinySplit("train"), TinySplit("val")
+    vocabulary = Vocabulary.build(train.tokens, 1)
+    return SplitData(train, features, vocabulary), SplitData(val, features, vocabulary), len(vocabulary)  # pyright: ignore
+
+
+def trainer(
+    features: FeatureFile, work: Path, settings: LoopSettings = SETTINGS, model: Vsepp | None = None
+) -> Trainer:
+    work.mkdir(exist_ok=True)
+    torch.manual_seed(settings.seed)
+    train, val, words = splits(features)
+    encoder = vsepp.build(model or Vsepp(embed_dim=16, word_dim=8), WIDTH, words)
+    method = triplet.build(Triplet(sum_epochs=max(0, settings.epochs - 2)), train, {})
+    return Trainer(settings, encoder, method, train, val, "cpu", work, Reporter())
+
+
+def changed(**values: object) -> LoopSettings:
+    return LoopSettings(**{**SETTINGS.__dict__, **values})  # pyright: ignore
+
+
+def test_training_learns_what_the_captions_say(features, tmp_path):
+    run = trainer(features, tmp_path / "a", changed(epochs=30, decay_every=25))
+    run.run()
+    first, last = run.position.history[0], run.position.history[-1]
+    assert run.position.best_score > 450 > first["val_rsum"]
+    assert last["learning_rate"] == pytest.approx(0.001)
+    assert sum(row["best"] for row in run.position.history) >= 1
+    best = max(run.position.history, key=lambda row: row["val_rsum"])
+    assert run.position.best_score == best["val_rsum"]
+
+
+def test_a_run_repeats_itself_bit_for_bit(features, tmp_path):
+    runs = [trainer(features, tmp_path / name) for name in "ab"]
+    models = [run.run() for run in runs]
+    assert runs[0].position.history == runs[1].position.history
+    for name, value in models[0].state_dict().items():
+        assert torch.equal(value, models[1].state_dict()[name]), name
+
+
+def test_another_seed_trains_another_model(features, tmp_path):
+    first = trainer(features, tmp_path / "a")
+    second = trainer(features, tmp_path / "b", changed(seed=1))
+    first.run()
+    second.run()
+    assert first.position.history[0]["loss"] != second.position.history[0]["loss"]
+
+
+def test_bfloat16_is_close_to_single_precision_and_not_equal(features, tmp_path):
+    single = trainer(features, tmp_path / "a", changed(epochs=1))
+    half = trainer(features, tmp_path / "b", changed(epochs=1, precision="bf16"))
+    single.run()
+    half.run()
+    losses = [run.position.history[0]["loss"] for run in (single, half)]
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_with_the_remedy(features, tmp_path):
+    run = trainer(features, tmp_path / "a")
+    with torch.no_grad():
+        next(run._model.parameters()).fill_(float("nan"))
+    with pytest.raises(DataError, match="is nan in epoch 1; lower --set learning_rate"):
+        run.run()
+
+
+def test_order_embeddings_train_validate_and_are_scored_from_disk_as_by_the_model(features, tmp_path):
+    settings = Vsepp(embed_dim=16, word_dim=8, measure="order", absolute_values=True)
+    run = trainer(features, tmp_path / "a", changed(epochs=1), settings)
+    model = run.run()
+    path = tmp_path / "embeddings.h5"
+    val = splits(features)[1]
+    write_split(path, model, val, run.device, 5, lambda rows: None)
+    stored = read_embeddings(path, "val")
+    assert stored.measure == ORDER
+    images, texts = val.pairs(np.arange(IMAGES), np.arange(IMAGES))
+    with torch.inference_mode():
+        expected = model.score_matrix(model.encode_images(images), model.encode_texts(texts)).numpy()
+    np.testing.assert_allclose(stored.scores()[:, :IMAGES], expected, atol=1e-5)
+    assert (stored.scores() <= 0).all()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_asking_for_a_missing_gpu_is_an_error_and_not_a_fallback():
+    with pytest.raises(UsageError, match="no CUDA device is visible"):
+        start_accelerator("cuda", "fp32")
