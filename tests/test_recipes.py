@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.methods.settings import methods
 from itrpipe.models.settings import backbones
+from itrpipe.planning import parse_override
 from itrpipe.recipes import load_recipe, run_recipe
 
 RECIPES = sorted(path.stem for path in (stages_folder() / "recipes").glob("*.toml"))
@@ -127,3 +129,29 @@ def test_recipe_values_and_command_line_reach_training(
     run_recipe(data_root, str(path), None, [], dry_run=True)
     found = planned(capsys.readouterr().out)
     assert [name for name in found if name.startswith("train/")] == ["train/triplet.vsepp", "train/triplet.vsepp.s1"]
+
+
+def test_flickr30k_runs_from_files_to_published_next_to_measured(precomp_dataset: Any, data_root: Path) -> None:
+    small = [
+        "epochs=1",
+        "batch_size=16",
+        "min_word_count=1",
+        "model.embed_dim=8",
+        "model.word_dim=8",
+        "model.caption_dim=8",
+        "model.caption_word_dim=8",
+        "aoq.top_texts=5",
+        "aoq.top_images=3",
+        "mine_negatives.num_texts=5",
+        "mine_negatives.num_images=3",
+        "evaluate.bootstrap_samples=100",
+        "report.bootstrap_samples=100",
+    ]
+    folder = run_recipe(data_root, "flickr30k", precomp_dataset.folder, [parse_override(item) for item in small])
+    made = {path.parent.parent.name for path in (data_root / "flickr30k").glob("*/*/manifest.json")}
+    assert made == {"prepare", "extract", "train", "mine_negatives", "evaluate", "report"}
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    for text in ("486.3", "482.6", "AOQ Table 2"):
+        assert text in page
+    measured = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    assert "486.3" in json.dumps(measured)
