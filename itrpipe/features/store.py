@@ -18,11 +18,8 @@ without `/boxes`. The bytes of a file depend on its content alone: no timestamps
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +27,8 @@ from types import TracebackType
 
 import numpy as np
 
-from itrpipe.errors import DataError, DiskFullError, MissingInputError
+from itrpipe.disk import full_disk_as_error, require_space, sync
+from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.layout import TYPES, Extent, read_layout, write_layout
 
 FEATURES = "features.h5"
@@ -100,13 +98,13 @@ def create_features(path: Path, image_ids: Sequence[str], spec: FeatureSpec, ext
         raise MissingInputError(f"{path.parent} does not exist, so {path.name} cannot be created there; make it first.")
     temporary = path.with_name(path.name + ".creating")
     needed = spec.bytes_needed(len(ids))
-    _require_space(path, needed)
+    require_space(path, needed, path.name)
     try:
-        with _naming_a_full_disk(path, needed):
+        with full_disk_as_error(path):
             write_layout(temporary, ids, spec.shapes(), extractor)
             _reserve(temporary)
             os.replace(temporary, path)
-            _sync_folder(path.parent)
+            sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -169,7 +167,7 @@ class FeatureWriter:
         Raises:
             DiskFullError: the disk is full.
         """
-        with _naming_a_full_disk(self.path, 0):
+        with full_disk_as_error(self.path):
             os.fsync(self._file)
 
     def close(self) -> None:
@@ -195,7 +193,7 @@ class FeatureWriter:
     def _write_bytes(self, offset: int, values: np.ndarray) -> None:
         view = values.data.cast("B") if values.size else memoryview(b"")
         while view:
-            with _naming_a_full_disk(self.path, len(view)):
+            with full_disk_as_error(self.path):
                 written = os.pwrite(self._file, view, offset)
             offset, view = offset + written, view[written:]
 
@@ -303,37 +301,6 @@ def _reserve(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-
-
-def _sync_folder(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _require_space(path: Path, needed: int) -> None:
-    free = shutil.disk_usage(path.parent).free
-    if free < needed:
-        raise _full_message(path, needed, free)
-
-
-def _full_message(path: Path, needed: int, free: int) -> DiskFullError:
-    return DiskFullError(
-        f"{path} needs {needed:,} bytes and its disk has {free:,} free; make room or use a data folder on another disk."
-    )
-
-
-@contextmanager
-def _naming_a_full_disk(path: Path, needed: int) -> Iterator[None]:
-    """Turns the system's error of a full disk or quota into the user's; others pass."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise _full_message(path, needed, shutil.disk_usage(path.parent).free) from error
 
 
 def _convert(where: str, name: str, values: np.ndarray, extent: Extent) -> np.ndarray:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
-from itrpipe.disk import read_json, require_space, write_json
+from itrpipe.disk import read_json, write_json
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need, prepare_need
@@ -166,7 +166,6 @@ def _write_rows(
     ids = [image_id for name in prepared.splits for image_id in prepared.split(name).image_ids.tolist()]
     path, journal = job.folder / FEATURES, job.work / DONE_FILE
     if not path.exists():
-        require_space(job.folder, spec.bytes_needed(len(ids)), "the feature file")
         create_features(path, ids, spec, job.conf)
         journal.unlink(missing_ok=True)
     done = read_json(journal) if journal.exists() else 0
