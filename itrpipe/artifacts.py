@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from itrpipe.disk import TEMPORARY, file_digest, make_folder, sync, write_text
-from itrpipe.errors import DataError, LockedError
+from itrpipe.errors import DataError, LockedError, MissingInputError
 
 MANIFEST = "manifest.json"
 WORK = ".work"
@@ -223,6 +223,10 @@ def locked(location: Location, on_wait: Callable[[Path], None] | None = None) ->
     lock = FileLock(location.lock)
     try:
         lock.acquire(timeout=0)
+    except PermissionError:
+        raise MissingInputError(
+            f"{location.lock.parent} is not writable; change its permissions or choose another folder with --data"
+        ) from None
     except Timeout:
         if on_wait is None:
             raise LockedError(f"{location.folder} is being written by another process; wait for it") from None
@@ -240,7 +244,7 @@ def unused(folder: Path) -> Iterator[bool]:
     lock = FileLock(folder.with_name(f".{folder.name.removesuffix(PARTIAL)}.lock"))
     try:
         lock.acquire(timeout=0)
-    except Timeout:
+    except (Timeout, PermissionError):
         yield False
         return
     try:
@@ -250,7 +254,9 @@ def unused(folder: Path) -> Iterator[bool]:
 
 
 def is_locked(partial: Path) -> bool:
-    """Whether a process is working on a `.partial` folder right now."""
+    """Whether a process is working on a `.partial` folder right now; in a read-only folder none can be."""
+    if not os.access(partial.parent, os.W_OK):
+        return False
     with unused(partial) as free:
         return not free
 

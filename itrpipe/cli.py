@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -237,16 +238,20 @@ def gc(
     dataset: DatasetOption = "scenes",
     damaged: Annotated[bool, typer.Option("--damaged", help="Remove damaged artifacts only.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Find damage by content hashes too.")] = False,
+    superseded: Annotated[
+        bool, typer.Option("--superseded", help="Also all but the newest settings of a run.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     data: DataOption = Path("data"),
 ) -> None:
-    """Remove superseded, interrupted and damaged artifacts after asking.
+    """Remove interrupted, damaged and unused artifacts after asking; evaluated models stay.
 
     Example: itrpipe gc --dataset scenes
     """
     from itrpipe.upkeep import collect_garbage
 
-    collect_garbage(data, dataset, damaged_only=damaged, verify=verify, ask=None if yes else typer.confirm)
+    ask = None if yes else typer.confirm
+    collect_garbage(data, dataset, damaged_only=damaged, verify=verify, superseded_too=superseded, ask=ask)
 
 
 @app.command()
@@ -275,6 +280,7 @@ def main() -> None:
     # Read when torch is loaded. OpenMP threads that spin for long between two small operations stand still on a
     # machine with other work (a hundred times slower was measured); threads that do not spin at all lose a third.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         app()
     except ItrpipeError as error:
@@ -285,6 +291,11 @@ def main() -> None:
         if leaving.code == INTERRUPTED:
             typer.echo("interrupted; the same command goes on where it stopped", err=True)
         raise
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """A batch system's SIGTERM ends a run like Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def _overrides(assignments: list[str] | None, named: dict[str, Any]) -> list:

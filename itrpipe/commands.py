@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from itrpipe.artifacts import PARTIAL, Manifest, check_artifact, list_artifacts
+from itrpipe.artifacts import PARTIAL, check_artifact, list_artifacts
 from itrpipe.config import did_you_mean, leaves, load_declaration
 from itrpipe.datasets.definition import (
     EMBEDDED,
@@ -43,7 +43,7 @@ def run_stage(
         stage: stage name.
         overrides: values given by the user.
         conf: configuration; by default the only one of the stage, for `prepare` the dataset's own.
-        definition: what is new about the dataset; remembered once a plan could be made from it.
+        definition: what is new about the dataset; remembered once the stage has succeeded with it.
         dry_run: print the plan only.
         no_deps: fail when something upstream is missing.
 
@@ -51,14 +51,14 @@ def run_stage(
         The artifact's folder.
     """
     reporter = Reporter()
-    planner = Planner(root, check_name(dataset), overrides, definition or DatasetDefinition(), reporter)
+    planner = Planner(root, check_name(dataset), overrides, definition or DatasetDefinition(), reporter, not dry_run)
     need = Need(stage, conf or default_conf(planner.definition, dataset, stage))
     reporter.say(f"{dataset}: {stage.replace('_', '-')} {need.conf}", style="bold")
     step = planner.plan(need)
     planner.refuse_unused_overrides()
+    (folder,) = run([step], reporter, dry_run=dry_run, with_upstream=not no_deps)
     if definition is not None and not dry_run:
         save_definition(root, dataset, definition)
-    (folder,) = run([step], reporter, dry_run=dry_run, with_upstream=not no_deps)
     if not dry_run:
         reporter.say(str(folder))
     return folder
@@ -99,9 +99,9 @@ def define_dataset(
     foreign = [item for item in overrides if item.scope not in (None, "prepare", conf)]
     if foreign:
         raise UsageError(f"{foreign[0].scope}.{foreign[0].key}: prepare reads settings of its own only; leave it out")
-    earlier = known.prepare.settings if known.prepare and source is None else {}
-    settings = {**earlier, **{item.key: item.value for item in overrides}}
     place = str(source.resolve()) if source else (known.prepare.source if known.prepare else None)
+    earlier = known.prepare.settings if known.prepare and known.prepare.source == place else {}
+    settings = {**earlier, **{item.key: item.value for item in overrides}}
     prepare = StageDefinition(conf=conf, source=place, settings=settings)
     return known.model_copy(update={"prepare": prepare}), execution
 
@@ -163,29 +163,24 @@ def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, o
 
 
 def report_dataset(root: Path, dataset: str, overrides: list[Override], *, dry_run: bool = False) -> None:
-    """Writes the report over the evaluations that are finished, newest of each run.
+    """Writes the report over every finished evaluation of a dataset.
 
     Raises:
         MissingInputError: there is none.
     """
     reporter = Reporter()
-    newest: dict[tuple[str, str], Manifest] = {}
-    for folder in list_artifacts(root, check_name(dataset)):
-        if folder.parent.name == "evaluate" and not folder.name.endswith(PARTIAL):
-            manifest = check_artifact(folder)
-            run_key = (manifest.label, manifest.settings["features"])
-            if run_key not in newest or manifest.finished > newest[run_key].finished:
-                newest[run_key] = manifest
-    if not newest:
+    evaluations = [
+        check_artifact(folder)
+        for folder in list_artifacts(root, check_name(dataset))
+        if folder.parent.name == "evaluate" and not folder.name.endswith(PARTIAL)
+    ]
+    if not evaluations:
         raise MissingInputError(
             f"dataset {dataset!r} has no evaluation yet; run `itrpipe evaluate --dataset {dataset}`"
         )
-    planner = Planner(root, dataset, overrides, reporter=reporter)
-    several = len({features for _, features in newest}) > 1
-    inputs = {
-        f"{label}@{features}" if several else label: pinned_step(root, manifest)
-        for (label, features), manifest in sorted(newest.items())
-    }
+    planner = Planner(root, dataset, overrides, reporter=reporter, remember=not dry_run)
+    steps = [pinned_step(root, manifest) for manifest in evaluations]
+    inputs = {step.location.name: step for step in steps}
     step = planner.plan(Need("report", default_conf(planner.definition, dataset, "report")), inputs=inputs)
     planner.refuse_unused_overrides()
     (folder,) = run([step], reporter, dry_run=dry_run)

@@ -106,7 +106,7 @@ def make_folder(path: Path) -> None:
     with full_disk_as_error(path):
         try:
             path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
             raise MissingInputError(
                 f"{path} cannot be created ({error.strerror}); choose another folder with --data"
             ) from None

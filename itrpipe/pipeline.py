@@ -14,7 +14,7 @@ from itrpipe import artifacts
 from itrpipe.artifacts import INPUTS, Manifest
 from itrpipe.disk import full_disk_as_error, write_json
 from itrpipe.errors import DataError, UsageError
-from itrpipe.planning import State, Step, unique_steps
+from itrpipe.planning import State, Step, pending_steps, unique_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Input, Job, load_stage
 
@@ -29,9 +29,13 @@ _MARKS: dict[State, tuple[str, str]] = {
 
 def print_plan(steps: Iterable[Step], reporter: Reporter) -> None:
     """One line for each step: mark, artifact, state and reason."""
+    steps = list(steps)
+    needed = {step.location.folder for step in pending_steps(steps)}
     for step in unique_steps(steps):
         mark, style = _MARKS[step.state]
         text = f"{step.state}{f', {step.reason}' if step.reason else ''}"
+        if step.state != "up to date" and step.location.folder not in needed:
+            mark, style, text = "·", None, f"{step.state}, but nothing that is to be made reads it"
         reporter.say(f"  {mark} {step.location.stage + '/' + step.location.name:<44} {text}", style=style)
 
 
@@ -52,7 +56,7 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
         DataError: an artifact is damaged.
     """
     print_plan(steps, reporter)
-    todo = [step for step in unique_steps(steps) if step.state != "up to date"]
+    todo = pending_steps(steps)
     if dry_run:
         return [step.location.folder for step in steps]
     damaged = [step for step in todo if step.state == "damaged"]

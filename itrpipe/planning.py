@@ -98,6 +98,7 @@ class Planner:
         overrides: values from the command line or a recipe.
         definition: read from the data folder unless given (a recipe brings its own).
         reporter: shows progress when sources have to be hashed.
+        remember: keep the hashes of sources for the next plan; off when nothing may be written.
     """
 
     root: Path
@@ -105,6 +106,7 @@ class Planner:
     overrides: list[Override] = field(default_factory=list)
     definition: DatasetDefinition = field(default_factory=DatasetDefinition)
     reporter: Reporter | None = None
+    remember: bool = True
 
     def __post_init__(self) -> None:
         if self.definition == DatasetDefinition():
@@ -130,7 +132,8 @@ class Planner:
         key = (need.stage, need.conf, tuple(sorted((k, str(v)) for k, v in need.settings.items())), requested)
         if key not in self._known:
             self._known[key] = self._plan(need, requested, {})
-            self._cache.save()
+            if self.remember:
+                self._cache.save()
         return self._known[key]
 
     def _plan(self, need: Need, requested: bool, given: Mapping[str, Step]) -> Step:
@@ -205,8 +208,9 @@ class Planner:
         self, need: Need, definition: StageDefinition | None = None
     ) -> tuple[Settings, Settings, Resolved]:
         """Settings, execution settings and origins of one step, validated, without planning what it needs."""
-        if definition is None and need.stage == "prepare" and self.definition.prepare:
-            definition = self.definition.prepare
+        known = self.definition.prepare
+        if definition is None and need.stage == "prepare" and known and known.conf == need.conf:
+            definition = known
         resolved, execution = self.configure(need, definition, fill_features=False)
         settings_class = load_stage(need.stage).settings_class(resolved.values)
         return bind(settings_class, resolved, f"{need.stage} {need.conf}"), execution, resolved
@@ -219,6 +223,8 @@ class Planner:
     def _fill_features(self, resolved: Resolved) -> None:
         """Chooses the dataset's only features for a stage that reads features and was told none."""
         if "features" in resolved.values and not resolved.values["features"]:
+            if self.definition.prepare is None:
+                stage_definition(self.definition, Need("prepare", ""), self.dataset)
             set_dotted(resolved.values, "features", self.definition.default_features(self.dataset))
             resolved.origins["features"] = "dataset.json"
 
@@ -302,6 +308,21 @@ def scoped_override(key: str, value: Any, origin: str) -> Override:
     if dot and any(scope in load_declaration(stage).confs for stage in declared_stages()):
         return Override(scope, rest, value, origin)
     return Override(None, key, value, origin)
+
+
+def pending_steps(steps: Iterable[Step]) -> list[Step]:
+    """The steps that have to run, in order: those asked for that are not up to date, and what these read."""
+    ordered: dict[Path, Step] = {}
+
+    def visit(step: Step) -> None:
+        if step.state != "up to date" and step.location.folder not in ordered:
+            for upstream in step.inputs.values():
+                visit(upstream)
+            ordered[step.location.folder] = step
+
+    for step in steps:
+        visit(step)
+    return list(ordered.values())
 
 
 def unique_steps(steps: Iterable[Step]) -> list[Step]:

@@ -78,6 +78,8 @@ def load_recipe(name: str) -> Recipe:
     """
     folder = stages_folder() / "recipes"
     path = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
+    if name.endswith(".toml") and not path.exists():
+        raise MissingInputError(f"recipe {path} does not exist; see `ls stages/recipes`")
     if not path.exists():
         known = sorted(file.stem for file in folder.glob("*.toml"))
         hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
@@ -108,7 +110,7 @@ def run_recipe(root: Path, name: str, source: Path | None, overrides: list[Overr
     recipe = load_recipe(name)
     reporter = Reporter()
     definition = _definition(recipe, name, source)
-    planner = Planner(root, recipe.dataset, _overrides(recipe, name, overrides), definition, reporter)
+    planner = Planner(root, recipe.dataset, _overrides(recipe, name, overrides), definition, reporter, not dry_run)
     reporter.say(f"{recipe.title} (dataset {recipe.dataset})", style="bold")
     evaluations, published = _plan_runs(recipe, planner)
     report = planner.plan(Need("report", "page", {"title": recipe.title, "published": published}), inputs=evaluations)

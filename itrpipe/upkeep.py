@@ -28,6 +28,7 @@ from itrpipe.progress import Reporter
 State = Literal["whole", "running", "interrupted", "damaged"]
 _STYLES: dict[State, str] = {"whole": "green", "running": "cyan", "interrupted": "yellow", "damaged": "red"}
 SHOWN_METRICS = 3
+EVALUATE = "evaluate"
 
 
 @dataclass(frozen=True)
@@ -97,18 +98,20 @@ def collect_garbage(
     *,
     damaged_only: bool = False,
     verify: bool = False,
+    superseded_too: bool = False,
     ask: Callable[[str], bool] | None = None,
 ) -> list[Path]:
     """Removes what nothing needs any more.
 
-    An artifact stays when it is the newest of its run, or when one that stays, or is just being made, was made
-    from it. Folders that a running process holds stay too.
+    An artifact stays when it is the newest of its run or an evaluation, or when one that stays, or is just being
+    made, was made from it. Folders that a running process holds stay too.
 
     Args:
         root: the data folder.
         dataset: dataset name.
         damaged_only: remove damaged artifacts only.
         verify: compare content hashes to find them, not only sizes.
+        superseded_too: evaluations do not stay when a newer one of the same run has other settings.
         ask: asked once before anything is removed; None removes without asking.
 
     Returns:
@@ -120,7 +123,7 @@ def collect_garbage(
     reporter = Reporter()
     _require_dataset(root, dataset)
     found = entries(root, dataset, verify=verify)
-    kept = _referenced(found)
+    kept = _referenced(found, superseded_too)
     doomed = [
         entry
         for entry in found
@@ -169,14 +172,16 @@ def _entry(folder: Path, verify: bool) -> Entry:
     return Entry(folder, "interrupted" if partial else "whole", None if partial else manifest, size)
 
 
-def _referenced(found: list[Entry]) -> set[Path]:
-    """Folders of the newest artifact of every run, of all these were made from, and of what running steps read."""
+def _referenced(found: list[Entry], superseded_too: bool) -> set[Path]:
+    """Folders of the newest artifact of every run and of every evaluation, of all that these were made from, and of
+    what running steps read."""
     whole = [(entry, entry.manifest) for entry in found if entry.manifest and entry.state == "whole"]
     newest: dict[tuple, str] = {}
     for entry, manifest in sorted(whole, key=lambda pair: pair[1].finished):
         newest[manifest.stage, manifest.label, manifest.settings.get("features")] = entry.name
     by_name = {entry.name: (entry, manifest) for entry, manifest in whole}
-    queue = [*newest.values(), *_inputs_of_running(found)]
+    evaluated = [entry.name for entry, manifest in whole if manifest.stage == EVALUATE and not superseded_too]
+    queue = [*newest.values(), *evaluated, *_inputs_of_running(found)]
     kept: set[Path] = set()
     while queue:
         entry, manifest = by_name.get(queue.pop(), (None, None))

@@ -343,3 +343,11 @@ def test_launch_lines_are_real_commands_with_known_settings(path: Path, line: st
     overrides = command_line._overrides(given["settings"], {key: given[key] for key in options & given.keys()})
     need = Need(stage, configuration_of(stage, given))
     Planner(data_root, given["dataset"], overrides).configure_checked(need)
+
+
+def test_aoq_that_would_never_use_its_negatives_is_refused(data_root: Path) -> None:
+    planner = Planner(data_root, "scenes", [parse_override("epochs=3")])
+    with pytest.raises(UsageError, match=r"epochs = 3 all fall within loss\.sum_epochs = 3.*aoq\.loss\.sum_epochs=0"):
+        planner.configure_checked(Need("train", "aoq"))
+    enough = Planner(data_root, "scenes", [parse_override("epochs=3"), parse_override("loss.sum_epochs=0")])
+    assert enough.configure_checked(Need("train", "aoq"))[0].model_dump()["epochs"] == 3

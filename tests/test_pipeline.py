@@ -128,14 +128,26 @@ def test_an_artifact_made_by_another_version_of_the_stage_is_stale(
 
 
 def test_a_damaged_input_stops_everything_and_is_not_silently_replaced(chain: Path, tiny: Tiny) -> None:
-    (folder,) = (chain / "tiny" / "extract").glob("precomp-*")
-    path = folder / "features.h5"
+    (folder,) = (chain / "tiny" / "train").glob("aoq.*")
+    path = folder / "embeddings.h5"
     os.truncate(path, path.stat().st_size - 1)
     step = plan_aoq(chain, aoq(tiny, "ranking_depth=5"))
-    assert states(step)["extract/precomp"] == "damaged"
-    with pytest.raises(DataError, match=r"features\.h5 has [\d,]+ bytes instead of [\d,]+; .*itrpipe gc"):
+    assert states(step)["train/aoq.vsepp"] == "damaged"
+    with pytest.raises(DataError, match=r"embeddings\.h5 has [\d,]+ bytes instead of [\d,]+; .*itrpipe gc"):
         run_stage(chain, "tiny", "evaluate", aoq(tiny, "ranking_depth=5"))
-    assert states(plan_aoq(chain, aoq(tiny, "ranking_depth=5")))["extract/precomp"] == "damaged"
+    assert states(plan_aoq(chain, aoq(tiny, "ranking_depth=5")))["train/aoq.vsepp"] == "damaged"
+
+
+def test_what_nothing_outdated_reads_is_left_alone(chain: Path, tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
+    for stage in ("extract", "mine_negatives"):
+        (folder,) = (chain / "tiny" / stage).glob("[!.]*")
+        shutil.rmtree(folder)
+    before = set(chain.glob("tiny/*/[!.]*"))
+    run_stage(chain, "tiny", "evaluate", aoq(tiny))
+    assert set(chain.glob("tiny/*/[!.]*")) == before
+    assert "missing, but nothing that is to be made reads it" in capsys.readouterr().out
+    run_stage(chain, "tiny", "evaluate", aoq(tiny, "ranking_depth=5"))
+    assert len(set(chain.glob("tiny/*/[!.]*")) - before) == 1
 
 
 # Options

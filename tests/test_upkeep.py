@@ -131,7 +131,8 @@ def test_nothing_is_removed_from_a_finished_chain(chain: Path) -> None:
 def test_what_the_newest_was_made_from_stays_and_what_is_superseded_goes(chain: Path, tiny: Tiny) -> None:
     older = {entry.name for entry in entries(chain, "tiny")}
     run_stage(chain, "tiny", "evaluate", tiny("aoq", "mine_negatives.num_texts=6"))
-    removed = {f"{path.parent.name}/{path.name}" for path in collect_garbage(chain, "tiny")}
+    assert collect_garbage(chain, "tiny") == []
+    removed = {f"{path.parent.name}/{path.name}" for path in collect_garbage(chain, "tiny", superseded_too=True)}
     assert {name.rpartition("-")[0] for name in removed} == {
         "mine_negatives/exact.triplet.vsepp",
         "train/aoq.vsepp",
@@ -158,7 +159,7 @@ def test_the_newest_is_known_although_many_finish_in_one_second(chain: Path, tin
     folders = [
         run_stage(chain, "tiny", "evaluate", tiny("triplet", f"ranking_depth={depth}")) for depth in (3, 4, 5, 6, 7)
     ]
-    collect_garbage(chain, "tiny")
+    collect_garbage(chain, "tiny", superseded_too=True)
     assert list((chain / "tiny" / "evaluate").glob("triplet.vsepp-*")) == [folders[-1]]
 
 

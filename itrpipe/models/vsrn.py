@@ -124,7 +124,7 @@ class VsrnEncoder(DualEncoder):
         assert images.regions is not None
         # The decoder's many small steps cost more in bfloat16 than in single precision.
         with torch.autocast(images.regions.device.type, enabled=False):
-            return self.captioner(images.regions.float(), texts)
+            return self.captioner(images.regions.to(self.captioner.output.weight.dtype), texts)
 
 
 def build(settings: Vsrn, image_dim: int, vocabulary_size: int) -> DualEncoder:

@@ -69,7 +69,7 @@ class OfflineNegatives:
             if asked > lists.shape[1]:
                 raise UsageError(
                     f"{name} = {asked} but the mined lists hold {lists.shape[1]}; "
-                    f"mine longer lists or lower --set {name}"
+                    f"lower --set aoq.{name}=… or raise --set mine_negatives.{name.replace('top', 'num')}=…"
                 )
         self._texts_for_images = texts_for_images
         self._images_for_texts = images_for_texts

@@ -109,7 +109,8 @@ class Run:
     """One evaluated model.
 
     Attributes:
-        label: `method.backbone`, with seed and split where they are not the usual ones.
+        label: `method.backbone`, with seed and split where they are not the usual ones; the artifact's name where
+            several evaluations share that.
         evaluation: its artifact.
         files: names of the files.
         baseline_method: the method of round one.
@@ -225,7 +226,8 @@ def collect(
     runs = []
     for folder, manifest in evaluations:
         artifact = Artifact("evaluate", folder.name, manifest.fingerprint, folder, manifest)
-        runs.append(Run(manifest.label, artifact, files, baseline_method))
+        shared = sum(other.label == manifest.label for _, other in evaluations) > 1
+        runs.append(Run(folder.name if shared else manifest.label, artifact, files, baseline_method))
     runs.sort(key=lambda run: (run.settings["backbone"], not run.is_baseline, run.label))
     groups: dict[TestSet, list[Run]] = {}
     for run in runs:

@@ -59,11 +59,10 @@ def compare(runs: Sequence[Run], split: Split | None, samples: int, level: float
         samples: resampled test sets behind an interval.
         level: share of them that an interval holds.
     """
-    baselines = {_pair_key(run): run for run in runs if run.is_baseline}
     found = []
     for run in runs:
-        baseline = baselines.get(_pair_key(run))
-        if run.is_baseline or baseline is None or split is None:
+        baseline = None if run.is_baseline else _baseline_of(run, runs)
+        if baseline is None or split is None:
             continue
         own = _differences(run, baseline, split.caption_image, samples, level, oracle=False)
         assert own is not None
@@ -83,8 +82,9 @@ def conclusion(comparisons: Sequence[Comparison], split: Split | None, level: fl
         return "No difference is measured: the dataset was removed, and with it which captions belong to which image."
     if not comparisons:
         return (
-            "No difference is measured: there is no pair of a later run and a round-one run with the same backbone, "
-            "seed and features on the same images."
+            "No difference is measured: no later run stands beside the evaluation of the round-one run that its "
+            "negatives were mined with, on the same images; `itrpipe evaluate --method triplet` with the settings of "
+            "that run adds it."
         )
     percent = f"{100 * level:g} %"
     sentence = _one_conclusion(comparisons[0], percent) if len(comparisons) == 1 else _many(comparisons, percent)
@@ -164,8 +164,8 @@ def _caveat(comparisons: Sequence[Comparison]) -> str:
     seeds = len({each.run.settings["seed"] for each in comparisons})
     counted = "one seed was" if seeds == 1 else f"{seeds} seeds were"
     return (
-        f" These intervals cover the choice of test images, not that of the seed ({counted} trained), and a second "
-        "round has a first one behind it: no run of the same total length is compared here."
+        f" These intervals cover the choice of test images, not that of the seed ({counted} trained), and round "
+        "two cost two trainings: round one trained twice as long is not compared here."
     )
 
 
@@ -178,8 +178,19 @@ def _names(comparisons: Sequence[Comparison]) -> str:
     return f"{len(comparisons)} ({names})"
 
 
-def _pair_key(run: Run) -> tuple:
-    return tuple(run.settings[key] for key in _PAIRED_BY)
+def _baseline_of(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The round one of a run: the very model whose negatives it was trained with, when that has its backbone.
+
+    A run that learned from another backbone's lists, or whose lists were removed, is paired with the newest
+    round one of its backbone, seed and features.
+    """
+    key = [run.settings[name] for name in _PAIRED_BY]
+    similar = [each for each in runs if each.is_baseline and [each.settings[name] for name in _PAIRED_BY] == key]
+    mining = run.mining.manifest if run.mining else None
+    if mining is not None and mining.settings["backbone"] == run.settings["backbone"]:
+        miner = mining.inputs["train"].fingerprint
+        similar = [each for each in similar if each.manifest.inputs["train"].fingerprint == miner]
+    return max(similar, key=lambda each: each.manifest.finished, default=None)
 
 
 def _differences(

@@ -89,6 +89,7 @@ def run(job: Job) -> None:
     """Writes metrics.json and rankings.parquet."""
     from itrpipe.evaluation.protocols import PROTOCOLS, evaluate
     from itrpipe.evaluation.ranks import ranks
+    from itrpipe.evaluation.rsum import CUTOFFS
     from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 
     settings = job.settings
@@ -105,6 +106,9 @@ def run(job: Job) -> None:
         results[ORACLE] = _with_intervals(oracle, embeddings.caption_image, settings)
     write_json(job.folder / METRICS, results)
     _write_rankings(job, scores, embeddings, full, oracle)
+    for direction in ("i2t", "t2i"):
+        recalls = [results[FULL][f"{direction}_r{k}"]["value"] for k in CUTOFFS]
+        job.metrics[f"{direction} R@1/5/10"] = " / ".join(f"{value:.1f}" for value in recalls)
     for name, values in results.items():
         job.metrics[f"{name} rsum"] = round(values["rsum"]["value"], 2)
 

@@ -96,6 +96,7 @@ def run(job: Job) -> None:
             "cannot search; mine with a model whose measure is cosine"
         )
     images, texts = len(embeddings.images), len(embeddings.texts)
+    _require_candidates(settings, embeddings)
     wanted = images * settings.num_texts + texts * settings.num_images
     require_space(job.folder, BYTES_PER_CANDIDATE * wanted, "the mined lists")
     miner = ExactMiner(
@@ -112,6 +113,25 @@ def run(job: Job) -> None:
     lists = miner.result()
     _write(job, embeddings, lists)
     _write_statistics(job, embeddings, lists)
+
+
+def _require_candidates(settings: MineSettings, embeddings: SplitEmbeddings) -> None:
+    """Refuses lists that are longer than the training set, naming the setting.
+
+    Raises:
+        UsageError: an image or a caption has fewer foreign candidates than a list is to hold.
+    """
+    import numpy as np
+
+    most_own = int(np.bincount(embeddings.caption_image).max())
+    available = {"num_texts": len(embeddings.texts) - most_own, "num_images": len(embeddings.images) - 1}
+    for name, count in available.items():
+        if getattr(settings, name) > count:
+            top = name.replace("num", "top")
+            raise UsageError(
+                f"{name} = {getattr(settings, name)} but the training set offers {count} candidates; "
+                f"give --set mine_negatives.{name}={count} and for AOQ --set aoq.{top}={count}, or less"
+            )
 
 
 def _mine(job: Job, miner: ExactMiner) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition
@@ -74,6 +74,15 @@ class TrainSettings(Settings):
     validation_images: int = Field(ge=1)
     model: SerializeAsAny[BackboneSettings]
     loss: SerializeAsAny[MethodSettings]
+
+    @model_validator(mode="after")
+    def _uses_its_negatives(self) -> TrainSettings:
+        if isinstance(self.loss, Aoq) and self.epochs <= self.loss.sum_epochs:
+            raise ValueError(
+                f"epochs = {self.epochs} all fall within loss.sum_epochs = {self.loss.sum_epochs}, so the offline "
+                "negatives would never be used; raise epochs or give --set aoq.loss.sum_epochs=0"
+            )
+        return self
 
     @field_validator("backbone")
     @classmethod

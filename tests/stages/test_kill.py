@@ -30,6 +30,7 @@ title = "killed"
 "train.model.word_dim" = 8
 "train.model.caption_dim" = 8
 "train.model.caption_word_dim" = 8
+"train.loss.sum_epochs" = 1
 "train.checkpoint_seconds" = 0
 "mine_negatives.block" = 4
 "mine_negatives.checkpoint_seconds" = 0
