@@ -191,8 +191,11 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
             (value for name, value in resolved.origins.items() if name.startswith(key + ".")), "default"
         )
         if first["type"] == "extra_forbidden":
-            hint = did_you_mean(key, {*resolved.origins, *model.model_fields} - {key})
-            raise UsageError(f"{where}: unknown setting {key!r} (from {origin}){hint}") from None
+            known = {name for name in resolved.origins if name != key and not name.startswith(f"{key}.")}
+            hint = did_you_mean(key, {*known, *model.model_fields, *declared_stages()})
+            stage, _, conf = where.partition(" ")
+            remedy = hint or f"; `itrpipe show {stage.replace('_', '-')} {conf}` lists all"
+            raise UsageError(f"{where}: unknown setting {key!r} (from {origin}){remedy}") from None
         if first["type"] == "missing":
             raise UsageError(f"{where}: setting {key!r} has no value; give --set {key}=…") from None
         message = first["msg"].removeprefix("Value error, ")

@@ -351,3 +351,13 @@ def test_aoq_that_would_never_use_its_negatives_is_refused(data_root: Path) -> N
         planner.configure_checked(Need("train", "aoq"))
     enough = Planner(data_root, "scenes", [parse_override("epochs=3"), parse_override("loss.sum_epochs=0")])
     assert enough.configure_checked(Need("train", "aoq"))[0].model_dump()["epochs"] == 3
+
+
+@pytest.mark.parametrize(
+    ("assignment", "remedy"),
+    [("trian.alpha=3", r"; did you mean 'train'\?"), ("zzz=3", r"; `itrpipe show train triplet` lists all")],
+)
+def test_an_unknown_setting_always_comes_with_a_remedy(data_root: Path, assignment: str, remedy: str) -> None:
+    planner = Planner(data_root, "scenes", [parse_override(assignment)])
+    with pytest.raises(UsageError, match=remedy):
+        planner.configure_checked(Need("train", "triplet"))

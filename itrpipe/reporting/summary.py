@@ -71,7 +71,8 @@ def _differences(group: Group, level: float) -> list[str]:
     oracle = [_difference_line(each.run.name, each.oracle) for each in group.comparisons if each.oracle]
     if oracle:
         lines += ["", "with every true match counted as right", *oracle]
-    return [*lines, "* the interval of the difference excludes zero"]
+    marked = any("*" in line for line in lines)
+    return [*lines, *(["* the interval of the difference excludes zero"] if marked else [])]
 
 
 def _heading(first: str, interval: str) -> list[str]:
