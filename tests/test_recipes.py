@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from itrpipe.config import stages_folder
+from itrpipe.config import load_declaration, stages_folder
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import Ranks
-from itrpipe.methods.settings import methods
 from itrpipe.models.settings import backbones
 from itrpipe.planning import parse_override
 from itrpipe.recipes import load_recipe, run_recipe
@@ -29,7 +28,7 @@ def test_every_recipe_names_methods_backbones_and_metrics_that_exist(name: str) 
     known = metrics(Ranks(images_to_texts=np.ones(1, np.int64), texts_to_images=np.ones(1, np.int64)))
     recipe = load_recipe(name)
     for run in recipe.run:
-        assert run.method in methods()
+        assert run.method in load_declaration("train").confs
         assert run.backbone in backbones()
         assert set(run.published) <= {*known, "where"}
         assert bool(run.published) == ("where" in run.published)

@@ -21,6 +21,7 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation.ranks import Ranks
 
 DIRECTIONS = {"i2t": "Image → text", "t2i": "Text → image"}
+_METHOD_TITLES = {"triplet-long": "longer round one"}
 _TITLES = {"vsepp": "VSE++"}
 
 
@@ -145,7 +146,13 @@ class Run:
     @property
     def method(self) -> str:
         """`round one`, or the method as papers write it."""
-        return "round one" if self.is_baseline else self.settings["method"].upper()
+        name = self.settings["method"]
+        return "round one" if self.is_baseline else _METHOD_TITLES.get(name, name.upper())
+
+    @property
+    def is_control(self) -> bool:
+        """Whether this is round one again, trained for as long as both rounds."""
+        return not self.is_baseline and self.settings["method"].startswith(self.baseline_method)
 
     @property
     def name(self) -> str:

@@ -163,10 +163,10 @@ def _caveat(comparisons: Sequence[Comparison]) -> str:
     """What the intervals leave out: seeds, and the training that a second round has behind it."""
     seeds = len({each.run.settings["seed"] for each in comparisons})
     counted = "one seed was" if seeds == 1 else f"{seeds} seeds were"
-    return (
-        f" These intervals cover the choice of test images, not that of the seed ({counted} trained), and round "
-        "two cost two trainings: round one trained twice as long is not compared here."
-    )
+    intervals = f" These intervals cover the choice of test images, not that of the seed ({counted} trained)."
+    if any(each.run.is_control for each in comparisons):
+        return f"{intervals} A second round cost the epochs of both rounds: judge it against the longer round one."
+    return f"{intervals} A second round cost two trainings: round one trained for as long is not compared here."
 
 
 def _are(count: int) -> str:
