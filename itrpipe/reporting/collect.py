@@ -146,7 +146,7 @@ class Run:
     @property
     def method(self) -> str:
         """`round one`, or the method as papers write it."""
-        name = self.settings["method"]
+        name: str = self.settings["method"]
         return "round one" if self.is_baseline else _METHOD_TITLES.get(name, name.upper())
 
     @property
