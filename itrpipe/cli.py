@@ -34,7 +34,7 @@ SetOption = Annotated[
 ]
 NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of running what is missing upstream.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")]
-MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method: triplet, aoq.")]
+MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method: triplet, triplet-long, aoq.")]
 BackboneOption = Annotated[str | None, typer.Option("--backbone", "-b", help="Model: vsepp, vsrn.")]
 FeaturesOption = Annotated[
     str | None, typer.Option("--features", "-f", help="Features to read; default: the only ones.")

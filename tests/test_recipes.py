@@ -109,7 +109,7 @@ def test_demo_plans_the_whole_chain_and_takes_no_source(
 ) -> None:
     run_recipe(data_root, "demo", None, [], dry_run=True)
     found = planned(capsys.readouterr().out)
-    assert (found[0], found[-1], len(found)) == ("prepare/scenes", "report/page", 8)
+    assert (found[0], found[-1], len(found)) == ("prepare/scenes", "report/page", 10)
     with pytest.raises(UsageError, match="recipe demo generates its data and takes no --source"):
         run_recipe(data_root, "demo", tmp_path, [], dry_run=True)
 
