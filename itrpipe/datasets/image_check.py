@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import stat
+import struct
+import zlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,6 +21,21 @@ from itrpipe.errors import DataError
 
 # Pillow's other decoders run foreign programs (EPS) or serve no data set of photographs.
 DECODERS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+DECODER_ERRORS = (
+    OSError,
+    DataError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+"""How Pillow answers hostile bytes; each becomes the reason that this one file is refused. Running out of memory is
+not among them: it says nothing of the file."""
 MAX_PIXELS = 89_478_485
 """Largest image, in pixels: a quarter of a GiB as 24-bit colour, the size at which Pillow speaks of a bomb."""
 _ORIENTATION = 0x0112
@@ -166,8 +183,7 @@ def _check_one(inside: ImageRoot, file: str, known: ImageFacts | None) -> _Outco
         return file, ImageFacts(len(content), status.st_mtime_ns, digest, width, height), True
     except FileNotFoundError:
         return file, "is not there", False
-    except Exception as error:
-        # A decoder meets hostile bytes with any exception; each of them becomes the reason this file is refused.
+    except DECODER_ERRORS as error:
         return file, " ".join(str(error).split()) or type(error).__name__, True
 
 

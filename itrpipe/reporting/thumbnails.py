@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from itrpipe.datasets.image_check import DECODER_ERRORS
+
 LONGEST_SIDE = 176
 """Pixels: sharp at about 110 CSS pixels on a phone's dense display."""
 _QUALITY = 72
@@ -54,8 +56,7 @@ class Album:
         path = self._root / self._files[image_id]
         try:
             content, (width, height) = shrink(path)
-        # A decoder meets damaged bytes with any exception; each becomes a placeholder and a warning.
-        except Exception as error:
+        except DECODER_ERRORS as error:
             self.problems.append(f"{path}: {' '.join(str(error).split())}")
             return Picture(image_id, None)
         return Picture(image_id, f"data:image/jpeg;base64,{base64.b64encode(content).decode()}", width, height)

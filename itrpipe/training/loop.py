@@ -113,6 +113,7 @@ class Trainer:
         checkpoint = self._work / CHECKPOINT
         if checkpoint.exists():
             self.position = load_checkpoint(checkpoint, self._model, self._optimizer.optimizer)
+            self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         per_epoch = len(epoch_batches(self._train.num_captions, self._settings.batch_size, 0, 0))
         done = self.position.epoch * per_epoch + self.position.step
         with self._reporter.task("training", self._settings.epochs * per_epoch, "steps", done) as task:
