@@ -62,6 +62,7 @@ class Manifest(BaseModel):
         metrics: numbers worth showing in tables.
         command: the command line that made it.
         messages: warnings a user should still see later.
+        failed: image that could not be used -> reason; the artifact is whole without these.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -83,6 +84,7 @@ class Manifest(BaseModel):
     command: str
     finished: str
     messages: list[str] = Field(default_factory=list)
+    failed: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,9 @@ class Location:
         """The folder in which it is being made."""
         return self.folder.with_name(self.name + PARTIAL)
 
-    @property
-    def lock(self) -> Path:
-        """The file that the process making it holds locked."""
-        return self.folder.with_name(f".{self.name}.lock")
+    def lock(self, part: str = "") -> Path:
+        """The file that the process making it, or one part of it, holds locked."""
+        return self.folder.with_name(f".{self.name}{f'.{part}' if part else ''}.lock")
 
 
 def fingerprint(stage: str, schema_version: int, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
@@ -212,25 +213,27 @@ def list_artifacts(root: Path, dataset: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def locked(location: Location, on_wait: Callable[[Path], None] | None = None) -> Iterator[None]:
+def locked(location: Location, on_wait: Callable[[Path], None] | None = None, part: str = "") -> Iterator[None]:
     """Holds the lock of an artifact, waiting for another process if need be.
 
     Args:
         location: the artifact.
+        part: of the artifact that this process makes while others make other parts; empty for all of it.
         on_wait: called once with the lock's path when another process holds it; when it raises, so does this.
     """
-    make_folder(location.lock.parent)
-    lock = FileLock(location.lock)
+    path = location.lock(part)
+    make_folder(path.parent)
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except PermissionError:
         raise MissingInputError(
-            f"{location.lock.parent} is not writable; change its permissions or choose another folder with --data"
+            f"{path.parent} is not writable; change its permissions or choose another folder with --data"
         ) from None
     except Timeout:
         if on_wait is None:
             raise LockedError(f"{location.folder} is being written by another process; wait for it") from None
-        on_wait(location.lock)
+        on_wait(path)
         lock.acquire()
     try:
         yield
@@ -240,17 +243,18 @@ def locked(location: Location, on_wait: Callable[[Path], None] | None = None) ->
 
 @contextlib.contextmanager
 def unused(folder: Path) -> Iterator[bool]:
-    """Holds the lock of an artifact or `.partial` folder if no process has it; yields whether it does."""
-    lock = FileLock(folder.with_name(f".{folder.name.removesuffix(PARTIAL)}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except (Timeout, PermissionError):
-        yield False
-        return
-    try:
+    """Holds the locks of an artifact or `.partial` folder if no process has one; yields whether it does."""
+    name = f".{folder.name.removesuffix(PARTIAL)}"
+    paths = [folder.with_name(f"{name}.lock"), *sorted(folder.parent.glob(f"{name}.*.lock"))]
+    with contextlib.ExitStack() as held:
+        try:
+            for path in paths:
+                held.enter_context(FileLock(path, timeout=0))
+        except (Timeout, PermissionError):
+            held.close()
+            yield False
+            return
         yield True
-    finally:
-        lock.release()
 
 
 def is_locked(partial: Path) -> bool:

@@ -52,17 +52,21 @@ def prepare(
     val: Annotated[int | None, typer.Option("--val", help="scenes: validation images.")] = None,
     test: Annotated[int | None, typer.Option("--test", help="scenes: test images.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="scenes: seed.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse a dataset with images that cannot be used.")] = False,
     settings: SetOption = None,
     data: DataOption = Path("data"),
     dry_run: DryRunOption = False,
 ) -> None:
     """Read captions, check images.
 
+    Images that are missing or do not decode are left out with their captions, listed, and make the exit code 7.
+
     Example: itrpipe prepare --dataset flickr30k --source /data/flickr30k
     """
     from itrpipe.commands import define_dataset, run_stage
 
     given = {"format": format, "train": train, "val": val, "test": test, "seed": seed}
+    given["bad_images"] = "refuse" if strict else None
     definition, execution = define_dataset(data, dataset, source, _overrides(settings, given))
     run_stage(data, dataset, "prepare", execution, definition=definition, dry_run=dry_run)
 
@@ -70,23 +74,53 @@ def prepare(
 @app.command()
 def extract(
     dataset: DatasetOption = "scenes",
-    features: Annotated[str | None, typer.Option("--features", "-f", help="Extractor: scenes.")] = None,
-    source: Annotated[Path | None, typer.Option("--from", help="Import a *_precomp folder instead.")] = None,
+    features: Annotated[
+        str | None, typer.Option("--features", "-f", help="Extractor, importer, A+B, or known features.")
+    ] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Import these files instead of extracting.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Know the features by this name.")] = None,
+    shard: Annotated[str | None, typer.Option("--shard", metavar="I/N", help="Extract one of N parts only.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first image that cannot be used.")] = False,
+    map: Annotated[
+        list[str] | None, typer.Option("--map", metavar="NAME=ARRAY", help="arrays: dataset=array in the file.")
+    ] = None,
+    ids: Annotated[Path | None, typer.Option("--ids", help="arrays: text file of image ids, one a line.")] = None,
     device: DeviceOption = None,
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Write visual features of every image.
+    """Write visual features of every image as features.h5.
+
+    \b
+    Extractors (--features):
+      frcnn     regions of torchvision's Faster R-CNN, trained on COCO
+      butd      regions of the bottom-up-attention detector, trained on Visual Genome
+      vit       patches and global vector of a vision transformer (ViT, DINOv2, CLIP, SigLIP)
+      resnet    grid cells and global vector of a ResNet
+      pixels    the images themselves, decoded and resized, for training end to end
+      scenes    regions of the drawings of the embedded dataset
+      frcnn+resnet  several in one file: regions of the first, global vector of the second
+
+    \b
+    Importers (--from recognises them; --features names one):
+      precomp   folder of {train,dev,test}_ims.npy, as SCAN, VSRN and AOQ publish them
+      butd-tsv  TSV files of the bottom-up-attention and LXMERT tools
+      uniter    LMDB or npz folders of UNITER
+      arrays    any .npy, .npz or HDF5 file, with --map and --ids
+
+    \b
+    On a cluster: run it with --shard 1/8 ... --shard 8/8, then once without --shard to join them.
+    Images that cannot be used are left out, listed in manifest.json, and make the exit code 7.
 
     Example: itrpipe extract --dataset flickr30k --from /data/f30k_precomp
     """
     from itrpipe.commands import define_features, run_stage
 
-    definition, conf = define_features(data, dataset, features, source)
-    overrides = _overrides(settings, {"device": device})
-    run_stage(data, dataset, "extract", overrides, conf=conf, definition=definition, dry_run=dry_run, no_deps=no_deps)
+    overrides = _overrides(settings, {"device": device, "shard": shard, "strict": strict or None, **_mapping(map, ids)})
+    definition, known, overrides = define_features(data, dataset, features, source, name, overrides)
+    run_stage(data, dataset, "extract", overrides, conf=known, definition=definition, dry_run=dry_run, no_deps=no_deps)
 
 
 @app.command()
@@ -291,6 +325,17 @@ def main() -> None:
         if leaving.code == INTERRUPTED:
             typer.echo("interrupted; the same command goes on where it stopped", err=True)
         raise
+
+
+def _mapping(assignments: list[str] | None, ids: Path | None) -> dict[str, Any]:
+    """The options of the importer of arrays as settings."""
+    given: dict[str, Any] = {"ids": None if ids is None else str(ids)}
+    for text in assignments or []:
+        dataset, equals, array = text.partition("=")
+        if not (dataset and equals and array):
+            raise UsageError(f"--map {text!r} is not of the form NAME=ARRAY, such as regions=features")
+        given[f"map.{dataset}"] = array
+    return given
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from itrpipe.artifacts import PARTIAL, check_artifact, list_artifacts
+from itrpipe.artifacts import MANIFEST, PARTIAL, check_artifact, list_artifacts, read_manifest
 from itrpipe.config import did_you_mean, leaves, load_declaration
 from itrpipe.datasets.definition import (
     EMBEDDED,
@@ -14,14 +15,14 @@ from itrpipe.datasets.definition import (
     load_definition,
     save_definition,
 )
-from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.errors import IncompleteError, MissingInputError, UsageError
+from itrpipe.features.settings import IMPORTERS
 from itrpipe.pipeline import run
 from itrpipe.planning import Override, Planner, pinned_step
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
+from itrpipe.stages.extract import LOCAL_SETTINGS, importer
 from itrpipe.stages.report import PAGE, SUMMARY
-
-IMPORTED = "precomp"
 
 
 def run_stage(
@@ -49,6 +50,9 @@ def run_stage(
 
     Returns:
         The artifact's folder.
+
+    Raises:
+        IncompleteError: the artifact is finished but lacks images that could not be used.
     """
     reporter = Reporter()
     planner = Planner(root, check_name(dataset), overrides, definition or DatasetDefinition(), reporter, not dry_run)
@@ -57,11 +61,24 @@ def run_stage(
     step = planner.plan(need)
     planner.refuse_unused_overrides()
     (folder,) = run([step], reporter, dry_run=dry_run, with_upstream=not no_deps)
-    if definition is not None and not dry_run:
+    if dry_run:
+        return folder
+    if definition is not None:
         save_definition(root, dataset, definition)
-    if not dry_run:
+    if folder.exists():
         reporter.say(str(folder))
+        _refuse_incomplete(folder)
     return folder
+
+
+def _refuse_incomplete(folder: Path) -> None:
+    failed = read_manifest(folder).failed
+    if failed:
+        image, reason = next(iter(failed.items()))
+        raise IncompleteError(
+            f"{len(failed):,} images could not be used and are left out; the first: {image} {reason}. All are listed "
+            f"as 'failed' in {folder / MANIFEST}; restore the files and run the same command again, or go on without"
+        )
 
 
 def default_conf(definition: DatasetDefinition, dataset: str, stage: str) -> str:
@@ -107,35 +124,89 @@ def define_dataset(
 
 
 def define_features(
-    root: Path, dataset: str, features: str | None, source: Path | None
-) -> tuple[DatasetDefinition, str]:
-    """Defines where a dataset's features come from.
+    root: Path, dataset: str, features: str | None, source: Path | None, name: str | None, overrides: list[Override]
+) -> tuple[DatasetDefinition, str, list[Override]]:
+    """Defines where a dataset's features come from, as `itrpipe extract` was told; what it is not told stays as it was.
+
+    Args:
+        root: the data folder.
+        dataset: its name.
+        features: features already known, or an extractor, importer or combination `a+b` of extractors.
+        source: files to import.
+        name: to know these features by; by default the name of what makes them.
+        overrides: from the command line.
 
     Returns:
-        The definition, and the configuration of `extract` to run.
+        The definition, the name of the features, and the overrides that do not belong to it.
 
     Raises:
         MissingInputError: the source is not there, or no features are known and none were named.
-        UsageError: an extractor and a source that exclude each other.
+        UsageError: there is no such extractor, or it and the source exclude each other.
     """
     definition = load_definition(root, dataset)
-    if source is None:
-        conf = features or definition.default_features(dataset)
-        if conf not in definition.features:
-            if conf == IMPORTED:
-                raise MissingInputError("--features precomp needs --from FOLDER with the *_ims.npy files")
-            known = load_declaration("extract").confs
-            if conf not in known:
-                hint = did_you_mean(conf, known) or f"; known: {', '.join(known)}"
-                raise UsageError(f"no extractor {conf!r}{hint}")
-            definition = _with_features(definition, conf, StageDefinition(conf=conf))
-        return definition, conf
-    if features not in (None, IMPORTED):
-        raise UsageError(f"--from imports a folder as {IMPORTED!r} and excludes --features {features}")
+    if source is not None:
+        conf, place = _importer_of(source, features), str(source.resolve())
+    elif (features is None and name is None) or (features in definition.features and name in (None, features)):
+        name = features or definition.default_features(dataset)
+        conf, place = definition.features[name].conf, definition.features[name].source
+    else:
+        conf, place = features or str(name), None
+        _check_conf(conf)
+    name = check_name(name or conf)
+    own, others = _of_features(conf, overrides)
+    known = definition.features.get(name)
+    earlier = known.settings if known and (known.conf, known.source) == (conf, place) else {}
+    stage = StageDefinition(conf=conf, source=place, settings={**earlier, **own})
+    return definition.model_copy(update={"features": {**definition.features, name: stage}}), name, others
+
+
+def _importer_of(source: Path, features: str | None) -> str:
+    """The importer that reads `source`: the one that was named, else the only one that recognises it."""
     if not source.exists():
         raise MissingInputError(f"--from {source} does not exist")
-    features_definition = StageDefinition(conf=IMPORTED, source=str(source.resolve()))
-    return _with_features(definition, IMPORTED, features_definition), IMPORTED
+    confs = {name: table["kind"] for name, table in load_declaration("extract").confs.items()}
+    importers = {name: kind for name, kind in confs.items() if kind in IMPORTERS}
+    if features is not None:
+        if features not in importers:
+            hint = did_you_mean(features, importers) or f"; importers: {', '.join(importers)}"
+            raise UsageError(f"--from imports files and --features {features} is no importer{hint}")
+        return features
+    found = [name for name, kind in importers.items() if importer(kind).recognises(source)]
+    if len(found) != 1:
+        raise UsageError(
+            f"--from {source} is not of a format that is recognised; name one with --features {' | '.join(importers)}"
+        )
+    return found[0]
+
+
+def _check_conf(conf: str) -> None:
+    """Refuses names that no extractor has, importers without a source, and doubled names."""
+    known, parts = load_declaration("extract").confs, conf.split("+")
+    for part in parts:
+        if part not in known:
+            hint = did_you_mean(part, known) or f"; known: {', '.join(known)}"
+            raise UsageError(f"no extractor {part!r}{hint}")
+        if known[part]["kind"] in IMPORTERS:
+            raise MissingInputError(f"--features {part} imports files; name them with --from PATH")
+    if len(set(parts)) < len(parts):
+        raise UsageError(f"--features {conf} names an extractor twice; name each once")
+
+
+def _of_features(conf: str, overrides: list[Override]) -> tuple[dict[str, Any], list[Override]]:
+    """Settings that are remembered with the features, and the overrides of other steps or of execution."""
+    parts, fields = conf.split("+"), load_stage("extract").Execution.model_fields
+    own: dict[str, Any] = {}
+    others = []
+    for item in overrides:
+        mine = item.scope in (None, "extract", *parts)
+        if not mine or item.key.removeprefix("execution.") in fields:
+            others.append(item)
+            continue
+        key = f"{item.scope}.{item.key}" if len(parts) > 1 and item.scope in parts else item.key
+        local = key.rpartition(".")[2] in LOCAL_SETTINGS and isinstance(item.value, str) and Path(item.value).exists()
+        # Where a file lies is remembered as an absolute path: later commands may run in another folder.
+        own[key] = str(Path(item.value).resolve()) if local else item.value
+    return own, others
 
 
 def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, overrides: list[Override]) -> None:
@@ -192,7 +263,3 @@ def say_report(folder: Path, reporter: Reporter) -> None:
     """Prints the table of a report and the path of its page."""
     reporter.say((folder / SUMMARY).read_text(encoding="utf-8"))
     reporter.say(f"report: {folder / PAGE}")
-
-
-def _with_features(definition: DatasetDefinition, name: str, stage: StageDefinition) -> DatasetDefinition:
-    return definition.model_copy(update={"features": {**definition.features, name: stage}})

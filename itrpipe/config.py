@@ -147,7 +147,7 @@ def resolve(
 
     Args:
         declaration: the stage.
-        conf: name of a `[conf.<name>]` table.
+        conf: name of a `[conf.<name>]` table, or several as `a+b`: then the values of each lie under its name.
         backbones: every name that counts as a backbone selector.
         backbone: the selected backbone, if the stage has one.
         dataset: the selected dataset; sub-tables of other datasets are skipped.
@@ -156,16 +156,18 @@ def resolve(
     Raises:
         UsageError: there is no such conf.
     """
-    if conf not in declaration.confs:
-        known = ", ".join(declaration.confs) or "none"
-        hint = did_you_mean(conf, declaration.confs) or f"; known: {known}"
-        raise UsageError(f"{declaration.path.name} has no configuration {conf!r}{hint}")
+    for part in conf.split("+"):
+        if part not in declaration.confs:
+            known = ", ".join(declaration.confs) or "none"
+            hint = did_you_mean(part, declaration.confs) or f"; known: {known}"
+            raise UsageError(f"{declaration.path.name} has no configuration {part!r}{hint}")
     selectors = {*backbones, *DATASET_SELECTORS}
     chosen = [name for name in (backbone, dataset) if name]
     resolved = Resolved()
-    for name, table in (("defaults", declaration.defaults), (f"conf.{conf}", declaration.confs[conf])):
-        for part, layer in _select(table, name, selectors, chosen):
-            resolved.merge(layer, f"{declaration.path.name} [{part}]")
+    for part in conf.split("+"):
+        for name, table in (("defaults", declaration.defaults), (f"conf.{part}", declaration.confs[part])):
+            for section, layer in _select(table, name, selectors, chosen):
+                resolved.merge({part: layer} if part != conf else layer, f"{declaration.path.name} [{section}]")
     for layer, origin in overrides:
         resolved.merge(layer, origin)
     return resolved

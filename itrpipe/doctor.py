@@ -17,6 +17,7 @@ REQUIRED = (
     "torch",
     "torchvision",
     "transformers",
+    "huggingface-hub",
     "accelerate",
     "safetensors",
     "numpy",

@@ -45,3 +45,9 @@ class LockedError(ItrpipeError):
     """Another process is writing the same artifact."""
 
     exit_code = 6
+
+
+class IncompleteError(ItrpipeError):
+    """The run ended and its result is whole but for some images that could not be used; they are listed."""
+
+    exit_code = 7

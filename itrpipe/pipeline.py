@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe import artifacts
-from itrpipe.artifacts import INPUTS, Manifest
+from itrpipe.artifacts import INPUTS
 from itrpipe.disk import full_disk_as_error, write_json
 from itrpipe.errors import DataError, UsageError
 from itrpipe.planning import State, Step, pending_steps, unique_steps
@@ -80,20 +80,25 @@ def run_step(step: Step, reporter: Reporter) -> None:
     def say_waiting(lock: Path) -> None:
         reporter.say(f"{name}: another process is writing it; waiting for {lock}")
 
-    with full_disk_as_error(location.partial), artifacts.locked(location, say_waiting):
+    part = getattr(step.execution, "part", "")
+    with full_disk_as_error(location.partial), artifacts.locked(location, say_waiting, part):
         if location.folder.exists() or artifacts.recover_sealed(location):
             artifacts.check_artifact(location.folder)
             reporter.say(f"{name}: finished by another run")
             return
         resumed = location.partial.exists()
         reporter.say(f"{name}{' (resuming)' if resumed else ''}", style="bold")
-        manifest = _execute(step, reporter, resumed)
+        job = _execute(step, reporter, resumed)
+        if job.unfinished:
+            reporter.say(f"  {job.unfinished}")
+            return
+        manifest = artifacts.finish(location, _record(step, job))
     summary = ", ".join(f"{key} {_short(value)}" for key, value in manifest.metrics.items() if _is_plain(value))
     reporter.say(f"  done in {manifest.timings['total']:.1f} s{f': {summary}' if summary else ''}")
 
 
-def _execute(step: Step, reporter: Reporter, resumed: bool) -> Manifest:
-    """Runs the stage in its partial folder and seals the artifact."""
+def _execute(step: Step, reporter: Reporter, resumed: bool) -> Job:
+    """Runs the stage in its partial folder."""
     inputs = {
         name: Input(upstream.location.folder, artifacts.check_artifact(upstream.location.folder))
         for name, upstream in step.inputs.items()
@@ -110,19 +115,18 @@ def _execute(step: Step, reporter: Reporter, resumed: bool) -> Manifest:
     )
     write_json(job.work / INPUTS, [f"{s.location.stage}/{s.location.name}" for s in step.inputs.values()])
     start = time.monotonic()
-    module = load_stage(step.location.stage)
-    module.run(job)
+    load_stage(step.location.stage).run(job)
     job.timings["total"] = round(time.monotonic() - start, 3)
     if resumed:
         job.messages.append("resumed after an interruption; timings count the last run only")
-    return artifacts.finish(step.location, _record(step, job, module.SCHEMA_VERSION))
+    return job
 
 
-def _record(step: Step, job: Job, schema_version: int) -> dict[str, Any]:
+def _record(step: Step, job: Job) -> dict[str, Any]:
     """Every field of the manifest but the outputs and versions."""
     return {
         "stage": step.location.stage,
-        "schema_version": schema_version,
+        "schema_version": load_stage(step.location.stage).SCHEMA_VERSION,
         "dataset": step.location.dataset,
         "conf": step.need.conf,
         "label": step.location.label,
@@ -137,6 +141,7 @@ def _record(step: Step, job: Job, schema_version: int) -> dict[str, Any]:
         "timings": job.timings,
         "metrics": job.metrics,
         "messages": job.messages,
+        "failed": job.failed,
         "command": shlex.join(["itrpipe", *sys.argv[1:]]),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
     }

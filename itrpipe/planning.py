@@ -168,16 +168,19 @@ class Planner:
         """
         module = load_stage(need.stage)
         declaration = load_declaration(need.stage)
+        conf = definition.conf if definition else need.conf
         backbones = getattr(module, "backbones", tuple)()
-        layers: list[tuple[Mapping[str, Any], str]] = [(definition.settings, "dataset.json")] if definition else []
-        layers.append((need.settings, "required by the step that reads it"))
-        chosen = [item for item in self.overrides if self._applies(item, need, requested)]
+        layers: list[tuple[Mapping[str, Any], str]] = [(need.settings, "required by the step that reads it")]
+        remembered = definition.settings if definition else {}
+        scopes = {need.stage, need.conf, *conf.split("+")}
+        chosen = [item for item in self.overrides if (requested if item.scope is None else item.scope in scopes)]
         self._applied += chosen
-        execution, chosen = _split_execution(module, declaration, chosen)
+        chosen = [Override(None, key, value, "dataset.json") for key, value in remembered.items()] + chosen
+        execution, chosen = _split_execution(module, declaration, [_below_part(item, conf) for item in chosen])
 
         def resolve_with(backbone: str | None, settings: list) -> Resolved:
             return resolve(
-                declaration, need.conf, backbones=backbones, backbone=backbone, dataset=self.dataset, overrides=settings
+                declaration, conf, backbones=backbones, backbone=backbone, dataset=self.dataset, overrides=settings
             )
 
         plain = [({item.key: item.value}, item.origin) for item in chosen]
@@ -215,11 +218,6 @@ class Planner:
         settings_class = load_stage(need.stage).settings_class(resolved.values)
         return bind(settings_class, resolved, f"{need.stage} {need.conf}"), execution, resolved
 
-    def _applies(self, override: Override, need: Need, requested: bool) -> bool:
-        if override.scope is None:
-            return requested
-        return override.scope in (need.stage, need.conf)
-
     def _fill_features(self, resolved: Resolved) -> None:
         """Chooses the dataset's only features for a stage that reads features and was told none."""
         if "features" in resolved.values and not resolved.values["features"]:
@@ -227,6 +225,13 @@ class Planner:
                 stage_definition(self.definition, Need("prepare", ""), self.dataset)
             set_dotted(resolved.values, "features", self.definition.default_features(self.dataset))
             resolved.origins["features"] = "dataset.json"
+
+
+def _below_part(override: Override, conf: str) -> Override:
+    """In a combination `a+b` a value scoped to `a` belongs below that name."""
+    if override.scope in conf.split("+") and override.scope != conf:
+        return replace(override, key=f"{override.scope}.{override.key}")
+    return override
 
 
 def _split_execution(
@@ -278,7 +283,7 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) ->
             known = ", ".join(definition.features) or "none"
             raise MissingInputError(
                 f"dataset {dataset!r} has no features {need.conf!r} (has: {known}); "
-                f"run `itrpipe extract --dataset {dataset} --from FOLDER`"
+                f"run `itrpipe extract --dataset {dataset} --features NAME`"
             )
         return definition.features[need.conf]
     return None

@@ -139,7 +139,7 @@ def test_the_folder_name_carries_label_and_fingerprint(data_root: Path) -> None:
     place = location(data_root, "0123456789" * 6 + "abcd")
     assert place.folder == data_root / "tiny" / "train" / "aoq.vsrn-01234567"
     assert place.partial.name == "aoq.vsrn-01234567.partial"
-    assert place.lock.parent == place.folder.parent
+    assert place.lock().parent == place.folder.parent
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b"\xff\xfe", b'{"stage": 3}', None])

@@ -17,8 +17,17 @@ import typer.main
 
 from itrpipe import __version__, doctor
 from itrpipe import cli as command_line
+from itrpipe.artifacts import read_manifest
 from itrpipe.datasets.definition import load_definition
-from itrpipe.errors import DataError, DiskFullError, ItrpipeError, LockedError, MissingInputError, UsageError
+from itrpipe.errors import (
+    DataError,
+    DiskFullError,
+    IncompleteError,
+    ItrpipeError,
+    LockedError,
+    MissingInputError,
+    UsageError,
+)
 
 COMMANDS = typer.main.get_command(command_line.app).commands
 HEAVY = {"torch", "pyarrow", "numpy", "h5py", "PIL", "transformers"}
@@ -90,6 +99,15 @@ def test_options_that_name_choices_name_those_there_are() -> None:
     options = {parameter.name: parameter for parameter in COMMANDS["train"].params}
     assert all(name in options["method"].help for name in load_declaration("train").confs)
     assert all(name in options["backbone"].help for name in backbones())
+
+
+def test_help_of_extract_names_every_extractor_and_importer_with_one_line(invoke: Invoke) -> None:
+    from itrpipe.config import load_declaration
+
+    lines = invoke("extract", "--help").out.splitlines()
+    for conf in load_declaration("extract").confs:
+        (described,) = [line for line in lines if line.split()[:1] == [conf]]
+        assert len(described.split()) > 4, described
 
 
 def test_the_installed_command_runs(cli: Invoke) -> None:
@@ -187,7 +205,7 @@ def test_a_source_that_fails_is_not_remembered_instead_of_one_that_works(
 def test_the_detector_of_scenes_is_refused_for_photographs_and_not_remembered(defined: Path, invoke: Invoke) -> None:
     """Remembered, it would make every later `train` ask which features are meant."""
     outcome = invoke("extract", "--dataset", "tiny", "--features", "scenes", "--data", defined)
-    assert_one_line(outcome, DataError, "photographs", "--from FOLDER")
+    assert_one_line(outcome, DataError, "photographs", "--from PATH")
     assert list(load_definition(defined, "tiny").features) == ["precomp"]
 
 
@@ -196,10 +214,14 @@ def test_what_prepare_was_told_is_remembered(
 ) -> None:
     monkeypatch.chdir(precomp_dataset.folder.parent)
     arguments = ["prepare", "--dataset", "mine", "--data", data_root]
-    assert invoke(*arguments, "--source", "source", "--set", "bad_images=drop", "--set", "workers=1").code == 0
+    assert invoke(*arguments, "--source", "source", "--set", "bad_images=refuse", "--set", "workers=1").code == 0
     known = load_definition(data_root, "mine").prepare
     assert known is not None
-    assert (known.conf, known.source, known.settings) == ("files", str(precomp_dataset.folder), {"bad_images": "drop"})
+    assert (known.conf, known.source, known.settings) == (
+        "files",
+        str(precomp_dataset.folder),
+        {"bad_images": "refuse"},
+    )
     assert "up to date" in invoke(*arguments).out
     assert_one_line(invoke(*arguments, "--set", "bad_images=keep"), UsageError, "bad_images = 'keep'")
     assert load_definition(data_root, "mine").prepare == known
@@ -211,15 +233,22 @@ def test_a_dry_run_remembers_no_source(data_root: Path, precomp_dataset: Any, in
     assert load_definition(data_root, "mine").prepare is None
 
 
-def test_an_image_that_does_not_decode_is_refused_or_dropped_on_request(
+def test_an_image_that_does_not_decode_is_left_out_and_listed_or_refused(
     data_root: Path, precomp_dataset: Any, invoke: Invoke
 ) -> None:
     os.truncate(precomp_dataset.images / "1003.jpg", 200)
     prepare = ["prepare", "--dataset", "mine", "--source", precomp_dataset.folder, "--data", data_root]
-    assert_one_line(invoke(*prepare), DataError, "1 of 20 images", "1003.jpg", "--set bad_images=drop")
-    outcome = invoke(*prepare, "--set", "bad_images=drop")
-    assert outcome.code == 0
+    assert_one_line(invoke(*prepare, "--strict"), DataError, "1 of 20 images", "1003.jpg", "--set bad_images=drop")
+    assert load_definition(data_root, "mine").prepare is None
+    outcome = invoke(*prepare)
+    assert_one_line(outcome, IncompleteError, "1 images", "1003.jpg", "truncated", "manifest.json")
     assert "train 11 images / 55 captions" in outcome.out
+    manifest = read_manifest(only(data_root, "mine/prepare/*-*/manifest.json").parent)
+    assert list(manifest.failed) == ["1003"]
+    # What is finished is finished, and the code says again that it is not everything.
+    again = invoke(*prepare)
+    assert "up to date" in again.out
+    assert again.code == IncompleteError.exit_code
 
 
 def test_data_folder_that_is_a_file(tmp_path: Path, invoke: Invoke) -> None:
@@ -283,8 +312,8 @@ def test_a_damaged_file_of_the_dataset_itself(chain: Path, name: str, content: s
 
 
 def test_exit_codes_are_distinct_and_documented() -> None:
-    errors = [ItrpipeError, UsageError, MissingInputError, DataError, DiskFullError, LockedError]
-    assert [error.exit_code for error in errors] == [1, 2, 3, 4, 5, 6]
+    errors = [ItrpipeError, UsageError, MissingInputError, DataError, DiskFullError, LockedError, IncompleteError]
+    assert [error.exit_code for error in errors] == [1, 2, 3, 4, 5, 6, 7]
     assert set(ItrpipeError.__subclasses__()) == set(errors[1:])
 
 

@@ -325,7 +325,7 @@ def configuration_of(stage: str, given: dict[str, Any]) -> str:
     if stage == "prepare":
         return "scenes" if given["dataset"] == "scenes" else "files"
     if stage == "extract":
-        return "precomp" if given["source"] else "scenes"
+        return "precomp" if given["source"] else given["features"] or "scenes"
     return next(iter(load_declaration(stage).confs))
 
 

@@ -78,7 +78,7 @@ def test_planning_runs_nothing_and_does_not_depend_on_where_the_sources_lie(
         ("alpha=0.5", None, "", "unknown setting 'alpha'"),
         ("ranking_depth=5", {"evaluate/aoq.vsepp"}, "evaluate/aoq.vsepp", "ranking_depth 50 → 5"),
         ("evaluate.ranking_depth=5", {"evaluate/aoq.vsepp"}, "evaluate/aoq.vsepp", "ranking_depth 50 → 5"),
-        ("prepare.bad_images=drop", EVERYTHING, "prepare/files", "bad_images refuse → drop"),
+        ("prepare.bad_images=refuse", EVERYTHING, "prepare/files", "bad_images drop → refuse"),
     ],
 )
 def test_one_changed_setting_makes_exactly_what_depends_on_it_stale(

@@ -17,7 +17,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DEFINITION = "dataset.json"
 EMBEDDED = "scenes"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
 class StageDefinition(BaseModel):
@@ -61,19 +61,19 @@ class DatasetDefinition(BaseModel):
         if self.features:
             raise UsageError(f"dataset {dataset!r} has features {', '.join(self.features)}; choose with --features")
         raise MissingInputError(
-            f"dataset {dataset!r} has no features yet; run `itrpipe extract --dataset {dataset} --from FOLDER`"
+            f"dataset {dataset!r} has no features yet; run `itrpipe extract --dataset {dataset} --features NAME`"
         )
 
 
-def check_name(dataset: str) -> str:
-    """Returns the name if it can be a folder name.
+def check_name(name: str) -> str:
+    """Returns the name of a dataset or of features if it can be a folder name.
 
     Raises:
         UsageError: it holds a separator, begins with a dot or is empty.
     """
-    if not _NAME.fullmatch(dataset):
-        raise UsageError(f"dataset name {dataset!r} must be letters, digits, '.', '_' and '-'")
-    return dataset
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"name {name!r} must be letters, digits, '.', '_', '+' and '-'")
+    return name
 
 
 def load_definition(root: Path, dataset: str) -> DatasetDefinition:

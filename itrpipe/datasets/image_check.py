@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import stat
-import struct
-import zlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from PIL import Image
-
 from itrpipe.datasets.paths import ImageRoot
+from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, orientation, refusal
 from itrpipe.datasets.records import SPLITS, Annotations, ImageRecord
-from itrpipe.errors import DataError
 
-# Pillow's other decoders run foreign programs (EPS) or serve no data set of photographs.
-DECODERS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-DECODER_ERRORS = (
-    OSError,
-    DataError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
-"""How Pillow answers hostile bytes; each becomes the reason that this one file is refused. Running out of memory is
-not among them: it says nothing of the file."""
-MAX_PIXELS = 89_478_485
-"""Largest image, in pixels: a quarter of a GiB as 24-bit colour, the size at which Pillow speaks of a bomb."""
-_ORIENTATION = 0x0112
+# Orientations that exchange width and height.
 _TRANSPOSED = (5, 6, 7, 8)
 _BATCH = 32
 
@@ -181,34 +157,22 @@ def _check_one(inside: ImageRoot, file: str, known: ImageFacts | None) -> _Outco
         width, height = decode_size(content)
         digest = hashlib.sha256(content).hexdigest()
         return file, ImageFacts(len(content), status.st_mtime_ns, digest, width, height), True
-    except FileNotFoundError:
-        return file, "is not there", False
+    except FileNotFoundError as error:
+        return file, refusal(error), False
     except DECODER_ERRORS as error:
-        return file, " ".join(str(error).split()) or type(error).__name__, True
+        return file, refusal(error), True
 
 
 def decode_size(content: bytes) -> tuple[int, int]:
     """Decode an image and return its width and height in pixels after EXIF rotation.
 
     Raises:
-        DataError: no image, or one of more than `MAX_PIXELS`.
+        DataError: no image, or one of more than `itrpipe.datasets.pictures.MAX_PIXELS`.
         Exception: whatever Pillow raises on damaged data, `OSError` for a truncated file.
     """
-    if not content:
-        raise DataError("is empty")
-    with _open(content) as image:
+    with open_picture(content) as image:
         width, height = image.size
-        if width * height > MAX_PIXELS:
-            raise DataError(f"has {width} x {height} pixels, more than {MAX_PIXELS:,}: a decompression bomb?")
-        transposed = image.getexif().get(_ORIENTATION) in _TRANSPOSED
         # Scaling in the decoder leaves out arithmetic, not data: a truncated file still fails.
         image.draft("L", (max(width // 8, 1), max(height // 8, 1)))
         image.load()
-    return (height, width) if transposed else (width, height)
-
-
-def _open(content: bytes) -> Image.Image:
-    try:
-        return Image.open(io.BytesIO(content), formats=DECODERS)
-    except Image.UnidentifiedImageError as error:
-        raise DataError(f"is none of {', '.join(DECODERS)}") from error
+        return (height, width) if orientation(image) in _TRANSPOSED else (width, height)

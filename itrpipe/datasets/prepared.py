@@ -99,6 +99,21 @@ class Split:
         """Offsets int64 [N + 1]: the captions of image i are rows `offsets[i]` to `offsets[i + 1] - 1`."""
         return np.searchsorted(self.caption_image, np.arange(len(self.images) + 1)).astype(np.int64)
 
+    def without(self, image_ids: Sequence[str]) -> Split:
+        """Return the split without some images and their captions.
+
+        Raises:
+            DataError: no image would be left.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        kept = ~pc.field("image_id").isin(pa.array(image_ids, pa.string()))
+        images = self.images.filter(kept)
+        if not len(images):
+            raise DataError(f"split {self.name!r}: none of its {len(self.images):,} images is left; extract them first")
+        return Split(self.name, images, self.captions.filter(kept))
+
     def image_rows(self) -> pa.ChunkedArray:
         """Return `caption_image` as Arrow looks it up: null where the image is not there."""
         import pyarrow.compute as pc
@@ -141,6 +156,22 @@ class PreparedDataset:
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return the number of images and of captions by split."""
         return {name: (len(split.images), len(split.captions)) for name, split in self._splits.items()}
+
+    def image_ids(self) -> list[str]:
+        """Return the ids of the images of all splits, N of them."""
+        return [image_id for split in self._splits.values() for image_id in split.image_ids.tolist()]
+
+    def files(self) -> list[str]:
+        """Return the paths of the images of all splits, relative to the root of the source."""
+        return [file for split in self._splits.values() for file in split.files]
+
+    def sizes(self) -> np.ndarray:
+        """Return height and width in pixels of the images of all splits, int64 [N, 2]."""
+        columns = [
+            np.concatenate([split.images[side].to_numpy() for split in self._splits.values()])
+            for side in ("height", "width")
+        ]
+        return np.stack(columns, axis=1).astype(np.int64)
 
     def split(self, name: str) -> Split:
         """Return one split.

@@ -19,7 +19,18 @@ from itrpipe.errors import DataError, MissingInputError
 SCHEMA_VERSION = 1
 
 # The datasets and their types; `image_id` comes on top, with a length of its own.
-TYPES = {"regions": "<f2", "count": "<i2", "boxes": "<f4", "labels": "<i2", "scores": "<f4", "global": "<f2"}
+TYPES = {
+    "regions": "<f2",
+    "count": "<i2",
+    "boxes": "<f4",
+    "proposals": "<f4",
+    "labels": "<i2",
+    "scores": "<f4",
+    "attributes": "<i2",
+    "attribute_scores": "<f4",
+    "global": "<f2",
+    "pixels": "|u1",
+}
 
 _REMEDY = "remove it and run `itrpipe extract` again"
 # Every dataset starts on a cache line, so that maps of float32 are aligned.

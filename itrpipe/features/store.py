@@ -7,20 +7,24 @@ Schema (N images, R regions, D and G widths; every dataset contiguous, uncompres
 | `/regions`  | [N, R, D] float16    | one vector per region                                          |
 | `/count`    | [N] int16            | how many of the R regions are real; the others are zero        |
 | `/boxes`    | [N, R, 4] float32    | x0, y0, x1, y1 as fractions of the image's width and height    |
+| `/proposals`| [N, R, 4] float32    | likewise, the box before regression, where both are kept       |
 | `/labels`   | [N, R] int16         | class of the region in the extractor's own list                |
 | `/scores`   | [N, R] float32       | the detector's confidence                                      |
+| `/attributes`, `/attribute_scores` | [N, R] int16, float32 | attribute of the region, and its confidence |
 | `/global`   | [N, G] float16       | one vector for the whole image                                 |
+| `/pixels`   | [N, H, W, 3] uint8   | the image itself, resized, RGB                                 |
 | `/image_id` | [N] UTF-8 bytes      | fixed length, padded with NUL                                  |
 
-Attributes of the root: `extractor` (its name) and `schema_version`. An extractor that has no boxes, say, writes a file
-without `/boxes`. The bytes of a file depend on its content alone: no timestamps, no padding left to chance.
+Region vectors describe `/proposals` where there is such a dataset, else `/boxes`. Attributes of the root: `extractor`
+(its name) and `schema_version`. An extractor that has no boxes, say, writes a file without `/boxes`. The bytes of a
+file depend on its content alone: no timestamps, no padding left to chance. An image without features has no row.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +36,7 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.layout import TYPES, Extent, read_layout, write_layout
 
 FEATURES = "features.h5"
+GROUPS = frozenset({"regions", "global", "pixels"})
 
 # Room for identifiers and HDF5's own headers in the estimate of a file's size, in bytes.
 _BYTES_PER_ID = 64
@@ -46,9 +51,9 @@ class FeatureSpec:
         regions: R, regions per image; 0 if the extractor gives none.
         region_dim: D, width of a region's vector.
         global_dim: G, width of the image's vector; 0 if the extractor gives none.
-        boxes: whether there is `/boxes`.
-        labels: whether there is `/labels`.
-        scores: whether there is `/scores`.
+        boxes, proposals, labels, scores: whether there is the dataset of this name.
+        attributes: whether there are `/attributes` and `/attribute_scores`.
+        pixels: height and width of the stored image, (0, 0) if there is none.
     """
 
     regions: int
@@ -57,17 +62,34 @@ class FeatureSpec:
     boxes: bool = False
     labels: bool = False
     scores: bool = False
+    proposals: bool = False
+    attributes: bool = False
+    pixels: tuple[int, int] = (0, 0)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns the shape of one image's row in each dataset, without the leading N and without `/image_id`."""
         shapes: dict[str, tuple[int, ...]] = {}
         if self.regions:
             shapes = {"regions": (self.regions, self.region_dim), "count": ()}
-            per_region = {"boxes": (self.regions, 4), "labels": (self.regions,), "scores": (self.regions,)}
-            shapes |= {name: shape for name, shape in per_region.items() if getattr(self, name)}
+            shapes |= {name: (self.regions, 4) for name in ("boxes", "proposals") if getattr(self, name)}
+            shapes |= {name: (self.regions,) for name in ("labels", "scores") if getattr(self, name)}
+            if self.attributes:
+                shapes |= {"attributes": (self.regions,), "attribute_scores": (self.regions,)}
         if self.global_dim:
             shapes["global"] = (self.global_dim,)
+        if self.pixels[0]:
+            shapes["pixels"] = (*self.pixels, 3)
         return shapes
+
+    def only(self, groups: Collection[str]) -> FeatureSpec:
+        """Returns the part of some of the groups `regions` (with all that belongs to them), `global` and `pixels`."""
+        spec = self if "regions" in groups else FeatureSpec(0, 0, self.global_dim, pixels=self.pixels)
+        global_dim = self.global_dim if "global" in groups else 0
+        return replace(spec, global_dim=global_dim, pixels=self.pixels if "pixels" in groups else (0, 0))
+
+    def groups(self) -> frozenset[str]:
+        """Returns which of the groups `regions`, `global` and `pixels` there are."""
+        return GROUPS & set(self.shapes())
 
     def bytes_needed(self, n: int) -> int:
         """Returns the size in bytes of a file of `n` images, with generous room for identifiers and headers."""
@@ -125,7 +147,7 @@ class FeatureWriter:
         """
         self.path = path
         _, self._extents = read_layout(path)
-        self._ids = self._extents.pop("image_id")
+        self._ids = range(self._extents.pop("image_id").shape[0])
         self._file = os.open(path, os.O_WRONLY)
 
     def __enter__(self) -> FeatureWriter:
@@ -136,30 +158,32 @@ class FeatureWriter:
     ) -> None:
         self.close()
 
-    def write(self, start_row: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes rows `start_row` to `start_row + n - 1` of every dataset.
+    def write(self, rows: int | np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes rows of some or all datasets.
 
         Args:
-            start_row: first row, 0 <= start_row and start_row + n <= N.
-            arrays: for each dataset of the file but `/image_id` an array [n, ...] of the dataset's row shape. Values
-                that do not fit the dataset's type are refused, never clipped.
+            rows: the first of n consecutive rows, or n row numbers int64 [n], each once.
+            arrays: for datasets of the file other than `/image_id` an array [n, ...] of the dataset's row shape.
+                Values that do not fit the dataset's type are refused, never clipped.
 
         Raises:
-            DataError: a dataset is missing or unknown, a shape or type does not fit, a value is not finite or too
-                large for float16, a box leaves 0..1, or the rows lie outside the file. Nothing was written.
+            DataError: there is no such dataset, a shape or type does not fit, a value is not finite or too large for
+                float16, a box leaves 0..1, or the rows lie outside the file. Nothing was written.
             DiskFullError: the disk is full.
         """
-        if set(arrays) != set(self._extents):
+        if not arrays or not set(arrays) <= set(self._extents):
             raise DataError(
                 f"{self.path} has the datasets {', '.join(sorted(self._extents))}; "
-                f"the rows to write have {', '.join(sorted(arrays)) or 'none'}: give each of them."
+                f"the rows to write have {', '.join(sorted(arrays)) or 'none'}: give datasets of the file."
             )
-        where = f"{self.path}, rows from {start_row}"
-        rows = {name: _convert(f"{where}: {name}", name, arrays[name], self._extents[name]) for name in arrays}
-        self._check_rows(start_row, rows)
-        for name, values in rows.items():
+        where = f"{self.path}, rows from {rows if isinstance(rows, int) else rows.min(initial=len(self._ids))}"
+        values = {name: _convert(f"{where}: {name}", name, arrays[name], self._extents[name]) for name in arrays}
+        numbers = self._check_rows(rows, values)
+        starts = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)  # of runs of consecutive rows
+        for name, part in values.items():
             extent = self._extents[name]
-            self._write_bytes(extent.offset + start_row * extent.row_bytes, values)
+            for first, stop in zip(starts, np.append(starts[1:], len(numbers)), strict=True):
+                self._write_bytes(extent.offset + int(numbers[first]) * extent.row_bytes, part[first:stop])
 
     def flush(self) -> None:
         """Waits until everything written is on the disk.
@@ -179,16 +203,23 @@ class FeatureWriter:
                 os.close(self._file)
                 self._file = -1
 
-    def _check_rows(self, start_row: int, rows: Mapping[str, np.ndarray]) -> None:
-        lengths = {name: len(values) for name, values in rows.items()}
-        if len(set(lengths.values())) != 1:
-            raise DataError(f"{self.path}: the arrays to write differ in their number of rows: {lengths}.")
-        stop = start_row + next(iter(lengths.values()))
-        if start_row < 0 or stop > self._ids.shape[0]:
-            raise DataError(f"{self.path} has {self._ids.shape[0]} rows; rows {start_row} to {stop} do not fit.")
-        regions = self._extents["regions"].shape[1] if "regions" in rows else 0
-        if regions and not ((rows["count"] >= 0) & (rows["count"] <= regions)).all():
+    def _check_rows(self, rows: int | np.ndarray, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the row numbers [n], after a look at how the values and they fit together."""
+        lengths = {name: len(part) for name, part in values.items()}
+        length = next(iter(lengths.values()))
+        numbers = np.arange(rows, rows + length) if isinstance(rows, int) else rows
+        if set(lengths.values()) != {len(numbers)}:
+            raise DataError(
+                f"{self.path}: the arrays for {len(numbers)} rows differ in their number of rows: {lengths}."
+            )
+        if length and not (numbers.min() >= 0 and numbers.max() < len(self._ids)):
+            raise DataError(
+                f"{self.path} has {len(self._ids)} rows; rows {numbers.min()} to {numbers.max()} do not fit."
+            )
+        regions = self._extents["regions"].shape[1] if "regions" in self._extents else 0
+        if "count" in values and not ((values["count"] >= 0) & (values["count"] <= regions)).all():
             raise DataError(f"{self.path}: a count of regions lies outside 0..{regions}.")
+        return numbers
 
     def _write_bytes(self, offset: int, values: np.ndarray) -> None:
         view = values.data.cast("B") if values.size else memoryview(b"")
@@ -208,10 +239,11 @@ class FeatureFile:
         image_id: [N] identifiers as Python strings.
         regions: memory map [N, R, D] float16, or None.
         count: memory map [N] int16, or None where there are no regions.
-        boxes: memory map [N, R, 4] float32 in 0..1, or None.
-        labels: memory map [N, R] int16, or None.
-        scores: memory map [N, R] float32, or None.
+        boxes, proposals: memory maps [N, R, 4] float32 in 0..1, or None.
+        labels, attributes: memory maps [N, R] int16, or None.
+        scores, attribute_scores: memory maps [N, R] float32, or None.
         global_: memory map [N, G] float16, or None.
+        pixels: memory map [N, H, W, 3] uint8, or None.
     """
 
     path: Path
@@ -222,7 +254,11 @@ class FeatureFile:
     boxes: np.ndarray | None
     labels: np.ndarray | None
     scores: np.ndarray | None
+    proposals: np.ndarray | None
+    attributes: np.ndarray | None
+    attribute_scores: np.ndarray | None
     global_: np.ndarray | None
+    pixels: np.ndarray | None
 
     @classmethod
     def open(cls, path: Path) -> FeatureFile:
@@ -254,11 +290,22 @@ class FeatureFile:
             boxes=self.boxes is not None,
             labels=self.labels is not None,
             scores=self.scores is not None,
+            proposals=self.proposals is not None,
+            attributes=self.attributes is not None,
+            pixels=self.pixels.shape[1:3] if self.pixels is not None else (0, 0),
         )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the memory maps of all datasets but `/image_id`, by name."""
+        return {name: getattr(self, "global_" if name == "global" else name) for name in self.spec.shapes()}
 
     @cached_property
     def _row_of(self) -> dict[str, int]:
         return {name: row for row, name in enumerate(self.image_id.tolist())}
+
+    def absent(self, image_ids: Sequence[str]) -> list[str]:
+        """Returns those of `image_ids` that have no row, in their order."""
+        return [name for name in image_ids if name not in self._row_of]
 
     def rows(self, image_ids: Sequence[str]) -> np.ndarray:
         """Returns the rows [n] int64 of `image_ids`, in their order.
@@ -266,14 +313,14 @@ class FeatureFile:
         Raises:
             MissingInputError: some of the images are not in the file.
         """
-        rows = [self._row_of.get(name, -1) for name in image_ids]
-        unknown = [name for name, row in zip(image_ids, rows, strict=True) if row < 0]
-        if unknown:
+        absent = self.absent(image_ids)
+        if absent:
             raise MissingInputError(
-                f"{self.path} has no features of image '{unknown[0]}' ({len(unknown)} of {len(rows)} images missing); "
-                "run `itrpipe extract` on this dataset."
+                f"{self.path} has no features of image '{absent[0]}' ({len(absent)} of {len(image_ids)} images "
+                "missing): they could not be extracted, see manifest.json beside it; restore the files and run "
+                "`itrpipe extract`, or take the images out of the dataset."
             )
-        return np.array(rows, dtype=np.int64)
+        return np.array([self._row_of[name] for name in image_ids], dtype=np.int64)
 
 
 def _row_bytes(name: str, shape: tuple[int, ...]) -> int:
@@ -307,16 +354,17 @@ def _convert(where: str, name: str, values: np.ndarray, extent: Extent) -> np.nd
     """Returns `values` contiguous and in the dataset's type, or says why they cannot be stored."""
     if values.shape[1:] != extent.shape[1:] or values.ndim != len(extent.shape):
         raise DataError(f"{where} has shape {values.shape}; one row of the file has {extent.shape[1:]}.")
-    allowed = "iu" if extent.dtype.kind == "i" else "fiu"
+    integral = extent.dtype.kind in "iu"
+    allowed = "iu" if integral else "fiu"
     if values.dtype.kind not in allowed:
         raise DataError(f"{where} has type {values.dtype}, which does not convert to {extent.dtype}.")
-    if extent.dtype.kind == "i":
+    if integral:
         _require_integer_range(where, values, extent.dtype)
     else:
         limit, worst = float(np.finfo(extent.dtype).max), largest_magnitudes(values).max(initial=0)
         if not worst <= limit:
             raise DataError(f"{where} holds the magnitude {worst}; {extent.dtype} stores values up to {limit:g}.")
-    if name == "boxes" and values.size and not (values.min() >= 0 and values.max() <= 1):
+    if name in ("boxes", "proposals") and values.size and not (values.min() >= 0 and values.max() <= 1):
         raise DataError(
             f"{where} reaches from {values.min()} to {values.max()}; boxes are fractions of the image, 0 to 1."
         )
@@ -325,7 +373,7 @@ def _convert(where: str, name: str, values: np.ndarray, extent: Extent) -> np.nd
 
 def _require_integer_range(where: str, values: np.ndarray, dtype: np.dtype) -> None:
     limit = np.iinfo(dtype)
-    if values.size and not (values.min() >= limit.min and values.max() <= limit.max):
+    if values.size and values.dtype != dtype and not (values.min() >= limit.min and values.max() <= limit.max):
         raise DataError(
             f"{where} reaches from {values.min()} to {values.max()}; {dtype} stores {limit.min} to {limit.max}."
         )

@@ -5,7 +5,8 @@ without torch, and defines:
 
     SCHEMA_VERSION: int                               raised when the output changes for equal settings
     settings_class(values) -> type[Settings]          which settings a configuration is bound to
-    Execution: type[Settings]                         settings that do not change the result
+    Execution: type[Settings]                         settings that do not change the result; its optional property
+                                                      `part` names a part that several processes may make at once
     label(conf, settings) -> str                      readable part of the artifact's name
     needs(settings, definition) -> dict[str, Need]    input name -> the artifact it reads
     sources(settings, definition, cache) -> dict      digests of files outside the data folder
@@ -65,6 +66,9 @@ class Job:
         folder: the `.partial` folder to write the outputs to.
         reporter: prints messages and progress.
         metrics, timings, messages: filled by the stage, recorded in the manifest.
+        failed: image that could not be used -> reason; likewise.
+        unfinished: set by the stage when other processes have to do their parts before the artifact is whole; says
+            what is left to do.
     """
 
     dataset: str
@@ -78,6 +82,8 @@ class Job:
     metrics: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    unfinished: str = ""
 
     @property
     def work(self) -> Path:

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+import importlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+import numpy as np
+from pydantic import Field, create_model, field_validator
 
 from itrpipe.config import Settings
-from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
-from itrpipe.disk import read_json, write_json
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
+from itrpipe.disk import make_folder, read_json, write_json
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.settings import IMPORTERS, SETTINGS
+from itrpipe.features.shard import Shard, parse_shard
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need, prepare_need
 
 if TYPE_CHECKING:
+    import torch
+
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.store import FeatureSpec, FeatureWriter
+    from itrpipe.features.extraction import ImageFiles
+    from itrpipe.features.extractors.base import Extractor
+    from itrpipe.features.importers.base import FeatureSource
+    from itrpipe.features.importers.matching import WantedImage
+    from itrpipe.features.journal import RowJournal
+    from itrpipe.features.passes import Target
+    from itrpipe.features.store import FeatureSpec
 
 SCHEMA_VERSION = 1
-DONE_FILE = "rows_done.json"
-FLUSH_SECONDS = 5.0
-
-
-class ScenesSettings(Settings):
-    """The region detector of the embedded dataset; its weights are in the package."""
-
-    kind: Literal["scenes"]
-
-
-class PrecompSettings(Settings):
-    """Import of a `*_precomp` folder as SCAN, VSRN and AOQ publish them."""
-
-    kind: Literal["precomp"]
+JOURNAL, FAILED = "rows_done.json", "failed.json"
+# Settings that may name a file or folder of this machine.
+LOCAL_SETTINGS = ("model", "weights", "ids")
 
 
 class Execution(Settings):
@@ -43,24 +45,49 @@ class Execution(Settings):
     Attributes:
         device: `auto` takes CUDA when there is one.
         batch: images per forward pass or block.
-        workers: decoding threads.
+        workers: decoding processes; 0 decodes in the main one.
+        shard: `i/n` extracts one of n parts only; empty for all.
+        strict: stop at the first image that cannot be used.
     """
 
     device: Literal["auto", "cpu", "cuda"]
     batch: int = Field(ge=1)
-    workers: int = Field(ge=1)
+    workers: int = Field(ge=0)
+    shard: str
+    strict: bool
 
+    @field_validator("shard")
+    @classmethod
+    def _is_shard(cls, value: str) -> str:
+        return str(parse_shard(value)) if value else ""
 
-_SETTINGS: dict[str, type[Settings]] = {"scenes": ScenesSettings, "precomp": PrecompSettings}
+    @property
+    def part(self) -> str:
+        """Name of the part of the artifact that this process makes."""
+        return parse_shard(self.shard).name if self.shard else ""
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """The settings of the configuration's kind."""
-    return _SETTINGS[values["kind"]]
+    """The settings of the configuration's kind; for several, `a+b`, the settings of each under its name.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    if "kind" in values:
+        return _settings_of(values["kind"])
+    parts = {name: table for name, table in values.items() if isinstance(table, Mapping) and "kind" in table}
+    fields: dict[str, Any] = {name: (_settings_of(table["kind"]), ...) for name, table in parts.items()}
+    return create_model("Combined", __base__=Settings, **fields)
+
+
+def _settings_of(kind: Any) -> type[Settings]:
+    if kind not in SETTINGS:
+        raise UsageError(f"extract: kind = {kind!r} is none of {', '.join(SETTINGS)}; leave it out")
+    return SETTINGS[kind]
 
 
 def label(conf: str, settings: Settings) -> str:
-    """The configuration's name."""
+    """The name under which these features are known."""
     return conf
 
 
@@ -69,68 +96,260 @@ def needs(settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
 
     Raises:
         DataError: the detector of the embedded dataset was asked for photographs.
+        UsageError: an importer was combined with something else.
     """
     need = prepare_need(definition)
-    if isinstance(settings, ScenesSettings) and need.conf != EMBEDDED:
-        source = definition.prepare.source if definition.prepare else None
-        raise DataError(
-            f"{source} holds photographs and the detector of `scenes` knows drawings only; "
-            "import features with `itrpipe extract --from FOLDER`"
-        )
+    parts = passes_of("", settings)
+    for each in parts.values():
+        if each.kind == EMBEDDED and need.conf != EMBEDDED:
+            source = definition.prepare.source if definition.prepare else None
+            raise DataError(
+                f"{source} holds photographs and the detector of `scenes` knows drawings only; choose another "
+                "extractor with --features, or import features with `itrpipe extract --from PATH`"
+            )
+        if each.kind in IMPORTERS and len(parts) > 1:
+            raise UsageError(f"imported features ({each.kind}) cannot be combined with others; import them alone")
     return {"prepare": need}
 
 
 def sources(settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digest of the imported files or of the detector's weights."""
-    if isinstance(settings, ScenesSettings):
-        from itrpipe.features.weights import SCENES_DETECTOR
+    """Digests of imported files, and of weights that lie in files of this machine."""
+    digests: dict[str, str] = {}
+    for name, part in passes_of("", settings).items():
+        prefix = f"{name} " if name else ""
+        if part.kind == EMBEDDED:
+            from itrpipe.features.weights import SCENES_DETECTOR
 
-        return {"weights": cache.digest(SCENES_DETECTOR)}
-    folder = _source_folder(definition)
-    files = sorted([*folder.glob("*.npy"), *folder.glob("*.txt")])
-    if not files:
-        raise MissingInputError(f"{folder} holds no features; name a folder with train_ims.npy and so on")
-    return {"precomp": cache.combined(files, folder, "hashing features")}
+            digests[f"{prefix}weights"] = cache.digest(SCENES_DETECTOR)
+        elif part.kind in IMPORTERS:
+            path = _source(definition)
+            files = importer(part.kind).files(path)
+            if not files:
+                raise MissingInputError(
+                    f"{path} holds no features that {part.kind} reads; see `itrpipe extract --help`"
+                )
+            digests[part.kind] = cache.combined(files, path, "hashing features")
+        for key in LOCAL_SETTINGS:
+            path = Path(getattr(part, key, "") or "")
+            if path.is_absolute():
+                digests[f"{prefix}{key}"] = _digest(path, cache)
+    return digests
+
+
+def importer(kind: str) -> Any:
+    """The module of an importer."""
+    return importlib.import_module(f"itrpipe.features.importers.{kind}")
+
+
+def passes_of(name: str, settings: Settings) -> dict[str, Any]:
+    """The settings of every extractor of a configuration; a single one goes by `name`."""
+    if hasattr(settings, "kind"):
+        return {name: settings}
+    return {part: getattr(settings, part) for part in type(settings).model_fields}
 
 
 def run(job: Job) -> None:
     """Writes features.h5."""
-    _RUN[job.settings.kind](job)
-
-
-def _run_scenes(job: Job) -> None:
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features import scenes
-    from itrpipe.features.extraction import extract_files
-    from itrpipe.stages.prepare import image_root
+
+    prepared = PreparedDataset.open(job.inputs["prepare"].folder)
+    started = time.monotonic()
+    parts = passes_of(job.conf, job.settings)
+    if any(part.kind in IMPORTERS for part in parts.values()):
+        done = _import(job, prepared)
+    else:
+        done = _extract(job, prepared, parts)
+    if job.unfinished:
+        return
+    job.metrics["images"] = sum(images for images, _ in prepared.counts().values()) - len(job.failed)
+    if done:
+        job.metrics["images_per_second"] = round(done / (time.monotonic() - started), 1)
+    if job.failed:
+        image, reason = next(iter(job.failed.items()))
+        job.warn(f"{len(job.failed):,} images have no features; the first, {image}, {reason}")
+
+
+@dataclass(frozen=True)
+class _Extraction:
+    """What the three ways to extract have in common.
+
+    Attributes:
+        images: of all splits, in the order of the rows.
+        ids: their ids.
+        extractors: name -> extractor, one pass over the images each.
+        specs: name -> what it contributes to the file.
+        device: where they compute.
+    """
+
+    images: ImageFiles
+    ids: list[str]
+    extractors: dict[str, Extractor]
+    specs: dict[str, FeatureSpec]
+    device: torch.device
+
+    def batches(self, name: str, batch: int) -> list[np.ndarray]:
+        from itrpipe.features.extraction import plan_batches
+
+        return plan_batches(self.images.sizes, self.extractors[name].group, batch)
+
+
+def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> int:
+    """Runs the extractors one after the other, or one shard of their work, or joins shards.
+
+    Returns:
+        How many images went through the extractors.
+    """
+    from itrpipe.features.passes import find_shards
+    from itrpipe.features.store import FEATURES
+
+    if (job.folder / FEATURES).exists():
+        job.failed |= read_json(job.work / FAILED)
+        return 0
+    shards = [] if job.execution.shard else find_shards(job.work)
+    work = _build(job, prepared, parts)
+    if job.execution.shard:
+        return _extract_shard(job, work)
+    return _join(job, work, shards) if shards else _extract_whole(job, work)
+
+
+def _build(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> _Extraction:
+    import torch
+
+    from itrpipe.features.passes import divide
     from itrpipe.stages.train import resolve_device
 
-    prepared = PreparedDataset.open(job.inputs["prepare"].folder)
-    manifest = job.inputs["prepare"].manifest
-    root = image_root(manifest.settings, job.inputs["prepare"].folder, DatasetDefinition())
-    files = [root / file for name in prepared.splits for file in prepared.split(name).files]
-    extractor = scenes.build(resolve_device(job.execution.device))
+    device = torch.device(resolve_device(job.execution.device))
+    extractors = {}
+    for name, part in parts.items():
+        extractors[name] = importlib.import_module(f"itrpipe.features.extractors.{part.kind}").build(part, device)
+        for note in extractors[name].notes:
+            job.warn(f"{name}: {note}")
+    specs = divide({name: extractor.spec for name, extractor in extractors.items()})
+    return _Extraction(_image_files(job, prepared), prepared.image_ids(), extractors, specs, device)
 
-    def work(writer: FeatureWriter, start: int, on_written: Callable[[int], None]) -> None:
-        extract_files(
-            files,
-            extractor,
+
+def _extract_whole(job: Job, work: _Extraction) -> int:
+    from itrpipe.features.passes import Target, merge
+    from itrpipe.features.store import FEATURES
+
+    path, done = job.work / FEATURES, 0
+    failed: dict[int, str] = {}
+    for name in work.extractors:
+        target = Target(path, job.work / f"{name}.json", np.arange(len(work.ids)))
+        target.create(work.ids, merge(work.specs), _kinds(job))
+        journal, count = _run_pass(job, work, name, target, work.batches(name, job.execution.batch))
+        failed |= journal.failed
+        done += count
+    _finish(job, work, failed)
+    return done
+
+
+def _extract_shard(job: Job, work: _Extraction) -> int:
+    from itrpipe.features.passes import SHARDS, shard_target
+
+    shard, done = parse_shard(job.execution.shard), 0
+    # Also where there are fewer batches than shards, so that joining finds every shard.
+    make_folder(job.work / SHARDS / shard.name)
+    for name, spec in work.specs.items():
+        target, batches = shard_target(job.work, shard, name, work.batches(name, job.execution.batch))
+        if len(target.rows):
+            target.create(work.ids, spec, _kinds(job))
+            done += _run_pass(job, work, name, target, batches)[1]
+    job.unfinished = f"shard {shard} is done; when all {shard.count} are, the same command without --shard joins them"
+    return done
+
+
+def _join(job: Job, work: _Extraction, shards: list[Shard]) -> int:
+    from itrpipe.features.passes import Target, join_shards, merge
+    from itrpipe.features.store import FEATURES, FeatureWriter
+
+    target = Target(job.work / FEATURES, job.work / JOURNAL, np.arange(len(work.ids)))
+    target.create(work.ids, merge(work.specs), _kinds(job))
+    failed: dict[int, str] = {}
+    with FeatureWriter(target.path) as writer:
+        for name in work.extractors:
+            batches = work.batches(name, job.execution.batch)
+            with job.reporter.task(f"joining {name}", len(work.ids), "images") as task:
+                failed |= join_shards(job.work, shards, name, work.ids, batches, writer, task.advance)
+    _finish(job, work, failed)
+    return 0
+
+
+def _run_pass(
+    job: Job, work: _Extraction, name: str, target: Target, batches: list[np.ndarray]
+) -> tuple[RowJournal, int]:
+    """Runs one extractor over the images of a target that are not yet done; returns how many these were."""
+    from itrpipe.features.extraction import extract_images
+    from itrpipe.features.store import FeatureWriter
+
+    journal = target.read_journal()
+    done = int(journal.done.sum())
+    with (
+        FeatureWriter(target.path) as writer,
+        job.reporter.task(f"extracting {name}", len(target.rows), "images", done) as task,
+    ):
+        extract_images(
+            work.images,
+            work.extractors[name],
+            batches,
             writer,
-            start=start,
-            batch=job.execution.batch,
+            journal,
+            slots=target.slots(len(work.ids)),
+            datasets=frozenset(work.specs[name].shapes()),
             workers=job.execution.workers,
-            on_written=on_written,
+            device=work.device,
+            strict=job.execution.strict,
+            on_done=task.advance,
         )
+    return journal, len(target.rows) - done
 
-    _write_rows(job, prepared, extractor.spec, work)
+
+def _finish(job: Job, work: _Extraction, failed: Mapping[int, str]) -> None:
+    """Puts the file in its place and remembers the images that are not in it."""
+    from itrpipe.features.passes import finish_features
+    from itrpipe.features.store import FEATURES
+
+    job.failed |= {work.ids[row]: f"({work.images.files[row]}) {reason}" for row, reason in sorted(failed.items())}
+    write_json(job.work / FAILED, job.failed)
+    finish_features(job.work / FEATURES, job.folder / FEATURES, failed)
 
 
-def _run_precomp(job: Job) -> None:
-    from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.precomp import WantedImage, iterate_blocks, match_images, read_precomp
+def _import(job: Job, prepared: PreparedDataset) -> int:
+    """Copies the features of every image out of published files; returns how many were read."""
+    from itrpipe.features.importers.matching import match
+    from itrpipe.features.passes import Target
+    from itrpipe.features.store import FEATURES, FeatureWriter
 
-    prepared = PreparedDataset.open(job.inputs["prepare"].folder)
-    folder = read_precomp(_source_folder(job.definition))
+    path = job.folder / FEATURES
+    source: FeatureSource = importer(job.settings.kind).open_source(_source(job.definition), job.settings)
+    job.reporter.say(f"  {source.summary}")
+    wanted, sizes = _wanted_images(prepared), prepared.sizes()
+    found = match(source, wanted)
+    if found.by_captions:
+        job.warn(f"{found.by_captions:,} of {len(wanted):,} images were found by their captions, not by an id")
+    target = Target(path, job.work / JOURNAL, np.arange(len(wanted)))
+    target.create(prepared.image_ids(), source.spec, job.settings.kind)
+    journal = target.read_journal()
+    # Reading a file of 30 GB from its beginning to its end is what disks are fast at.
+    order = np.argsort(found.entries, kind="stable")
+    todo = order[~journal.done[order]]
+    with (
+        FeatureWriter(path) as writer,
+        job.reporter.task("importing", len(wanted), "images", len(wanted) - len(todo)) as task,
+    ):
+        for start in range(0, len(todo), job.execution.batch):
+            rows = todo[start : start + job.execution.batch]
+            arrays = source.read(found.entries[rows], sizes[rows])
+            writer.write(rows, {name: arrays[name] for name in source.spec.shapes()})
+            journal.record(rows, writer)
+            task.advance(len(rows))
+        journal.save(writer)
+    return len(todo)
+
+
+def _wanted_images(prepared: PreparedDataset) -> list[WantedImage]:
+    from itrpipe.features.importers.matching import WantedImage
+
     wanted = []
     for name in prepared.splits:
         split = prepared.split(name)
@@ -139,58 +358,32 @@ def _run_precomp(job: Job) -> None:
             WantedImage(image_id, file, split.texts[offsets[row] : offsets[row + 1]])
             for row, (image_id, file) in enumerate(zip(split.image_ids.tolist(), split.files, strict=True))
         ]
-    match = match_images(folder, wanted)
-    if match.by_captions:
-        job.warn(f"{match.by_captions:,} of {len(wanted):,} images were found by their captions, not by an id")
-
-    def work(writer: FeatureWriter, start: int, on_written: Callable[[int], None]) -> None:
-        for first, arrays in iterate_blocks(folder, match, start, job.execution.batch):
-            writer.write(first, arrays)
-            on_written(first + len(arrays["count"]))
-
-    _write_rows(job, prepared, folder.spec, work)
+    return wanted
 
 
-_RUN = {"scenes": _run_scenes, "precomp": _run_precomp}
+def _image_files(job: Job, prepared: PreparedDataset) -> ImageFiles:
+    from itrpipe.features.extraction import ImageFiles
+    from itrpipe.stages.prepare import image_root
+
+    prepare = job.inputs["prepare"]
+    # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
+    definition = load_definition(prepare.folder.parents[2], job.dataset)
+    root = image_root(prepare.manifest.settings, prepare.folder, definition)
+    return ImageFiles(root, prepared.files(), prepared.sizes())
 
 
-def _write_rows(
-    job: Job,
-    prepared: PreparedDataset,
-    spec: FeatureSpec,
-    work: Callable[[FeatureWriter, int, Callable[[int], None]], None],
-) -> None:
-    """Creates or reopens the feature file and lets `work` fill it from the first missing row on."""
-    from itrpipe.features.store import FEATURES, FeatureWriter, create_features
-
-    ids = [image_id for name in prepared.splits for image_id in prepared.split(name).image_ids.tolist()]
-    path, journal = job.folder / FEATURES, job.work / DONE_FILE
-    if not path.exists():
-        create_features(path, ids, spec, job.conf)
-        journal.unlink(missing_ok=True)
-    done = read_json(journal) if journal.exists() else 0
-    started, flushed = time.monotonic(), time.monotonic()
-    with FeatureWriter(path) as writer, job.reporter.task("extracting", len(ids), "images", done) as task:
-        seen = done
-
-        def on_written(rows: int) -> None:
-            nonlocal seen, flushed
-            task.advance(rows - seen)
-            seen = rows
-            if time.monotonic() - flushed >= FLUSH_SECONDS:
-                writer.flush()
-                write_json(journal, rows)
-                flushed = time.monotonic()
-
-        work(writer, done, on_written)
-        writer.flush()
-    seconds = time.monotonic() - started
-    job.metrics |= {"images": len(ids), "regions": spec.regions, "region_dim": spec.region_dim}
-    if len(ids) > done:
-        job.metrics["images_per_second"] = round((len(ids) - done) / seconds, 1)
+def _kinds(job: Job) -> str:
+    """Name of the extractors, as the feature file keeps it."""
+    return "+".join(part.kind for part in passes_of("", job.settings).values())
 
 
-def _source_folder(definition: StageDefinition | None) -> Path:
+def _source(definition: StageDefinition | None) -> Path:
     if definition is None or definition.source is None:
-        raise MissingInputError("these features have no source; run `itrpipe extract --from FOLDER`")
+        raise MissingInputError("these features have no source; run `itrpipe extract --from PATH`")
     return Path(definition.source)
+
+
+def _digest(path: Path, cache: DigestCache) -> str:
+    if path.is_dir():
+        return cache.combined([file for file in path.iterdir() if file.is_file()], path, "hashing weights")
+    return cache.digest(path)

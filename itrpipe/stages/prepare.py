@@ -41,7 +41,8 @@ class FilesSettings(Settings):
         restval: what becomes of COCO's `restval` images: `train` or `drop`.
         val_fraction, test_fraction: of a dataset without splits.
         split_seed: of the split by hash.
-        bad_images: `refuse` the dataset, or `drop` images that are missing or do not decode, with their captions.
+        bad_images: `drop` images that are missing or do not decode, with their captions, and list them; or `refuse`
+            the dataset.
     """
 
     kind: Literal["files"]
@@ -189,9 +190,15 @@ def _without_bad_images(job: Job, annotations: Annotations, check: ImageCheck) -
     count = f"{len(check.problems):,} of {len(annotations.images):,} images of {annotations.root} cannot be used"
     if job.settings.bad_images == "refuse":
         raise DataError(f"{count} ({shown}); all are in {listing}; repair them or give --set bad_images=drop")
+    images = [image for image in annotations.images if image.file in check.facts]
+    if not images:
+        raise DataError(f"{count} ({shown}), which leaves none; put the images where the captions name them")
     job.warn(f"{count} and are dropped ({shown})")
     job.metrics["dropped_images"] = len(check.problems)
-    images = [image for image in annotations.images if image.file in check.facts]
+    reasons = {problem.file: problem.reason for problem in check.problems}
+    job.failed |= {
+        image.image_id: f"({image.file}) {reasons[image.file]}" for image in annotations.images if image.file in reasons
+    }
     kept = {image.image_id for image in images}
     return Annotations(images, [each for each in annotations.captions if each.image_id in kept], annotations.root)
 

@@ -25,7 +25,9 @@ from itrpipe.stages.base import Job, Need, no_sources, prepare_need
 if TYPE_CHECKING:
     import torch
 
+    from itrpipe.datasets.prepared import Split
     from itrpipe.datasets.vocabulary import Vocabulary
+    from itrpipe.features.store import FeatureFile
     from itrpipe.methods.base import Method
     from itrpipe.models.base import DualEncoder
     from itrpipe.training.data import SplitData
@@ -231,8 +233,23 @@ def _load_splits(job: Job) -> tuple[dict[str, SplitData], Vocabulary]:
     features = FeatureFile.open(job.inputs["extract"].folder / FEATURES)
     counted = [prepared.split(name).tokens for name in ("train", "val") if name in prepared.splits]
     vocabulary = Vocabulary.build(pa.concat_arrays(counted), job.settings.min_word_count)
-    splits = {name: SplitData(prepared.split(name), features, vocabulary) for name in prepared.splits}
+    splits = {
+        name: SplitData(_trainable(job, prepared.split(name), features), features, vocabulary)
+        for name in prepared.splits
+    }
     return splits, vocabulary
+
+
+def _trainable(job: Job, split: Split, features: FeatureFile) -> Split:
+    """The split without training images that extraction left out; of other splits every image must be there."""
+    absent = features.absent(split.image_ids.tolist()) if split.name == "train" else []
+    if not absent:
+        return split
+    job.warn(
+        f"{len(absent):,} of {len(split.image_ids):,} training images have no features and are left out; the first: "
+        f"{absent[0]}"
+    )
+    return split.without(absent)
 
 
 def _build_method(job: Job, train: SplitData) -> Method:

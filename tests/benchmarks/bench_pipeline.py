@@ -7,16 +7,17 @@ import io
 import numpy as np
 import pytest
 import torch
+from bench_features import compare
 from measure import paired, show
-from PIL import Image
 
 from itrpipe.datasets.scenes import generate, paint, write_images
 from itrpipe.datasets.scenes.build import file_name
+from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
 from itrpipe.evaluation.bootstrap import intervals
 from itrpipe.evaluation.ranks import ranks
-from itrpipe.features import scenes
-from itrpipe.features.extraction import extract_files
-from itrpipe.features.store import FeatureWriter, create_features
+from itrpipe.features.extraction import ImageFiles
+from itrpipe.features.extractors import scenes
+from itrpipe.features.settings import Scenes
 from itrpipe.mining.exact import ExactMiner
 
 IMAGES = 256
@@ -43,28 +44,9 @@ def test_drawing_against_painting_alone(drawings, tmp_path):
 
 def test_extraction_against_a_bare_forward_pass(drawings, tmp_path):
     write_images(drawings, tmp_path)
-    files = [tmp_path / file_name(scene) for scene in drawings]
-    extractor = scenes.build("cpu")
-    pixels = torch.stack([torch.from_numpy(np.array(Image.open(path))) for path in files]).permute(0, 3, 1, 2)
-    target = tmp_path / "features.h5"
-    create_features(target, [scene.image_id for scene in drawings], extractor.spec, "scenes")
-
-    def extract():
-        with FeatureWriter(target) as writer:
-            extract_files(files, extractor, writer, start=0, batch=64, workers=2, on_written=lambda rows: None)
-
-    def forward():
-        for batch in pixels.split(64):
-            extractor(batch)
-
-    ours, limit = paired(extract, forward, rounds=3)
-    show(
-        "extracting scenes from files",
-        ours,
-        limit,
-        "forward passes over decoded batches",
-        f"{IMAGES / ours:.0f} images/s",
-    )
+    sizes = np.array([(HEIGHT, WIDTH)] * IMAGES)
+    images = ImageFiles(tmp_path, [file_name(scene) for scene in drawings], sizes)
+    compare("scenes", images, scenes.build(Scenes(kind="scenes"), torch.device("cpu")), 64, tmp_path)
 
 
 @pytest.mark.parametrize(("images", "dim"), [(1_000, 1_024), (4_000, 256)])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from itrpipe.datasets import image_check
+from itrpipe.datasets import image_check, pictures
 from itrpipe.datasets.image_check import ImageFacts, Leak, Problem, check_images, decode_size, find_leaks
 from itrpipe.datasets.records import Annotations, ImageRecord
 
@@ -100,7 +100,7 @@ def test_all_problems_are_collected_in_order(tmp_path: Path, monkeypatch: pytest
     os.mkfifo(root / "pipe.jpg")
     for name in ("gone.jpg", "link.jpg", "loop.jpg", "folder.jpg", "pipe.jpg", "../outside.jpg"):
         annotations.images.append(ImageRecord(name, name, "val"))
-    monkeypatch.setattr(image_check, "MAX_PIXELS", 300 * 300 - 1)
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 300 * 300 - 1)
     found = check_images(annotations, workers=2)
     assert list(found.facts) == ["good.jpg", "last.png"]
     reasons = dict(found.problems)

@@ -73,6 +73,26 @@ def test_a_split_gives_ids_texts_words_and_rows(tmp_path: Path) -> None:
     assert Vocabulary.build(train.tokens).encode_all(train.tokens)[1].tolist() == [5, 5, 5]
 
 
+def test_a_split_without_some_images_lacks_their_captions_too(tmp_path: Path) -> None:
+    write(tmp_path, example())
+    train = PreparedDataset.open(tmp_path).split("train")
+    left = train.without(["b", "elsewhere"])
+    assert left.image_ids.tolist() == ["a"]
+    assert left.caption_ids.tolist() == ["0", "3"]
+    assert left.caption_image.tolist() == [0, 0]
+    with pytest.raises(DataError, match="split 'train': none of its 2 images is left"):
+        train.without(["a", "b"])
+
+
+def test_files_and_sizes_of_all_splits_stand_in_one_order(tmp_path: Path) -> None:
+    write(tmp_path, example())
+    dataset = PreparedDataset.open(tmp_path)
+    assert dataset.image_ids() == ["b", "a", "x"]
+    assert dataset.files() == ["b.jpg", "a.jpg", "x.jpg"]
+    assert dataset.sizes()[:, 1].tolist() == [11, 12, 10]
+    assert (dataset.sizes()[:, 0] == pq.read_table(tmp_path / IMAGES_FILE)["height"].to_numpy()).all()
+
+
 def test_a_split_that_is_not_there_is_refused(tmp_path: Path) -> None:
     write(tmp_path, example())
     with pytest.raises(UsageError, match="no split 'val'; it has train, test"):

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.precomp import PrecompFolder, WantedImage, iterate_blocks, match_images, read_precomp
+from itrpipe.features.importers import precomp
+from itrpipe.features.importers.matching import Match, WantedImage, match
+from itrpipe.features.importers.precomp import PrecompSource
+from itrpipe.features.settings import Precomp
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
 
 SIZES = {"train": 6, "dev": 3, "test": 2}
@@ -46,9 +49,24 @@ def wanted(split: str, row: int, image_id: str | None = None, file: str = "unkno
 EVERYTHING = [wanted(split, row) for split, n in SIZES.items() for row in range(n)]
 
 
-def read_all(folder: PrecompFolder, images: list[WantedImage], block: int = 4) -> dict[str, np.ndarray]:
-    blocks = [arrays for _, arrays in iterate_blocks(folder, match_images(folder, images), block=block)]
-    return {name: np.concatenate([arrays[name] for arrays in blocks]) for name in blocks[0]}
+def open_folder(path: Path) -> PrecompSource:
+    return precomp.open_source(path, Precomp(kind="precomp"))
+
+
+def read_all(source: PrecompSource, images: list[WantedImage], block: int = 4) -> dict[str, np.ndarray]:
+    """The images' rows in their order, read as the contract asks: block by block, entries rising."""
+    entries = match(source, images).entries
+    order = np.argsort(entries)
+    sizes = np.ones((block, 2), dtype=np.int64)
+    blocks = [
+        source.read(part := entries[order[i : i + block]], sizes[: len(part)]) for i in range(0, len(order), block)
+    ]
+    rows = {name: np.concatenate([arrays[name] for arrays in blocks]) for name in blocks[0]}
+    return {name: values[np.argsort(order)] for name, values in rows.items()}
+
+
+def places(source: PrecompSource, found: Match) -> list[tuple[str, int]]:
+    return [(source.splits[position].name, row) for position, row in source.places[found.entries].tolist()]
 
 
 def expected_row(path: Path, split: str, row: int) -> np.ndarray:
@@ -56,21 +74,29 @@ def expected_row(path: Path, split: str, row: int) -> np.ndarray:
 
 
 def test_a_folder_is_described(folder: Path) -> None:
-    precomp = read_precomp(folder)
-    assert {split.name: split.images for split in precomp.splits} == SIZES
-    assert precomp.spec == FeatureSpec(REGIONS, DIM, GLOBAL)
-    train = precomp.splits[0]
-    assert train.ids is not None
-    assert train.captions is not None
-    assert train.ids[5] == "train_5.jpg"
-    assert train.captions[5] == tuple(captions_of("train", 5))
-    assert isinstance(train.regions, np.memmap)
+    assert precomp.recognises(folder)
+    source = open_folder(folder)
+    assert {split.name: split.images for split in source.splits} == SIZES
+    assert source.spec == FeatureSpec(REGIONS, DIM, GLOBAL)
+    assert (source.path, len(source.names)) == (folder, 11)
+    assert source.names[5] == "train_5.jpg"
+    assert source.captions is not None
+    assert source.captions[5] == tuple(captions_of("train", 5))
+    assert source.summary == "precomp folder: train 6, dev 3, test 2 images; 4 regions of width 5"
+
+
+def test_the_files_are_those_that_are_read(folder: Path) -> None:
+    (folder / "vocabulary.txt").write_text("not of this format")
+    (folder / "dev_ids.txt").unlink()
+    kinds = ("ims.npy", "caps.txt", "ids.txt", "global.npy")
+    expected = {f"{split}_{kind}" for split in SIZES for kind in kinds} - {"dev_ids.txt"}
+    assert {file.name for file in precomp.files(folder)} == expected
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4"])
 def test_every_float_type_is_read(tmp_path: Path, dtype: str) -> None:
     features = write_split(tmp_path, "train", 6, dtype)
-    rows = read_all(read_precomp(tmp_path), EVERYTHING[:6])
+    rows = read_all(open_folder(tmp_path), EVERYTHING[:6])
     assert rows["regions"].dtype == np.float16
     np.testing.assert_array_equal(rows["regions"], features.astype(np.float16))
     np.testing.assert_array_equal(rows["count"], [REGIONS] * 6)
@@ -79,7 +105,7 @@ def test_every_float_type_is_read(tmp_path: Path, dtype: str) -> None:
 @pytest.mark.parametrize("block", [1, 3, 100])
 def test_rows_follow_the_dataset_and_not_the_folder(folder: Path, block: int) -> None:
     order = [EVERYTHING[index] for index in (9, 0, 6, 5, 1, 10, 8)]
-    rows = read_all(read_precomp(folder), order, block)
+    rows = read_all(open_folder(folder), order, block)
     for position, image in enumerate(order):
         split, row = image.image_id.split("_")
         np.testing.assert_array_equal(rows["regions"][position], expected_row(folder, split, int(row)))
@@ -87,23 +113,19 @@ def test_rows_follow_the_dataset_and_not_the_folder(folder: Path, block: int) ->
         np.testing.assert_array_equal(rows["global"][position], stored)
 
 
-def test_an_interrupted_import_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
-    precomp = read_precomp(folder)
-    match = match_images(precomp, EVERYTHING)
+def test_rows_reach_the_feature_file(folder: Path, tmp_path: Path) -> None:
+    source = open_folder(folder)
+    entries = match(source, EVERYTHING).entries
     path = tmp_path / "features.h5"
-    create_features(path, match.image_ids, precomp.spec, "precomp")
+    create_features(path, [image.image_id for image in EVERYTHING], source.spec, "precomp")
     with FeatureWriter(path) as writer:
-        for start, arrays in iterate_blocks(precomp, match, block=4):
-            writer.write(start, arrays)
-            if start:
-                break
-        for start, arrays in iterate_blocks(precomp, match, start=8, block=4):
-            assert start == 8
-            writer.write(start, arrays)
+        for start in range(0, len(entries), 4):
+            part = entries[start : start + 4]
+            writer.write(start, source.read(part, np.ones((len(part), 2), dtype=np.int64)))
     file = FeatureFile.open(path)
     assert file.regions is not None
     np.testing.assert_array_equal(file.regions[file.rows(["test_1"])[0]], expected_row(folder, "test", 1))
-    np.testing.assert_array_equal(file.regions[:], read_all(precomp, EVERYTHING)["regions"])
+    np.testing.assert_array_equal(file.regions[:], read_all(source, EVERYTHING)["regions"])
 
 
 @pytest.mark.parametrize("ids_repeated", [False, True])
@@ -112,10 +134,10 @@ def test_files_that_repeat_every_image_five_times(tmp_path: Path, ids_repeated: 
     if ids_repeated:
         ids = [f"train_{row}.jpg\n" for row in range(6) for _ in range(5)]
         (tmp_path / "train_ids.txt").write_text("".join(ids))
-    precomp = read_precomp(tmp_path)
-    assert (precomp.splits[0].images, precomp.splits[0].repeats) == (6, 5)
+    source = open_folder(tmp_path)
+    assert (source.splits[0].images, source.splits[0].repeats) == (6, 5)
     images = [wanted("train", row) for row in (4, 2)]
-    rows = read_all(precomp, images)
+    rows = read_all(source, images)
     np.testing.assert_array_equal(rows["regions"], features[[4, 2]].astype(np.float16))
     assert rows["global"].shape == (2, GLOBAL)
 
@@ -126,7 +148,7 @@ def test_rows_that_are_not_repetitions_are_refused(tmp_path: Path) -> None:
     features[3, 0, 0] += 1
     np.save(tmp_path / "train_ims.npy", features)
     with pytest.raises(DataError, match="rows 0 to 4 are not five times the same image"):
-        read_precomp(tmp_path)
+        open_folder(tmp_path)
 
 
 def test_ids_that_break_the_repetition_are_refused(tmp_path: Path) -> None:
@@ -135,7 +157,7 @@ def test_ids_that_break_the_repetition_are_refused(tmp_path: Path) -> None:
     ids[7] = "other.jpg\n"
     (tmp_path / "train_ids.txt").write_text("".join(ids))
     with pytest.raises(DataError, match=r"train_ids\.txt, line 8: 'other\.jpg'"):
-        read_precomp(tmp_path)
+        open_folder(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -153,68 +175,84 @@ def test_ids_that_break_the_repetition_are_refused(tmp_path: Path) -> None:
 def test_images_are_found_by_any_of_their_names(tmp_path: Path, line: str, image_id: str, file: str) -> None:
     write_split(tmp_path, "dev", 2)
     (tmp_path / "dev_ids.txt").write_text(f"something else.jpg\n{line}\n")
-    match = match_images(read_precomp(tmp_path), [WantedImage(image_id, file, captions_of("dev", 1))])
-    assert (match.row.tolist(), match.by_captions) == ([1], 0)
+    found = match(open_folder(tmp_path), [WantedImage(image_id, file, captions_of("dev", 1))])
+    assert (found.entries.tolist(), found.by_captions) == ([1], 0)
 
 
 def test_images_without_ids_are_found_by_their_captions(folder: Path) -> None:
     for split in SIZES:
         (folder / f"{split}_ids.txt").unlink()
-    precomp = read_precomp(folder)
+    source = open_folder(folder)
     images = [
         WantedImage("first", "x.jpg", [text.upper().replace(" ", "\t ") for text in captions_of("dev", 2)]),
         WantedImage("second", "y.jpg", [text.replace(",", " ,").rstrip(" .") for text in captions_of("test", 0)]),
         WantedImage("third", "z.jpg", [*captions_of("train", 3), "a sixth caption, as some images of COCO have"]),
     ]
-    match = match_images(precomp, images)
-    assert [precomp.splits[split].name for split in match.split] == ["dev", "test", "train"]
-    assert match.row.tolist() == [2, 0, 3]
-    assert match.by_captions == 3
+    found = match(source, images)
+    assert places(source, found) == [("dev", 2), ("test", 0), ("train", 3)]
+    assert found.by_captions == 3
 
 
 def test_captions_are_tried_for_images_without_a_matching_id(folder: Path) -> None:
     images = [wanted("train", 0), wanted("train", 1, image_id="renamed")]
-    match = match_images(read_precomp(folder), images)
-    assert match.row.tolist() == [0, 1]
-    assert match.by_captions == 1
+    found = match(open_folder(folder), images)
+    assert found.entries.tolist() == [0, 1]
+    assert found.by_captions == 1
 
 
 def test_ids_alone_suffice(folder: Path) -> None:
     for split in SIZES:
         (folder / f"{split}_caps.txt").unlink()
-    rows = read_all(read_precomp(folder), EVERYTHING)
+    rows = read_all(open_folder(folder), EVERYTHING)
     np.testing.assert_array_equal(rows["regions"][7], expected_row(folder, "dev", 1))
 
 
-def test_test_may_be_a_part_of_testall(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ids", [True, False])
+def test_test_may_be_a_part_of_testall(tmp_path: Path, ids: bool) -> None:
     features = write_split(tmp_path, "testall", 4)
     write_split(tmp_path, "test", 2)
     for split, rows in (("test", (0, 1)), ("testall", (0, 1, 2, 3))):
-        (tmp_path / f"{split}_ids.txt").write_text("".join(f"{row}.jpg\n" for row in rows))
+        # In the two files the same image may be written in two ways.
+        name = "COCO_val2014_{:012}.jpg" if split == "test" else "{}"
+        (tmp_path / f"{split}_ids.txt").write_text("".join(name.format(row + 10) + "\n" for row in rows))
+        if not ids:
+            (tmp_path / f"{split}_ids.txt").unlink()
         lines = [line for row in rows for line in captions_of("coco", row)]
         (tmp_path / f"{split}_caps.txt").write_text("\n".join(lines))
-    precomp = read_precomp(tmp_path)
-    match = match_images(precomp, [wanted("coco", row, image_id=f"{row}.jpg") for row in (3, 1)])
-    assert [precomp.splits[split].name for split in match.split] == ["testall", "test"]
-    np.testing.assert_array_equal(next(iterate_blocks(precomp, match))[1]["regions"][0], features[3].astype(np.float16))
+    source = open_folder(tmp_path)
+    assert len(source.names) == 4
+    images = [wanted("coco", row, image_id=str(row + 10)) for row in (3, 1)]
+    found = match(source, images)
+    assert places(source, found) == [("testall", 3), ("test", 1)]
+    assert found.by_captions == (0 if ids else 2)
+    np.testing.assert_array_equal(read_all(source, images)["regions"][0], features[3].astype(np.float16))
+
+
+def test_ids_that_count_the_images_of_each_split_do_no_harm(folder: Path) -> None:
+    for split, n in SIZES.items():
+        (folder / f"{split}_ids.txt").write_text("".join(f"{row}\n" for row in range(n)))
+    source = open_folder(folder)
+    assert len(source.names) == 11
+    found = match(source, [wanted("dev", 1, image_id="1"), wanted("test", 0), wanted("train", 0, image_id="0")])
+    assert places(source, found) == [("dev", 1), ("test", 0), ("train", 0)]
 
 
 def test_images_that_are_not_in_the_folder_are_counted_and_named(folder: Path) -> None:
     images = [*EVERYTHING, wanted("other", 1), wanted("other", 2)]
     with pytest.raises(DataError, match=r"has 11 images, but none for 'other_1' .*\(2 of 13 images"):
-        match_images(read_precomp(folder), images)
+        match(open_folder(folder), images)
 
 
 def test_ids_of_another_numbering_are_refused(folder: Path) -> None:
     images = [wanted("train", (row + 1) % 6, image_id=f"train_{row}") for row in range(6)]
     with pytest.raises(DataError, match=r"6 of 6 images found by name have other captions .*first 'train_0'"):
-        match_images(read_precomp(folder), images)
+        match(open_folder(folder), images)
 
 
 def test_a_few_edited_captions_do_no_harm(folder: Path) -> None:
     images = [wanted("train", row) for row in range(5)]
     images.append(WantedImage("train_5", "x.jpg", ["corrected", *captions_of("train", 5)[1:]]))
-    assert match_images(read_precomp(folder), images).row.tolist() == list(range(6))
+    assert match(open_folder(folder), images).entries.tolist() == list(range(6))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 70000.0])
@@ -223,9 +261,9 @@ def test_values_that_float16_cannot_hold_are_refused(folder: Path, name: str, ba
     features = np.load(folder / f"dev_{name}.npy", allow_pickle=False)
     features[1, -1] = bad
     np.save(folder / f"dev_{name}.npy", features)
-    precomp = read_precomp(folder)
-    with pytest.raises(DataError, match=r"image 'dev_1' in split 'dev' hold .*\(1 images"):
-        read_all(precomp, EVERYTHING)
+    source = open_folder(folder)
+    with pytest.raises(DataError, match=rf"dev_{name}.npy: features of image 'dev_1.jpg' hold .*\(1 images"):
+        read_all(source, EVERYTHING)
 
 
 def _save(name: str, array: np.ndarray) -> Callable[[Path], None]:
@@ -256,6 +294,7 @@ def _forget_names(folder: Path) -> None:
 
 
 DAMAGES = [
+    (_save("train_ims.npy", np.asfortranarray(np.ones((6, REGIONS, DIM)))), "Fortran order"),
     (_save("train_ims.npy", np.array([[["a", 1]]], dtype=object)), r"train_ims\.npy is not a whole \.npy file"),
     (_save("train_ims.npy", np.zeros((6, REGIONS, DIM), dtype=np.int32)), "has type int32"),
     (_save("train_ims.npy", np.zeros((6, DIM))), r"has shape \(6, 5\); \[images, regions, width\]"),
@@ -282,13 +321,20 @@ DAMAGES = [
 def test_damaged_folders_are_refused_in_one_line(folder: Path, damage: Callable[[Path], None], message: str) -> None:
     damage(folder)
     with pytest.raises(DataError, match=message) as caught:
-        match_images(read_precomp(folder), EVERYTHING)
+        match(open_folder(folder), EVERYTHING)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_missing_folders_and_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match=r"absent is not a folder"):
-        read_precomp(tmp_path / "absent")
+        open_folder(tmp_path / "absent")
     with pytest.raises(MissingInputError, match=r"none of train_ims\.npy"):
-        read_precomp(tmp_path)
+        open_folder(tmp_path)
+
+
+def test_other_splits_than_those_of_precomp_folders_are_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "val_ims.npy", np.zeros((1, 2, 3)))
+    assert precomp.recognises(tmp_path)
+    with pytest.raises(MissingInputError, match=r"none of train_ims\.npy.* but val_ims\.npy; rename"):
+        open_folder(tmp_path)

@@ -17,12 +17,28 @@ from torchvision.ops import box_iou, nms
 
 from itrpipe.datasets.scenes import KINDS, SETTINGS, ScenesDataset, generate
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.scenes import ScenesExtractor, build, load_detector, training_record
-from itrpipe.features.scenes_boxes import decode, encode, kept_first, make_anchors, overlaps, spread, suppress
-from itrpipe.features.scenes_detector import ScenesDetector
-from itrpipe.features.scenes_detector_loss import Objects, objects_of
+from itrpipe.features.extractors.scenes import ScenesExtractor, build, load_detector, training_record
+from itrpipe.features.extractors.scenes_boxes import (
+    decode,
+    encode,
+    kept_first,
+    make_anchors,
+    overlaps,
+    spread,
+    suppress,
+)
+from itrpipe.features.extractors.scenes_detector import ScenesDetector
+from itrpipe.features.extractors.scenes_detector_loss import Objects, objects_of
+from itrpipe.features.extractors.train_scenes_detector import (
+    main,
+    measure,
+    paint_all,
+    round_weights,
+    train,
+    write_weights,
+)
 from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
-from itrpipe.features.train_scenes_detector import main, measure, paint_all, round_weights, train, write_weights
+from itrpipe.features.settings import Scenes
 from itrpipe.features.weights import SCENES_DETECTOR
 
 WIDTH, HEIGHT = 192, 144
@@ -44,9 +60,17 @@ def images(fresh: ScenesDataset) -> torch.Tensor:
     return paint_all(fresh.scenes)
 
 
+def build_extractor() -> ScenesExtractor:
+    return build(Scenes(kind="scenes"), torch.device("cpu"))
+
+
+def extract(extractor: ScenesExtractor, images: torch.Tensor) -> dict[str, np.ndarray]:
+    return extractor(images, np.full((len(images), 2), images.shape[2:]))
+
+
 @pytest.fixture(scope="module")
 def extractor() -> ScenesExtractor:
-    return build("cpu")
+    return build_extractor()
 
 
 # Geometry.
@@ -152,7 +176,7 @@ def test_shipped_weights_are_small_half_precision_and_say_where_they_come_from()
 
 
 def test_rows_have_the_promised_shapes_and_ranges(extractor: ScenesExtractor, images: torch.Tensor) -> None:
-    rows = extractor(images[:7])
+    rows = extract(extractor, images[:7])
     assert {name: (array.shape, str(array.dtype)) for name, array in rows.items()} == {
         "regions": ((7, 12, 256), "float16"),
         "count": ((7,), "int16"),
@@ -172,7 +196,7 @@ def test_rows_have_the_promised_shapes_and_ranges(extractor: ScenesExtractor, im
 def test_rows_fit_the_feature_file(tmp_path: Path, extractor: ScenesExtractor, images: torch.Tensor) -> None:
     path = tmp_path / "features.h5"
     create_features(path, [str(row) for row in range(5)], extractor.spec, "scenes")
-    rows = extractor(images[:5])
+    rows = extract(extractor, images[:5])
     with FeatureWriter(path) as writer:
         writer.write(0, rows)
     file = FeatureFile.open(path)
@@ -184,7 +208,7 @@ def test_rows_fit_the_feature_file(tmp_path: Path, extractor: ScenesExtractor, i
 def test_extraction_is_deterministic_and_images_do_not_influence_each_other(
     extractor: ScenesExtractor, images: torch.Tensor
 ) -> None:
-    rows, again, alone = extractor(images[:6]), build("cpu")(images[:6]), extractor(images[4:5])
+    rows, again, alone = extract(extractor, images[:6]), extract(build_extractor(), images[:6]), extract(extractor, images[4:5])
     for name, array in rows.items():
         np.testing.assert_array_equal(array, again[name])
     # Rounding depends on the size of the batch and can exchange the neighbours that fill up the set.
@@ -201,16 +225,14 @@ def test_shipped_weights_find_and_name_the_objects_of_fresh_scenes(
 
 
 def test_scores_order_the_regions_unless_they_only_fill_up(extractor: ScenesExtractor, images: torch.Tensor) -> None:
-    scores = extractor(images)["scores"]
+    scores = extract(extractor, images)["scores"]
     assert (scores[:, 0] == 1).all()
     assert (np.diff(scores[:, 1:3], axis=1) <= 0).all()  # every picture shows two things or more
 
 
-def test_images_of_another_size_or_type_are_refused(extractor: ScenesExtractor) -> None:
-    with pytest.raises(DataError, match=r"\(1, 3, 224, 224\)"):
-        extractor(torch.zeros(1, 3, 224, 224, dtype=torch.uint8))
-    with pytest.raises(DataError, match=r"torch\.float32"):
-        extractor(torch.zeros(1, 3, HEIGHT, WIDTH))
+def test_images_of_another_size_are_refused(extractor: ScenesExtractor) -> None:
+    with pytest.raises(DataError, match=r"\(3, 224, 224\)"):
+        extract(extractor, torch.zeros(1, 3, 224, 224, dtype=torch.uint8))
 
 
 def test_weights_that_are_absent_truncated_or_foreign_are_refused(tmp_path: Path) -> None:
@@ -266,7 +288,7 @@ class _Oracle(ScenesDetector):
         self._objects = objects
 
     def forward(self, images: torch.Tensor):
-        from itrpipe.features.scenes_detector import Detections
+        from itrpipe.features.extractors.scenes_detector import Detections
 
         assert len(images) == len(self._objects.boxes)
         size = torch.tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
@@ -298,7 +320,7 @@ def test_the_command_trains_measures_and_writes(tmp_path: Path, capsys: pytest.C
     assert "held-out: recall" in capsys.readouterr().out
     record = training_record(path)
     assert record["command"] == (
-        "python -m itrpipe.features.train_scenes_detector "
+        "python -m itrpipe.features.extractors.train_scenes_detector "
         "--images 8 --held-out 4 --seed 77 --steps 2 --out weights.safetensors"
     )
     assert set(json.loads(json.dumps(record["quality"]))) == {"recall", "kind", "colour", "pattern", "size"}

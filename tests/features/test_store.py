@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -21,6 +22,7 @@ from itrpipe.errors import DataError, DiskFullError, MissingInputError
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features, largest_magnitudes
 
 FULL = FeatureSpec(regions=3, region_dim=4, global_dim=5, boxes=True, labels=True, scores=True)
+ALL = replace(FULL, proposals=True, attributes=True, pixels=(2, 3))
 
 
 def make_rows(n: int, spec: FeatureSpec = FULL, seed: int = 0) -> dict[str, np.ndarray]:
@@ -32,6 +34,10 @@ def make_rows(n: int, spec: FeatureSpec = FULL, seed: int = 0) -> dict[str, np.n
         "labels": rng.integers(-1, 24, size=(n, spec.regions)).astype(np.int16),
         "scores": rng.random((n, spec.regions)).astype(np.float32),
         "global": rng.normal(size=(n, spec.global_dim)).astype(np.float16),
+        "proposals": np.sort(rng.random((n, spec.regions, 4)), axis=2).astype(np.float32),
+        "attributes": rng.integers(0, 400, size=(n, spec.regions)).astype(np.int16),
+        "attribute_scores": rng.random((n, spec.regions)).astype(np.float32),
+        "pixels": rng.integers(0, 256, size=(n, *spec.pixels, 3), dtype=np.uint8),
     }
     return {name: rows[name] for name in spec.shapes()}
 
@@ -46,14 +52,14 @@ def make_file(path: Path, n: int = 10, spec: FeatureSpec = FULL) -> dict[str, np
 
 @pytest.mark.parametrize(
     "spec",
-    [FULL, FeatureSpec(2, 8), FeatureSpec(0, 0, global_dim=7), FeatureSpec(1, 1, boxes=True)],
-    ids=["everything", "regions", "global", "boxes"],
+    [ALL, FULL, FeatureSpec(2, 8), FeatureSpec(0, 0, global_dim=7), FeatureSpec(1, 1, boxes=True)],
+    ids=["everything", "detector", "regions", "global", "boxes"],
 )
 def test_rows_come_back_as_written(tmp_path: Path, spec: FeatureSpec) -> None:
     path = tmp_path / "features.h5"
     rows = make_file(path, spec=spec)
     file = FeatureFile.open(path)
-    for name in ("regions", "count", "boxes", "labels", "scores", "global"):
+    for name in ALL.shapes():
         stored = getattr(file, "global_" if name == "global" else name)
         if name in rows:
             assert isinstance(stored, np.memmap)
@@ -265,7 +271,7 @@ REFUSED = [
     ("boxes", np.full((2, 3, 4), 1.5), "boxes reaches from 1.5 to 1.5; boxes are fractions"),
     ("count", np.array([1, 4]), r"outside 0\.\.3"),
     ("count", np.array([1]), "differ in their number of rows"),
-    ("pixels", np.zeros(2), "give each of them"),
+    ("pixels", np.zeros(2), "give datasets of the file"),
 ]
 
 
@@ -296,13 +302,42 @@ def test_rows_outside_the_file_are_refused(tmp_path: Path, start: int) -> None:
         writer.write(start, make_rows(2))
 
 
-def test_a_dataset_left_out_is_refused(tmp_path: Path) -> None:
+def test_datasets_may_be_written_one_after_the_other_but_not_none(tmp_path: Path) -> None:
     path = tmp_path / "features.h5"
     make_file(path)
-    rows = make_rows(2)
-    del rows["scores"]
-    with FeatureWriter(path) as writer, pytest.raises(DataError, match="give each of them"):
-        writer.write(0, rows)
+    rows = make_rows(2, seed=7)
+    with FeatureWriter(path) as writer:
+        for name, values in rows.items():
+            writer.write(3, {name: values})
+        with pytest.raises(DataError, match="give datasets of the file"):
+            writer.write(0, {})
+    file = FeatureFile.open(path)
+    for name, values in file.arrays().items():
+        np.testing.assert_array_equal(values[3:5], rows[name])
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.permutations(range(10)), st.integers(1, 10))
+def test_rows_may_be_written_in_any_order(tmp_path: Path, order: list[int], n: int) -> None:
+    path = tmp_path / "features.h5"
+    before = make_file(path)
+    chosen = np.array(order[:n])
+    rows = make_rows(n, seed=5)
+    with FeatureWriter(path) as writer:
+        writer.write(chosen, rows)
+    for name, values in FeatureFile.open(path).arrays().items():
+        expected = before[name].copy()
+        expected[chosen] = rows[name]
+        np.testing.assert_array_equal(values, expected)
+
+
+def test_a_part_of_a_spec_has_the_datasets_of_its_groups() -> None:
+    spec = replace(FULL, proposals=True, attributes=True, pixels=(5, 6))
+    assert spec.groups() == {"regions", "global", "pixels"}
+    regions = {"regions", "count", "boxes", "labels", "scores", "proposals", "attributes", "attribute_scores"}
+    assert set(spec.only({"regions"}).shapes()) == regions
+    assert set(spec.only({"global"}).shapes()) == {"global"}
+    assert spec.only({"pixels"}).shapes() == {"pixels": (5, 6, 3)}
 
 
 @pytest.mark.parametrize(

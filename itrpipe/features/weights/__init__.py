@@ -5,4 +5,4 @@ from __future__ import annotations
 from pathlib import Path
 
 SCENES_DETECTOR = Path(__file__).with_name("scenes_detector.safetensors")
-"""Detector of `itrpipe.features.scenes`; its metadata say how it was trained and how good it is."""
+"""Detector of `itrpipe.features.extractors.scenes`; its metadata say how it was trained and how good it is."""

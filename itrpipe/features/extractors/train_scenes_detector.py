@@ -1,6 +1,7 @@
 """Trains the detector of `scenes` and writes its weights.
 
-    python -m itrpipe.features.train_scenes_detector --images 20000 --seed 1000 --steps 10000 --out weights.safetensors
+    python -m itrpipe.features.extractors.train_scenes_detector \\
+        --images 20000 --seed 1000 --steps 10000 --out weights.safetensors
 
 The scenes are generated with a seed of their own, so that no dataset made with another seed shares a picture with the
 training set. The steps are counted and not timed: the same command on the same machine gives the same weights.
@@ -27,9 +28,9 @@ from torch import Tensor
 from itrpipe.datasets.scenes import Scene, generate, paint
 from itrpipe.datasets.scenes.build import JPEG_QUALITY
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
-from itrpipe.features.scenes_boxes import overlaps
-from itrpipe.features.scenes_detector import ATTRIBUTES, ScenesDetector
-from itrpipe.features.scenes_detector_loss import Objects, losses, objects_of
+from itrpipe.features.extractors.scenes_boxes import overlaps
+from itrpipe.features.extractors.scenes_detector import ATTRIBUTES, ScenesDetector
+from itrpipe.features.extractors.scenes_detector_loss import Objects, losses, objects_of
 
 _LEARNING_RATE = 2e-3
 _WEIGHT_DECAY = 1e-4
@@ -166,8 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of this module."""
     options = _parse(arguments)
     command = (
-        f"python -m itrpipe.features.train_scenes_detector --images {options.images} --held-out {options.held_out} "
-        f"--seed {options.seed} --steps {options.steps} --out {options.out.name}"
+        f"python -m itrpipe.features.extractors.train_scenes_detector --images {options.images} "
+        f"--held-out {options.held_out} --seed {options.seed} --steps {options.steps} --out {options.out.name}"
     )
     started = time.monotonic()
     dataset = generate(options.images, 0, options.held_out, options.seed)

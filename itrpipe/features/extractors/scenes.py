@@ -11,7 +11,9 @@ from safetensors import SafetensorError, safe_open
 
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.scenes_detector import GLOBAL_DIM, REGION_DIM, REGIONS, ScenesDetector
+from itrpipe.features.extractors.base import Images, channels_first
+from itrpipe.features.extractors.scenes_detector import GLOBAL_DIM, REGION_DIM, REGIONS, ScenesDetector
+from itrpipe.features.settings import Scenes
 from itrpipe.features.store import FeatureSpec
 from itrpipe.features.weights import SCENES_DETECTOR
 
@@ -21,20 +23,28 @@ class ScenesExtractor:
 
     Attributes:
         spec: which datasets it fills: regions [N, 12, 256], boxes, labels, scores and global [N, 96].
+        transform, notes: see `Extractor`.
         device: where it computes.
     """
 
     spec = FeatureSpec(REGIONS, REGION_DIM, GLOBAL_DIM, boxes=True, labels=True, scores=True)
+    notes = ()
 
     def __init__(self, model: ScenesDetector, device: torch.device) -> None:
         self.device = device
+        self.transform = channels_first
         self._model = model.eval().to(device)
 
-    def __call__(self, images: torch.Tensor) -> dict[str, np.ndarray]:
+    def group(self, height: int, width: int) -> tuple[int, int]:
+        """The size itself; all drawings have one."""
+        return height, width
+
+    def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Detects regions; region 0 is the whole image, then one per thing by falling score, then more.
 
         Args:
             images: [B, 3, 144, 192] uint8.
+            sizes: [B, 2], not looked at.
 
         Returns:
             Rows for `FeatureWriter.write`: regions [B, 12, 256] float16, count [B] (always 12), boxes [B, 12, 4]
@@ -44,10 +54,11 @@ class ScenesExtractor:
         Raises:
             DataError: the images have another size or type.
         """
-        if images.shape[1:] != (3, HEIGHT, WIDTH) or images.dtype != torch.uint8:
+        if not isinstance(images, torch.Tensor) or images.shape[1:] != (3, HEIGHT, WIDTH):
+            shapes = sorted({tuple(image.shape) for image in images})
             raise DataError(
-                f"images of shape {tuple(images.shape)} and type {images.dtype} are no drawings of scenes, which are "
-                f"[B, 3, {HEIGHT}, {WIDTH}] uint8; choose an extractor for photographs."
+                f"images of shape {shapes[0]} are no drawings of scenes, which are {(3, HEIGHT, WIDTH)}; "
+                "choose an extractor for photographs."
             )
         found = self._model(images.to(self.device))
         return {
@@ -60,14 +71,14 @@ class ScenesExtractor:
         }
 
 
-def build(device: str | torch.device) -> ScenesExtractor:
+def build(settings: Scenes, device: torch.device) -> ScenesExtractor:
     """Returns the extractor with the weights that come with the package.
 
     Raises:
         MissingInputError: the weights are not there.
         DataError: the weights are truncated or of another network.
     """
-    return ScenesExtractor(load_detector(SCENES_DETECTOR), torch.device(device))
+    return ScenesExtractor(load_detector(SCENES_DETECTOR), device)
 
 
 def load_detector(path: Path) -> ScenesDetector:

@@ -1,0 +1,186 @@
+"""Image files as arrays: what may be decoded, how colours become 8-bit RGB, and why a file is refused."""
+
+from __future__ import annotations
+
+import io
+import logging
+import stat
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from itrpipe.errors import DataError
+
+# Pillow's other decoders run foreign programs (EPS) or serve no data set of photographs.
+DECODERS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+DECODER_ERRORS = (
+    OSError,
+    DataError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+"""How Pillow answers hostile bytes; each becomes the reason that this one file is refused. Running out of memory is
+not among them: it says nothing of the file."""
+MAX_PIXELS = 89_478_485
+"""Largest image, in pixels: a quarter of a GiB as 24-bit colour, the size at which Pillow speaks of a bomb."""
+
+_ORIENTATION = 0x0112
+_TRANSPOSITIONS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+# Tags of TIFF.
+_BITS_PER_SAMPLE = 0x0102
+_PHOTOMETRIC, _WHITE_IS_ZERO = 0x0106, 0
+# Modes whose values have a defined range; of float and 32-bit samples nobody knows which value is white.
+_EIGHT_BIT = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
+_SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
+_WHITE = 255
+
+# Pillow speaks of odd but readable files to whoever runs the program, who cannot know which file is meant. For the
+# whole process, because decoding runs in threads, and they share the filters.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+logging.getLogger("PIL").addHandler(logging.NullHandler())
+
+
+def read_rgb(path: Path) -> np.ndarray:
+    """Reads and decodes an image file.
+
+    Returns:
+        [H, W, 3] uint8 RGB; see `decode_rgb`.
+
+    Raises:
+        DataError: the file is not there or cannot be used. The message is the reason alone, for a list of files.
+    """
+    try:
+        # Reading a pipe would wait for a writer for ever.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DataError("is not a regular file")
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(refusal(error)) from error
+    return decode_rgb(content)
+
+
+def decode_rgb(content: bytes) -> np.ndarray:
+    """Decodes an image as a viewer shows it.
+
+    The EXIF orientation is honoured, transparent parts are white, greyscale becomes three equal channels, 16-bit
+    samples keep their upper 8 bits, and of an animation the first frame is taken.
+
+    Args:
+        content: bytes of a file in one of the formats `DECODERS`.
+
+    Returns:
+        [H, W, 3] uint8 RGB, contiguous and writable.
+
+    Raises:
+        DataError: the bytes are no image, are damaged, have more than `MAX_PIXELS` pixels or samples without a defined
+            range. The message is the reason alone, such as `is truncated (...)`, for a list of files.
+    """
+    try:
+        with open_picture(content) as image:
+            image.load()
+            upright = _upright(image, orientation(image))
+            return np.array(_deep_rgb(upright, image) if upright.mode in _SIXTEEN_BIT else _rgb(upright))
+    except DECODER_ERRORS as error:
+        raise DataError(refusal(error)) from error
+
+
+def open_picture(content: bytes) -> Image.Image:
+    """Reads the header of an image and returns the image, not yet decoded.
+
+    Raises:
+        DataError: the bytes are none of `DECODERS`, or the header speaks of more than `MAX_PIXELS` pixels.
+        Exception: one of `DECODER_ERRORS` for a damaged header.
+    """
+    if not content:
+        raise DataError("is empty")
+    try:
+        image = Image.open(io.BytesIO(content), formats=DECODERS)
+    except Image.UnidentifiedImageError as error:
+        raise DataError(f"is none of {', '.join(DECODERS)}") from error
+    except Image.DecompressionBombError as error:
+        raise _bomb(*_size_in_header(content)) from error
+    if image.width * image.height > MAX_PIXELS:
+        raise _bomb(*image.size)
+    return image
+
+
+def orientation(image: Image.Image) -> int:
+    """Returns the EXIF orientation of a decoded image, 1 to 8.
+
+    It is 1 where there is none or none that can be read: the pixels are whole, and every viewer shows them so. TIFF
+    files are turned by the decoder itself and say 1 afterwards.
+    """
+    try:
+        found = image.getexif().get(_ORIENTATION)
+    except DECODER_ERRORS:
+        return 1
+    return found if isinstance(found, int) and found in _TRANSPOSITIONS else 1
+
+
+def refusal(error: BaseException) -> str:
+    """Returns the reason, for a list of files, that `error` of opening or decoding a file stands for."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, DataError):
+        return text
+    if isinstance(error, FileNotFoundError):
+        return "is not there"
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be read: {error.strerror}"
+    return f"is truncated ({text})" if "truncated" in text.lower() else f"is damaged ({text})"
+
+
+def _bomb(width: int, height: int) -> DataError:
+    return DataError(f"has {width} x {height} pixels, more than {MAX_PIXELS:,}: a decompression bomb?")
+
+
+def _size_in_header(content: bytes) -> tuple[int, int]:
+    """Width and height of an image that `Image.open` refuses for them; the factories read headers only."""
+    for name in DECODERS:
+        factory, accepts = Image.OPEN[name]
+        if accepts is not None and accepts(content[:16]):
+            return factory(io.BytesIO(content), "").size
+    raise DataError(f"is none of {', '.join(DECODERS)}")
+
+
+def _upright(image: Image.Image, turned: int) -> Image.Image:
+    return image.transpose(_TRANSPOSITIONS[turned]) if turned in _TRANSPOSITIONS else image
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode not in _EIGHT_BIT:
+        raise DataError(f"has samples of the kind {image.mode}, which have no defined range; convert it to 8-bit RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    white = Image.new("RGBA", image.size, (_WHITE, _WHITE, _WHITE, _WHITE))
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+
+
+def _deep_rgb(upright: Image.Image, image: Image.Image) -> np.ndarray:
+    """16-bit greyscale [H, W, 3]; `image` is the one opened, which knows how many of the 16 bits it uses."""
+    samples = np.asarray(upright).astype(np.uint16)
+    tags = image.getexif() if image.format == "TIFF" else {}
+    grey = (samples >> (tags.get(_BITS_PER_SAMPLE, 16) - 8)).astype(np.uint8)
+    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        grey = _WHITE - grey
+    if "transparency" in image.info:
+        grey[samples == image.info["transparency"]] = _WHITE
+    return grey[..., np.newaxis].repeat(3, axis=2)

@@ -1,0 +1,64 @@
+"""What an extractor is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from itrpipe.features.store import FeatureSpec
+
+Images = torch.Tensor | Sequence[torch.Tensor]
+"""Images [B, 3, H, W] uint8, or where their sizes differ B images [3, H, W] uint8. RGB."""
+
+
+class Transform(Protocol):
+    """The part of an extractor that runs in decoding processes; it is pickled to them, so it holds no model."""
+
+    def __call__(self, image: np.ndarray) -> np.ndarray:
+        """Turns a decoded image [H, W, 3] uint8 RGB into the array [3, h, w] uint8 that the extractor takes."""
+        ...
+
+
+class Extractor(Protocol):
+    """Turns batches of images into feature rows.
+
+    A module of this folder has `build(settings, device) -> Extractor`.
+
+    Attributes:
+        spec: which datasets it fills.
+        transform: prepares one decoded image.
+        notes: what a user should know of it, such as random weights; shown as warnings and kept in the manifest.
+    """
+
+    spec: FeatureSpec
+    transform: Transform
+    notes: tuple[str, ...]
+
+    def group(self, height: int, width: int) -> tuple[int, int]:
+        """Images of equal groups may share a batch; their features are the same as alone, up to rounding.
+
+        Args:
+            height, width: of the image file in pixels, after EXIF rotation.
+        """
+        ...
+
+    def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
+        """Extracts the features of a batch.
+
+        Args:
+            images: results of `transform`, of one group.
+            sizes: [B, 2] int64 height and width of the image files.
+
+        Returns:
+            Rows for `FeatureWriter.write`, [B, ...] each. Rows beyond `count` are zero. A `count` of 0 says that
+            nothing was found in an image.
+        """
+        ...
+
+
+def channels_first(image: np.ndarray) -> np.ndarray:
+    """The transform of extractors that do everything on the device: [H, W, 3] uint8 becomes [3, H, W]."""
+    return np.ascontiguousarray(image.transpose(2, 0, 1))

@@ -1,0 +1,164 @@
+"""Extractor of the bottom-up-attention detector of Visual Genome: regions with boxes, classes and attributes.
+
+Source: Anderson et al., Bottom-Up and Top-Down Attention for Image Captioning and Visual Question Answering, CVPR 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from itrpipe.features.extractors.base import Images
+from itrpipe.features.extractors.butd_anchors import place_anchors
+from itrpipe.features.extractors.butd_caffe_profile import CaffeProfile
+from itrpipe.features.extractors.butd_hub_profile import HubProfile
+from itrpipe.features.extractors.butd_network import REGION_DIM, ButdNetwork
+from itrpipe.features.extractors.butd_profiles import Picture, Profile, Selection
+from itrpipe.features.extractors.butd_weights import load_network
+from itrpipe.features.settings import Butd
+from itrpipe.features.store import FeatureSpec
+
+# Of a shorter side, a line of pixels say, nothing is left after the stem.
+_SHORTEST_SIDE = 3
+_TYPES = {"regions": np.float16, "labels": np.int16, "attributes": np.int16}
+
+
+def build(settings: Butd, device: torch.device) -> ButdExtractor:
+    """Returns the extractor with the weights and in the profile that the settings name.
+
+    Raises:
+        MissingInputError: there is no such file of weights, or the hub does not give it.
+        DataError: the weights are damaged or of another network.
+    """
+    network, notes = load_network(settings)
+    network = network.for_inference(device, settings.precision)
+    limits = settings.min_regions, settings.max_regions
+    if settings.profile == "caffe":
+        return ButdExtractor(network, CaffeProfile(*limits, settings.min_score), device, notes)
+    if settings.min_score > 0:
+        notes += (
+            f"profile 'hub' keeps regions whatever their score: min_score = {settings.min_score:g} has no effect",
+        )
+    return ButdExtractor(network, HubProfile(*limits), device, notes)
+
+
+def channels_first(image: np.ndarray) -> np.ndarray:
+    """Turns [H, W, 3] uint8 into [3, H, W]. The resize gives fractions of grey levels, so it runs on the device."""
+    return np.ascontiguousarray(image.transpose(2, 0, 1))
+
+
+class ButdExtractor:
+    """Turns images into rows of a feature file; see `Extractor`.
+
+    In profile `caffe` the boxes are the region proposals. In profile `hub` they are regressed, while the vectors
+    describe the proposals, which are stored as well.
+
+    Attributes:
+        spec: regions [N, max_regions, 2048], boxes, labels, scores, attributes and for `hub` proposals.
+        transform: the decoded image, channels first.
+        notes: what there is to say of the weights and settings.
+    """
+
+    def __init__(
+        self, network: ButdNetwork, profile: Profile, device: torch.device, notes: tuple[str, ...] = ()
+    ) -> None:
+        self.spec = FeatureSpec(
+            profile.maximum,
+            REGION_DIM,
+            boxes=True,
+            labels=True,
+            scores=True,
+            proposals=profile.regresses,
+            attributes=True,
+        )
+        self.transform = channels_first
+        self.notes = notes
+        self._network, self._profile, self._device = network, profile, device
+
+    def group(self, height: int, width: int) -> tuple[int, int]:
+        """The size itself: padded beside a larger image, an image would get slightly other features at the seam."""
+        return height, width
+
+    def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
+        """Detects regions.
+
+        Args:
+            images: B images, see `Images`.
+            sizes: [B, 2]; not needed, since the images still have the size of their files.
+
+        Returns:
+            regions [B, R, 2048] float16, count [B], boxes [B, R, 4] float32 in 0..1, labels [B, R] (0..1599), scores
+            [B, R] float32 probability of the class, attributes [B, R] (0..399), attribute_scores [B, R] float32, and
+            in profile `hub` proposals [B, R, 4] float32 in 0..1. Rows beyond count are zero.
+        """
+        found = self.detect(list(images))
+        rows = {"count": np.array([len(image["labels"]) for image in found], dtype=np.int16)}
+        for name in self.spec.shapes().keys() - rows.keys():
+            rows[name] = _padded([image[name] for image in found], self.spec.regions, _TYPES.get(name, np.float32))
+        return rows
+
+    @torch.inference_mode()
+    def detect(self, images: Sequence[Tensor]) -> list[dict[str, Tensor]]:
+        """Detects regions in images [3, H, W] uint8 RGB; where their sizes differ they are padded.
+
+        Returns:
+            For each image its n regions: regions [n, 2048] float32 and the rest as of `__call__`, boxes and proposals
+            as fractions.
+        """
+        pictures = [self._profile.resize(image.to(self._device)) for image in images]
+        # TF32 keeps 10 bits of a factor: with it, `fp32` would not be what its name says.
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            feature_map = self._network.feature_map(pad_pictures(pictures))
+            proposals = propose(self._network, self._profile, feature_map, pictures)
+            features = self._network.region_features(feature_map, proposals)
+        counts = [len(boxes) for boxes in proposals]
+        predictions = self._network.box_predictor(features).split(counts)
+        selections = self._profile.select(predictions, proposals, pictures)
+        parts = zip(selections, pictures, features.split(counts), proposals, strict=True)
+        return [_arrays(*image) for image in parts]
+
+
+def pad_pictures(pictures: Sequence[Picture]) -> Tensor:
+    """Joins resized images in [B, 3, H, W], zero (the mean) at the right and the bottom of the smaller ones."""
+    height = max(_SHORTEST_SIDE, *(picture.size[0] for picture in pictures))
+    width = max(_SHORTEST_SIDE, *(picture.size[1] for picture in pictures))
+    padded = [F.pad(each.pixels, (0, width - each.size[1], 0, height - each.size[0])) for each in pictures]
+    return torch.stack(padded)
+
+
+def propose(network: ButdNetwork, profile: Profile, feature_map: Tensor, pictures: Sequence[Picture]) -> list[Tensor]:
+    """Returns the region proposals of each image, [P, 4] in pixels of the network's input, by falling objectness.
+
+    Args:
+        network: the detector.
+        profile: chooses anchors and proposals.
+        feature_map: [B, 1024, h, w].
+        pictures: the B images.
+    """
+    logits, deltas = network.rpn_head(feature_map)
+    anchors = place_anchors(profile.anchors(network.cell_anchors), *feature_map.shape[-2:])
+    return [profile.propose(logits[row], deltas[row], anchors, picture) for row, picture in enumerate(pictures)]
+
+
+def _arrays(selection: Selection, picture: Picture, features: Tensor, proposals: Tensor) -> dict[str, Tensor]:
+    return {
+        "regions": features[selection.rows],
+        "boxes": picture.fractions(selection.boxes),
+        "proposals": picture.fractions(proposals[selection.rows]),
+        "labels": selection.labels,
+        "scores": selection.scores,
+        "attributes": selection.attributes,
+        "attribute_scores": selection.attribute_scores,
+    }
+
+
+def _padded(parts: Sequence[Tensor], rows: int, dtype: type) -> np.ndarray:
+    """Joins the arrays [n, ...] of each image in [B, rows, ...], zero beyond n."""
+    joined = np.zeros((len(parts), rows, *parts[0].shape[1:]), dtype=dtype)
+    for target, part in zip(joined, parts, strict=True):
+        target[: len(part)] = part.cpu().numpy()
+    return joined

@@ -1,0 +1,233 @@
+"""Weights of the bottom-up-attention detector: found, read, checked, converted and put into the network."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from huggingface_hub import hf_hub_download
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from torchvision.models.resnet import Bottleneck
+
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.extractors.butd_anchors import exact_anchors
+from itrpipe.features.extractors.butd_layouts import (
+    CELL_ANCHORS,
+    from_milvlg,
+    full_name,
+    hub_name,
+    is_milvlg,
+    milvlg_name,
+    milvlg_shape,
+)
+from itrpipe.features.extractors.butd_network import ButdNetwork
+from itrpipe.features.settings import Butd
+
+RANDOM = "random"
+HUB_FILE = "pytorch_model.bin"
+SUFFIXES = (".bin", ".pth", ".safetensors")
+
+_SEED = 0
+# Pixels by which stored anchors may differ from the formula.
+_ANCHOR_TOLERANCE = 1e-3
+# Deltas that are enlarged by 10, 10, 5, 5 spread alike; others twice as much for sizes as for positions.
+_UNEQUAL_SPREAD = 2**0.5
+# What a damaged file or one of another kind makes the readers raise.
+_READING_ERRORS = (
+    SafetensorError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    struct.error,
+)
+
+
+def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
+    """Returns the network with the weights that the settings name, and notes for the user.
+
+    Raises:
+        MissingInputError: there is no such file, or the hub does not give it.
+        DataError: the file is damaged, is not a state dict, or is of another network; names the tensor.
+    """
+    if settings.weights == RANDOM:
+        return random_network(), ("random weights: these features are noise",)
+    path = find_weights(settings.weights, settings.revision)
+    content = read_state(path)
+    with torch.device("meta"):  # without memory: the tensors of the file take their place
+        network = ButdNetwork()
+    shapes = {hub_name(name): tensor.shape for name, tensor in network.state_dict().items()}
+    state, notes = check_state(path, content, shapes)
+    network.load_state_dict({name: state[hub_name(name)] for name in network.state_dict()}, assign=True)
+    if settings.profile == "hub":  # the other has anchors of its own and regresses no boxes
+        notes += _anchor_notes(path, network.cell_anchors) + _delta_notes(path, network.box_predictor.bbox_pred.weight)
+    return network, tuple(notes)
+
+
+def random_network() -> ButdNetwork:
+    """Returns a network with weights from a fixed seed, scaled so that features stay within float16."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        network = ButdNetwork()
+    network.cell_anchors.copy_(exact_anchors())
+    network.backbone.get_submodule("stem.bn1").get_buffer("weight").fill_(1 / 64)  # of grey levels
+    for block in network.modules():
+        if isinstance(block, Bottleneck):
+            # Else each of the 33 sums of a block with its shortcut would double the variance.
+            block.bn3.get_buffer("weight").fill_(0.2)
+    return network
+
+
+def find_weights(weights: str, revision: str) -> Path:
+    """Returns the file of the weights, fetched from the hub if it is not a local one.
+
+    Args:
+        weights: file, folder with one file of weights, or hub id.
+        revision: branch, tag or commit of the hub id.
+
+    Raises:
+        MissingInputError: there is no such file, or the hub does not give it.
+        DataError: the file has another suffix than `SUFFIXES`, or the folder holds several.
+    """
+    path = Path(weights).expanduser()
+    if path.is_dir():
+        return _only_weights(path)
+    if path.suffix not in SUFFIXES and path.exists():
+        raise DataError(f"{path} is no file of weights; name one that ends in {', '.join(SUFFIXES)}.")
+    if path.exists():
+        return path
+    if path.suffix in SUFFIXES or path.is_absolute():
+        raise MissingInputError(f"{path} does not exist; name a file of weights, a folder that holds one, or a hub id.")
+    return _fetch(weights, revision)
+
+
+def _only_weights(folder: Path) -> Path:
+    files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+    if not files:
+        raise MissingInputError(f"{folder} holds no file that ends in {', '.join(SUFFIXES)}; put the weights there.")
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
+        raise DataError(f"{folder} holds {len(files)} files of weights ({names}); name one of them.")
+    return files[0]
+
+
+def _fetch(hub_id: str, revision: str) -> Path:
+    try:
+        return Path(hf_hub_download(hub_id, HUB_FILE, revision=revision))
+    except Exception as error:  # of the hub's client, of its HTTP library, or of the disk
+        raise MissingInputError(
+            f"{HUB_FILE} of '{hub_id}', revision '{revision}', is neither here nor comes from the hub "
+            f"({_first_line(error)}); check the name and the network, or name a local file."
+        ) from error
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """Reads a state dict, alone in its file or under the key `model`; code in the file is never run.
+
+    Raises:
+        DataError: the file is damaged, or holds something else.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            content = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            f"{path} is damaged or holds Python objects beside its tensors, which are never loaded; "
+            "name a plain state dict, or convert it to .safetensors."
+        ) from error
+    except _READING_ERRORS as error:
+        raise DataError(f"{path} is damaged or truncated ({_first_line(error)}); get it again.") from error
+    if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
+        content = content["model"]
+    if not isinstance(content, Mapping):
+        raise DataError(f"{path} holds a {type(content).__name__}; name a state dict of the detector.")
+    return {full_name(str(key)): _require_tensor(path, key, value) for key, value in content.items()}
+
+
+def _require_tensor(path: Path, key: object, value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise DataError(f"{path}: '{key}' is not a tensor; name a plain state dict of the detector.")
+    return value
+
+
+def check_state(
+    path: Path, state: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Checks the tensors of a file and brings them into the hub's layout and float32.
+
+    Args:
+        path: the file, for messages.
+        state: its tensors, in one of the two layouts.
+        shapes: for each name of the hub's layout the shape of the tensor.
+
+    Returns:
+        The tensors by the hub's names, and notes for the user.
+
+    Raises:
+        DataError: a tensor is missing, has another shape, or holds no finite numbers.
+    """
+    wanted = dict(shapes)
+    milvlg = is_milvlg(state)
+    if milvlg:
+        wanted = {milvlg_name(name): milvlg_shape(name, shape) for name, shape in shapes.items()}
+        if CELL_ANCHORS not in state:
+            del wanted[CELL_ANCHORS]
+    missing = [key for key in wanted if key not in state]
+    if missing:
+        more = f" and {len(missing) - 1} more tensors" if len(missing) > 1 else ""
+        raise DataError(f"{path} lacks '{missing[0]}'{more}; name weights of the bottom-up-attention detector.")
+    for key, shape in wanted.items():
+        _check_tensor(path, key, state[key], shape)
+    tensors = {key: state[key].float() for key in wanted}
+    if milvlg:
+        tensors = {CELL_ANCHORS: exact_anchors(), **from_milvlg(tensors)}
+    return tensors, _unused_notes(path, state.keys() - wanted.keys())
+
+
+def _check_tensor(path: Path, key: str, tensor: Tensor, shape: torch.Size) -> None:
+    if tensor.shape != shape:
+        found, due = (" x ".join(map(str, each)) for each in (tensor.shape, shape))
+        raise DataError(f"{path}: '{key}' has the shape {found}, this detector's is {due}; name weights that fit.")
+    if not tensor.is_floating_point() or not tensor.isfinite().all():
+        raise DataError(
+            f"{path}: '{key}' ({tensor.dtype}) holds values that are not finite numbers; get the file again."
+        )
+
+
+def _unused_notes(path: Path, keys: set[str]) -> list[str]:
+    # Counters of batches serve training only; the mean of the pixels is a constant here.
+    unused = sorted(key for key in keys if not key.endswith((".num_batches_tracked", "pixel_mean", "pixel_std")))
+    return [f"{path}: {len(unused)} tensors, such as '{unused[0]}', are not of this detector: unused"] if unused else []
+
+
+def _anchor_notes(path: Path, anchors: Tensor) -> list[str]:
+    difference = (anchors - exact_anchors()).abs().max().item()
+    if difference <= _ANCHOR_TOLERANCE:
+        return []
+    return [f"{path}: its anchors differ by {difference:.4g} pixels from the published ones and are used as they are"]
+
+
+def _delta_notes(path: Path, weight: Tensor) -> list[str]:
+    positions, sizes = weight.unflatten(0, (-1, 4)).split(2, dim=1)
+    ratio = (sizes.std() / positions.std()).item()
+    if 1 / _UNEQUAL_SPREAD < ratio < _UNEQUAL_SPREAD:
+        return []
+    return [
+        f"{path}: box deltas spread {ratio:.2f} times as much for sizes as for positions; about 1 is expected, so that "
+        "boxes may be wrong. Features do not depend on them"
+    ]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,73 @@
+"""Extractor of the images themselves, in one size, for models that train their own visual network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image
+
+from itrpipe.features.extractors.base import Images, channels_first
+from itrpipe.features.settings import Pixels
+from itrpipe.features.store import FeatureSpec
+
+
+def build(settings: Pixels, device: str | torch.device) -> PixelExtractor:
+    """Returns the extractor; decoding processes do all of its work, so the device has none."""
+    return PixelExtractor(Resize(settings.height, settings.width, settings.fit))
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Resizes a decoded image by bicubic interpolation, with antialiasing where it shrinks.
+
+    Attributes:
+        height, width: of the result in pixels.
+        fit: `stretch` both sides independently, or `crop` the largest part in the middle that has the right shape.
+    """
+
+    height: int
+    width: int
+    fit: Literal["stretch", "crop"]
+
+    def __call__(self, image: np.ndarray) -> np.ndarray:
+        """Turns [H, W, 3] uint8 into [3, height, width] uint8."""
+        size = self.width, self.height
+        resized = Image.fromarray(image).resize(size, Image.Resampling.BICUBIC, box=self.part(*image.shape[:2]))
+        return channels_first(np.asarray(resized))
+
+    def part(self, height: int, width: int) -> tuple[float, float, float, float]:
+        """The part x1, y1, x2, y2 of an image of this size that is kept, in pixels and fractions of them."""
+        kept_width, kept_height = float(width), float(height)
+        if self.fit == "crop":
+            kept_width = min(kept_width, height * self.width / self.height)
+            kept_height = min(kept_height, width * self.height / self.width)
+        left, top = (width - kept_width) / 2, (height - kept_height) / 2
+        return left, top, left + kept_width, top + kept_height
+
+
+class PixelExtractor:
+    """Hands resized images on; see `Extractor`.
+
+    Attributes:
+        spec: pixels [N, height, width, 3].
+        transform: the resize.
+        notes: none.
+    """
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, resize: Resize) -> None:
+        self.spec = FeatureSpec(0, 0, pixels=(resize.height, resize.width))
+        self.transform = resize
+
+    def group(self, height: int, width: int) -> tuple[int, int]:
+        """All images have one size after the transform, so any of them may share a batch."""
+        return self.spec.pixels
+
+    def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns `pixels` [B, height, width, 3] uint8 of images [B, 3, height, width] uint8."""
+        stacked = images if isinstance(images, torch.Tensor) else torch.stack(list(images))
+        return {"pixels": np.ascontiguousarray(stacked.permute(0, 2, 3, 1).cpu().numpy())}

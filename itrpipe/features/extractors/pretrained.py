@@ -1,0 +1,369 @@
+"""Pretrained vision networks of transformers: loading them, and extracting a grid of vectors with them.
+
+A `Family` says how one kind of network is loaded and where its outputs are; `load_pretrained` gives a `VisionNetwork`
+that looks the same for all of them and can be trained like any module; `GridExtractor` fills feature files with it.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import huggingface_hub
+import numpy as np
+import torch
+import transformers
+from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError, StrictDataclassError
+from safetensors import SafetensorError
+from torch import nn
+from transformers.utils import logging
+
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.extractors.base import Images
+from itrpipe.features.extractors.pretrained_pixels import Preprocessing, load_preprocessing, reason_of
+from itrpipe.features.settings import Resnet, Vit
+from itrpipe.features.store import FeatureSpec
+
+RANDOM_NOTE = "random weights: these features are noise"
+
+_CONFIG = "config.json"
+_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_SHARDS = {_SAFETENSORS: "model-*-of-*.safetensors", _PICKLES: "pytorch_model-*-of-*.bin"}
+
+
+class Grid(NamedTuple):
+    """Cells of a frame, row by row from its upper left corner.
+
+    Attributes:
+        rows, columns: how many.
+        cell_height, cell_width: of a cell, in pixels of the frame.
+    """
+
+    rows: int
+    columns: int
+    cell_height: float
+    cell_width: float
+
+    def cells(self, frame: tuple[int, int]) -> np.ndarray:
+        """Returns the cells [R, 4] x0, y0, x1, y1 as fractions of a frame of height and width in pixels."""
+        y, x = (part.ravel() for part in np.mgrid[: self.rows, : self.columns])
+        corners = np.stack((x, y, x + 1, y + 1), 1)
+        return corners * np.tile([self.cell_width / frame[1], self.cell_height / frame[0]], 2)
+
+
+class GridVectors(NamedTuple):
+    """What a network sees in frames.
+
+    Attributes:
+        regions: [B, R, D] one vector per cell, row by row.
+        global_: [B, G] one vector per image.
+        grid: the cells; R = rows * columns.
+    """
+
+    regions: torch.Tensor
+    global_: torch.Tensor
+    grid: Grid
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one kind of network is loaded and read.
+
+    Attributes:
+        network: class of transformers.
+        read: runs the network on pixels [B, 3, h, w] and finds its vectors.
+        part: the sub-configuration of the vision tower where a checkpoint holds more than that, else empty.
+        options: of the network's constructor.
+        optional: modules that become the identity where a checkpoint lacks them.
+        unused: last names of parameters that a checkpoint may lack because `read` does not use them.
+        any_frame: whether the network takes frames of other sizes than its `image_size`.
+        attention: implementation of attention, or None where there is no attention.
+    """
+
+    network: str
+    read: Callable[[Any, torch.Tensor], GridVectors]
+    part: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    any_frame: bool = False
+    attention: str | None = "sdpa"
+
+
+class VisionNetwork(nn.Module):
+    """A network of any family; trainable.
+
+    Attributes:
+        model: the network of transformers.
+    """
+
+    def __init__(self, model: nn.Module, family: Family) -> None:
+        super().__init__()
+        self.model = model
+        self._read = family.read
+
+    def forward(self, pixels: torch.Tensor) -> GridVectors:
+        """Returns the vectors of normalised pixels [B, 3, h, w] float32."""
+        return self._read(self.model, pixels)
+
+
+class Pretrained(NamedTuple):
+    """A loaded network.
+
+    Attributes:
+        network: in float32, on the CPU, in evaluation mode.
+        preprocessing: what happens to an image before it.
+        notes: what a user should know of it.
+    """
+
+    network: VisionNetwork
+    preprocessing: Preprocessing
+    notes: tuple[str, ...]
+
+
+class GridExtractor:
+    """Fills `/regions`, `/count`, `/boxes` and `/global` with the vectors of a network's grid.
+
+    Boxes are the grid's cells in the original image: a cell is what a vector stands for, not all that it has seen.
+    """
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        device: torch.device,
+        *,
+        bf16: bool,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        """Moves the network to `device` and runs it once, to learn its widths.
+
+        Args:
+            pretrained: network and preprocessing.
+            device: where it computes.
+            bf16: whether it computes in bfloat16 where autocast does.
+            memory_format: of the pixels and of convolutions.
+        """
+        preprocessing = pretrained.preprocessing
+        self.transform, self.notes = preprocessing.transform, pretrained.notes
+        self.device, self._bf16, self._memory_format = device, bf16, memory_format
+        network = pretrained.network.eval().to(device)
+        self.network = network.to(memory_format=memory_format)  # pyright: ignore[reportCallIssue]
+        self._normalization = preprocessing.normalization.to(device)
+        self._framing = preprocessing.framing
+        probe = self._forward(torch.zeros(1, 3, *preprocessing.frame, dtype=torch.uint8))
+        self._cells = probe.grid.cells(preprocessing.frame)
+        _, regions, width = probe.regions.shape
+        assert len(self._cells) == regions, "one vector per cell"
+        self.spec = FeatureSpec(regions, width, probe.global_.shape[1], boxes=True)
+
+    def group(self, height: int, width: int) -> tuple[int, int]:
+        """All images share batches, because they have one size after the transform."""
+        return 0, 0
+
+    def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
+        """Extracts the features of a batch.
+
+        Args:
+            images: results of `transform`, B of [3, h, w] uint8.
+            sizes: [B, 2] height and width of the image files.
+
+        Returns:
+            regions [B, R, D] and global [B, G] float16, infinite where a value does not fit; count [B] int16, always
+            R; boxes [B, R, 4] float32 in 0..1.
+        """
+        batch = images if isinstance(images, torch.Tensor) else torch.stack(list(images))
+        found = self._forward(batch)
+        return {
+            "regions": found.regions.half().cpu().numpy(),
+            "global": found.global_.half().cpu().numpy(),
+            "count": np.full(len(batch), self.spec.regions, dtype=np.int16),
+            "boxes": self._framing.boxes(self._cells, sizes),
+        }
+
+    @torch.inference_mode()
+    def _forward(self, images: torch.Tensor) -> GridVectors:
+        pixels = self._normalization(images.to(self.device, non_blocking=True))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16):
+            return self.network(pixels.contiguous(memory_format=self._memory_format))
+
+
+def load_pretrained(settings: Vit | Resnet, families: Mapping[str, Family]) -> Pretrained:
+    """Loads network and image processor from a local folder or the hub.
+
+    Args:
+        settings: which, and whether with its weights.
+        families: model types that are supported.
+
+    Raises:
+        MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
+        DataError: a file is damaged, or the weights are of another network.
+        UsageError: the model type or the image processor is not supported, or the two do not fit each other.
+    """
+    random = settings.weights == "random"
+    folder, notes = _find(settings.model, settings.revision, weights=not random)
+    with _quiet(progress=False):
+        family, config = _load_config(folder, families)
+        preprocessing = load_preprocessing(folder)
+        _check_frame(folder, family, config, preprocessing.frame)
+        model = _random_model(family, config) if random else _load_model(folder, family, config)
+    notes += preprocessing.notes + ((RANDOM_NOTE,) if random else ())
+    return Pretrained(VisionNetwork(model.float(), family).eval(), preprocessing, notes)
+
+
+def _find(model: str, revision: str, *, weights: bool) -> tuple[Path, tuple[str, ...]]:
+    """Returns the folder with the model's files, after downloading them where needed, and notes."""
+    folder, notes = Path(model).expanduser(), ()
+    if not folder.is_dir():
+        if folder.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or folder.exists():
+            raise MissingInputError(f"{model} is not a folder; name a folder with {_CONFIG}, or a hub id.")
+        folder = _download(model, revision, (_CONFIG, *_PROCESSOR_FILES))
+        if weights:
+            folder = _download(model, folder.name, (*_SAFETENSORS, _SHARDS[_SAFETENSORS]))
+            if not _has(folder, _SAFETENSORS):
+                folder = _download(model, folder.name, (*_PICKLES, _SHARDS[_PICKLES]))
+        notes = (f"{model} is at commit {folder.name}",)
+    for names in ((_CONFIG,), _PROCESSOR_FILES, *([_SAFETENSORS + _PICKLES] if weights else [])):
+        if not _has(folder, names):
+            raise MissingInputError(f"{folder} has no {' nor '.join(names)}; download all files of the model again.")
+    return folder, notes
+
+
+def _has(folder: Path, names: tuple[str, ...]) -> bool:
+    return any((folder / name).is_file() for name in names)
+
+
+def _download(model: str, revision: str, names: tuple[str, ...]) -> Path:
+    """Returns the folder of the hub's cache, named by the commit, that holds those of the files that there are."""
+    try:
+        with _quiet(progress=sys.stderr.isatty()):
+            return Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=list(names)))
+    except RepositoryNotFoundError:
+        reason = "there is no such model, or it needs a login"
+    except RevisionNotFoundError:
+        reason = f"it has no revision '{revision}'"
+    except Exception as error:  # the client's own errors and those of its HTTP library have no base in common
+        reason = reason_of(error)
+    raise MissingInputError(
+        f"{model} was not found on the hub ({reason}); correct the name, or download it where there is a network and "
+        "name its folder."
+    )
+
+
+@contextmanager
+def _quiet(*, progress: bool) -> Iterator[None]:
+    """Keeps the reports of transformers from the terminal, and unless `progress` its bars too."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars and not progress:
+            logging.enable_progress_bar()
+
+
+def _load_config(folder: Path, families: Mapping[str, Family]) -> tuple[Family, Any]:
+    """Returns the family, and the configuration of its network."""
+    path = folder / _CONFIG
+    try:
+        kind = json.loads(path.read_text("utf-8")).get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{path} is not a configuration ({error}); download the model again.") from None
+    if kind not in families:
+        raise UsageError(
+            f"{path}: model type '{kind}' is not supported, supported are {', '.join(families)}; choose another model."
+        )
+    family = families[kind]
+    try:
+        whole = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
+        raise DataError(f"{path} is not a configuration ({reason_of(error)}); download the model again.") from None
+    config = getattr(whole, family.part) if family.part else whole
+    if family.part and hasattr(whole, "projection_dim"):
+        config.projection_dim = whole.projection_dim  # the joint model uses this one, whatever the tower's own says
+    # Only the last hidden state is read, and by its name.
+    config.output_hidden_states, config.output_attentions, config.return_dict = False, False, True
+    return family, config
+
+
+def _check_frame(folder: Path, family: Family, config: Any, frame: tuple[int, int]) -> None:
+    """Says whether the image processor gives what the network takes, before transformers fails on a batch."""
+    if family.any_frame:
+        return
+    size = config.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    if frame != (height, width):
+        raise UsageError(
+            f"{folder}: the image processor gives {frame[0]} x {frame[1]} pixels and the network takes {height} x "
+            f"{width}; correct the sizes in its preprocessor_config.json."
+        )
+
+
+def _random_model(family: Family, config: Any) -> nn.Module:
+    """Returns the network with the same random weights every time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, family.network)(config, **family.options)
+    if family.network not in (config.architectures or ()):
+        _drop(model, family.optional)
+    return model
+
+
+def _load_model(folder: Path, family: Family, config: Any) -> nn.Module:
+    """Returns the network with the weights in `folder`, safetensors if there are any."""
+    attention = {"attn_implementation": family.attention} if family.attention else {}
+    try:
+        model, report = getattr(transformers, family.network).from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=_has(folder, _SAFETENSORS),
+            weights_only=True,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,  # they are in the report
+            output_loading_info=True,
+            **attention,
+            **family.options,
+        )
+    except pickle.UnpicklingError:  # its message advises to run whatever the file holds
+        raise DataError(
+            f"{folder}: {_PICKLES[0]} is damaged or holds more than tensors, which is never loaded; download the "
+            f"weights again, as {_SAFETENSORS[0]} if there is one."
+        ) from None
+    except (OSError, EOFError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise DataError(f"{folder}: the weights cannot be read ({reason_of(error)}); download them again.") from None
+    _check_report(folder, family, model, report)
+    return model
+
+
+def _check_report(folder: Path, family: Family, model: nn.Module, report: Mapping[str, Any]) -> None:
+    """Refuses parameters that transformers would leave random, and drops optional modules that are not there."""
+    for name, found, expected in sorted(report["mismatched_keys"]):
+        raise DataError(
+            f"{folder}: '{name}' has shape {tuple(found)} in the weights and {tuple(expected)} by {_CONFIG}; "
+            "download the model again."
+        )
+    missing = {name for name in report["missing_keys"] if name.rpartition(".")[2] not in family.unused}
+    absent = tuple(module for module in family.optional if any(name.startswith(f"{module}.") for name in missing))
+    missing = {name for name in missing if not name.startswith(tuple(f"{module}." for module in absent))}
+    if missing:
+        raise DataError(
+            f"{folder}: the weights lack {len(missing)} parameters of {family.network}, such as '{min(missing)}'; they "
+            "are damaged or of another network, download them again."
+        )
+    _drop(model, absent)
+
+
+def _drop(model: nn.Module, modules: tuple[str, ...]) -> None:
+    for name in modules:
+        setattr(model, name, nn.Identity())

@@ -1,0 +1,230 @@
+"""From a decoded image to the pixels that a pretrained network of transformers was trained on, and back to its frame.
+
+An image goes through the network's own image processor, in two halves with the arithmetic of the whole: resizing and
+cropping on bytes in the decoding processes (`PixelTransform`), rescaling and normalising in float32 on the device
+(`PixelNormalization`). `Framing` says which part of the original image the network then sees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import nn
+
+from itrpipe.errors import DataError, UsageError
+
+_CONVNEXT = "ConvNextImageProcessor"
+# It rescales before it resizes, so that its resized pixels are not rounded to bytes.
+_FLOAT_RESIZING = "DINOv3ViTImageProcessor"
+_PROCESSORS = (
+    "BeitImageProcessor",
+    "BitImageProcessor",
+    "CLIPImageProcessor",
+    _CONVNEXT,
+    "DeiTImageProcessor",
+    _FLOAT_RESIZING,
+    "SiglipImageProcessor",
+    "ViTImageProcessor",
+)
+# From this short edge on, ConvNeXT's processor stretches the image and crops nothing.
+_CONVNEXT_STRETCHES_FROM = 384
+# Libraries list every name they know when they do not know one.
+_LONGEST_REASON = 200
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How an image becomes the frame a network sees: it is resized, then the middle is cropped.
+
+    Attributes:
+        resize: height and width to which the image is stretched; or pixels of the shorter edge, keeping the shape;
+            or None, where it is not resized.
+        crop: height and width of the crop, or None. A crop larger than the image has a black margin.
+    """
+
+    resize: tuple[int, int] | int | None
+    crop: tuple[int, int] | None
+
+    @property
+    def frame(self) -> tuple[int, int] | None:
+        """Height and width of every frame, or None if they differ from image to image."""
+        return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
+
+    def resized(self, sizes: np.ndarray) -> np.ndarray:
+        """Returns height and width [B, 2] int64 after resizing images of height and width [B, 2]."""
+        if self.resize is None:
+            return sizes
+        if isinstance(self.resize, tuple):
+            return np.broadcast_to(np.array(self.resize), sizes.shape)
+        # The longer edge is rounded down, as processors do.
+        return (self.resize * sizes / sizes.min(1, keepdims=True)).astype(np.int64)
+
+    def windows(self, sizes: np.ndarray) -> np.ndarray:
+        """Returns the frame's place in the original images.
+
+        Args:
+            sizes: [B, 2] height and width of the images.
+
+        Returns:
+            [B, 4] float64: x0, y0, x1, y1 as fractions of the image; outside 0..1 where there is a margin.
+        """
+        resized = self.resized(sizes)
+        if self.crop is None:
+            return np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (len(sizes), 1))
+        crop = np.array(self.crop)
+        # An odd rest goes to the right and to the bottom, of a crop as of a margin.
+        first = np.where(crop <= resized, (resized - crop) // 2, -((crop - resized) // 2))
+        return np.concatenate((first[:, ::-1], (first + crop)[:, ::-1]), 1) / np.tile(resized[:, ::-1], 2)
+
+    def boxes(self, cells: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Returns cells of the frame as boxes of the original images.
+
+        Args:
+            cells: [R, 4] x0, y0, x1, y1 as fractions of the frame.
+            sizes: [B, 2] height and width of the images.
+
+        Returns:
+            [B, R, 4] float32, clipped to 0..1.
+        """
+        windows = self.windows(sizes)[:, None, :]
+        corner, extent = windows[..., :2], windows[..., 2:] - windows[..., :2]
+        boxes = np.tile(corner, 2) + cells * np.tile(extent, 2)
+        return boxes.clip(0, 1).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class PixelTransform:
+    """Resizes and crops one image with the network's own image processor.
+
+    Attributes:
+        processor: image processor of transformers.
+    """
+
+    processor: Any
+
+    def __call__(self, image: np.ndarray) -> np.ndarray:
+        """Returns the frame [3, h, w] uint8 of an image [H, W, 3] uint8 RGB."""
+        # The layout is named because transformers would guess it, and err on an image three pixels high.
+        processed = self.processor(image, do_rescale=False, do_normalize=False, input_data_format="channels_last")
+        return np.ascontiguousarray(processed["pixel_values"][0])
+
+
+class PixelNormalization(nn.Module):
+    """Rescales and normalises bytes to what the network takes.
+
+    Attributes:
+        mean, std: [3, 1, 1] float32, in units of the bytes.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, processor: Any) -> None:
+        super().__init__()
+        scale = 1.0 / processor.rescale_factor if processor.do_rescale else 1.0
+        mean = processor.image_mean if processor.do_normalize else (0.0, 0.0, 0.0)
+        std = processor.image_std if processor.do_normalize else (1.0, 1.0, 1.0)
+        # In float32 from the start, as the processors compute it.
+        self.register_buffer("mean", (torch.tensor(mean) * scale).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", (torch.tensor(std) * scale).view(3, 1, 1), persistent=False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Returns pixels [B, 3, h, w] float32 of images [B, 3, h, w] uint8."""
+        return (images.float() - self.mean) / self.std
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Everything that happens to an image before the network.
+
+    Attributes:
+        transform: the half on bytes.
+        normalization: the half on the device.
+        framing: the part of the image that is left.
+        frame: its height and width in pixels.
+        notes: what a user should know of it.
+    """
+
+    transform: PixelTransform
+    normalization: PixelNormalization
+    framing: Framing
+    frame: tuple[int, int]
+    notes: tuple[str, ...]
+
+
+def load_preprocessing(folder: Path) -> Preprocessing:
+    """Returns the preprocessing that a folder's `preprocessor_config.json` describes.
+
+    Raises:
+        DataError: the file is damaged.
+        UsageError: the image processor is unknown here, or its images differ in size.
+    """
+    try:
+        processor = transformers.AutoImageProcessor.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(
+            f"{folder}: the image processor cannot be read ({reason_of(error)}); download the model again."
+        ) from None
+    name = _class_name(processor)
+    if name not in _PROCESSORS:
+        raise UsageError(
+            f"{folder}: the image processor {name} is not supported, supported are {', '.join(_PROCESSORS)}; "
+            "choose another model."
+        )
+    framing = _framing(processor)
+    if framing.frame is None or processor.do_pad:
+        raise UsageError(
+            f"{folder}: the image processor {name} gives images of different sizes; set a height and a width as "
+            "'size', or 'do_center_crop' and 'crop_size', in its preprocessor_config.json."
+        )
+    transform, normalization = PixelTransform(processor), PixelNormalization(processor)
+    return Preprocessing(transform, normalization, framing, framing.frame, _notes(name, processor))
+
+
+def reason_of(error: Exception) -> str:
+    """Returns what a library says of a failure, in a line that is not longer than a user reads."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]} ..."
+
+
+def _class_name(processor: Any) -> str:
+    # Early releases of transformers 5 call the same classes "Fast".
+    return type(processor).__name__.removesuffix("Fast")
+
+
+def _framing(processor: Any) -> Framing:
+    """Reads the resizing and cropping from a processor's settings; a resizing it cannot express gives no frame."""
+    size, crop_size = dict(processor.size or {}), dict(processor.crop_size or {})
+    if processor.do_center_crop and crop_size.keys() != {"height", "width"}:
+        return Framing(None, None)
+    crop = (crop_size["height"], crop_size["width"]) if processor.do_center_crop else None
+    if not processor.do_resize:
+        return Framing(None, crop)
+    if size.keys() == {"shortest_edge"}:
+        edge = size["shortest_edge"]
+        is_convnext = _class_name(processor) == _CONVNEXT
+        return _convnext_framing(edge, processor.crop_pct, crop) if is_convnext else Framing(edge, crop)
+    if size.keys() == {"height", "width"}:
+        return Framing((size["height"], size["width"]), crop)
+    return Framing(None, None)
+
+
+def _convnext_framing(edge: int, crop_fraction: float, crop: tuple[int, int] | None) -> Framing:
+    """ConvNeXT's processor resizes to more than the frame and crops, but for large frames."""
+    if edge >= _CONVNEXT_STRETCHES_FROM:
+        return Framing((edge, edge), crop)
+    # A further crop of other size would be a second one, which `Framing` does not have.
+    return Framing(int(edge / crop_fraction), (edge, edge)) if crop in (None, (edge, edge)) else Framing(None, None)
+
+
+def _notes(name: str, processor: Any) -> tuple[str, ...]:
+    if name == _FLOAT_RESIZING and processor.do_rescale and processor.do_resize:
+        return ("resized pixels are rounded to 8 bits, which this model's own image processor does not do",)
+    return ()

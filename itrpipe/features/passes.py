@@ -1,0 +1,209 @@
+"""One feature file from several extractors, one pass over the images each; and a file from its shards."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from itrpipe.disk import make_folder
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.journal import RowJournal
+from itrpipe.features.shard import Shard
+from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
+
+SHARDS = "shards"
+_SHARD_FOLDER = re.compile(r"(\d+)-of-(\d+)")
+_COPIED_ROWS = 256
+
+
+def divide(specs: Mapping[str, FeatureSpec]) -> dict[str, FeatureSpec]:
+    """Decides what each of several extractors contributes: a group of datasets comes from the first that has it.
+
+    Raises:
+        UsageError: an extractor would contribute nothing.
+    """
+    taken: set[str] = set()
+    parts: dict[str, FeatureSpec] = {}
+    for name, spec in specs.items():
+        groups = spec.groups() - taken
+        if not groups:
+            raise UsageError(
+                f"{'+'.join(specs)}: {name} has {' and '.join(sorted(spec.groups()))} only, which another one gives "
+                "already; leave it out or name it first"
+            )
+        taken |= groups
+        parts[name] = spec.only(groups)
+    return parts
+
+
+def merge(parts: Mapping[str, FeatureSpec]) -> FeatureSpec:
+    """The datasets of a file that holds all parts of `divide`."""
+    regions = next((spec for spec in parts.values() if spec.regions), FeatureSpec(0, 0))
+    pixels = next((spec.pixels for spec in parts.values() if spec.pixels[0]), (0, 0))
+    return replace(regions, global_dim=max(spec.global_dim for spec in parts.values()), pixels=pixels)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A feature file that one pass fills, with its journal.
+
+    Attributes:
+        path: the file.
+        journal: where its journal lies.
+        rows: [n] int64, the rows of the dataset that it holds, rising.
+    """
+
+    path: Path
+    journal: Path
+    rows: np.ndarray
+
+    def slots(self, images: int) -> np.ndarray:
+        """Returns for each row [N] of the dataset its row in the file, -1 where it has none."""
+        slots = np.full(images, -1, dtype=np.int64)
+        slots[self.rows] = np.arange(len(self.rows))
+        return slots
+
+    def create(self, ids: list[str], spec: FeatureSpec, extractor: str) -> None:
+        """Creates the file unless an earlier run did; a file without its journal's rows begins anew."""
+        if not self.path.exists():
+            make_folder(self.path.parent)
+            self.journal.unlink(missing_ok=True)
+            create_features(self.path, [ids[row] for row in self.rows.tolist()], spec, extractor)
+
+    def read_journal(self) -> RowJournal:
+        """The journal as it is on the disk."""
+        return RowJournal(self.journal, len(self.rows))
+
+
+def shard_target(work: Path, shard: Shard, name: str, batches: Sequence[np.ndarray]) -> tuple[Target, list[np.ndarray]]:
+    """Where a shard of one pass is written, and its batches: every n-th of the whole dataset's."""
+    own = list(batches[shard.number - 1 :: shard.count])
+    rows = np.sort(np.concatenate(own)) if own else np.empty(0, dtype=np.int64)
+    folder = work / SHARDS / shard.name
+    return Target(folder / f"{name}.h5", folder / f"{name}.json", rows), own
+
+
+def find_shards(work: Path) -> list[Shard]:
+    """The shards that were begun, all of one division.
+
+    Raises:
+        DataError: shards of different divisions lie side by side.
+        MissingInputError: some of the division were never begun.
+    """
+    found = sorted(
+        (Shard(int(match[1]), int(match[2])) for path in (work / SHARDS).glob("*") if (match := _named(path))),
+        key=lambda shard: shard.number,
+    )
+    if not found:
+        return []
+    counts = sorted({shard.count for shard in found})
+    if len(counts) > 1:
+        raise DataError(f"{work / SHARDS} holds shards of {' and of '.join(map(str, counts))}; remove those of one")
+    missing = sorted(set(range(1, counts[0] + 1)) - {shard.number for shard in found})
+    if missing:
+        raise _unfinished(work, [Shard(number, counts[0]) for number in missing])
+    return found
+
+
+def join_shards(
+    work: Path,
+    shards: Sequence[Shard],
+    name: str,
+    ids: list[str],
+    batches: Sequence[np.ndarray],
+    writer: FeatureWriter,
+    on_copied: Callable[[int], None],
+) -> dict[int, str]:
+    """Copies one pass of every shard into the whole file.
+
+    Args:
+        work: folder of the artifact's unfinished work.
+        shards: of `find_shards`.
+        name: of the pass.
+        ids: of all images of the dataset.
+        batches: of the whole dataset.
+        writer: of the whole file.
+        on_copied: called with numbers of rows.
+
+    Returns:
+        Row and reason of every image that could not be used.
+
+    Raises:
+        MissingInputError: a shard is not finished.
+        DataError: a shard was made with another batch size or is damaged.
+    """
+    failed: dict[int, str] = {}
+    targets = [shard_target(work, shard, name, batches)[0] for shard in shards]
+    for shard, target in zip(shards, targets, strict=True):
+        if len(target.rows) and not (target.path.exists() and target.journal.exists()):
+            raise _unfinished(work, [shard])
+    for shard, target in zip(shards, targets, strict=True):
+        if not len(target.rows):
+            continue
+        file = FeatureFile.open(target.path)
+        if file.image_id.tolist() != [ids[row] for row in target.rows.tolist()]:
+            raise DataError(
+                f"{target.path} holds other images than shard {shard} should: it was made with another batch size; "
+                "give the same --set batch here"
+            )
+        journal = target.read_journal()
+        if not journal.done.all():
+            raise _unfinished(work, [shard])
+        failed |= {int(target.rows[slot]): reason for slot, reason in journal.failed.items()}
+        for rows, arrays in _copies(file, target.rows):
+            writer.write(rows, arrays)
+            on_copied(len(rows))
+    return failed
+
+
+def finish_features(path: Path, finished: Path, failed: Mapping[int, str]) -> None:
+    """Puts the file in its place, without the rows of images that have no features.
+
+    Args:
+        path: the file with all rows.
+        finished: where it belongs, on the same disk.
+        failed: row and reason.
+
+    Raises:
+        DataError: no image has features.
+        DiskFullError: the disk cannot hold the copy that leaves rows out.
+    """
+    if failed:
+        file = FeatureFile.open(path)
+        kept = np.setdiff1d(np.arange(len(file)), np.fromiter(failed, dtype=np.int64))
+        if not len(kept):
+            raise DataError(f"none of the {len(file):,} images could be used; the first {next(iter(failed.values()))}")
+        whole = path.with_name(f"kept-{FEATURES}")
+        create_features(whole, file.image_id[kept].tolist(), file.spec, file.extractor)
+        with FeatureWriter(whole) as writer:
+            for start in range(0, len(kept), _COPIED_ROWS):
+                rows = kept[start : start + _COPIED_ROWS]
+                writer.write(start, {name: values[rows] for name, values in file.arrays().items()})
+        os.replace(whole, finished)
+        path.unlink()
+    else:
+        os.replace(path, finished)
+
+
+def _copies(file: FeatureFile, rows: np.ndarray) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    arrays = file.arrays()
+    for start in range(0, len(rows), _COPIED_ROWS):
+        part = slice(start, start + _COPIED_ROWS)
+        yield rows[part], {name: values[part] for name, values in arrays.items()}
+
+
+def _named(path: Path) -> re.Match[str] | None:
+    return _SHARD_FOLDER.fullmatch(path.name)
+
+
+def _unfinished(work: Path, shards: Sequence[Shard]) -> MissingInputError:
+    names = ", ".join(map(str, shards))
+    return MissingInputError(
+        f"shard {names} is not finished; run the same command with --shard {shards[0]}, "
+        f"or remove {work / SHARDS} to extract everything here"
+    )

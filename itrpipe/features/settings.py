@@ -1,0 +1,177 @@
+"""Settings of the extractors and importers. Light: plans bind settings without importing any of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from itrpipe.config import Settings
+
+Count = Annotated[int, Field(ge=1)]
+Side = Annotated[int, Field(ge=32)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Precision = Literal["fp32", "bf16"]
+
+
+class Scenes(Settings):
+    """The region detector of the embedded dataset; its weights are in the package."""
+
+    kind: Literal["scenes"]
+
+
+class RegionSettings(Settings):
+    """How many regions of an image are kept.
+
+    Attributes:
+        min_regions, max_regions: as many regions as are surer than `min_score`, but at least and at most these.
+            Equal numbers give every image the same count.
+        min_score: confidence in 0..1.
+    """
+
+    min_regions: Count
+    max_regions: Count
+    min_score: Fraction
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_regions > self.max_regions:
+            raise ValueError(f"must not be larger than max_regions = {self.max_regions}")
+        return self
+
+
+class Frcnn(RegionSettings):
+    """torchvision's Faster R-CNN.
+
+    Attributes:
+        weights: name of torchvision's weights, a file (.pth, .pt or .safetensors), or `random` for trying things out.
+        nms: boxes of one class that overlap more than this (IoU) are one.
+        proposals: boxes per image that are looked at, at least `max_regions`.
+        short_side, long_side: pixels to which an image is scaled, at most.
+        precision: of the network.
+    """
+
+    kind: Literal["frcnn"]
+    weights: str
+    nms: Fraction
+    proposals: Count
+    short_side: Side
+    long_side: Side
+    precision: Precision
+
+    @model_validator(mode="after")
+    def _enough_proposals(self) -> Self:
+        if self.max_regions > self.proposals:
+            raise ValueError(f"max_regions must not be larger than proposals = {self.proposals}")
+        return self
+
+
+class Butd(RegionSettings):
+    """The bottom-up-attention detector of Visual Genome.
+
+    Attributes:
+        weights: hub id, a file (.bin, .pth or .safetensors), or `random` for trying things out.
+        revision: of the hub id.
+        profile: `caffe` selects as the published feature files were made, `hub` as the published conversion does.
+        precision: of the network.
+    """
+
+    kind: Literal["butd"]
+    weights: str
+    revision: str
+    profile: Literal["caffe", "hub"]
+    precision: Precision
+
+
+class Vit(Settings):
+    """A vision transformer of transformers.
+
+    Attributes:
+        model: hub id or local folder with config.json and preprocessor_config.json.
+        revision: branch, tag or commit of the hub id.
+        weights: `pretrained`, or `random` for trying things out.
+        precision: of the network.
+    """
+
+    kind: Literal["vit"]
+    model: str
+    revision: str
+    weights: Literal["pretrained", "random"]
+    precision: Precision
+
+
+class Resnet(Settings):
+    """A convolutional network of transformers; attributes as of `Vit`."""
+
+    kind: Literal["resnet"]
+    model: str
+    revision: str
+    weights: Literal["pretrained", "random"]
+    precision: Precision
+
+
+class Pixels(Settings):
+    """Decoded images of one size.
+
+    Attributes:
+        height, width: pixels.
+        fit: `stretch` the image, or `crop` the middle of it in the right shape.
+    """
+
+    kind: Literal["pixels"]
+    height: Count
+    width: Count
+    fit: Literal["stretch", "crop"]
+
+
+class Precomp(Settings):
+    """A `*_precomp` folder as SCAN, VSRN and AOQ publish them."""
+
+    kind: Literal["precomp"]
+
+
+class ButdTsv(Settings):
+    """TSV files of the bottom-up-attention tools."""
+
+    kind: Literal["butd_tsv"]
+
+
+class Uniter(RegionSettings):
+    """LMDB or npz folders of UNITER; the settings choose among the regions stored for an image."""
+
+    kind: Literal["uniter"]
+
+
+class Arrays(Settings):
+    """Arrays in .npy, .npz or HDF5 files.
+
+    Attributes:
+        map: dataset of `features.h5` -> name of the array in the file; what is not named is looked for by its own name.
+        ids: text file with one image id a line, where the file holds none itself; empty if it does.
+        boxes: unit of the boxes: `fractions` of the image, or `pixels`.
+    """
+
+    kind: Literal["arrays"]
+    map: dict[str, str] = Field(default_factory=dict)
+    ids: str
+    boxes: Literal["fractions", "pixels"]
+
+
+SETTINGS: dict[str, type[Settings]] = {
+    "scenes": Scenes,
+    "frcnn": Frcnn,
+    "butd": Butd,
+    "vit": Vit,
+    "resnet": Resnet,
+    "pixels": Pixels,
+    "precomp": Precomp,
+    "butd_tsv": ButdTsv,
+    "uniter": Uniter,
+    "arrays": Arrays,
+}
+IMPORTERS = ("precomp", "butd_tsv", "uniter", "arrays")
+
+
+def settings_class(kind: Any) -> type[Settings]:
+    """The settings class of an extractor or importer."""
+    return SETTINGS[kind]

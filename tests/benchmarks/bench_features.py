@@ -1,0 +1,172 @@
+"""Speed of extraction, import and reading back against a bare forward pass, a copy and a memory map."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from measure import paired, show
+from PIL import Image
+from transformers import ViTConfig, ViTImageProcessor
+
+from itrpipe.features.extraction import ImageFiles, decode_batch, extract_images, plan_batches
+from itrpipe.features.extractors import frcnn, vit
+from itrpipe.features.extractors.base import Extractor
+from itrpipe.features.passes import Target
+from itrpipe.features.settings import Frcnn, Vit
+from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+PHOTOGRAPH = (375, 500)
+GIB = 2**30
+
+
+def write_photographs(folder: Path, count: int) -> ImageFiles:
+    """JPEG files of the size and the compressed size of a photograph of Flickr30K (about 120 kB)."""
+    random = np.random.default_rng(0)
+    for row in range(count):
+        coarse = random.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+        image = Image.fromarray(coarse).resize((PHOTOGRAPH[1], PHOTOGRAPH[0]), Image.Resampling.BICUBIC)
+        grain = np.asarray(image, dtype=np.int16) + random.integers(-12, 13, (*PHOTOGRAPH, 3), dtype=np.int16)
+        Image.fromarray(grain.clip(0, 255).astype(np.uint8)).save(folder / f"{row}.jpg", quality=90)
+    return ImageFiles(folder, [f"{row}.jpg" for row in range(count)], np.array([PHOTOGRAPH] * count))
+
+
+def compare(name: str, images: ImageFiles, extractor: Extractor, batch: int, folder: Path, workers: int = 2) -> None:
+    """Extraction from files to features.h5 against the extractor alone over the same batches in memory."""
+    batches = plan_batches(images.sizes, extractor.group, batch)
+    count = len(images.files)
+    target = Target(folder / "features.h5", folder / "rows.json", np.arange(count))
+    loaded = [decode_batch(images, rows, extractor.transform) for rows in batches]
+
+    def extract() -> None:
+        target.path.unlink(missing_ok=True)
+        target.create([str(row) for row in range(count)], extractor.spec, name)
+        with FeatureWriter(target.path) as writer:
+            extract_images(
+                images,
+                extractor,
+                batches,
+                writer,
+                target.read_journal(),
+                slots=target.slots(count),
+                datasets=frozenset(extractor.spec.shapes()),
+                workers=workers,
+                device=DEVICE,
+                strict=True,
+                on_done=lambda count: None,
+            )
+
+    def forward() -> None:
+        for each in loaded:
+            assert each.images is not None
+            extractor(each.images, images.sizes[each.rows])
+
+    ours, limit = paired(extract, forward, rounds=3)
+    show(f"extracting {name} from files", ours, limit, "forward passes over decoded batches", f"{count / ours:.2f}/s")
+
+
+def test_vit_against_bare_forward_passes(tmp_path: Path) -> None:
+    ViTConfig().save_pretrained(tmp_path)
+    ViTImageProcessor().save_pretrained(tmp_path)
+    settings = Vit(kind="vit", model=str(tmp_path), revision="main", weights="random", precision="fp32")
+    count = 2048 if DEVICE.type == "cuda" else 64
+    compare("vit-base", write_photographs(tmp_path, count), vit.build(settings, DEVICE), 32, tmp_path)
+
+
+def test_frcnn_against_bare_forward_passes(tmp_path: Path) -> None:
+    settings = Frcnn(
+        kind="frcnn",
+        weights="random",
+        min_regions=36,
+        max_regions=36,
+        min_score=0.2,
+        nms=0.3,
+        proposals=300,
+        short_side=800,
+        long_side=1333,
+        precision="fp32",
+    )
+    count = 256 if DEVICE.type == "cuda" else 4
+    compare("frcnn", write_photographs(tmp_path, count), frcnn.build(settings, DEVICE), 2, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def big_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A feature file of 4 GiB: 27,000 images, 36 regions, 2,048 wide."""
+    path = tmp_path_factory.mktemp("big") / "features.h5"
+    spec = FeatureSpec(36, 2048)
+    count = 4 * GIB // (36 * 2048 * 2)
+    create_features(path, [str(row) for row in range(count)], spec, "bench")
+    block = np.random.default_rng(0).standard_normal((256, 36, 2048)).astype(np.float16)
+    with FeatureWriter(path) as writer:
+        for start in range(0, count, 256):
+            part = block[: min(256, count - start)]
+            writer.write(start, {"regions": part, "count": np.full(len(part), 36, dtype=np.int16)})
+    yield path
+    path.unlink()
+
+
+def test_random_batches_against_a_plain_memory_map(big_file: Path) -> None:
+    file = FeatureFile.open(big_file)
+    assert file.regions is not None
+    plain = np.memmap(big_file, "<f2", "r", file.regions.offset, file.regions.shape)
+    random = np.random.default_rng(0)
+    order = [random.choice(len(file), 128, replace=False) for _ in range(40)]
+    names = [[str(row) for row in rows] for rows in order]
+
+    def ours() -> None:
+        for each in names:
+            torch.from_numpy(file.regions[file.rows(each)])
+
+    def limit() -> None:
+        for rows in order:
+            plain[rows]
+
+    seconds, bare = paired(ours, limit)
+    gigabytes = len(order) * 128 * 36 * 2048 * 2 / 1e9
+    show(
+        "reading random batches of 128 x 36 x 2048",
+        seconds,
+        bare,
+        "a plain memory map",
+        f"{gigabytes / seconds:.1f} GB/s",
+    )
+
+
+IMPORT = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from itrpipe.features.importers import precomp
+from itrpipe.features.settings import Precomp
+from itrpipe.features.store import FeatureWriter, create_features
+folder, target = Path(sys.argv[1]), Path(sys.argv[2])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+source = precomp.open_source(folder, Precomp(kind="precomp"))
+count = len(source.names)
+create_features(target, [str(row) for row in range(count)], source.spec, "precomp")
+with FeatureWriter(target) as writer:
+    for start in range(0, count, 32):
+        entries = np.arange(start, min(start + 32, count))
+        writer.write(entries, source.read(entries, np.ones((len(entries), 2), dtype=np.int64)))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, before / 2**20)
+"""
+
+
+def test_memory_of_importing_two_gigabytes(tmp_path: Path) -> None:
+    count = 2 * GIB // (36 * 2048 * 4)
+    array = np.lib.format.open_memmap(tmp_path / "train_ims.npy", "w+", "<f4", (count, 36, 2048))
+    array[:] = 1.5
+    del array
+    (tmp_path / "train_ids.txt").write_text("".join(f"{row}\n" for row in range(count)))
+    command = [sys.executable, "-c", IMPORT, str(tmp_path), str(tmp_path / "features.h5")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    peak, before = map(float, done.stdout.split())
+    print(f"\n  importing a .npy of 2 GiB: at most {peak:.2f} GiB resident ({before:.2f} GiB of it before it begins)")
+    assert peak < 1.5

@@ -1,0 +1,352 @@
+"""Weights of the bottom-up-attention detector: layouts, kinds of files, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import constants
+from safetensors.torch import save_file
+from torch import Tensor
+
+from itrpipe.errors import DataError, ItrpipeError, MissingInputError
+from itrpipe.features.extractors import butd_weights
+from itrpipe.features.extractors.butd import pad_pictures, propose
+from itrpipe.features.extractors.butd_anchors import caffe_anchors, exact_anchors, from_caffe_order
+from itrpipe.features.extractors.butd_hub_profile import HubProfile
+from itrpipe.features.extractors.butd_layouts import (
+    CELL_ANCHORS,
+    PREDICTOR,
+    RPN,
+    hub_name,
+    is_milvlg,
+    milvlg_name,
+    milvlg_shape,
+)
+from itrpipe.features.extractors.butd_network import ButdNetwork
+from itrpipe.features.extractors.butd_weights import find_weights, load_network, random_network, read_state
+from itrpipe.features.settings import Butd
+
+State = dict[str, Tensor]
+PROFILE = HubProfile(5, 5, short_side=64, long_side=120, proposals=8)
+
+
+def settings(weights: Path | str, profile: str = "hub") -> Butd:
+    values = {"min_regions": 36, "max_regions": 36, "min_score": 0, "precision": "fp32", "revision": "main"}
+    return Butd.model_validate({"kind": "butd", "weights": str(weights), "profile": profile, **values})
+
+
+@pytest.fixture(scope="module")
+def network() -> ButdNetwork:
+    """A random one in which no two rows are alike, biases included."""
+    network = random_network()
+    generator = torch.Generator().manual_seed(1)
+    for tensor in network.state_dict().values():
+        if tensor.ndim == 1:
+            tensor.add_(torch.rand(tensor.shape, generator=generator) / 8)
+    return network
+
+
+@pytest.fixture(scope="module")
+def state(network: ButdNetwork) -> State:
+    """The network as the published conversion would save it."""
+    return {hub_name(name): tensor for name, tensor in network.state_dict().items()}
+
+
+@pytest.fixture
+def slim(state: State) -> State:
+    """All names and shapes in a file of 200 kB: the tensors repeat a few numbers."""
+    slim = {name: torch.full((), 0.5).expand(tensor.shape) for name, tensor in state.items()}
+    spread = torch.randn(2048, generator=torch.Generator().manual_seed(0))
+    return {**slim, CELL_ANCHORS: exact_anchors(), f"{PREDICTOR}bbox_pred.weight": spread.expand(6400, 2048)}
+
+
+def to_milvlg(state: State) -> State:
+    """MILVLG's layout, made from the hub's by the opposite of what reading does."""
+    order = from_caffe_order().argsort()
+    found = dict(state)
+    for leaf in ("weight", "bias"):
+        logits = state[f"{RPN}objectness_logits.{leaf}"][order]
+        noise = torch.rand(logits.shape, generator=torch.Generator().manual_seed(2))
+        found[f"{RPN}objectness_logits.{leaf}"] = torch.cat([noise, noise + logits])  # only the difference counts
+        deltas = state[f"{RPN}anchor_deltas.{leaf}"].unflatten(0, (12, 4))
+        found[f"{RPN}anchor_deltas.{leaf}"] = deltas[order].flatten(0, 1)
+        boxes = state[f"{PREDICTOR}bbox_pred.{leaf}"].unflatten(0, (-1, 4)).clone()
+        boxes[:, :2] /= 10
+        boxes[:, 2:] /= 5
+        found[f"{PREDICTOR}bbox_pred.{leaf}"] = torch.cat([torch.zeros_like(boxes[:1]), boxes]).flatten(0, 1)
+        for name in ("cls_score", "attr_score"):
+            found[f"{PREDICTOR}{name}.{leaf}"] = background_first(state[f"{PREDICTOR}{name}.{leaf}"])
+    embedding = f"{PREDICTOR}cls_embedding.weight"
+    found[embedding] = background_first(state[embedding])
+    found[CELL_ANCHORS] = state[CELL_ANCHORS][order]
+    return {milvlg_name(name): tensor.contiguous() for name, tensor in found.items()}
+
+
+def background_first(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor[-1:], tensor[:-1]])
+
+
+def outputs(network: ButdNetwork) -> list[Tensor]:
+    """What a network makes of a small image: proposals, then everything that is said of them."""
+    image = torch.randint(0, 256, (3, 40, 50), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    network = network.for_inference(torch.device("cpu"), "fp32")
+    with torch.inference_mode():
+        pictures = [PROFILE.resize(image)]
+        feature_map = network.feature_map(pad_pictures(pictures))
+        proposals = propose(network, PROFILE, feature_map, pictures)
+        features = network.region_features(feature_map, proposals)
+        said = network.box_predictor(features)
+    return [*proposals, features, said.class_logits, said.deltas, said.attribute_logits]
+
+
+@pytest.fixture(scope="module")
+def expected(network: ButdNetwork) -> list[Tensor]:
+    copy = ButdNetwork()
+    copy.load_state_dict(network.state_dict())
+    return outputs(copy)
+
+
+def assert_same_network(path: Path, expected: list[Tensor]) -> None:
+    network, notes = load_network(settings(path))
+    assert notes == ()
+    for found, due in zip(outputs(network), expected, strict=True):
+        assert torch.allclose(found, due, rtol=1e-4, atol=1e-4 * due.abs().max().item())
+
+
+def test_hub_layout_in_a_folder(tmp_path: Path, state: State, expected: list[Tensor]) -> None:
+    counters = {"backbone.stem.conv1.norm.num_batches_tracked": torch.tensor(7)}
+    torch.save(state | counters, tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.yaml").write_text("model: {}", encoding="utf-8")
+    assert_same_network(tmp_path, expected)
+
+
+def test_milvlg_layout_gives_the_same_outputs(tmp_path: Path, state: State, expected: list[Tensor]) -> None:
+    path = tmp_path / "bua-caffe-frcn-r101.pth"
+    torch.save({"model": to_milvlg(state), "iteration": 5}, path)
+    assert_same_network(path, expected)
+
+
+def test_milvlg_names_and_shapes(tmp_path: Path, state: State, expected: list[Tensor]) -> None:
+    theirs = to_milvlg(state)
+    assert is_milvlg(theirs)
+    assert not is_milvlg(state)
+    assert {milvlg_name(name): milvlg_shape(name, tensor.shape) for name, tensor in state.items()} == {
+        name: tensor.shape for name, tensor in theirs.items()
+    }
+    rows = {name.removeprefix(PREDICTOR): len(tensor) for name, tensor in theirs.items() if PREDICTOR in name}
+    assert rows == {
+        "cls_score.weight": 1601,
+        "cls_score.bias": 1601,
+        "bbox_pred.weight": 6404,
+        "bbox_pred.bias": 6404,
+        "cls_embed.weight": 1601,
+        "attr_linear1.weight": 512,
+        "attr_linear1.bias": 512,
+        "attr_linear2.weight": 401,
+        "attr_linear2.bias": 401,
+    }
+    assert len(theirs[f"{RPN}objectness_logits.bias"]) == 24
+    # Short names of the RPN, no anchors, and safetensors.
+    short = {name.replace(RPN, "rpn_head."): tensor for name, tensor in theirs.items() if name != CELL_ANCHORS}
+    save_file(short, tmp_path / "short.safetensors")
+    assert_same_network(tmp_path / "short.safetensors", expected)
+
+
+def test_half_precision_is_read_as_single(tmp_path: Path, slim: State) -> None:
+    torch.save({name: tensor.half() for name, tensor in slim.items()}, tmp_path / "half.bin")
+    network, _ = load_network(settings(tmp_path / "half.bin", "caffe"))
+    assert {tensor.dtype for tensor in network.state_dict().values()} == {torch.float32}
+
+
+def test_random_weights_are_the_same_every_time() -> None:
+    before = torch.random.get_rng_state()
+    first, notes = load_network(settings("random"))
+    second, _ = load_network(settings("random"))
+    assert notes == ("random weights: these features are noise",)
+    assert torch.equal(before, torch.random.get_rng_state())
+    for one, other in zip(first.state_dict().values(), second.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(first.cell_anchors, exact_anchors())
+    assert first.box_predictor.cls_score.weight.std() > 0
+
+
+def test_stored_anchors_are_used_and_noted(tmp_path: Path, slim: State) -> None:
+    path = tmp_path / "weights.bin"
+    torch.save(slim | {CELL_ANCHORS: caffe_anchors()}, path)
+    network, notes = load_network(settings(path))
+    assert torch.equal(network.cell_anchors, caffe_anchors())
+    assert notes == (f"{path}: its anchors differ by 18.04 pixels from the published ones and are used as they are",)
+    assert load_network(settings(path, "caffe"))[1] == ()
+    torch.save(slim | {CELL_ANCHORS: exact_anchors() + 5e-4}, path)
+    assert load_network(settings(path))[1] == ()
+
+
+def test_deltas_of_unequal_spread_are_noted(tmp_path: Path, slim: State) -> None:
+    path, name = tmp_path / "weights.bin", f"{PREDICTOR}bbox_pred.weight"
+    factors = torch.tensor([0.1, 0.1, 0.2, 0.2]).repeat(1600)[:, None]
+    torch.save(slim | {name: slim[name] * factors}, path)
+    assert load_network(settings(path))[1] == (
+        f"{path}: box deltas spread 2.00 times as much for sizes as for positions; about 1 is expected, so that boxes "
+        "may be wrong. Features do not depend on them",
+    )
+    assert load_network(settings(path, "caffe"))[1] == ()
+
+
+def test_tensors_of_other_networks_are_noted(tmp_path: Path, slim: State) -> None:
+    path = tmp_path / "weights.bin"
+    more = {"mask_head.bias": torch.zeros(2), "z": torch.zeros(1), "pixel_mean": torch.zeros(3)}
+    torch.save(slim | more, path)
+    assert load_network(settings(path))[1] == (
+        f"{path}: 2 tensors, such as 'mask_head.bias', are not of this detector: unused",
+    )
+
+
+def refused(kind: type[ItrpipeError], weights: Path | str) -> str:
+    """The one line with which weights are refused."""
+    with pytest.raises(kind) as caught:
+        load_network(settings(weights))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("layout", ["hub", "milvlg"])
+def test_missing_tensors(tmp_path: Path, slim: State, layout: str) -> None:
+    path, key = tmp_path / "weights.bin", f"{PREDICTOR}cls_score.weight"
+    whole = slim if layout == "hub" else to_milvlg(slim)
+    torch.save({name: tensor for name, tensor in whole.items() if name != key}, path)
+    assert refused(DataError, path) == f"{path} lacks '{key}'; name weights of the bottom-up-attention detector."
+    torch.save({"fc.weight": torch.zeros(2)}, path)
+    assert refused(DataError, path) == (
+        f"{path} lacks '{CELL_ANCHORS}' and 535 more tensors; name weights of the bottom-up-attention detector."
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "key", "due"),
+    [
+        ("hub", "proposal_generator.rpn_head.objectness_logits.bias", "12"),
+        ("hub", "roi_heads.res5.0.shortcut.weight", "2048 x 1024 x 1 x 1"),
+        ("milvlg", "roi_heads.box_predictor.bbox_pred.bias", "6404"),
+        ("milvlg", "roi_heads.box_predictor.cls_embed.weight", "1601 x 256"),
+        ("milvlg", "proposal_generator.rpn_head.objectness_logits.bias", "24"),
+    ],
+)
+def test_wrong_shapes(tmp_path: Path, slim: State, layout: str, key: str, due: str) -> None:
+    path = tmp_path / "weights.bin"
+    torch.save((slim if layout == "hub" else to_milvlg(slim)) | {key: torch.zeros(3, 2)}, path)
+    assert refused(DataError, path) == (
+        f"{path}: '{key}' has the shape 3 x 2, this detector's is {due}; name weights that fit."
+    )
+
+
+@pytest.mark.parametrize("value", [torch.full((12, 4), float("nan")), torch.zeros(12, 4, dtype=torch.int64)])
+def test_values_that_are_no_numbers(tmp_path: Path, slim: State, value: Tensor) -> None:
+    path = tmp_path / "weights.bin"
+    torch.save(slim | {CELL_ANCHORS: value}, path)
+    message = refused(DataError, path)
+    assert message.startswith(f"{path}: '{CELL_ANCHORS}' ({value.dtype}) holds values that are not finite numbers;")
+
+
+class Burglar:
+    """Unpickling this would make a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("writer", ["torch", "pickle"])
+def test_code_in_a_pickle_is_never_run(tmp_path: Path, writer: str) -> None:
+    path, folder = tmp_path / "weights.pth", tmp_path / "broken_in"
+    content = {"a": Burglar(folder)}
+    if writer == "torch":
+        torch.save(content, path)
+    else:
+        path.write_bytes(pickle.dumps(content))
+    assert refused(DataError, path) == (
+        f"{path} is damaged or holds Python objects beside its tensors, which are never loaded; "
+        "name a plain state dict, or convert it to .safetensors."
+    )
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "weights.pth", "weights.safetensors"])
+def test_damaged_files(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    tensors = {"a": torch.arange(1000.0), "b": torch.ones(3)}
+    save_file(tensors, path) if path.suffix == ".safetensors" else torch.save(tensors, path)
+    whole = path.read_bytes()
+    assert read_state(path).keys() == tensors.keys()
+    for content in (
+        b"",
+        b"\0" * 100,
+        b"<!DOCTYPE html>",
+        *(whole[:end] for end in range(1, len(whole), len(whole) // 12)),
+    ):
+        path.write_bytes(content)
+        message = refused(DataError, path)
+        assert message.startswith(f"{path} is damaged")
+
+
+def test_damaged_files_in_the_old_format(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pth"
+    torch.save({"a": torch.arange(100.0)}, path, _use_new_zipfile_serialization=False)
+    whole = path.read_bytes()
+    assert read_state(path).keys() == {"a"}
+    for end in range(1, len(whole), 9):
+        path.write_bytes(whole[:end])
+        assert refused(DataError, path).startswith(f"{path} is damaged")
+
+
+def test_content_that_is_no_state_dict(tmp_path: Path) -> None:
+    path = tmp_path / "weights.bin"
+    torch.save([torch.zeros(2)], path)
+    assert refused(DataError, path) == f"{path} holds a list; name a state dict of the detector."
+    torch.save({"iteration": 3}, path)
+    assert refused(DataError, path) == f"{path}: 'iteration' is not a tensor; name a plain state dict of the detector."
+
+
+def test_files_and_folders_that_are_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.bin"
+    asked = "name a file of weights, a folder that holds one, or a hub id."
+    assert refused(MissingInputError, path) == f"{path} does not exist; {asked}"
+    assert refused(MissingInputError, tmp_path / "no_folder") == f"{tmp_path / 'no_folder'} does not exist; {asked}"
+    assert refused(MissingInputError, "weights.pth") == f"weights.pth does not exist; {asked}"
+    assert refused(MissingInputError, tmp_path) == (
+        f"{tmp_path} holds no file that ends in .bin, .pth, .safetensors; put the weights there."
+    )
+    for name in ("a.bin", "b.pth"):
+        (tmp_path / name).touch()
+    assert refused(DataError, tmp_path) == (f"{tmp_path} holds 2 files of weights (a.bin, b.pth); name one of them.")
+    (tmp_path / "weights.pkl").touch()
+    assert refused(DataError, tmp_path / "weights.pkl") == (
+        f"{tmp_path / 'weights.pkl'} is no file of weights; name one that ends in .bin, .pth, .safetensors."
+    )
+
+
+def test_hub_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def download(repo_id: str, filename: str, *, revision: str) -> str:
+        return str(tmp_path / repo_id / revision / filename)
+
+    monkeypatch.setattr(butd_weights, "hf_hub_download", download)
+    assert find_weights("unc-nlp/frcnn-vg-finetuned", "v1") == (
+        tmp_path / "unc-nlp" / "frcnn-vg-finetuned" / "v1" / "pytorch_model.bin"
+    )
+
+
+@pytest.mark.parametrize("name", ["unc-nlp/frcnn-vg-finetuned", "no//id", "a/b/c"])
+def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    message = refused(MissingInputError, name)
+    assert message.startswith(
+        f"pytorch_model.bin of '{name}', revision 'main', is neither here nor comes from the hub ("
+    )
+    assert message.endswith("); check the name and the network, or name a local file.")

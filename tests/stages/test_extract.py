@@ -1,0 +1,324 @@
+"""`itrpipe extract` as a user types it: extractors, combinations, importers, shards, bad images, and kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers import ResNetConfig, ViTConfig, ViTImageProcessor
+
+from itrpipe.artifacts import read_manifest
+from itrpipe.datasets.definition import load_definition
+from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
+from itrpipe.features.store import FeatureFile
+
+Invoke = Callable[..., Any]
+PIXELS = ("--features", "pixels", "--set", "height=6", "--set", "width=8")
+
+
+@pytest.fixture(scope="module")
+def tiny_vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that a vision transformer can be built from, without weights."""
+    folder = tmp_path_factory.mktemp("vit")
+    ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=8
+    ).save_pretrained(folder)
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tiny_resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("resnet")
+    ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic").save_pretrained(folder)
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def prepared(data_root: Path, precomp_dataset: Any, invoke: Invoke) -> Path:
+    """A data folder in which the dataset `mine` of twenty photographs is prepared."""
+    prepare = ["prepare", "--dataset", "mine", "--source", precomp_dataset.folder, "--data", data_root]
+    assert invoke(*prepare).code == 0
+    return data_root
+
+
+def extract(invoke: Invoke, root: Path, *arguments: object) -> Any:
+    return invoke("extract", "--dataset", "mine", "--data", root, *arguments)
+
+
+def features_of(root: Path, name: str) -> Path:
+    (path,) = root.glob(f"mine/extract/{name}-*/features.h5")
+    return path
+
+
+def vit(folder: Path, *more: str) -> list[str]:
+    return ["--features", "vit", "--set", f"model={folder}", "--set", "weights=random", "--set", "batch=3", *more]
+
+
+# Extractors
+
+
+def test_pixels_are_the_photographs_resized(prepared: Path, precomp_dataset: Any, invoke: Invoke) -> None:
+    outcome = extract(invoke, prepared, *PIXELS)
+    assert outcome.code == 0, outcome.err
+    assert "20/20 images" in outcome.out
+    file = FeatureFile.open(features_of(prepared, "pixels"))
+    assert file.extractor == "pixels"
+    for image_id, pixels in zip(file.image_id, file.arrays()["pixels"], strict=True):
+        with Image.open(precomp_dataset.images / f"{image_id}.jpg") as image:
+            np.testing.assert_array_equal(pixels, np.asarray(image.resize((8, 6), Image.Resampling.BICUBIC)))
+    again = extract(invoke, prepared)
+    assert "up to date" in again.out
+
+
+def test_what_extract_was_told_is_remembered_under_the_name(
+    prepared: Path, tiny_vit: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tiny_vit.parent)
+    assert extract(invoke, prepared, *vit(Path(tiny_vit.name)), "--name", "small").code == 0
+    known = load_definition(prepared, "mine").features
+    assert known.keys() == {"small"}
+    assert known["small"].settings == {"model": str(tiny_vit), "weights": "random"}
+    monkeypatch.chdir(prepared)
+    assert "up to date" in extract(invoke, prepared).out
+    assert "up to date" in extract(invoke, prepared, "--features", "small").out
+    changed = extract(invoke, prepared, "--features", "small", "--set", "precision=bf16", "--dry-run")
+    assert "precision fp32 → bf16" in changed.out
+    assert load_definition(prepared, "mine").features == known
+
+
+def test_random_weights_are_said_to_be_noise(prepared: Path, tiny_vit: Path, invoke: Invoke) -> None:
+    outcome = extract(invoke, prepared, *vit(tiny_vit))
+    assert outcome.code == 0, outcome.err
+    assert "random weights: these features are noise" in outcome.out
+    manifest = read_manifest(features_of(prepared, "vit").parent)
+    assert any("noise" in message for message in manifest.messages)
+    assert manifest.sources.keys() == {"model"}
+
+
+def test_two_extractors_fill_one_file(prepared: Path, tiny_vit: Path, tiny_resnet: Path, invoke: Invoke) -> None:
+    """Regions come from the first, and each contributes what it writes alone."""
+    combined = ["--features", "resnet+pixels", "--set", f"resnet.model={tiny_resnet}", "--set", "weights=random"]
+    combined += ["--set", "pixels.height=6", "--set", "width=8", "--set", "batch=3"]
+    outcome = extract(invoke, prepared, *combined)
+    assert outcome.code == 0, outcome.err
+    both = FeatureFile.open(features_of(prepared, "resnet+pixels")).arrays()
+    assert {"regions", "global", "pixels"} < both.keys()
+    alone = ["--features", "resnet", "--set", f"model={tiny_resnet}", "--set", "weights=random", "--set", "batch=3"]
+    assert extract(invoke, prepared, *alone).code == 0
+    for name, values in FeatureFile.open(features_of(prepared, "resnet")).arrays().items():
+        np.testing.assert_array_equal(values, both[name])
+    assert extract(invoke, prepared, *PIXELS).code == 0
+    np.testing.assert_array_equal(FeatureFile.open(features_of(prepared, "pixels")).arrays()["pixels"], both["pixels"])
+    assert "up to date" in extract(invoke, prepared, "--features", "resnet+pixels").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "parts"),
+    [
+        (["--features", "vitt"], UsageError, ["'vitt'", "did you mean 'vit'"]),
+        (["--features", "vit+vit"], UsageError, ["twice"]),
+        (["--features", "vit+precomp"], MissingInputError, ["precomp", "--from"]),
+        (["--features", "scenes+pixels"], DataError, ["photographs"]),
+        (["--features", "pixels", "--set", "hight=3"], UsageError, ["hight", "did you mean 'height'"]),
+        (["--features", "frcnn+pixels", "--set", "frcnn.nmss=3"], UsageError, ["frcnn.nmss", "frcnn.nms"]),
+        (["--features", "pixels", "--shard", "3/2"], UsageError, ["3/2", "i/n"]),
+        (["--from", "nowhere"], MissingInputError, ["nowhere"]),
+        (["--from", ".", "--features", "vit"], UsageError, ["vit", "no importer"]),
+        (["--from", "."], UsageError, ["not of a format", "precomp"]),
+        (["--from", ".", "--map", "regions"], UsageError, ["'regions'", "NAME=ARRAY"]),
+        ([], MissingInputError, ["no features yet", "--features"]),
+    ],
+)
+def test_wrong_words_are_one_line(
+    prepared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    error: type[Exception],
+    parts: list[str],
+    invoke: Invoke,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    outcome = extract(invoke, prepared, *arguments)
+    assert outcome.code == error.exit_code, outcome.err
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1
+    assert all(part in outcome.err for part in parts), outcome.err
+    assert load_definition(prepared, "mine").features == {}
+
+
+# Images that cannot be used
+
+
+def test_a_photograph_that_breaks_after_prepare_is_left_out_with_its_captions(
+    prepared: Path, precomp_dataset: Any, invoke: Invoke
+) -> None:
+    """Its bytes are part of the dataset's fingerprint, so `prepare` runs again and says so too."""
+    os.truncate(precomp_dataset.images / "1003.jpg", 200)
+    outcome = extract(invoke, prepared, *PIXELS)
+    assert outcome.code == 0, outcome.err
+    assert "1 of 20 images" in outcome.out
+    assert FeatureFile.open(features_of(prepared, "pixels")).image_id.tolist().count("1003") == 0
+
+
+def test_images_that_fail_in_extraction_are_listed_and_make_a_code_of_their_own(
+    prepared: Path, precomp_dataset: Any, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between looking at the sources and decoding, a file may still go."""
+    monkeypatch.setattr("itrpipe.features.extraction.read_rgb", failing_for("1003.jpg"))
+    outcome = extract(invoke, prepared, *PIXELS, "--set", "workers=0")
+    assert outcome.code == IncompleteError.exit_code
+    assert outcome.err.count("\n") == 1
+    assert all(part in outcome.err for part in ("1 images", "1003", "is broken", "manifest.json"))
+    folder = features_of(prepared, "pixels").parent
+    assert read_manifest(folder).failed == {"1003": "(flickr30k-images/1003.jpg) is broken"}
+    file = FeatureFile.open(folder / "features.h5")
+    assert len(file) == 19
+    assert "1003" not in file.image_id
+    # It stays finished, and says again what is missing.
+    assert extract(invoke, prepared).code == IncompleteError.exit_code
+    shutil.rmtree(folder)
+    strict = extract(invoke, prepared, "--set", "workers=0", "--strict")
+    assert strict.code == DataError.exit_code
+    assert "1003.jpg: is broken" in strict.err
+
+
+def failing_for(name: str) -> Callable[[Path], np.ndarray]:
+    from itrpipe.datasets.pictures import read_rgb
+
+    def read(path: Path) -> np.ndarray:
+        if path.name == name:
+            raise DataError("is broken")
+        return read_rgb(path)
+
+    return read
+
+
+@pytest.mark.parametrize(("image", "trains"), [("1003", True), ("1018", False)])
+def test_training_goes_on_without_a_training_image_but_never_without_one_of_test(
+    prepared: Path, tiny_vit: Path, image: str, trains: bool, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("itrpipe.features.extraction.read_rgb", failing_for(f"{image}.jpg"))
+    assert extract(invoke, prepared, *vit(tiny_vit), "--set", "workers=0").code == IncompleteError.exit_code
+    sets = ["epochs=1", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1"]
+    options = [f"--set={text}" for text in sets]
+    outcome = invoke("train", "--backbone", "vsepp", "--dataset", "mine", "--data", prepared, *options)
+    if trains:
+        assert outcome.code == 0, outcome.err
+        assert "1 of 12 training images have no features and are left out; the first: 1003" in outcome.out
+    else:
+        assert outcome.code == MissingInputError.exit_code
+        assert "no features of image '1018' (1 of 4 images missing)" in outcome.err
+
+
+# Importers
+
+
+def test_features_of_another_tool_are_imported_by_the_schema(
+    prepared: Path, tiny_resnet: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    """Our own file comes back as it was, whatever the order of its rows."""
+    alone = ["--features", "resnet", "--set", f"model={tiny_resnet}", "--set", "weights=random"]
+    assert extract(invoke, prepared, *alone).code == 0
+    source = shutil.copy(features_of(prepared, "resnet"), tmp_path / "theirs.h5")
+    outcome = extract(invoke, prepared, "--from", source)
+    assert outcome.code == 0, outcome.err
+    theirs = FeatureFile.open(features_of(prepared, "arrays"))
+    ours = FeatureFile.open(features_of(prepared, "resnet"))
+    assert theirs.image_id.tolist() == ours.image_id.tolist()
+    for name, values in ours.arrays().items():
+        np.testing.assert_array_equal(theirs.arrays()[name], values)
+
+
+def test_arrays_are_mapped_on_the_command_line(
+    prepared: Path, precomp_dataset: Any, tmp_path: Path, invoke: Invoke
+) -> None:
+    names = sorted(path.name for path in precomp_dataset.images.iterdir())
+    values = np.random.default_rng(0).normal(size=(len(names), 3, 4)).astype(np.float32)
+    np.savez(tmp_path / "theirs.npz", feats=values[::-1])
+    (tmp_path / "names.txt").write_text("".join(f"{name}\n" for name in reversed(names)))
+    mapped = ["--from", tmp_path / "theirs.npz", "--map", "regions=feats", "--ids", tmp_path / "names.txt"]
+    outcome = extract(invoke, prepared, *mapped, "--name", "theirs")
+    assert outcome.code == 0, outcome.err
+    file = FeatureFile.open(features_of(prepared, "theirs"))
+    order = [names.index(f"{image_id}.jpg") for image_id in file.image_id]
+    np.testing.assert_array_equal(file.arrays()["regions"], values[order].astype(np.float16))
+    assert "up to date" in extract(invoke, prepared, "--features", "theirs").out
+
+
+def test_precomp_folders_are_recognised(prepared: Path, precomp_dataset: Any, invoke: Invoke) -> None:
+    outcome = extract(invoke, prepared, "--from", precomp_dataset.features)
+    assert outcome.code == 0, outcome.err
+    assert features_of(prepared, "precomp").exists()
+
+
+# One go, shards, kills: the same bytes
+
+
+def command(root: Path, *arguments: object) -> list[str]:
+    return [sys.executable, "-m", "itrpipe", "extract", "--dataset", "mine", "--data", str(root), *map(str, arguments)]
+
+
+def run(root: Path, *arguments: object) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command(root, *arguments), env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_one_go_shards_and_a_kill_give_the_same_bytes(
+    prepared: Path, tiny_vit: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    several = ["--features", "vit+pixels", "--set", f"vit.model={tiny_vit}", "--set", "weights=random"]
+    several += ["--set", "height=6", "--set", "width=8", "--set", "batch=3"]
+    roots = {name: Path(shutil.copytree(prepared, tmp_path / name)) for name in ("whole", "shards", "killed")}
+    run(roots["whole"], *several)
+
+    for shard in ("1/2", "2/2"):
+        if shard == "2/2":
+            outcome = extract(invoke, roots["shards"], *several)
+            assert outcome.code == MissingInputError.exit_code
+            assert "shard 2/2 is not finished" in outcome.err
+        assert f"shard {shard} is done" in run(roots["shards"], *several, "--shard", shard)
+        assert not list(roots["shards"].glob("mine/extract/*/manifest.json"))
+    assert "joining vit" in run(roots["shards"], *several)
+
+    kill_extraction(roots["killed"], several)
+    assert "resuming" in run(roots["killed"], *several)
+    contents = {name: features_of(root, "vit+pixels").read_bytes() for name, root in roots.items()}
+    assert contents["shards"] == contents["whole"]
+    assert contents["killed"] == contents["whole"]
+    outputs = [
+        json.loads((features_of(root, "vit+pixels").parent / "manifest.json").read_text())["outputs"]
+        for root in roots.values()
+    ]
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def kill_extraction(root: Path, arguments: list[str]) -> None:
+    """Kills an extraction at a random moment after it has begun to write rows."""
+    process = subprocess.Popen(
+        command(root, *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    while process.poll() is None and not list(root.glob("mine/extract/*.partial/.work/features.h5")):
+        time.sleep(0.002)
+    time.sleep(random.Random().uniform(0, 0.3))
+    assert process.poll() is None, "it was finished before it could be killed"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
