@@ -49,18 +49,18 @@ def examine(root: Path) -> bool:
     missing = [name for name in REQUIRED if _version(name) is None]
     for name in REQUIRED:
         reporter.say(
-            f"  {name:<14} {_version(name) or 'MISSING: pip install ' + name}", style=None if _version(name) else "red"
+            f"  {name:<15} {_version(name) or 'MISSING: pip install ' + name}", style=None if _version(name) else "red"
         )
-    reporter.say(f"  {'faiss':<14} {_faiss()}")
+    reporter.say(f"  {'faiss':<15} {_faiss()}")
     if "torch" not in missing:
-        reporter.say(f"  {'device':<14} {_device()}")
+        reporter.say(f"  {'device':<15} {_device()}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    reporter.say(f"  {'memory':<14} {memory:.1f} GiB, {os.cpu_count()} CPU cores")
+    reporter.say(f"  {'memory':<15} {memory:.1f} GiB, {os.cpu_count()} CPU cores")
     place = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free / 2**30
     low = f" (features of COCO alone take 16 GiB; {LOW_DISK_GIB} GiB is little)" if free < LOW_DISK_GIB else ""
-    reporter.say(f"  {'disk':<14} {free:.1f} GiB free at {place}{low}")
-    reporter.say(f"  {'stages':<14} {', '.join(declared_stages())}")
+    reporter.say(f"  {'disk':<15} {free:.1f} GiB free at {place}{low}")
+    reporter.say(f"  {'stages':<15} {', '.join(declared_stages())}")
     reporter.say("everything required is here" if not missing else f"missing: {', '.join(missing)}")
     return not missing
 

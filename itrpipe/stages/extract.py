@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 JOURNAL, FAILED = "rows_done.json", "failed.json"
+IMPORTED_BLOCK = 64
 # Settings that may name a file or folder of this machine.
 LOCAL_SETTINGS = ("model", "weights", "ids")
 
@@ -44,14 +45,14 @@ class Execution(Settings):
 
     Attributes:
         device: `auto` takes CUDA when there is one.
-        batch: images per forward pass or block.
+        batch: images per forward pass or block; 0 takes what suits the extractor.
         workers: decoding processes; 0 decodes in the main one.
         shard: `i/n` extracts one of n parts only; empty for all.
         strict: stop at the first image that cannot be used.
     """
 
     device: Literal["auto", "cpu", "cuda"]
-    batch: int = Field(ge=1)
+    batch: int = Field(ge=0)
     workers: int = Field(ge=0)
     shard: str
     strict: bool
@@ -151,6 +152,7 @@ def passes_of(name: str, settings: Settings) -> dict[str, Any]:
 def run(job: Job) -> None:
     """Writes features.h5."""
     from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.features.store import FEATURES, FeatureFile
 
     prepared = PreparedDataset.open(job.inputs["prepare"].folder)
     started = time.monotonic()
@@ -161,7 +163,10 @@ def run(job: Job) -> None:
         done = _extract(job, prepared, parts)
     if job.unfinished:
         return
-    job.metrics["images"] = sum(images for images, _ in prepared.counts().values()) - len(job.failed)
+    file = FeatureFile.open(job.folder / FEATURES)
+    job.metrics["images"] = len(file)
+    for name in sorted(file.spec.groups()):
+        job.metrics[name] = " x ".join(map(str, file.spec.shapes()[name]))
     if done:
         job.metrics["images_per_second"] = round(done / (time.monotonic() - started), 1)
     if job.failed:
@@ -188,9 +193,11 @@ class _Extraction:
     device: torch.device
 
     def batches(self, name: str, batch: int) -> list[np.ndarray]:
+        """The rows of each batch of one extractor over the whole dataset."""
         from itrpipe.features.extraction import plan_batches
 
-        return plan_batches(self.images.sizes, self.extractors[name].group, batch)
+        extractor = self.extractors[name]
+        return plan_batches(self.images.sizes, extractor.group, batch or extractor.batch)
 
 
 def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> int:
@@ -337,8 +344,9 @@ def _import(job: Job, prepared: PreparedDataset) -> int:
         FeatureWriter(path) as writer,
         job.reporter.task("importing", len(wanted), "images", len(wanted) - len(todo)) as task,
     ):
-        for start in range(0, len(todo), job.execution.batch):
-            rows = todo[start : start + job.execution.batch]
+        block = job.execution.batch or IMPORTED_BLOCK
+        for start in range(0, len(todo), block):
+            rows = todo[start : start + block]
             arrays = source.read(found.entries[rows], sizes[rows])
             writer.write(rows, {name: arrays[name] for name in source.spec.shapes()})
             journal.record(rows, writer)

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from itrpipe.features.extractors.butd import ButdExtractor, pad_pictures, propose
-from itrpipe.features.extractors.butd_anchors import caffe_anchors, exact_anchors, from_caffe_order, place_anchors
-from itrpipe.features.extractors.butd_caffe_profile import CaffeProfile, caffe_size
-from itrpipe.features.extractors.butd_hub_profile import HubProfile, hub_size
-from itrpipe.features.extractors.butd_network import ButdNetwork, Predictions
-from itrpipe.features.extractors.butd_profiles import Picture, Selection
-from itrpipe.features.extractors.butd_weights import load_network
+from itrpipe.features.extractors.butd.anchors import caffe_anchors, exact_anchors, from_caffe_order, place_anchors
+from itrpipe.features.extractors.butd.caffe_profile import CaffeProfile, caffe_size
+from itrpipe.features.extractors.butd.extractor import ButdExtractor, pad_pictures, propose
+from itrpipe.features.extractors.butd.hub_profile import HubProfile, hub_size
+from itrpipe.features.extractors.butd.network import ButdNetwork, Predictions
+from itrpipe.features.extractors.butd.profiles import Picture, Selection
+from itrpipe.features.extractors.butd.weights import load_network
 from itrpipe.features.settings import Butd
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference" / "butd_forward.npz"
@@ -202,11 +202,8 @@ def test_hub_proposals(reference: Arrays, forward: Forward) -> None:
 
 @pytest.mark.slow
 def test_regions_and_what_is_said_of_them(reference: Arrays, forward: Forward) -> None:
-    classes, deltas, attributes = (
-        forward.predictions.class_logits,
-        forward.predictions.deltas,
-        forward.predictions.attribute_logits,
-    )
+    said = forward.predictions
+    classes, deltas, attributes = said.class_logits, said.deltas, said.attribute_logits
     assert_close(forward.features[:, ::16], reference["roi_features_sub"])
     assert_close(forward.features.norm(dim=1), reference["roi_feature_norm"])
     assert_close(classes[:, ::100], reference["roi_obj_logits_sub"])
@@ -267,6 +264,19 @@ def test_padded_batch(reference: Arrays, network: ButdNetwork) -> None:
         assert_close(image["regions"][:, ::32], reference["batch_out_roi_features_sub"][row])
         height, width = images[row].shape[-2:]
         assert_close(image["boxes"] * torch.tensor([width, height, width, height]), reference["batch_out_boxes"][row])
+
+
+def test_what_is_outside_uses_up_candidates_in_hub_only() -> None:
+    """The 5,999 surest of 6,500 anchors lie outside: `hub` takes 6,000 candidates before it drops them."""
+    sides = torch.tensor([0.0, 0, 20, 20])
+    outside, inside = sides.repeat(5999, 1) + 200, sides.repeat(501, 1)
+    inside[1:] += 50
+    logits = torch.arange(6500, 0, -1) / 100
+    picture = Picture(torch.zeros(3, 100, 100), 1, 1, (100, 100, 100, 100))
+    arguments = logits, torch.zeros(6500, 4), torch.cat([outside, inside]), picture
+    assert HubProfile(1, 1).propose(*arguments).tolist() == [[0, 0, 20, 20]]
+    assert CaffeProfile(1, 1, 0).propose(*arguments).tolist() == [[0, 0, 21, 21], [50, 50, 71, 71]]
+    assert len(CaffeProfile(1, 1, 0, proposals=1).propose(*arguments)) == 1
 
 
 @dataclass(frozen=True)
@@ -377,3 +387,13 @@ def test_caffe_selection(reference: Arrays, limits: tuple[int, int, float], name
     assert set(small.rows.tolist()) <= set(range(40))
     if name == "36_36":
         assert_close(in_file_pixels(picture, found.boxes), reference["caffe_sel_out_boxes_36_36"])
+
+
+def test_caffe_overlaps_are_those_in_the_file() -> None:
+    """Ten times enlarged, these two overlap by 0.28; in pixels of the file, which a width includes, by 0.32."""
+    proposals = torch.tensor([[0.0, 0, 90, 90], [0, 51, 90, 141]])
+    predictions = Predictions(torch.tensor([[9.0, 0, 0], [8, 0, 0]]), torch.zeros(2, 2, 4), torch.zeros(2, 401))
+    picture = Picture(torch.zeros(3, 200, 200), 10, 10, (200, 200, 200, 200))
+    found = CaffeProfile(1, 2, 0.5).select([predictions], [proposals], [picture])[0]
+    assert found.rows.tolist() == [0]
+    assert len(CaffeProfile(1, 2, 0.5).select([predictions], [proposals], [replace(picture, scale_x=1)])[0].rows) == 2

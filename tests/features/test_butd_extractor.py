@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from itrpipe.features.extractors import butd
-from itrpipe.features.extractors.butd import ButdExtractor, build, channels_first
-from itrpipe.features.extractors.butd_caffe_profile import CaffeProfile, caffe_size
-from itrpipe.features.extractors.butd_hub_profile import HubProfile, hub_size
-from itrpipe.features.extractors.butd_network import ButdNetwork
-from itrpipe.features.extractors.butd_weights import random_network
+from itrpipe.features.extractors.butd.caffe_profile import CaffeProfile, caffe_size
+from itrpipe.features.extractors.butd.extractor import ButdExtractor, build, channels_first
+from itrpipe.features.extractors.butd.hub_profile import HubProfile, hub_size
+from itrpipe.features.extractors.butd.network import ButdNetwork
+from itrpipe.features.extractors.butd.weights import random_network
 from itrpipe.features.settings import Butd
 from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
 
@@ -216,7 +216,7 @@ def test_many_regions_run_in_parts(network: ButdNetwork, monkeypatch: pytest.Mon
     boxes = torch.cat([corners, corners + 40], dim=1)
     with torch.inference_mode():
         whole = network.region_features(feature_map, [boxes[:5], boxes[5:]])
-        monkeypatch.setattr("itrpipe.features.extractors.butd_network._REGIONS_AT_ONCE", 2)
+        monkeypatch.setattr("itrpipe.features.extractors.butd.network._REGIONS_AT_ONCE", 2)
         parts = network.region_features(feature_map, [boxes[:5], boxes[5:]])
         assert network.region_features(feature_map, [boxes[:0], boxes[:0]]).shape == (0, 2048)
     assert torch.allclose(whole, parts, rtol=1e-4)

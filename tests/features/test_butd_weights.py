@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError
-from itrpipe.features.extractors import butd_weights
-from itrpipe.features.extractors.butd import pad_pictures, propose
-from itrpipe.features.extractors.butd_anchors import caffe_anchors, exact_anchors, from_caffe_order
-from itrpipe.features.extractors.butd_hub_profile import HubProfile
-from itrpipe.features.extractors.butd_layouts import (
+from itrpipe.features.extractors.butd import weights as butd_weights
+from itrpipe.features.extractors.butd.anchors import caffe_anchors, exact_anchors, from_caffe_order
+from itrpipe.features.extractors.butd.extractor import pad_pictures, propose
+from itrpipe.features.extractors.butd.hub_profile import HubProfile
+from itrpipe.features.extractors.butd.layouts import (
     CELL_ANCHORS,
     PREDICTOR,
     RPN,
@@ -26,8 +26,9 @@ from itrpipe.features.extractors.butd_layouts import (
     milvlg_name,
     milvlg_shape,
 )
-from itrpipe.features.extractors.butd_network import ButdNetwork
-from itrpipe.features.extractors.butd_weights import find_weights, load_network, random_network, read_state
+from itrpipe.features.extractors.butd.network import ButdNetwork
+from itrpipe.features.extractors.butd.weights import find_weights, load_network, random_network
+from itrpipe.features.extractors.state_dict import read_state
 from itrpipe.features.settings import Butd
 
 State = dict[str, Tensor]
@@ -269,7 +270,7 @@ def test_code_in_a_pickle_is_never_run(tmp_path: Path, writer: str) -> None:
     if writer == "torch":
         torch.save(content, path)
     else:
-        path.write_bytes(pickle.dumps(content))
+        path.write_bytes(pickle.dumps(content, protocol=2))
     assert refused(DataError, path) == (
         f"{path} is damaged or holds Python objects beside its tensors, which are never loaded; "
         "name a plain state dict, or convert it to .safetensors."
@@ -308,7 +309,7 @@ def test_damaged_files_in_the_old_format(tmp_path: Path) -> None:
 def test_content_that_is_no_state_dict(tmp_path: Path) -> None:
     path = tmp_path / "weights.bin"
     torch.save([torch.zeros(2)], path)
-    assert refused(DataError, path) == f"{path} holds a list; name a state dict of the detector."
+    assert refused(DataError, path) == f"{path} holds a list; name a plain state dict."
     torch.save({"iteration": 3}, path)
     assert refused(DataError, path) == f"{path}: 'iteration' is not a tensor; name a plain state dict of the detector."
 

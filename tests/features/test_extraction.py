@@ -29,6 +29,7 @@ class MeanColour:
 
     spec = FeatureSpec(regions=2, region_dim=3, global_dim=2)
     notes = ()
+    batch = 4
 
     def __init__(self) -> None:
         self.transform = channels_first

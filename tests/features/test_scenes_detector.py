@@ -17,8 +17,7 @@ from torchvision.ops import box_iou, nms
 
 from itrpipe.datasets.scenes import KINDS, SETTINGS, ScenesDataset, generate
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.extractors.scenes import ScenesExtractor, build, load_detector, training_record
-from itrpipe.features.extractors.scenes_boxes import (
+from itrpipe.features.extractors.scenes.boxes import (
     decode,
     encode,
     kept_first,
@@ -27,9 +26,10 @@ from itrpipe.features.extractors.scenes_boxes import (
     spread,
     suppress,
 )
-from itrpipe.features.extractors.scenes_detector import ScenesDetector
-from itrpipe.features.extractors.scenes_detector_loss import Objects, objects_of
-from itrpipe.features.extractors.train_scenes_detector import (
+from itrpipe.features.extractors.scenes.detector import ScenesDetector
+from itrpipe.features.extractors.scenes.detector_loss import Objects, objects_of
+from itrpipe.features.extractors.scenes.extractor import ScenesExtractor, build, load_detector, training_record
+from itrpipe.features.extractors.scenes.train import (
     main,
     measure,
     paint_all,
@@ -37,8 +37,8 @@ from itrpipe.features.extractors.train_scenes_detector import (
     train,
     write_weights,
 )
-from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
 from itrpipe.features.settings import Scenes
+from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
 from itrpipe.features.weights import SCENES_DETECTOR
 
 WIDTH, HEIGHT = 192, 144
@@ -208,7 +208,11 @@ def test_rows_fit_the_feature_file(tmp_path: Path, extractor: ScenesExtractor, i
 def test_extraction_is_deterministic_and_images_do_not_influence_each_other(
     extractor: ScenesExtractor, images: torch.Tensor
 ) -> None:
-    rows, again, alone = extract(extractor, images[:6]), extract(build_extractor(), images[:6]), extract(extractor, images[4:5])
+    rows, again, alone = (
+        extract(extractor, images[:6]),
+        extract(build_extractor(), images[:6]),
+        extract(extractor, images[4:5]),
+    )
     for name, array in rows.items():
         np.testing.assert_array_equal(array, again[name])
     # Rounding depends on the size of the batch and can exchange the neighbours that fill up the set.
@@ -288,7 +292,7 @@ class _Oracle(ScenesDetector):
         self._objects = objects
 
     def forward(self, images: torch.Tensor):
-        from itrpipe.features.extractors.scenes_detector import Detections
+        from itrpipe.features.extractors.scenes.detector import Detections
 
         assert len(images) == len(self._objects.boxes)
         size = torch.tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
@@ -320,7 +324,7 @@ def test_the_command_trains_measures_and_writes(tmp_path: Path, capsys: pytest.C
     assert "held-out: recall" in capsys.readouterr().out
     record = training_record(path)
     assert record["command"] == (
-        "python -m itrpipe.features.extractors.train_scenes_detector "
+        "python -m itrpipe.features.extractors.scenes.train "
         "--images 8 --held-out 4 --seed 77 --steps 2 --out weights.safetensors"
     )
     assert set(json.loads(json.dumps(record["quality"]))) == {"recall", "kind", "colour", "pattern", "size"}

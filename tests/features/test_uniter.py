@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 import json
 import pickle
@@ -53,8 +54,8 @@ IMAGES = {f"coco_train2014_{number:012}.npz": make_image(*shape[:2]) for number,
 TAKEN = [shape[2] for shape in SHAPES.values()]
 
 
-def packed(image: Image, old: bool = False) -> bytes:
-    return msgpack.packb(image, default=msgpack_numpy.encode, use_bin_type=not old)
+def packed(content: Any, old: bool = False) -> bytes:
+    return msgpack.Packer(default=msgpack_numpy.encode, use_bin_type=not old).pack(content) or b""
 
 
 def packed_old(image: Image) -> bytes:
@@ -135,8 +136,7 @@ def test_rows_reach_the_feature_file(tmp_path: Path) -> None:
     source = uniter.open_source(write_database(tmp_path / "db", IMAGES), DEFAULTS)
     create_features(tmp_path / "features.h5", source.names, source.spec, "uniter")
     with FeatureWriter(tmp_path / "features.h5") as writer:
-        writer.write(0, read(source, [0, 1, 2]))
-        writer.write(3, read(source, [3, 4]))
+        writer.write(0, read(source, [0, 1, 2, 3, 4]))
 
 
 @pytest.mark.parametrize(
@@ -270,6 +270,7 @@ def test_damage_is_named(tmp_path: Path, damage: Callable[[Image], Image], messa
 
 NEXT_TO_THIS = [
     {b"nd": True, b"type": "<f4", b"kind": b"O", b"shape": (1,), b"data": pickle.dumps(Trap())},
+    {b"nd": True, b"type": "<f4", b"kind": b"O", b"shape": (1,), b"data": b"1234"},
     {b"nd": True, b"type": "|O", b"kind": b"", b"shape": (1,), b"data": b"12345678"},
     {b"nd": True, b"type": [["a", "<f4"]], b"kind": b"V", b"shape": (1,), b"data": b"1234"},
     {b"nd": True, b"type": "f4,f4", b"kind": b"", b"shape": (1,), b"data": b"12345678"},
@@ -278,28 +279,27 @@ NEXT_TO_THIS = [
     {b"nd": True, b"type": "<f4", b"kind": b"", b"shape": ("2",), b"data": b"12345678"},
     {b"nd": False, b"type": "<f4", b"data": b"1234"},
     [1.0, 2.0],
-    "text",
 ]
 
 
 @pytest.mark.parametrize("array", NEXT_TO_THIS)
 def test_only_plain_arrays_are_decoded(array: Any) -> None:
     with pytest.raises(DataError, match="value: features"):
-        decode("value", msgpack.packb({"features": array, "conf": [1]}), ["features"])
-    assert decode("value", msgpack.packb({"features": array}), ["conf"]) == {}
+        decode("value", packed({"features": array, "conf": [1]}), ["features"])
+    assert decode("value", packed({"features": array}), ["conf"]) == {}
 
 
 def test_objects_are_not_unpickled() -> None:
     trap = np.array([Trap()], dtype=object)
-    value = msgpack.packb({"features": trap}, default=msgpack_numpy.encode)
-    with pytest.raises(SystemExit):
-        msgpack.unpackb(value, object_hook=msgpack_numpy.decode)  # the trap works
+    value = packed({"features": trap})
+    with pytest.raises(SystemExit):  # the trap works
+        msgpack.unpackb(value, object_hook=msgpack_numpy.decode)
     for pack in (value, lz4.frame.compress(value), archived({"features": trap})):
         with pytest.raises(DataError, match="features"):
             decode("value", pack, ["features"])
 
 
-@pytest.mark.parametrize("value", [b"", b"\xc1", msgpack.packb([1]), b"PK\x03\x04", b"\x04\x22\x4d\x18", b"\x81"])
+@pytest.mark.parametrize("value", [b"", b"\xc1", packed([1]), b"PK\x03\x04", b"\x04\x22\x4d\x18", b"\x81"])
 def test_values_that_are_no_maps_are_refused(value: bytes) -> None:
     with pytest.raises(DataError):
         decode("value", value, ["features"])
@@ -333,12 +333,29 @@ def test_a_truncated_database_is_an_error(tmp_path: Path, part: float) -> None:
     many = {f"{number:04}.npz": make_image(10, 5, number) for number in range(40)}
     folder = tmp_path / "db"
     if not folder.exists():
-        write_database(folder, many)
-        (tmp_path / "whole").write_bytes((folder / "data.mdb").read_bytes())
+        (tmp_path / "whole").write_bytes((write_database(folder, many) / "data.mdb").read_bytes())
     whole = (tmp_path / "whole").read_bytes()
     (folder / "data.mdb").write_bytes(whole[: int(part * len(whole))])
     with pytest.raises(ItrpipeError):
         uniter.open_source(folder, DEFAULTS)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(page=st.integers(0, 14), position=st.integers(0, 4095), flip=st.integers(1, 255), header=st.booleans())
+def test_random_damage_of_a_database_is_an_error_or_harmless(
+    tmp_path: Path, page: int, position: int, flip: int, header: bool
+) -> None:
+    folder = tmp_path / "db"
+    if not folder.exists():
+        many = {f"{number:04}.npz": make_image(10, 5, number) for number in range(60)}
+        (tmp_path / "whole").write_bytes((write_database(folder, many) / "data.mdb").read_bytes())
+    content = bytearray((tmp_path / "whole").read_bytes())
+    content[page * 4096 + (position % 64 if header else position)] ^= flip
+    (folder / "data.mdb").write_bytes(content)
+    with contextlib.suppress(ItrpipeError):
+        source = uniter.open_source(folder, DEFAULTS)
+        rows = read(source, list(range(len(source.names))))
+        assert np.isfinite(rows["regions"]).all()
 
 
 def test_what_is_no_database_of_images_is_refused(tmp_path: Path) -> None:
@@ -356,7 +373,7 @@ def test_what_is_no_database_of_images_is_refused(tmp_path: Path) -> None:
         uniter.open_source(tmp_path / "other", DEFAULTS)
 
 
-@pytest.mark.parametrize(("missing", "pack"), [("lmdb", packed), ("msgpack", packed), ("lz4", framed)])
+@pytest.mark.parametrize(("missing", "pack"), [("msgpack", packed), ("lz4", framed)])
 def test_a_missing_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, pack: Callable[[Image], bytes]
 ) -> None:

@@ -278,9 +278,12 @@ def test_random_weights_have_the_width_of_the_checkpoint(name: str, width: int, 
     assert vit.build(settings_of(folders[name], weights="random"), "cpu").spec.global_dim == width
 
 
-def test_the_network_keeps_and_computes_no_more_than_is_asked(folders: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", ["pretrained", "random"])
+def test_the_network_keeps_and_computes_no_more_than_is_asked(
+    weights: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
     folder = copy(folders["vit"], tmp_path, output_hidden_states=True, return_dict=False, dtype="float16")
-    network = vit.load(settings_of(folder)).network
+    network = vit.load(settings_of(folder, weights)).network
     config: Any = network.model.config
     assert (config.output_hidden_states, config.output_attentions) == (False, False)
     assert config._attn_implementation == "sdpa"
@@ -296,6 +299,12 @@ def test_a_loaded_network_can_be_trained(name: str, folders: dict[str, Path]) ->
     (found.regions.sum() + found.global_.sum()).backward()
     assert all(parameter.grad is not None for parameter in network.parameters())
     assert found.grid == (4, 4, 8, 8)
+
+
+def test_a_network_in_training_extracts_in_evaluation(folders: dict[str, Path]) -> None:
+    pretrained = vit.load(settings_of(folders["vit"]))
+    pretrained.network.train()
+    assert not GridExtractor(pretrained, torch.device("cpu"), bf16=False).network.training
 
 
 @pytest.mark.parametrize("name", ["clip_vision", "siglip_vision"])

@@ -31,11 +31,13 @@ class Extractor(Protocol):
         spec: which datasets it fills.
         transform: prepares one decoded image.
         notes: what a user should know of it, such as random weights; shown as warnings and kept in the manifest.
+        batch: images per batch that suit it, where the user does not say.
     """
 
     spec: FeatureSpec
     transform: Transform
     notes: tuple[str, ...]
+    batch: int
 
     def group(self, height: int, width: int) -> tuple[int, int]:
         """Images of equal groups may share a batch; their features are the same as alone, up to rounding.

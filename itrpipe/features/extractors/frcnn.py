@@ -32,6 +32,8 @@ REGION_DIM = 1024
 _BFLOAT16_PARTS = ("backbone", "rpn.head.conv", "roi_heads.box_head")
 # torchvision pads a batch to a multiple of this, the stride of the coarsest feature map that is pooled.
 _STRIDE = 32
+# Of 300 proposals each; a larger batch takes memory and gains nothing.
+_BATCH = 4
 # Pixels of a short side after scaling, at least: of fewer, rounding may leave none.
 _THINNEST = 2
 
@@ -101,12 +103,14 @@ class FrcnnExtractor:
         spec: regions [N, max_regions, 1024], boxes, labels and scores.
         transform: see `Prepare`.
         notes: what there is to say of the weights.
+        batch: see `Extractor`.
     """
 
     def __init__(self, network: FasterRCNN, settings: Frcnn, device: torch.device, notes: tuple[str, ...] = ()) -> None:
         self.spec = FeatureSpec(settings.max_regions, REGION_DIM, boxes=True, labels=True, scores=True)
         self.transform = Prepare(settings.long_side)
         self.notes = notes
+        self.batch = _BATCH
         # torchvision does not say of the parts of a detector what they are.
         self._network: Any = network
         self._settings, self._device = settings, device

@@ -16,7 +16,7 @@ from torchvision.models.detection import (
 )
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.extractors.butd_weights import read_state
+from itrpipe.features.extractors.state_dict import first_line, read_state
 from itrpipe.features.settings import Frcnn
 
 RANDOM = "random"
@@ -83,7 +83,7 @@ def _fetch(weights: Any) -> tuple[Path, Mapping[str, Tensor]]:
     try:
         return cached, weights.get_state_dict(progress=sys.stderr.isatty(), check_hash=True, weights_only=True)
     except Exception as error:  # of HTTP, of the disk or of the reader
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = first_line(error)
         if was_there:
             raise DataError(f"{cached} is damaged ({reason}); remove it, then it is fetched again.") from error
         raise MissingInputError(

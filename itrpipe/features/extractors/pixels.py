@@ -55,9 +55,11 @@ class PixelExtractor:
         spec: pixels [N, height, width, 3].
         transform: the resize.
         notes: none.
+        batch: see `Extractor`.
     """
 
     notes: tuple[str, ...] = ()
+    batch: int = 64
 
     def __init__(self, resize: Resize) -> None:
         self.spec = FeatureSpec(0, 0, pixels=(resize.height, resize.width))

@@ -32,6 +32,7 @@ from itrpipe.features.store import FeatureSpec
 
 RANDOM_NOTE = "random weights: these features are noise"
 
+_BATCH = 32
 _CONFIG = "config.json"
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
@@ -133,6 +134,11 @@ class GridExtractor:
     """Fills `/regions`, `/count`, `/boxes` and `/global` with the vectors of a network's grid.
 
     Boxes are the grid's cells in the original image: a cell is what a vector stands for, not all that it has seen.
+
+    Attributes:
+        spec, transform, notes: as of `Extractor`.
+        network: in evaluation mode, on `device`.
+        device: where it computes.
     """
 
     def __init__(
@@ -153,6 +159,7 @@ class GridExtractor:
         """
         preprocessing = pretrained.preprocessing
         self.transform, self.notes = preprocessing.transform, pretrained.notes
+        self.batch = _BATCH
         self.device, self._bf16, self._memory_format = device, bf16, memory_format
         network = pretrained.network.eval().to(device)
         self.network = network.to(memory_format=memory_format)  # pyright: ignore[reportCallIssue]
@@ -215,7 +222,7 @@ def load_pretrained(settings: Vit | Resnet, families: Mapping[str, Family]) -> P
         _check_frame(folder, family, config, preprocessing.frame)
         model = _random_model(family, config) if random else _load_model(folder, family, config)
     notes += preprocessing.notes + ((RANDOM_NOTE,) if random else ())
-    return Pretrained(VisionNetwork(model.float(), family).eval(), preprocessing, notes)
+    return Pretrained(VisionNetwork(model, family).eval(), preprocessing, notes)
 
 
 def _find(model: str, revision: str, *, weights: bool) -> tuple[Path, tuple[str, ...]]:
@@ -276,7 +283,7 @@ def _load_config(folder: Path, families: Mapping[str, Family]) -> tuple[Family, 
     """Returns the family, and the configuration of its network."""
     path = folder / _CONFIG
     try:
-        kind = json.loads(path.read_text("utf-8")).get("model_type")
+        kind = str(json.loads(path.read_text("utf-8")).get("model_type"))
     except (ValueError, AttributeError) as error:
         raise DataError(f"{path} is not a configuration ({error}); download the model again.") from None
     if kind not in families:
@@ -312,7 +319,7 @@ def _check_frame(folder: Path, family: Family, config: Any, frame: tuple[int, in
 def _random_model(family: Family, config: Any) -> nn.Module:
     """Returns the network with the same random weights every time."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # of the CPU alone, which is what is forked
         model = getattr(transformers, family.network)(config, **family.options)
     if family.network not in (config.architectures or ()):
         _drop(model, family.optional)

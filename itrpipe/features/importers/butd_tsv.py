@@ -105,7 +105,7 @@ class TsvSource:
         self._index = index
         layout = "LXMERT's" if labelled else "bottom-up-attention's"
         self.summary = (
-            f"{layout} TSV: {len(index.names):,} images in {len(index.files)} files; "
+            f"{layout} TSV: {len(index.names):,} images in {len(index.files)} file{'s' * (len(index.files) > 1)}; "
             f"{min(index.regions)} to {max(index.regions)} regions of width {index.width}"
         )
         if index.repeated:

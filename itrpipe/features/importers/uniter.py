@@ -18,16 +18,16 @@ Source: UNITER (Chen et al., 2020), image features of the published code.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from itrpipe.disk import read_json
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.importers.array_file import not_whole
+from itrpipe.features.importers.array_file import read_range
 from itrpipe.features.importers.base import (
     BOX_SLACK,
     fractions_of,
@@ -36,7 +36,8 @@ from itrpipe.features.importers.base import (
     require_same_aspect,
     stack_padded,
 )
-from itrpipe.features.importers.packed_arrays import Arrays, decode, from_npz, package
+from itrpipe.features.importers.lmdb_file import Value, read_values
+from itrpipe.features.importers.packed_arrays import Arrays, decode, from_npz
 from itrpipe.features.settings import Uniter
 
 DATABASE = "data.mdb"
@@ -144,15 +145,17 @@ class _Databases:
     def __init__(self, folders: Sequence[Path]) -> None:
         self.names: list[str] = []
         self._folders = folders
-        self._database: list[int] = []
+        self._database, self._offset, self._length = array("i"), array("q"), array("q")
         entry_of, repeated = {}, 0
         for number, folder in enumerate(folders):
-            for name in _names_in(folder):
+            for value in read_values(folder / DATABASE):
+                if value.key.startswith(b"__"):  # UNITER's own, such as the list of keys
+                    continue
+                name = _decoded(folder, value.key)
                 earlier = entry_of.setdefault(name, len(self.names))
                 if earlier == len(self.names):
-                    self.names.append(name)
-                    self._database.append(number)
-                elif _value(folder, name) == _value(folders[self._database[earlier]], name):
+                    self._add(name, number, value)
+                elif self._content(earlier) == _bytes_at(folder, value.offset, value.length):
                     repeated += 1
                 else:
                     other = folders[self._database[earlier]]
@@ -162,19 +165,19 @@ class _Databases:
             self.kind += f" ({repeated:,} images come twice with the same content)"
 
     def read(self, entries: np.ndarray, keys: Sequence[str]) -> Iterator[Arrays]:
-        """See `_Container`. The map of an environment counts as memory in use, so it lasts for one call only."""
-        databases = np.array(self._database)[entries]
-        for number in np.unique(databases):
-            folder = self._folders[number]
-            with _transaction(folder) as transaction:
-                for entry in entries[databases == number]:
-                    name = self.names[int(entry)]
-                    value = transaction.get(name.encode())
-                    if value is None:
-                        raise DataError(
-                            f"{folder} has no '{name}' any more: it changed while it was read; start again."
-                        )
-                    yield decode(f"{folder / DATABASE}: image '{name}'", value, keys)
+        """See `_Container`."""
+        for entry in map(int, entries):
+            folder = self._folders[self._database[entry]]
+            yield decode(f"{folder / DATABASE}: image '{self.names[entry]}'", self._content(entry), keys)
+
+    def _add(self, name: str, number: int, value: Value) -> None:
+        self.names.append(name)
+        self._database.append(number)
+        self._offset.append(value.offset)
+        self._length.append(value.length)
+
+    def _content(self, entry: int) -> bytes:
+        return _bytes_at(self._folders[self._database[entry]], self._offset[entry], self._length[entry])
 
     def counts(self, settings: Uniter) -> np.ndarray | None:
         """See `_Container`; UNITER keeps such a file beside a database."""
@@ -295,64 +298,33 @@ def _kept(path: Path, name: str, arrays: Arrays, settings: Uniter) -> int:
 def _checked(
     path: Path, name: str, arrays: Arrays, key: str, kinds: str, dims: int, width: int | None = None
 ) -> np.ndarray:
-    array = arrays[key]
-    if (
-        array.dtype.kind not in kinds
-        or array.ndim != dims
-        or 0 in array.shape[1:]
-        or width
-        not in (
-            None,
-            array.shape[-1],
-        )
-    ):
+    values = arrays[key]
+    widths = (values.shape[-1:], (width,)) if width else ()
+    if values.dtype.kind not in kinds or values.ndim != dims or 0 in values.shape[1:] or len(set(widths)) > 1:
         columns = "" if dims == 1 else f", {width or 'width'}"
         raise DataError(
-            f"{path}: {key} of image '{name}' has type {array.dtype} and shape {array.shape}; numbers [regions"
+            f"{path}: {key} of image '{name}' has type {values.dtype} and shape {values.shape}; numbers [regions"
             f"{columns}] are needed."
         )
-    return array
+    return values
 
 
 def _scalar(path: Path, name: str, arrays: Arrays, key: str) -> int:
-    array = arrays.get(key)
-    if array is None or array.size != 1 or array.dtype.kind not in "iu" or int(array.reshape(-1)[0]) < 1:
+    values = arrays.get(key)
+    number = int(values.reshape(-1)[0]) if values is not None and values.size == 1 and values.dtype.kind in "iu" else 0
+    if number < 1:
         raise DataError(f"{path}: image '{name}' has no {key} that is a number of at least 1; extract it again.")
-    return int(array.reshape(-1)[0])
+    return number
 
 
-@contextmanager
-def _transaction(folder: Path) -> Iterator[Any]:
-    """Opens an environment for reading, without locks, after a look at whether the file is whole.
-
-    A file that ends early would kill the process with a bus error when its missing pages are looked at.
-    """
-    lmdb = package("lmdb", folder)
+def _decoded(folder: Path, key: bytes) -> str:
     try:
-        with lmdb.open(str(folder), readonly=True, lock=False, create=False, readahead=False) as environment:
-            needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-            size = (folder / DATABASE).stat().st_size
-            if size < needed:
-                raise DataError(
-                    f"{folder / DATABASE} has {size:,} bytes and should have {needed:,}: it is truncated; fetch it "
-                    "again."
-                )
-            with environment.begin() as transaction:
-                yield transaction
-    except lmdb.Error as error:
-        raise not_whole(str(folder / DATABASE), "LMDB database", error) from error
-
-
-def _names_in(folder: Path) -> list[str]:
-    """Returns the keys in the database's order, without its own such as `__keys__`."""
-    try:
-        with _transaction(folder) as transaction:
-            keys = [bytes(key) for key in transaction.cursor().iternext(values=False)]
-        return [key.decode("utf-8") for key in keys if not key.startswith(b"__")]
+        return key.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{folder / DATABASE} has a key that is not UTF-8 ({error.reason}); fetch it again.") from error
 
 
-def _value(folder: Path, name: str) -> bytes:
-    with _transaction(folder) as transaction:
-        return transaction.get(name.encode())
+def _bytes_at(folder: Path, offset: int, length: int) -> bytes:
+    content = bytearray(length)
+    read_range(folder / DATABASE, str(folder / DATABASE), memoryview(content), offset)
+    return bytes(content)

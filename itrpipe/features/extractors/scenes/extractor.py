@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.base import Images, channels_first
-from itrpipe.features.extractors.scenes_detector import GLOBAL_DIM, REGION_DIM, REGIONS, ScenesDetector
+from itrpipe.features.extractors.scenes.detector import GLOBAL_DIM, REGION_DIM, REGIONS, ScenesDetector
 from itrpipe.features.settings import Scenes
 from itrpipe.features.store import FeatureSpec
 from itrpipe.features.weights import SCENES_DETECTOR
@@ -23,12 +23,13 @@ class ScenesExtractor:
 
     Attributes:
         spec: which datasets it fills: regions [N, 12, 256], boxes, labels, scores and global [N, 96].
-        transform, notes: see `Extractor`.
+        transform, notes, batch: see `Extractor`.
         device: where it computes.
     """
 
     spec = FeatureSpec(REGIONS, REGION_DIM, GLOBAL_DIM, boxes=True, labels=True, scores=True)
     notes = ()
+    batch = 64
 
     def __init__(self, model: ScenesDetector, device: torch.device) -> None:
         self.device = device

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from itrpipe.features.extractors.butd_network import Predictions
+from itrpipe.features.extractors.butd.network import Predictions
 
 # Grey levels 0..255 in the order blue, green, red: the network has learnt from images as OpenCV reads them. With red
 # first its answers look plausible and its features are off by a quarter.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import Bottleneck, ResNet, resnet101
 from torchvision.ops import FrozenBatchNorm2d, roi_pool
 
-from itrpipe.features.extractors.butd_anchors import ANCHORS, STRIDE
+from itrpipe.features.extractors.butd.anchors import ANCHORS, STRIDE
 
 CLASSES = 1600
 ATTRIBUTES = 400

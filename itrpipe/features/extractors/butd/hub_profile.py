@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.ops import nms
 
-from itrpipe.features.extractors.butd_network import Predictions
-from itrpipe.features.extractors.butd_profiles import (
+from itrpipe.features.extractors.butd.network import Predictions
+from itrpipe.features.extractors.butd.profiles import (
     PRE_NMS_PROPOSALS,
     PROPOSAL_NMS,
     Picture,

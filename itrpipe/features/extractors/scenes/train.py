@@ -1,6 +1,6 @@
 """Trains the detector of `scenes` and writes its weights.
 
-    python -m itrpipe.features.extractors.train_scenes_detector \\
+    python -m itrpipe.features.extractors.scenes.train \\
         --images 20000 --seed 1000 --steps 10000 --out weights.safetensors
 
 The scenes are generated with a seed of their own, so that no dataset made with another seed shares a picture with the
@@ -28,9 +28,9 @@ from torch import Tensor
 from itrpipe.datasets.scenes import Scene, generate, paint
 from itrpipe.datasets.scenes.build import JPEG_QUALITY
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
-from itrpipe.features.extractors.scenes_boxes import overlaps
-from itrpipe.features.extractors.scenes_detector import ATTRIBUTES, ScenesDetector
-from itrpipe.features.extractors.scenes_detector_loss import Objects, losses, objects_of
+from itrpipe.features.extractors.scenes.boxes import overlaps
+from itrpipe.features.extractors.scenes.detector import ATTRIBUTES, ScenesDetector
+from itrpipe.features.extractors.scenes.detector_loss import Objects, losses, objects_of
 
 _LEARNING_RATE = 2e-3
 _WEIGHT_DECAY = 1e-4
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of this module."""
     options = _parse(arguments)
     command = (
-        f"python -m itrpipe.features.extractors.train_scenes_detector --images {options.images} "
+        f"python -m itrpipe.features.extractors.scenes.train --images {options.images} "
         f"--held-out {options.held_out} --seed {options.seed} --steps {options.steps} --out {options.out.name}"
     )
     started = time.monotonic()

@@ -18,7 +18,7 @@ from torchvision.ops import roi_align
 
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
 from itrpipe.datasets.scenes.world import COLOURS, KINDS, PATTERNS, SETTINGS, SIZES
-from itrpipe.features.extractors.scenes_boxes import decode, kept_first, make_anchors, spread, suppress, take
+from itrpipe.features.extractors.scenes.boxes import decode, kept_first, make_anchors, spread, suppress, take
 
 REGIONS = 12
 REGION_DIM = 256

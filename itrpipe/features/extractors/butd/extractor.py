@@ -12,18 +12,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from itrpipe.features.extractors.base import Images
-from itrpipe.features.extractors.butd_anchors import place_anchors
-from itrpipe.features.extractors.butd_caffe_profile import CaffeProfile
-from itrpipe.features.extractors.butd_hub_profile import HubProfile
-from itrpipe.features.extractors.butd_network import REGION_DIM, ButdNetwork
-from itrpipe.features.extractors.butd_profiles import Picture, Profile, Selection
-from itrpipe.features.extractors.butd_weights import load_network
+from itrpipe.features.extractors.base import Images, channels_first
+from itrpipe.features.extractors.butd.anchors import place_anchors
+from itrpipe.features.extractors.butd.caffe_profile import CaffeProfile
+from itrpipe.features.extractors.butd.hub_profile import HubProfile
+from itrpipe.features.extractors.butd.network import REGION_DIM, ButdNetwork
+from itrpipe.features.extractors.butd.profiles import Picture, Profile, Selection
+from itrpipe.features.extractors.butd.weights import load_network
 from itrpipe.features.settings import Butd
 from itrpipe.features.store import FeatureSpec
 
 # Of a shorter side, a line of pixels say, nothing is left after the stem.
 _SHORTEST_SIDE = 3
+# Of 300 proposals each; a larger batch gains nothing.
+_BATCH = 4
 _TYPES = {"regions": np.float16, "labels": np.int16, "attributes": np.int16}
 
 
@@ -46,11 +48,6 @@ def build(settings: Butd, device: torch.device) -> ButdExtractor:
     return ButdExtractor(network, HubProfile(*limits), device, notes)
 
 
-def channels_first(image: np.ndarray) -> np.ndarray:
-    """Turns [H, W, 3] uint8 into [3, H, W]. The resize gives fractions of grey levels, so it runs on the device."""
-    return np.ascontiguousarray(image.transpose(2, 0, 1))
-
-
 class ButdExtractor:
     """Turns images into rows of a feature file; see `Extractor`.
 
@@ -59,7 +56,8 @@ class ButdExtractor:
 
     Attributes:
         spec: regions [N, max_regions, 2048], boxes, labels, scores, attributes and for `hub` proposals.
-        transform: the decoded image, channels first.
+        transform: the decoded image, channels first; the resize gives fractions of grey levels and runs on the device.
+        batch: see `Extractor`.
         notes: what there is to say of the weights and settings.
     """
 
@@ -77,6 +75,7 @@ class ButdExtractor:
         )
         self.transform = channels_first
         self.notes = notes
+        self.batch = _BATCH
         self._network, self._profile, self._device = network, profile, device
 
     def group(self, height: int, width: int) -> tuple[int, int]:

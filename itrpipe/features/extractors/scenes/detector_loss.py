@@ -14,8 +14,8 @@ from torch import Tensor
 
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH, Scene
 from itrpipe.datasets.scenes.world import KINDS, MAX_OBJECTS, SETTINGS
-from itrpipe.features.extractors.scenes_boxes import encode, overlaps, take
-from itrpipe.features.extractors.scenes_detector import ATTRIBUTES, BACKGROUND, Proposals, Regions, ScenesDetector
+from itrpipe.features.extractors.scenes.boxes import encode, overlaps, take
+from itrpipe.features.extractors.scenes.detector import ATTRIBUTES, BACKGROUND, Proposals, Regions, ScenesDetector
 
 _ANCHOR_POSITIVE, _ANCHOR_NEGATIVE = 0.6, 0.3
 _ANCHOR_SAMPLES = 32  # of each sign and image

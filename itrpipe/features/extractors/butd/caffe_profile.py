@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torchvision.ops import nms
 
-from itrpipe.features.extractors.butd_anchors import caffe_anchors
-from itrpipe.features.extractors.butd_network import Predictions
-from itrpipe.features.extractors.butd_profiles import (
+from itrpipe.features.extractors.butd.anchors import caffe_anchors
+from itrpipe.features.extractors.butd.network import Predictions
+from itrpipe.features.extractors.butd.profiles import (
     PRE_NMS_PROPOSALS,
     PROPOSAL_NMS,
     Picture,

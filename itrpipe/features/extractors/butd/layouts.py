@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from itrpipe.features.extractors.butd_anchors import ANCHORS, from_caffe_order
-from itrpipe.features.extractors.butd_hub_profile import DELTA_WEIGHTS
+from itrpipe.features.extractors.butd.anchors import ANCHORS, from_caffe_order
+from itrpipe.features.extractors.butd.hub_profile import DELTA_WEIGHTS
 
 RPN = "proposal_generator.rpn_head."
 PREDICTOR = "roi_heads.box_predictor."

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from huggingface_hub import hf_hub_download
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from torchvision.models.resnet import Bottleneck
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.extractors.butd_anchors import exact_anchors
-from itrpipe.features.extractors.butd_layouts import (
+from itrpipe.features.extractors.butd.anchors import exact_anchors
+from itrpipe.features.extractors.butd.layouts import (
     CELL_ANCHORS,
     from_milvlg,
     full_name,
@@ -25,7 +21,8 @@ from itrpipe.features.extractors.butd_layouts import (
     milvlg_name,
     milvlg_shape,
 )
-from itrpipe.features.extractors.butd_network import ButdNetwork
+from itrpipe.features.extractors.butd.network import ButdNetwork
+from itrpipe.features.extractors.state_dict import first_line, read_state
 from itrpipe.features.settings import Butd
 
 RANDOM = "random"
@@ -37,19 +34,6 @@ _SEED = 0
 _ANCHOR_TOLERANCE = 1e-3
 # Deltas that are enlarged by 10, 10, 5, 5 spread alike; others twice as much for sizes as for positions.
 _UNEQUAL_SPREAD = 2**0.5
-# What a damaged file or one of another kind makes the readers raise.
-_READING_ERRORS = (
-    SafetensorError,
-    RuntimeError,
-    EOFError,
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    struct.error,
-)
 
 
 def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
@@ -62,7 +46,7 @@ def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
     if settings.weights == RANDOM:
         return random_network(), ("random weights: these features are noise",)
     path = find_weights(settings.weights, settings.revision)
-    content = read_state(path)
+    content = {full_name(key): tensor for key, tensor in read_state(path).items()}
     with torch.device("meta"):  # without memory: the tensors of the file take their place
         network = ButdNetwork()
     shapes = {hub_name(name): tensor.shape for name, tensor in network.state_dict().items()}
@@ -126,39 +110,8 @@ def _fetch(hub_id: str, revision: str) -> Path:
     except Exception as error:  # of the hub's client, of its HTTP library, or of the disk
         raise MissingInputError(
             f"{HUB_FILE} of '{hub_id}', revision '{revision}', is neither here nor comes from the hub "
-            f"({_first_line(error)}); check the name and the network, or name a local file."
+            f"({first_line(error)}); check the name and the network, or name a local file."
         ) from error
-
-
-def read_state(path: Path) -> dict[str, Tensor]:
-    """Reads a state dict, alone in its file or under the key `model`; code in the file is never run.
-
-    Raises:
-        DataError: the file is damaged, or holds something else.
-    """
-    try:
-        if path.suffix == ".safetensors":
-            content = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise DataError(
-            f"{path} is damaged or holds Python objects beside its tensors, which are never loaded; "
-            "name a plain state dict, or convert it to .safetensors."
-        ) from error
-    except _READING_ERRORS as error:
-        raise DataError(f"{path} is damaged or truncated ({_first_line(error)}); get it again.") from error
-    if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
-        content = content["model"]
-    if not isinstance(content, Mapping):
-        raise DataError(f"{path} holds a {type(content).__name__}; name a state dict of the detector.")
-    return {full_name(str(key)): _require_tensor(path, key, value) for key, value in content.items()}
-
-
-def _require_tensor(path: Path, key: object, value: object) -> Tensor:
-    if not isinstance(value, Tensor):
-        raise DataError(f"{path}: '{key}' is not a tensor; name a plain state dict of the detector.")
-    return value
 
 
 def check_state(
@@ -227,7 +180,3 @@ def _delta_notes(path: Path, weight: Tensor) -> list[str]:
         f"{path}: box deltas spread {ratio:.2f} times as much for sizes as for positions; about 1 is expected, so that "
         "boxes may be wrong. Features do not depend on them"
     ]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,65 @@
+"""State dicts in files of any origin, read without running what may be in them."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from itrpipe.errors import DataError
+
+# What a damaged file or one of another kind makes the readers raise.
+_READING_ERRORS = (
+    SafetensorError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    struct.error,
+)
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """Reads a state dict, alone in its file or under the key `model`; code in the file is never run.
+
+    Raises:
+        DataError: the file is damaged, or holds something else.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            content = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            f"{path} is damaged or holds Python objects beside its tensors, which are never loaded; "
+            "name a plain state dict, or convert it to .safetensors."
+        ) from error
+    except _READING_ERRORS as error:
+        raise DataError(f"{path} is damaged or truncated ({first_line(error)}); get it again.") from error
+    if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
+        content = content["model"]
+    if not isinstance(content, Mapping):
+        raise DataError(f"{path} holds a {type(content).__name__}; name a plain state dict.")
+    return {str(key): _require_tensor(path, key, value) for key, value in content.items()}
+
+
+def _require_tensor(path: Path, key: object, value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise DataError(f"{path}: '{key}' is not a tensor; name a plain state dict.")
+    return value
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of what a library says of a failure."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
