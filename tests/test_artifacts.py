@@ -242,8 +242,8 @@ HOLD = (
 @pytest.fixture
 def holder(data_root: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock of the artifact until its standard input closes."""
-    location(data_root).lock.parent.mkdir(parents=True)
-    command = [sys.executable, "-c", HOLD, str(location(data_root).lock)]
+    location(data_root).lock().parent.mkdir(parents=True)
+    command = [sys.executable, "-c", HOLD, str(location(data_root).lock())]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -265,7 +265,7 @@ def test_a_lock_of_another_process_is_seen_and_waited_for(data_root: Path, holde
 
     with locked(place, on_wait):
         assert is_locked(place.partial)
-    assert waited == [place.lock]
+    assert waited == [place.lock()]
     assert not is_locked(place.partial)
 
 

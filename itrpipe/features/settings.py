@@ -146,8 +146,9 @@ class Arrays(Settings):
     """Arrays in .npy, .npz or HDF5 files.
 
     Attributes:
-        map: dataset of `features.h5` -> name of the array in the file; what is not named is looked for by its own name.
-        ids: text file with one image id a line, where the file holds none itself; empty if it does.
+        map: dataset of `features.h5` -> name of the array in the file, empty to leave the dataset out; what is not
+            named is looked for by its own name.
+        ids: text file with one image id a line, absolute or beside the arrays; empty where the arrays' file has ids.
         boxes: unit of the boxes: `fractions` of the image, or `pixels`.
     """
 

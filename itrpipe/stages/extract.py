@@ -130,10 +130,12 @@ def sources(settings: Settings, definition: StageDefinition | None, cache: Diges
                     f"{path} holds no features that {part.kind} reads; see `itrpipe extract --help`"
                 )
             digests[part.kind] = cache.combined(files, path, "hashing features")
-        for key in LOCAL_SETTINGS:
-            path = Path(getattr(part, key, "") or "")
-            if path.is_absolute():
-                digests[f"{prefix}{key}"] = _digest(path, cache)
+            if getattr(part, "ids", ""):
+                digests["ids"] = cache.digest(path.parent / part.ids)
+        for key in ("model", "weights"):
+            weights = Path(getattr(part, key, ""))
+            if weights.is_absolute():
+                digests[f"{prefix}{key}"] = _digest(weights, cache)
     return digests
 
 

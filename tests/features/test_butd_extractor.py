@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from itrpipe.features.extractors import butd
+from itrpipe.features.extractors.butd import extractor as butd
 from itrpipe.features.extractors.butd.caffe_profile import CaffeProfile, caffe_size
 from itrpipe.features.extractors.butd.extractor import ButdExtractor, build, channels_first
 from itrpipe.features.extractors.butd.hub_profile import HubProfile, hub_size

@@ -311,7 +311,7 @@ def test_content_that_is_no_state_dict(tmp_path: Path) -> None:
     torch.save([torch.zeros(2)], path)
     assert refused(DataError, path) == f"{path} holds a list; name a plain state dict."
     torch.save({"iteration": 3}, path)
-    assert refused(DataError, path) == f"{path}: 'iteration' is not a tensor; name a plain state dict of the detector."
+    assert refused(DataError, path) == f"{path}: 'iteration' is not a tensor; name a plain state dict."
 
 
 def test_files_and_folders_that_are_not_there(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def recognises(path: Path) -> bool:
 
 
 def files(path: Path) -> list[Path]:
-    """The file itself; a text file of ids is `ids_file`."""
+    """The file itself; the text file of ids is named by the settings."""
     return [path]
 
 
