@@ -180,23 +180,29 @@ def _save_compressed(path: Path, array: np.ndarray) -> None:
     np.savez_compressed(path, it=array)
 
 
+# The largest resident memory comes from /proc: getrusage counts what the parent had, and could never grow.
 MEASURE = """
-import resource, sys
+import re, sys
 from pathlib import Path
 import numpy as np
 from itrpipe.features.importers.array_file import open_npy, open_npz
+
+def peak():
+    return int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1])
+
 path = Path(sys.argv[1])
 opened = open_npy(path) if path.suffix == ".npy" else open_npz(path, "it")
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 total = 0
 for first in range(0, opened.shape[0], 256):
     total += opened.read(np.arange(first, min(first + 256, opened.shape[0]))).nbytes
-print(total, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+print(total, (peak() - before) // 1024)
 """
 ROWS, WIDTH = 2048, (36, 2048)
 BYTES = ROWS * 36 * 2048 * 4  # 604 MB
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells a program its largest memory")
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_file_of_600_mb_takes_no_more_memory_than_a_block(tmp_path: Path, compressed: bool) -> None:
     path = tmp_path / "large.npy"
@@ -210,4 +216,4 @@ def test_a_file_of_600_mb_takes_no_more_memory_than_a_block(tmp_path: Path, comp
     result = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True)
     read, grown = map(int, result.stdout.split())
     assert read == BYTES
-    assert grown < 350
+    assert 0 < grown < 350

@@ -253,12 +253,15 @@ def _download(model: str, revision: str, names: tuple[str, ...]) -> Path:
         with _quiet(progress=sys.stderr.isatty()):
             return Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=list(names)))
     except RepositoryNotFoundError:
-        reason = "there is no such model, or it needs a login"
+        raise _not_on_hub(model, "there is no such model, or it needs a login") from None
     except RevisionNotFoundError:
-        reason = f"it has no revision '{revision}'"
+        raise _not_on_hub(model, f"it has no revision '{revision}'") from None
     except Exception as error:  # the client's own errors and those of its HTTP library have no base in common
-        reason = reason_of(error)
-    raise MissingInputError(
+        raise _not_on_hub(model, reason_of(error)) from None
+
+
+def _not_on_hub(model: str, reason: str) -> MissingInputError:
+    return MissingInputError(
         f"{model} was not found on the hub ({reason}); correct the name, or download it where there is a network and "
         "name its folder."
     )
