@@ -9,6 +9,7 @@ leaves a `.partial` folder from which the same command goes on.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import importlib.metadata
 import json
@@ -216,12 +217,34 @@ def list_artifacts(root: Path, dataset: str) -> Iterator[Path]:
 def locked(location: Location, on_wait: Callable[[Path], None] | None = None, part: str = "") -> Iterator[None]:
     """Holds the lock of an artifact, waiting for another process if need be.
 
+    Whoever makes a part holds the lock of the whole while it begins: so a part never begins while the whole is made,
+    finished or removed, and the whole waits for no part but says that it is being made.
+
     Args:
         location: the artifact.
-        part: of the artifact that this process makes while others make other parts; empty for all of it.
         on_wait: called once with the lock's path when another process holds it; when it raises, so does this.
+        part: of the artifact that this process makes while others make other parts; empty for all of it.
+
+    Raises:
+        LockedError: another process makes this part, or all of it is to be made while another makes a part.
+        MissingInputError: the folder is not writable.
     """
-    path = location.lock(part)
+    with contextlib.ExitStack() as held:
+        whole = held.enter_context(_acquired(location.lock(), on_wait))
+        if part:
+            held.enter_context(_acquired(location.lock(part), None))
+            recover_sealed(location)
+            if not location.folder.exists():
+                open_partial(location)
+            whole.release()
+        else:
+            for path in _part_locks(location.folder):
+                held.enter_context(_acquired(path, None))
+        yield
+
+
+@contextlib.contextmanager
+def _acquired(path: Path, on_wait: Callable[[Path], None] | None) -> Iterator[FileLock]:
     make_folder(path.parent)
     lock = FileLock(path)
     try:
@@ -232,23 +255,27 @@ def locked(location: Location, on_wait: Callable[[Path], None] | None = None, pa
         ) from None
     except Timeout:
         if on_wait is None:
-            raise LockedError(f"{location.folder} is being written by another process; wait for it") from None
+            raise LockedError(f"{path}: this artifact is being written by another process; wait for it") from None
         on_wait(path)
         lock.acquire()
     try:
-        yield
+        yield lock
     finally:
         lock.release()
+
+
+def _part_locks(folder: Path) -> list[Path]:
+    return sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.lock"))
 
 
 @contextlib.contextmanager
 def unused(folder: Path) -> Iterator[bool]:
     """Holds the locks of an artifact or `.partial` folder if no process has one; yields whether it does."""
-    name = f".{folder.name.removesuffix(PARTIAL)}"
-    paths = [folder.with_name(f"{name}.lock"), *sorted(folder.parent.glob(f"{name}.*.lock"))]
+    folder = folder.with_name(folder.name.removesuffix(PARTIAL))
     with contextlib.ExitStack() as held:
         try:
-            for path in paths:
+            held.enter_context(FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0))
+            for path in _part_locks(folder):
                 held.enter_context(FileLock(path, timeout=0))
         except (Timeout, PermissionError):
             held.close()

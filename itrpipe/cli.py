@@ -332,7 +332,7 @@ def _mapping(assignments: list[str] | None, ids: Path | None) -> dict[str, Any]:
     given: dict[str, Any] = {"ids": None if ids is None else str(ids)}
     for text in assignments or []:
         dataset, equals, array = text.partition("=")
-        if not (dataset and equals and array):
+        if not (dataset and equals):
             raise UsageError(f"--map {text!r} is not of the form NAME=ARRAY, such as regions=features")
         given[f"map.{dataset}"] = array
     return given

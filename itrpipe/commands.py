@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from itrpipe.datasets.definition import (
     StageDefinition,
     check_name,
     load_definition,
-    save_definition,
+    remember,
 )
 from itrpipe.errors import IncompleteError, MissingInputError, UsageError
 from itrpipe.features.settings import IMPORTERS
@@ -21,7 +22,7 @@ from itrpipe.pipeline import run
 from itrpipe.planning import Override, Planner, pinned_step
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
-from itrpipe.stages.extract import LOCAL_SETTINGS, importer
+from itrpipe.stages.extract import LOCAL_SETTINGS, NO_FILES, importer
 from itrpipe.stages.report import PAGE, SUMMARY
 
 
@@ -64,7 +65,7 @@ def run_stage(
     if dry_run:
         return folder
     if definition is not None:
-        save_definition(root, dataset, definition)
+        remember(root, dataset, definition, stage, need.conf)
     if folder.exists():
         reporter.say(str(folder))
         _refuse_incomplete(folder)
@@ -77,7 +78,8 @@ def _refuse_incomplete(folder: Path) -> None:
         image, reason = next(iter(failed.items()))
         raise IncompleteError(
             f"{len(failed):,} images could not be used and are left out; the first: {image} {reason}. All are listed "
-            f"as 'failed' in {folder / MANIFEST}; restore the files and run the same command again, or go on without"
+            f"as 'failed' in {folder / MANIFEST}; go on without them, or restore the files, remove {folder} and run "
+            "the same command again"
         )
 
 
@@ -137,27 +139,31 @@ def define_features(
         overrides: from the command line.
 
     Returns:
-        The definition, the name of the features, and the overrides that do not belong to it.
+        The definition, the name of the features, and the overrides.
 
     Raises:
         MissingInputError: the source is not there, or no features are known and none were named.
         UsageError: there is no such extractor, or it and the source exclude each other.
     """
     definition = load_definition(root, dataset)
+    if features is None and name in definition.features:
+        features = name
     if source is not None:
         conf, place = _importer_of(source, features), str(source.resolve())
-    elif (features is None and name is None) or (features in definition.features and name in (None, features)):
+    elif features is None or (features in definition.features and name in (None, features)):
         name = features or definition.default_features(dataset)
         conf, place = definition.features[name].conf, definition.features[name].source
     else:
-        conf, place = features or str(name), None
-        _check_conf(conf)
+        _check_conf(features)
+        conf, place = features, None
     name = check_name(name or conf)
-    own, others = _of_features(conf, overrides)
+    own, overrides = _of_features(conf, overrides)
     known = definition.features.get(name)
     earlier = known.settings if known and (known.conf, known.source) == (conf, place) else {}
-    stage = StageDefinition(conf=conf, source=place, settings={**earlier, **own})
-    return definition.model_copy(update={"features": {**definition.features, name: stage}}), name, others
+    # What was said last counts, also where it is spelled otherwise (`height`, `pixels.height`).
+    settings = {key: value for key, value in earlier.items() if key not in own} | own
+    stage = StageDefinition(conf=conf, source=place, settings=settings)
+    return definition.model_copy(update={"features": {**definition.features, name: stage}}), name, overrides
 
 
 def _importer_of(source: Path, features: str | None) -> str:
@@ -193,20 +199,26 @@ def _check_conf(conf: str) -> None:
 
 
 def _of_features(conf: str, overrides: list[Override]) -> tuple[dict[str, Any], list[Override]]:
-    """Settings that are remembered with the features, and the overrides of other steps or of execution."""
+    """Settings that are to be remembered with the features, and all overrides, with files as absolute paths.
+
+    Later commands may run in another folder.
+    """
     parts, fields = conf.split("+"), load_stage("extract").Execution.model_fields
     own: dict[str, Any] = {}
-    others = []
+    absolute = []
     for item in overrides:
-        mine = item.scope in (None, "extract", *parts)
-        if not mine or item.key.removeprefix("execution.") in fields:
-            others.append(item)
-            continue
-        key = f"{item.scope}.{item.key}" if len(parts) > 1 and item.scope in parts else item.key
-        local = key.rpartition(".")[2] in LOCAL_SETTINGS and isinstance(item.value, str) and Path(item.value).exists()
-        # Where a file lies is remembered as an absolute path: later commands may run in another folder.
-        own[key] = str(Path(item.value).resolve()) if local else item.value
-    return own, others
+        if item.scope in (None, "extract", *parts) and item.key.removeprefix("execution.") not in fields:
+            item = replace(item, value=_absolute(item.key, item.value))
+            own[f"{item.scope}.{item.key}" if len(parts) > 1 and item.scope in parts else item.key] = item.value
+        absolute.append(item)
+    return own, absolute
+
+
+def _absolute(key: str, value: Any) -> Any:
+    if key.rpartition(".")[2] not in (*LOCAL_SETTINGS, "ids") or not isinstance(value, str) or value in NO_FILES:
+        return value
+    path = Path(value).expanduser()
+    return str(path.resolve()) if path.exists() else value
 
 
 def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, overrides: list[Override]) -> None:

@@ -147,7 +147,8 @@ def resolve(
 
     Args:
         declaration: the stage.
-        conf: name of a `[conf.<name>]` table, or several as `a+b`: then the values of each lie under its name.
+        conf: name of a `[conf.<name>]` table, or several that have a `kind` as `a+b`: then the values of each
+            lie under its name.
         backbones: every name that counts as a backbone selector.
         backbone: the selected backbone, if the stage has one.
         dataset: the selected dataset; sub-tables of other datasets are skipped.
@@ -156,15 +157,14 @@ def resolve(
     Raises:
         UsageError: there is no such conf.
     """
-    for part in conf.split("+"):
-        if part not in declaration.confs:
-            known = ", ".join(declaration.confs) or "none"
-            hint = did_you_mean(part, declaration.confs) or f"; known: {known}"
-            raise UsageError(f"{declaration.path.name} has no configuration {part!r}{hint}")
+    parts = _combined(declaration, conf) or [conf]
+    if parts[0] not in declaration.confs:
+        hint = did_you_mean(conf, declaration.confs) or f"; known: {', '.join(declaration.confs) or 'none'}"
+        raise UsageError(f"{declaration.path.name} has no configuration {conf!r}{hint}")
     selectors = {*backbones, *DATASET_SELECTORS}
     chosen = [name for name in (backbone, dataset) if name]
     resolved = Resolved()
-    for part in conf.split("+"):
+    for part in parts:
         for name, table in (("defaults", declaration.defaults), (f"conf.{part}", declaration.confs[part])):
             for section, layer in _select(table, name, selectors, chosen):
                 resolved.merge({part: layer} if part != conf else layer, f"{declaration.path.name} [{section}]")
@@ -259,6 +259,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns `; did you mean 'x'?` for the nearest known word, or an empty string."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _combined(declaration: Declaration, conf: str) -> list[str]:
+    """The configurations of a combination `a+b`, which those that have a `kind` can form; else nothing."""
+    parts = conf.split("+")
+    return parts if len(parts) > 1 and all("kind" in declaration.confs.get(part, {}) for part in parts) else []
 
 
 def _select(

@@ -67,13 +67,19 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
     if blocked and not with_upstream:
         first = blocked[0].location
         raise UsageError(f"{first.stage}/{first.name} is not up to date and --no-deps was given; run it first")
-    for step in todo:
-        run_step(step, reporter)
+    for number, step in enumerate(todo):
+        unfinished = run_step(step, reporter)
+        if unfinished and number + 1 < len(todo):
+            raise UsageError(f"{step.location.stage}/{step.location.name}: {unfinished}; nothing can read it before")
     return [step.location.folder for step in steps]
 
 
-def run_step(step: Step, reporter: Reporter) -> None:
-    """Makes one artifact, or finds that another process has made it meanwhile."""
+def run_step(step: Step, reporter: Reporter) -> str:
+    """Makes one artifact, or a part of it, or finds that another process has made it meanwhile.
+
+    Returns:
+        What is left to do when only a part was made, else nothing.
+    """
     location = step.location
     name = f"{location.stage}/{location.name}"
 
@@ -85,16 +91,17 @@ def run_step(step: Step, reporter: Reporter) -> None:
         if location.folder.exists() or artifacts.recover_sealed(location):
             artifacts.check_artifact(location.folder)
             reporter.say(f"{name}: finished by another run")
-            return
-        resumed = location.partial.exists()
+            return ""
+        resumed = location.partial.exists() and not part
         reporter.say(f"{name}{' (resuming)' if resumed else ''}", style="bold")
         job = _execute(step, reporter, resumed)
         if job.unfinished:
             reporter.say(f"  {job.unfinished}")
-            return
+            return job.unfinished
         manifest = artifacts.finish(location, _record(step, job))
     summary = ", ".join(f"{key} {_short(value)}" for key, value in manifest.metrics.items() if _is_plain(value))
     reporter.say(f"  done in {manifest.timings['total']:.1f} s{f': {summary}' if summary else ''}")
+    return ""
 
 
 def _execute(step: Step, reporter: Reporter, resumed: bool) -> Job:

@@ -152,7 +152,7 @@ class Planner:
             self.dataset,
             need.stage,
             module.label(need.conf, settings),
-            artifacts.fingerprint(need.stage, module.SCHEMA_VERSION, settings.model_dump(mode="json"), digests),
+            artifacts.fingerprint(need.stage, module.SCHEMA_VERSION, _fingerprinted(module, settings), digests),
         )
         step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing")
         state, reason = _inspect(step)
@@ -176,7 +176,7 @@ class Planner:
         chosen = [item for item in self.overrides if (requested if item.scope is None else item.scope in scopes)]
         self._applied += chosen
         chosen = [Override(None, key, value, "dataset.json") for key, value in remembered.items()] + chosen
-        execution, chosen = _split_execution(module, declaration, [_below_part(item, conf) for item in chosen])
+        execution, chosen = _split_execution(module, declaration, [_below_part(item, conf, module) for item in chosen])
 
         def resolve_with(backbone: str | None, settings: list) -> Resolved:
             return resolve(
@@ -227,9 +227,15 @@ class Planner:
             resolved.origins["features"] = "dataset.json"
 
 
-def _below_part(override: Override, conf: str) -> Override:
-    """In a combination `a+b` a value scoped to `a` belongs below that name."""
-    if override.scope in conf.split("+") and override.scope != conf:
+def _fingerprinted(module: ModuleType, settings: Settings) -> dict[str, Any]:
+    own = getattr(module, "fingerprinted", None)
+    return own(settings) if own else settings.model_dump(mode="json")
+
+
+def _below_part(override: Override, conf: str, module: ModuleType) -> Override:
+    """In a combination `a+b` a value scoped to `a` belongs below that name, unless it is about execution."""
+    is_execution = override.key.removeprefix("execution.") in module.Execution.model_fields
+    if override.scope in conf.split("+") and override.scope != conf and not is_execution:
         return replace(override, key=f"{override.scope}.{override.key}")
     return override
 

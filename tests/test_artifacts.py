@@ -369,3 +369,27 @@ def test_a_partial_folder_is_never_read_as_whole(chain: Path, capsys: pytest.Cap
     run_stage(chain, "tiny", "extract", [], conf="precomp")
     assert "interrupted, goes on where it stopped" in capsys.readouterr().out
     assert (folder / "features.h5").read_bytes() == before
+
+
+# Parts
+
+
+def test_parts_are_made_side_by_side_but_never_beside_the_whole(data_root: Path) -> None:
+    place = location(data_root)
+    with locked(place, part="1-of-2"), locked(place, part="2-of-2"):
+        assert place.partial.exists()
+        assert is_locked(place.partial)
+        with pytest.raises(LockedError, match="is being written by another process"), locked(place):
+            raise AssertionError("the whole was made beside its parts")
+        with pytest.raises(LockedError, match="1-of-2"), locked(place, part="1-of-2"):
+            raise AssertionError("a part was made twice")
+    assert not is_locked(place.partial)
+    waited: list[Path] = []
+
+    def give_up(path: Path) -> None:
+        waited.append(path)
+        raise LockedError("no")
+
+    with locked(place), pytest.raises(LockedError, match="no"), locked(place, give_up, "1-of-2"):
+        raise AssertionError("a part was begun beside the whole")
+    assert waited == [place.lock()]

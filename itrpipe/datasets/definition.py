@@ -96,6 +96,24 @@ def load_definition(root: Path, dataset: str) -> DatasetDefinition:
         ) from None
 
 
+def remember(root: Path, dataset: str, definition: DatasetDefinition, stage: str, conf: str) -> None:
+    """Saves what `definition` says of one stage; the rest stays as it is now, whatever it was when a run began.
+
+    Args:
+        root: the data folder.
+        dataset: its name.
+        definition: holds the new part.
+        stage: `prepare` or `extract`.
+        conf: for `extract` the name of the features.
+    """
+    now = load_definition(root, dataset)
+    if stage == "prepare":
+        changed = now.model_copy(update={"prepare": definition.prepare})
+    else:
+        changed = now.model_copy(update={"features": {**now.features, conf: definition.features[conf]}})
+    save_definition(root, dataset, changed)
+
+
 def save_definition(root: Path, dataset: str, definition: DatasetDefinition) -> None:
     """Writes the definition of a dataset atomically."""
     folder = root / check_name(dataset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import stat
@@ -35,6 +36,17 @@ not among them: it says nothing of the file."""
 MAX_PIXELS = 89_478_485
 """Largest image, in pixels: a quarter of a GiB as 24-bit colour, the size at which Pillow speaks of a bomb."""
 
+# Errors of opening that say something of the file or its path; others say something of the disk.
+_OF_THE_FILE = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENXIO,
+)
 _ORIENTATION = 0x0112
 _TRANSPOSITIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -67,6 +79,7 @@ def read_rgb(path: Path) -> np.ndarray:
 
     Raises:
         DataError: the file is not there or cannot be used. The message is the reason alone, for a list of files.
+        OSError: the disk or the network cannot give it now, which says nothing of the file.
     """
     try:
         # Reading a pipe would wait for a writer for ever.
@@ -74,6 +87,8 @@ def read_rgb(path: Path) -> np.ndarray:
             raise DataError("is not a regular file")
         content = path.read_bytes()
     except OSError as error:
+        if error.errno not in _OF_THE_FILE:
+            raise
         raise DataError(refusal(error)) from error
     return decode_rgb(content)
 

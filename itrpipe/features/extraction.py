@@ -10,9 +10,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,11 +24,13 @@ from itrpipe.datasets.pictures import read_rgb
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.journal import RowJournal
-from itrpipe.features.store import FeatureWriter
+from itrpipe.features.store import FeatureWriter, largest_magnitudes
 
 # Batches whose rows wait for the writer while the device computes the next ones.
 _UNWRITTEN_BATCHES = 2
 _NOTHING_FOUND = "has no region: the extractor found nothing in it"
+_NOT_FINITE = "has features that are not finite or too large for float16"
+_FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -45,19 +48,20 @@ class ImageFiles:
     sizes: np.ndarray
 
 
-@dataclass(frozen=True)
-class DecodedBatch:
+class DecodedBatch(NamedTuple):
     """A batch as it comes from a decoding process.
 
     Attributes:
         rows: [B] int64, rows of the images that could be decoded.
         images: their transformed pixels, see `Images`; None where there are none.
         failed: row and reason of each of the others.
+        unreadable: what the disk said when it could not give a file, empty if it gave all.
     """
 
     rows: np.ndarray
     images: Images | None
     failed: list[tuple[int, str]]
+    unreadable: str = ""
 
 
 def plan_batches(sizes: np.ndarray, group: Callable[[int, int], tuple[int, int]], batch: int) -> list[np.ndarray]:
@@ -92,10 +96,10 @@ def decode_batch(images: ImageFiles, rows: np.ndarray, transform: Transform) -> 
             _require_known_size(image, images.sizes[row])
             pixels.append(transform(image))
             usable.append(row)
-        except FileNotFoundError:
-            failed.append((row, "is not there"))
-        except (OSError, DataError) as error:
-            failed.append((row, " ".join(str(error).split()) or type(error).__name__))
+        except DataError as error:
+            failed.append((row, " ".join(str(error).split())))
+        except OSError as error:
+            return DecodedBatch(rows, None, [], f"{images.root / images.files[row]} cannot be read ({error.strerror})")
     return DecodedBatch(np.array(usable, dtype=np.int64), _stack(pixels), failed)
 
 
@@ -129,48 +133,73 @@ def extract_images(
         on_done: called with the number of images of each finished batch.
 
     Raises:
-        DataError: `strict`, and an image cannot be used.
+        DataError: `strict`, and an image cannot be used; or the disk cannot give one, whatever it holds.
         ItrpipeError: a decoding process died.
     """
+    for rows in batches:  # A file may have been restored since; then its whole batch is as if it had never failed.
+        journal.forget_failures(slots[rows])
     todo = [rows for rows in batches if not journal.done[slots[rows]].all()]
-    unwritten: deque[tuple[Future[None], np.ndarray, int]] = deque()
+    unwritten: deque[_Unwritten] = deque()
 
     def settle() -> None:
-        future, written, count = unwritten.popleft()
-        future.result()
-        journal.record(written, writer)
-        on_done(count)
+        batch = unwritten.popleft()
+        batch.written.result()
+        for slot, reason in batch.failed:
+            journal.fail(slot, reason)
+        journal.record(batch.slots, writer)
+        on_done(len(batch.slots) + len(batch.failed))
 
-    with ThreadPoolExecutor(1, thread_name_prefix="write") as pool:
+    with ThreadPoolExecutor(1, thread_name_prefix="write") as pool, _worker_deaths_as_errors():
         for batch in _decoded(images, todo, extractor.transform, workers, pin=device.type == "cuda"):
-            total = len(batch.rows) + len(batch.failed)
-            rows, arrays, failed = _compute(extractor, batch, images.sizes)
-            for row, reason in failed:
-                if strict:
-                    raise DataError(f"{images.root / images.files[row]}: {reason}; restore the file, or leave --strict")
-                journal.fail(int(slots[row]), reason)
-            kept = {name: arrays[name] for name in datasets} if len(rows) else {}
+            if batch.unreadable:
+                raise DataError(f"{batch.unreadable}; when the disk is well again, the same command goes on")
+            rows, arrays, failed = _compute(extractor, batch, images.sizes, datasets)
+            if strict and failed:
+                row, reason = failed[0]
+                raise DataError(f"{images.root / images.files[row]}: {reason}; restore the file, or leave --strict")
             if len(unwritten) == _UNWRITTEN_BATCHES:
                 settle()
-            future = pool.submit(writer.write, slots[rows], kept) if len(rows) else pool.submit(lambda: None)
-            unwritten.append((future, slots[rows], total))
+            # A row that is on the disk stays as it is, should an earlier run have cut the batches otherwise.
+            new = ~journal.done[slots[rows]]
+            arrays = {name: values[new] for name, values in arrays.items()}
+            written = pool.submit(_write, writer, slots[rows][new], arrays)
+            unwritten.append(_Unwritten(written, slots[rows][new], [(int(slots[row]), why) for row, why in failed]))
         while unwritten:
             settle()
     journal.save(writer)
 
 
+class _Unwritten(NamedTuple):
+    """A batch on its way to the disk."""
+
+    written: Future[None]
+    slots: np.ndarray
+    failed: list[tuple[int, str]]
+
+
+def _write(writer: FeatureWriter, slots: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
+    if len(slots):
+        writer.write(slots, arrays)
+
+
 def _compute(
-    extractor: Extractor, batch: DecodedBatch, sizes: np.ndarray
+    extractor: Extractor, batch: DecodedBatch, sizes: np.ndarray, datasets: frozenset[str]
 ) -> tuple[np.ndarray, dict[str, np.ndarray], list[tuple[int, str]]]:
     """Rows with features, the features, and the images that have none."""
     if batch.images is None:
         return batch.rows, {}, batch.failed
-    arrays = extractor(batch.images, sizes[batch.rows])
-    found = arrays["count"] > 0 if "count" in arrays else np.ones(len(batch.rows), dtype=bool)
-    if found.all():
+    everything = extractor(batch.images, sizes[batch.rows])
+    found = everything["count"] > 0 if "count" in everything else np.ones(len(batch.rows), dtype=bool)
+    arrays = {name: everything[name] for name in datasets}
+    finite = np.ones(len(batch.rows), dtype=bool)
+    for name in datasets & {"regions", "global"}:
+        finite &= largest_magnitudes(arrays[name]) <= _FLOAT16_MAX
+    usable = found & finite
+    if usable.all():
         return batch.rows, arrays, batch.failed
-    nothing = [(int(row), _NOTHING_FOUND) for row in batch.rows[~found]]
-    return batch.rows[found], {name: values[found] for name, values in arrays.items()}, batch.failed + nothing
+    reasons = [(int(row), _NOTHING_FOUND) for row in batch.rows[~found]]
+    reasons += [(int(row), _NOT_FINITE) for row in batch.rows[found & ~finite]]
+    return batch.rows[usable], {name: values[usable] for name, values in arrays.items()}, batch.failed + reasons
 
 
 def _require_known_size(image: np.ndarray, size: np.ndarray) -> None:
@@ -197,9 +226,8 @@ class _Decoding(Dataset):
     def __len__(self) -> int:
         return len(self._batches)
 
-    def __getitem__(self, number: int) -> tuple[np.ndarray, Images | None, list[tuple[int, str]]]:
-        batch = decode_batch(self._images, self._batches[number], self._transform)
-        return batch.rows, batch.images, batch.failed
+    def __getitem__(self, number: int) -> DecodedBatch:
+        return decode_batch(self._images, self._batches[number], self._transform)
 
 
 def _unchanged(batch: Any) -> Any:
@@ -219,9 +247,14 @@ def _decoded(
         # Workers are forked: they need no start-up, and never touch the device.
         multiprocessing_context="fork" if workers and batches and sys.platform == "linux" else None,
     )
+    yield from loader
+
+
+@contextmanager
+def _worker_deaths_as_errors() -> Iterator[None]:
+    """torch reports a decoding process that was killed wherever the main one is at that moment."""
     try:
-        for rows, pixels, failed in loader:
-            yield DecodedBatch(rows, pixels, failed)
+        yield
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise

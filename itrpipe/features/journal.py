@@ -50,6 +50,13 @@ class RowJournal:
         self.done[row] = True
         self.failed[row] = reason
 
+    def forget_failures(self, rows: np.ndarray) -> None:
+        """Lets the rows of one batch be computed again if an image among them could not be used."""
+        failed = self.failed.keys() & set(rows.tolist())
+        if failed:
+            self.done[rows] = False
+            self.failed = {row: reason for row, reason in self.failed.items() if row not in failed}
+
     def save(self, writer: FeatureWriter) -> None:
         """Writes the journal, after everything it says is on the disk."""
         writer.flush()

@@ -69,11 +69,34 @@ class Target:
         return slots
 
     def create(self, ids: list[str], spec: FeatureSpec, extractor: str) -> None:
-        """Creates the file unless an earlier run did; a file without its journal's rows begins anew."""
-        if not self.path.exists():
-            make_folder(self.path.parent)
-            self.journal.unlink(missing_ok=True)
-            create_features(self.path, [ids[row] for row in self.rows.tolist()], spec, extractor)
+        """Creates the file unless an earlier run did.
+
+        Raises:
+            DataError: the earlier run's file is of other images or datasets.
+        """
+        if self.path.exists():
+            self.check(ids, spec)
+            return
+        make_folder(self.path.parent)
+        self.journal.unlink(missing_ok=True)
+        create_features(self.path, [ids[row] for row in self.rows.tolist()], spec, extractor)
+
+    def check(self, ids: list[str], spec: FeatureSpec) -> FeatureFile:
+        """Opens the file.
+
+        Raises:
+            DataError: it is of other images, in which case a shard was made with another batch size, or it has other
+                datasets than this extractor fills.
+        """
+        file = FeatureFile.open(self.path)
+        if file.image_id.tolist() != [ids[row] for row in self.rows.tolist()]:
+            raise DataError(
+                f"{self.path} holds other images than it should: the shard was made with another batch size; "
+                "give the same --set batch here, or remove the file"
+            )
+        if file.spec != spec:
+            raise DataError(f"{self.path} was begun by another version of the extractor; remove {self.path.parent}")
+        return file
 
     def read_journal(self) -> RowJournal:
         """The journal as it is on the disk."""
@@ -110,55 +133,57 @@ def find_shards(work: Path) -> list[Shard]:
     return found
 
 
-def join_shards(
-    work: Path,
-    shards: Sequence[Shard],
-    name: str,
-    ids: list[str],
-    batches: Sequence[np.ndarray],
-    writer: FeatureWriter,
-    on_copied: Callable[[int], None],
-) -> dict[int, str]:
-    """Copies one pass of every shard into the whole file.
+@dataclass(frozen=True)
+class FinishedShard:
+    """One pass of a shard that is whole.
+
+    Attributes:
+        file: its features.
+        rows: [n] int64, rows of the dataset.
+        failed: row of the dataset -> why its image has no features.
+    """
+
+    file: FeatureFile
+    rows: np.ndarray
+    failed: dict[int, str]
+
+    def copy(self, writer: FeatureWriter, on_copied: Callable[[int], None]) -> None:
+        """Copies the features into the whole file; calls `on_copied` with numbers of rows."""
+        for rows, arrays in _copies(self.file, self.rows):
+            writer.write(rows, arrays)
+            on_copied(len(rows))
+
+
+def open_shards(
+    work: Path, shards: Sequence[Shard], name: str, ids: list[str], spec: FeatureSpec, batches: Sequence[np.ndarray]
+) -> list[FinishedShard]:
+    """Opens one pass of every shard.
 
     Args:
         work: folder of the artifact's unfinished work.
         shards: of `find_shards`.
         name: of the pass.
         ids: of all images of the dataset.
+        spec: what the pass contributes.
         batches: of the whole dataset.
-        writer: of the whole file.
-        on_copied: called with numbers of rows.
-
-    Returns:
-        Row and reason of every image that could not be used.
 
     Raises:
         MissingInputError: a shard is not finished.
         DataError: a shard was made with another batch size or is damaged.
     """
-    failed: dict[int, str] = {}
-    targets = [shard_target(work, shard, name, batches)[0] for shard in shards]
-    for shard, target in zip(shards, targets, strict=True):
-        if len(target.rows) and not (target.path.exists() and target.journal.exists()):
-            raise _unfinished(work, [shard])
-    for shard, target in zip(shards, targets, strict=True):
+    finished = []
+    for shard in shards:
+        target, _ = shard_target(work, shard, name, batches)
         if not len(target.rows):
             continue
-        file = FeatureFile.open(target.path)
-        if file.image_id.tolist() != [ids[row] for row in target.rows.tolist()]:
-            raise DataError(
-                f"{target.path} holds other images than shard {shard} should: it was made with another batch size; "
-                "give the same --set batch here"
-            )
-        journal = target.read_journal()
+        if not (target.path.exists() and target.journal.exists()):
+            raise _unfinished(work, [shard])
+        file, journal = target.check(ids, spec), target.read_journal()
         if not journal.done.all():
             raise _unfinished(work, [shard])
-        failed |= {int(target.rows[slot]): reason for slot, reason in journal.failed.items()}
-        for rows, arrays in _copies(file, target.rows):
-            writer.write(rows, arrays)
-            on_copied(len(rows))
-    return failed
+        failed = {int(target.rows[slot]): reason for slot, reason in journal.failed.items()}
+        finished.append(FinishedShard(file, target.rows, failed))
+    return finished
 
 
 def finish_features(path: Path, finished: Path, failed: Mapping[int, str]) -> None:

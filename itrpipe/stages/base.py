@@ -10,6 +10,7 @@ without torch, and defines:
     label(conf, settings) -> str                      readable part of the artifact's name
     needs(settings, definition) -> dict[str, Need]    input name -> the artifact it reads
     sources(settings, definition, cache) -> dict      digests of files outside the data folder
+    fingerprinted(settings) -> dict                   optional: the settings as the fingerprint sees them
     run(job) -> None                                  does the work inside `job.folder`
 """
 

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from itrpipe.features.store import FeatureSpec
 
 SCHEMA_VERSION = 1
-JOURNAL, FAILED = "rows_done.json", "failed.json"
+JOURNAL, FAILED, NOTES = "rows_done.json", "failed.json", "notes.json"
 IMPORTED_BLOCK = 64
-# Settings that may name a file or folder of this machine.
-LOCAL_SETTINGS = ("model", "weights", "ids")
+# Settings that may name a file or folder of this machine, and what they say instead of naming one.
+LOCAL_SETTINGS, NO_FILES = ("model", "weights"), ("", "pretrained", "random")
 
 
 class Execution(Settings):
@@ -132,11 +132,25 @@ def sources(settings: Settings, definition: StageDefinition | None, cache: Diges
             digests[part.kind] = cache.combined(files, path, "hashing features")
             if getattr(part, "ids", ""):
                 digests["ids"] = cache.digest(path.parent / part.ids)
-        for key in ("model", "weights"):
-            weights = Path(getattr(part, key, ""))
-            if weights.is_absolute():
-                digests[f"{prefix}{key}"] = _digest(weights, cache)
+        for key, weights in local_files(part).items():
+            digests[f"{prefix}{key}"] = _digest(weights, cache)
     return digests
+
+
+def local_files(part: Any) -> dict[str, Path]:
+    """The settings of an extractor that name a file or folder of this machine, with its path."""
+    values = {key: getattr(part, key, "") for key in LOCAL_SETTINGS}
+    paths = {key: Path(value).expanduser() for key, value in values.items() if value not in NO_FILES}
+    return {key: path for key, path in paths.items() if path.is_absolute() or path.exists()}
+
+
+def fingerprinted(settings: Settings) -> dict[str, Any]:
+    """The settings as the fingerprint sees them: of local files their content counts and not where they lie."""
+    values = settings.model_dump(mode="json")
+    for name, part in passes_of("", settings).items():
+        for key in local_files(part):
+            (values[name] if name else values)[key] = "local"
+    return values
 
 
 def importer(kind: str) -> Any:
@@ -211,8 +225,10 @@ def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> i
     from itrpipe.features.passes import find_shards
     from itrpipe.features.store import FEATURES
 
-    if (job.folder / FEATURES).exists():
+    if (job.folder / FEATURES).exists():  # killed between the last row and the manifest
         job.failed |= read_json(job.work / FAILED)
+        for note in read_json(job.work / NOTES):
+            job.warn(note)
         return 0
     shards = [] if job.execution.shard else find_shards(job.work)
     work = _build(job, prepared, parts)
@@ -228,13 +244,28 @@ def _build(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> _Ex
     from itrpipe.stages.train import resolve_device
 
     device = torch.device(resolve_device(job.execution.device))
-    extractors = {}
-    for name, part in parts.items():
-        extractors[name] = importlib.import_module(f"itrpipe.features.extractors.{part.kind}").build(part, device)
-        for note in extractors[name].notes:
-            job.warn(f"{name}: {note}")
+    extractors = {
+        name: importlib.import_module(f"itrpipe.features.extractors.{part.kind}").build(part, device)
+        for name, part in parts.items()
+    }
+    notes = [f"{name}: {note}" for name, extractor in extractors.items() for note in extractor.notes]
+    for note in notes:
+        job.warn(note)
+    _require_equal_notes(job, notes)
     specs = divide({name: extractor.spec for name, extractor in extractors.items()})
     return _Extraction(_image_files(job, prepared), prepared.image_ids(), extractors, specs, device)
+
+
+def _require_equal_notes(job: Job, notes: list[str]) -> None:
+    """Keeps the notes for later runs; they name the commit of a model of the hub, which must not change meanwhile."""
+    path = job.work / NOTES
+    begun = read_json(path) if path.exists() else notes
+    if begun != notes:
+        raise DataError(
+            f"{job.folder} was begun with ({'; '.join(begun)}) and would go on with ({'; '.join(notes)}); "
+            "pin the model with --set revision=COMMIT, or remove that folder"
+        )
+    write_json(path, notes)
 
 
 def _extract_whole(job: Job, work: _Extraction) -> int:
@@ -269,17 +300,23 @@ def _extract_shard(job: Job, work: _Extraction) -> int:
 
 
 def _join(job: Job, work: _Extraction, shards: list[Shard]) -> int:
-    from itrpipe.features.passes import Target, join_shards, merge
+    from itrpipe.features.passes import Target, merge, open_shards
     from itrpipe.features.store import FEATURES, FeatureWriter
 
+    # All of them are looked at before the whole file takes its place on the disk.
+    finished = {
+        name: open_shards(job.work, shards, name, work.ids, spec, work.batches(name, job.execution.batch))
+        for name, spec in work.specs.items()
+    }
     target = Target(job.work / FEATURES, job.work / JOURNAL, np.arange(len(work.ids)))
     target.create(work.ids, merge(work.specs), _kinds(job))
     failed: dict[int, str] = {}
     with FeatureWriter(target.path) as writer:
-        for name in work.extractors:
-            batches = work.batches(name, job.execution.batch)
+        for name, parts in finished.items():
             with job.reporter.task(f"joining {name}", len(work.ids), "images") as task:
-                failed |= join_shards(job.work, shards, name, work.ids, batches, writer, task.advance)
+                for part in parts:
+                    part.copy(writer, task.advance)
+                    failed |= part.failed
     _finish(job, work, failed)
     return 0
 
@@ -329,6 +366,8 @@ def _import(job: Job, prepared: PreparedDataset) -> int:
     from itrpipe.features.passes import Target
     from itrpipe.features.store import FEATURES, FeatureWriter
 
+    if job.execution.shard:
+        raise UsageError("imported features are copied in one go; leave --shard out")
     path = job.folder / FEATURES
     source: FeatureSource = importer(job.settings.kind).open_source(_source(job.definition), job.settings)
     job.reporter.say(f"  {source.summary}")

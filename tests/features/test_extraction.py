@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.features.extraction import ImageFiles, extract_images, plan_batches
 from itrpipe.features.extractors.base import channels_first
-from itrpipe.features.passes import Target, divide, find_shards, finish_features, join_shards, merge, shard_target
+from itrpipe.features.passes import Target, divide, find_shards, finish_features, merge, open_shards, shard_target
 from itrpipe.features.shard import Shard, parse_shard
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter
 
@@ -77,6 +82,7 @@ def extract(
     *,
     workers: int = 0,
     strict: bool = False,
+    count: Callable[[int], None] = lambda count: None,
 ) -> dict[int, str]:
     extractor = extractor or MeanColour()
     target.create(folder.ids, extractor.spec, "test")
@@ -93,7 +99,7 @@ def extract(
             workers=workers,
             device=torch.device("cpu"),
             strict=strict,
-            on_done=lambda count: None,
+            on_done=count,
         )
     return journal.failed
 
@@ -218,9 +224,11 @@ def test_shards_join_to_the_bytes_of_one_go(folder: Folder, tmp_path: Path, coun
             part.journal.parent.mkdir(parents=True, exist_ok=True)
     joined = Target(tmp_path / "joined.h5", tmp_path / "joined.json", target.rows)
     joined.create(folder.ids, MeanColour.spec, "test")
+    failed: dict[int, str] = {}
     with FeatureWriter(joined.path) as writer:
-        shards = find_shards(tmp_path)
-        failed = join_shards(tmp_path, shards, "test", folder.ids, batches, writer, lambda rows: None)
+        for part in open_shards(tmp_path, find_shards(tmp_path), "test", folder.ids, MeanColour.spec, batches):
+            part.copy(writer, lambda rows: None)
+            failed |= part.failed
     assert failed == expected
     assert joined.path.read_bytes() == target.path.read_bytes()
 
@@ -236,8 +244,7 @@ def test_missing_unfinished_and_foreign_shards_are_refused(folder: Folder, tmp_p
     extract(folder, second, own[:1])
 
     def join(parts: list[np.ndarray]) -> None:
-        with FeatureWriter(target.path) as writer:
-            join_shards(tmp_path, find_shards(tmp_path), "test", folder.ids, parts, writer, lambda rows: None)
+        open_shards(tmp_path, find_shards(tmp_path), "test", folder.ids, MeanColour.spec, parts)
 
     with pytest.raises(MissingInputError, match="shard 2/2 is not finished"):
         join(batches)
@@ -248,6 +255,96 @@ def test_missing_unfinished_and_foreign_shards_are_refused(folder: Folder, tmp_p
     (tmp_path / "shards" / "1-of-3").mkdir()
     with pytest.raises(DataError, match="shards of 2 and of 3"):
         find_shards(tmp_path)
+
+
+def test_a_shard_begun_with_another_batch_size_is_refused_even_if_it_is_as_large(
+    folder: Folder, tmp_path: Path
+) -> None:
+    """Its rows would be taken for those of other images."""
+    first, own = shard_target(tmp_path, Shard(1, 2), "test", batches_of(folder, batch=1))
+    extract(folder, first, own[:3])
+    second, own = shard_target(tmp_path, Shard(1, 2), "test", batches_of(folder, batch=2))
+    assert second.path == first.path
+    with pytest.raises(DataError, match="another batch size"):
+        extract(folder, second, own)
+
+
+# What an interrupted run left
+
+
+def test_failed_images_are_tried_again_by_the_next_run(folder: Folder, tmp_path: Path) -> None:
+    path = folder.images.root / "2.png"
+    content, batches, target = path.read_bytes(), batches_of(folder), whole(tmp_path)
+    path.unlink()
+    assert extract(folder, target, batches[:5]).keys() == {2}
+    path.write_bytes(content)
+    extractor = MeanColour()
+    assert extract(folder, target, batches, extractor) == {}
+    complete = Target(tmp_path / "complete.h5", tmp_path / "complete.json", target.rows)
+    extract(folder, complete, batches)
+    assert target.path.read_bytes() == complete.path.read_bytes()
+    # So a run that goes on with --strict stops at what the first one left out.
+    path.unlink()
+    again = Target(tmp_path / "again.h5", tmp_path / "again.json", target.rows)
+    extract(folder, again, batches[:5])
+    with pytest.raises(DataError, match=r"2\.png"):
+        extract(folder, again, batches, strict=True)
+
+
+def test_rows_on_the_disk_are_not_written_again_when_batches_are_cut_otherwise(folder: Folder, tmp_path: Path) -> None:
+    target = whole(tmp_path)
+    extract(folder, target, batches_of(folder, batch=4)[:2])
+    before = FeatureFile.open(target.path).arrays()["regions"][:, 1].copy()
+    done = target.read_journal().done.copy()
+    counted: list[int] = []
+    extract(folder, target, batches_of(folder, batch=3), count=counted.append)
+    np.testing.assert_array_equal(FeatureFile.open(target.path).arrays()["regions"][done, 1], before[done])
+    assert sum(counted) == COUNT - done.sum()
+
+
+def test_a_disk_that_fails_stops_the_run_and_blames_no_image(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from itrpipe.datasets.pictures import read_rgb
+
+    def read(path: Path) -> np.ndarray:
+        if path.name == "7.png":
+            raise OSError(5, "Input/output error", str(path))
+        return read_rgb(path)
+
+    target, batches = whole(tmp_path), batches_of(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr("itrpipe.features.extraction.read_rgb", read)
+        with pytest.raises(
+            DataError, match=r"7\.png cannot be read \(Input/output error\); .* the same command goes on"
+        ):
+            extract(folder, target, batches)
+    assert target.read_journal().failed == {}
+    assert extract(folder, target, batches) == {}
+
+
+def test_features_that_are_not_finite_make_a_failed_image(folder: Folder, tmp_path: Path) -> None:
+    class Overflowing(MeanColour):
+        def __call__(self, images: torch.Tensor | Sequence[torch.Tensor], sizes: np.ndarray) -> dict[str, np.ndarray]:
+            rows = super().__call__(images, sizes)
+            rows["global"][sizes[:, 1] == 12] = [1e6, np.nan]
+            return rows
+
+    failed = extract(folder, whole(tmp_path), batches_of(folder), Overflowing())
+    assert failed == dict.fromkeys(range(1, COUNT, 3), "has features that are not finite or too large for float16")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="decoding processes are forked on Linux only")
+def test_a_decoding_process_that_is_killed_is_one_line(folder: Folder, tmp_path: Path) -> None:
+    class Killed(MeanColour):
+        def __call__(self, images: torch.Tensor | Sequence[torch.Tensor], sizes: np.ndarray) -> dict[str, np.ndarray]:
+            for child in multiprocessing.active_children():
+                os.kill(child.pid or 0, signal.SIGKILL)
+            time.sleep(1)
+            return super().__call__(images, sizes)
+
+    with pytest.raises(ItrpipeError, match=r"a decoding process died .*`--set workers=0`"):
+        extract(folder, whole(tmp_path), batches_of(folder, batch=1), Killed(), workers=2)
 
 
 # Several extractors

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -84,6 +86,33 @@ def test_pixels_are_the_photographs_resized(prepared: Path, precomp_dataset: Any
     assert "up to date" in again.out
 
 
+def test_what_was_said_last_counts_however_it_is_spelled(prepared: Path, tiny_vit: Path, invoke: Invoke) -> None:
+    several = ["--features", "vit+pixels", "--set", f"vit.model={tiny_vit}", "--set", "weights=random"]
+    for spelling in ("pixels.height=6", "height=7", "pixels.height=9"):
+        assert extract(invoke, prepared, *several, "--set", spelling, "--set", "width=8").code == 0
+    heights = [FeatureFile.open(path).spec.pixels[0] for path in prepared.glob("mine/extract/*/features.h5")]
+    assert sorted(heights) == [6, 7, 9]
+    again = extract(invoke, prepared, "--features", "vit+pixels", "--set", "vit.batch=3", "--dry-run")
+    assert again.code == 0, again.err
+    assert "up to date" in again.out
+
+
+def test_moving_a_model_changes_nothing_and_changing_it_does(
+    prepared: Path, tiny_vit: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert extract(invoke, prepared, *vit(tiny_vit)).code == 0
+    moved = Path(shutil.copytree(tiny_vit, tmp_path / "moved"))
+    assert "up to date" in extract(invoke, prepared, "--features", "vit", "--set", f"model={moved}").out
+    monkeypatch.chdir(tmp_path)
+    relative = ["train", "--dataset", "mine", "--data", prepared, "--backbone", "vsepp", "--dry-run"]
+    plan = invoke(*relative, "--set", "extract.model=moved")
+    assert re.search(r"extract/vit-\w+ +up to date", plan.out)
+    config = json.loads((moved / "config.json").read_text())
+    (moved / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    plan = invoke(*relative, "--set", "extract.model=moved")
+    assert not re.search(r"extract/vit-\w+ +up to date", plan.out)
+
+
 def test_what_extract_was_told_is_remembered_under_the_name(
     prepared: Path, tiny_vit: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +168,7 @@ def test_two_extractors_fill_one_file(prepared: Path, tiny_vit: Path, tiny_resne
         (["--from", "nowhere"], MissingInputError, ["nowhere"]),
         (["--from", ".", "--features", "vit"], UsageError, ["vit", "no importer"]),
         (["--from", "."], UsageError, ["not of a format", "precomp"]),
+        (["--features", "pixels", "--set", "hight=3"], UsageError, ["from command line"]),
         (["--from", ".", "--map", "regions"], UsageError, ["'regions'", "NAME=ARRAY"]),
         ([], MissingInputError, ["no features yet", "--features"]),
     ],
@@ -267,6 +297,41 @@ def test_precomp_folders_are_recognised(prepared: Path, precomp_dataset: Any, in
     assert features_of(prepared, "precomp").exists()
 
 
+def test_imports_are_not_made_in_shards(prepared: Path, precomp_dataset: Any, invoke: Invoke) -> None:
+    outcome = extract(invoke, prepared, "--from", precomp_dataset.features, "--shard", "1/2")
+    assert outcome.code == UsageError.exit_code
+    assert "leave --shard out" in outcome.err
+
+
+def test_a_shard_that_a_later_step_reads_is_said_to_be_a_part_only(
+    prepared: Path, tiny_vit: Path, invoke: Invoke
+) -> None:
+    assert extract(invoke, prepared, *vit(tiny_vit), "--shard", "1/2").code == 0
+    shard = ("--set", "extract.shard=1/2", "--set", "extract.batch=3")
+    outcome = invoke("train", "--dataset", "mine", "--data", prepared, *shard)
+    assert outcome.code == UsageError.exit_code
+    assert "shard 1/2 is done" in outcome.err
+    held = list(prepared.glob("mine/extract/*.partial"))
+    assert len(held) == 1
+
+
+def test_features_of_another_name_made_meanwhile_stay_known(
+    prepared: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from itrpipe.stages import extract as stage
+
+    run_alone = stage.run
+
+    def run_beside_another(job: Any) -> None:
+        monkeypatch.setattr(stage, "run", run_alone)
+        assert extract(invoke, prepared, *PIXELS, "--name", "meanwhile").code == 0
+        run_alone(job)
+
+    monkeypatch.setattr(stage, "run", run_beside_another)
+    assert extract(invoke, prepared, *PIXELS, "--set", "fit=crop", "--name", "first").code == 0
+    assert load_definition(prepared, "mine").features.keys() == {"meanwhile", "first"}
+
+
 # One go, shards, kills: the same bytes
 
 
@@ -287,7 +352,7 @@ def test_one_go_shards_and_a_kill_give_the_same_bytes(
 ) -> None:
     several = ["--features", "vit+pixels", "--set", f"vit.model={tiny_vit}", "--set", "weights=random"]
     several += ["--set", "height=6", "--set", "width=8", "--set", "batch=3"]
-    roots = {name: Path(shutil.copytree(prepared, tmp_path / name)) for name in ("whole", "shards", "killed")}
+    roots = {name: Path(shutil.copytree(prepared, tmp_path / name)) for name in ("whole", "shards")}
     run(roots["whole"], *several)
 
     for shard in ("1/2", "2/2"):
@@ -299,7 +364,7 @@ def test_one_go_shards_and_a_kill_give_the_same_bytes(
         assert not list(roots["shards"].glob("mine/extract/*/manifest.json"))
     assert "joining vit" in run(roots["shards"], *several)
 
-    kill_extraction(roots["killed"], several)
+    roots["killed"] = kill_extraction(prepared, tmp_path, several)
     assert "resuming" in run(roots["killed"], *several)
     contents = {name: features_of(root, "vit+pixels").read_bytes() for name, root in roots.items()}
     assert contents["shards"] == contents["whole"]
@@ -311,14 +376,19 @@ def test_one_go_shards_and_a_kill_give_the_same_bytes(
     assert outputs[0] == outputs[1] == outputs[2]
 
 
-def kill_extraction(root: Path, arguments: list[str]) -> None:
-    """Kills an extraction at a random moment after it has begun to write rows."""
-    process = subprocess.Popen(
-        command(root, *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    while process.poll() is None and not list(root.glob("mine/extract/*.partial/.work/features.h5")):
-        time.sleep(0.002)
-    time.sleep(random.Random().uniform(0, 0.3))
-    assert process.poll() is None, "it was finished before it could be killed"
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def kill_extraction(prepared: Path, folder: Path, arguments: list[str]) -> Path:
+    """Kills an extraction at a random moment after it has begun to write rows; returns its data folder."""
+    for attempt in range(5):
+        root = Path(shutil.copytree(prepared, folder / f"killed {attempt}"))
+        process = subprocess.Popen(
+            command(root, *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        while process.poll() is None and not list(root.glob("mine/extract/*.partial/.work/features.h5")):
+            time.sleep(0.002)
+        time.sleep(random.Random().uniform(0, 0.2))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if list(root.glob("mine/extract/*.partial")):
+            return root
+    raise AssertionError("it was always finished before it could be killed")
