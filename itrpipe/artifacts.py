@@ -30,6 +30,8 @@ MANIFEST = "manifest.json"
 WORK = ".work"
 PARTIAL = ".partial"
 INPUTS = "inputs.json"
+# In the work of an artifact whose parts are made by several processes: what is left to do.
+UNFINISHED = "unfinished.json"
 RECORDED_PACKAGES = ("itrpipe", "torch", "torchvision", "transformers", "accelerate", "numpy", "h5py", "pyarrow")
 
 

@@ -334,7 +334,8 @@ def _mapping(assignments: list[str] | None, ids: Path | None) -> dict[str, Any]:
         dataset, equals, array = text.partition("=")
         if not (dataset and equals):
             raise UsageError(f"--map {text!r} is not of the form NAME=ARRAY, such as regions=features")
-        given[f"map.{dataset}"] = array
+        if given.setdefault(f"map.{dataset}", array) != array:
+            raise UsageError(f"--map gives {dataset} twice; name one array")
     return given
 
 

@@ -16,7 +16,7 @@ from itrpipe.datasets.definition import (
     load_definition,
     remember,
 )
-from itrpipe.errors import IncompleteError, MissingInputError, UsageError
+from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.settings import IMPORTERS
 from itrpipe.pipeline import run
 from itrpipe.planning import Override, Planner, pinned_step
@@ -54,6 +54,7 @@ def run_stage(
 
     Raises:
         IncompleteError: the artifact is finished but lacks images that could not be used.
+        DataError: likewise, and the step is strict.
     """
     reporter = Reporter()
     planner = Planner(root, check_name(dataset), overrides, definition or DatasetDefinition(), reporter, not dry_run)
@@ -68,19 +69,20 @@ def run_stage(
         remember(root, dataset, definition, stage, need.conf)
     if folder.exists():
         reporter.say(str(folder))
-        _refuse_incomplete(folder)
+        _refuse_incomplete(folder, strict=getattr(step.execution, "strict", False))
     return folder
 
 
-def _refuse_incomplete(folder: Path) -> None:
+def _refuse_incomplete(folder: Path, *, strict: bool) -> None:
     failed = read_manifest(folder).failed
     if failed:
         image, reason = next(iter(failed.items()))
-        raise IncompleteError(
-            f"{len(failed):,} images could not be used and are left out; the first: {image} {reason}. All are listed "
-            f"as 'failed' in {folder / MANIFEST}; go on without them, or restore the files, remove {folder} and run "
-            "the same command again"
-        )
+        what = f"{len(failed):,} image{'s' if len(failed) > 1 else ''} could not be used and"
+        rest = f"the first: {image} {reason}. All are listed as 'failed' in {folder / MANIFEST}"
+        remedy = f"restore the files, remove {folder} and run the same command again"
+        if strict:
+            raise DataError(f"{what} --strict was given; {rest}; {remedy}")
+        raise IncompleteError(f"{what} left out; {rest}; go on without, or {remedy}")
 
 
 def default_conf(definition: DatasetDefinition, dataset: str, stage: str) -> str:
@@ -179,9 +181,8 @@ def _importer_of(source: Path, features: str | None) -> str:
         return features
     found = [name for name, kind in importers.items() if importer(kind).recognises(source)]
     if len(found) != 1:
-        raise UsageError(
-            f"--from {source} is not of a format that is recognised; name one with --features {' | '.join(importers)}"
-        )
+        what = f"holds {' and '.join(found)}" if found else "is of no format that is recognised"
+        raise UsageError(f"--from {source} {what}; name one with --features {' | '.join(found or importers)}")
     return found[0]
 
 
@@ -233,7 +234,7 @@ def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, o
     planner = Planner(root, dataset, overrides)
     need = Need(stage, conf)
     known = planner.definition.prepare if stage == "prepare" else planner.definition.features.get(conf)
-    definition = known if known and known.conf == conf else None
+    definition = known if known and (stage == "extract" or known.conf == conf) else None
     settings, execution, resolved = planner.configure_checked(need, definition)
     rows = list(leaves(settings.model_dump(mode="json")))
     width = max((len(key) for key, _ in rows), default=0)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe import artifacts
-from itrpipe.artifacts import INPUTS
+from itrpipe.artifacts import INPUTS, UNFINISHED
 from itrpipe.disk import full_disk_as_error, write_json
 from itrpipe.errors import DataError, UsageError
 from itrpipe.planning import State, Step, pending_steps, unique_steps
@@ -96,6 +96,7 @@ def run_step(step: Step, reporter: Reporter) -> str:
         reporter.say(f"{name}{' (resuming)' if resumed else ''}", style="bold")
         job = _execute(step, reporter, resumed)
         if job.unfinished:
+            write_json(job.work / UNFINISHED, job.unfinished)
             reporter.say(f"  {job.unfinished}")
             return job.unfinished
         manifest = artifacts.finish(location, _record(step, job))

@@ -87,7 +87,7 @@ class _LiveTask:
         self._meter = _Rate()
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        rate = f"{self._meter.update(count):,.0f}/s {memory_gib():.1f} GiB"
+        rate = f"{_per_second(self._meter.update(count))} {memory_gib():.1f} GiB"
         self._progress.update(self._identifier, advance=count, note=note, rate=rate)
 
 
@@ -119,9 +119,14 @@ class _PlainTask:
         left = f", {(self._total - self._done) / rate:,.0f} s left" if rate and self._done < self._total else ""
         note = f", {self._note}" if self._note else ""
         self._reporter.say(
-            f"  {self._name}: {self._done:,}/{self._total:,} {self._unit} ({rate:,.0f}/s{left}, "
+            f"  {self._name}: {self._done:,}/{self._total:,} {self._unit} ({_per_second(rate)}{left}, "
             f"{memory_gib():.1f} GiB{note})"
         )
+
+
+def _per_second(rate: float) -> str:
+    """A rate with as many digits as tell slow jobs apart."""
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
 
 
 class _Rate:

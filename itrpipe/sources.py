@@ -7,6 +7,7 @@ a second. So a digest is computed once and reused while neither has changed.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -38,16 +39,21 @@ class DigestCache:
 
         Raises:
             MissingInputError: there is no such file.
+            DataError: it cannot be read.
         """
         try:
             status = path.stat()
+            key = str(path.absolute())
+            known = self._entries.get(key)
+            if known and known[:2] == [status.st_size, status.st_mtime_ns]:
+                return known[2]
+            value = file_digest(path)
         except FileNotFoundError:
-            raise MissingInputError(f"source file {path} is gone; restore it or name another source") from None
-        key = str(path.absolute())
-        known = self._entries.get(key)
-        if known and known[:2] == [status.st_size, status.st_mtime_ns]:
-            return known[2]
-        value = file_digest(path)
+            raise MissingInputError(f"source file {path} does not exist; restore it or name another") from None
+        except (PermissionError, IsADirectoryError) as error:
+            raise DataError(
+                f"source file {path} cannot be read ({error.strerror}); correct it or name another"
+            ) from None
         self._entries[key] = [status.st_size, status.st_mtime_ns, value]
         self._changed = True
         return value
@@ -55,7 +61,8 @@ class DigestCache:
     def combined(self, paths: Sequence[Path], root: Path, what: str) -> str:
         """One digest over many files: their paths relative to `root` and their contents.
 
-        A file that is not there counts as absent instead of failing: the stage that reads it lists all of them.
+        What is not there, no file or not readable counts as absent instead of failing: the stage that reads it lists
+        all of them.
 
         Args:
             paths: the files.
@@ -67,10 +74,15 @@ class DigestCache:
         with reporter.task(what, len(paths), "files") if reporter else nullcontext() as task:
             for path in sorted(paths):
                 name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
-                total.update(f"{name}\0{self.digest(path) if path.exists() else ABSENT}\n".encode())
+                total.update(f"{name}\0{self._digest_of_any(path)}\n".encode())
                 if task:
                     task.advance()
         return total.hexdigest()
+
+    def _digest_of_any(self, path: Path) -> str:
+        # Opening a pipe would wait for a writer for ever.
+        readable = path.is_file() and os.access(path, os.R_OK)
+        return self.digest(path) if readable else ABSENT
 
     def save(self) -> None:
         """Writes the cache back if anything was hashed."""

@@ -12,6 +12,7 @@ from itrpipe.artifacts import (
     INPUTS,
     MANIFEST,
     PARTIAL,
+    UNFINISHED,
     WORK,
     Manifest,
     check_artifact,
@@ -25,8 +26,16 @@ from itrpipe.disk import read_json
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.progress import Reporter
 
-State = Literal["whole", "running", "interrupted", "damaged"]
-_STYLES: dict[State, str] = {"whole": "green", "running": "cyan", "interrupted": "yellow", "damaged": "red"}
+State = Literal["whole", "running", "in parts", "interrupted", "damaged"]
+_STYLES: dict[State, str] = {
+    "whole": "green",
+    "running": "cyan",
+    "in parts": "cyan",
+    "interrupted": "yellow",
+    "damaged": "red",
+}
+# What gc never removes: a process holds it, or hours of other processes wait in it to be joined.
+_HELD = ("running", "in parts")
 SHOWN_METRICS = 3
 EVALUATE = "evaluate"
 
@@ -104,7 +113,7 @@ def collect_garbage(
     """Removes what nothing needs any more.
 
     An artifact stays when it is the newest of its run or an evaluation, or when one that stays, or is just being
-    made, was made from it. Folders that a running process holds stay too.
+    made, was made from it. Folders that a running process holds stay too, and shards that wait to be joined.
 
     Args:
         root: the data folder.
@@ -127,7 +136,7 @@ def collect_garbage(
     doomed = [
         entry
         for entry in found
-        if entry.state == "damaged" or (not damaged_only and entry.state != "running" and entry.folder not in kept)
+        if entry.state == "damaged" or (not damaged_only and entry.state not in _HELD and entry.folder not in kept)
     ]
     if not doomed:
         reporter.say("nothing to remove")
@@ -163,7 +172,7 @@ def _entry(folder: Path, verify: bool) -> Entry:
     if partial and is_locked(folder):
         return Entry(folder, "running", None, size)
     if partial and not (folder / MANIFEST).exists():
-        return Entry(folder, "interrupted", None, size)
+        return Entry(folder, "in parts" if (folder / WORK / UNFINISHED).exists() else "interrupted", None, size)
     try:
         # A sealed partial folder is only renamed if its hashes are right, so they decide here too.
         manifest = check_artifact(folder, thorough=verify or partial)

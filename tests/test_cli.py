@@ -241,7 +241,7 @@ def test_an_image_that_does_not_decode_is_left_out_and_listed_or_refused(
     assert_one_line(invoke(*prepare, "--strict"), DataError, "1 of 20 images", "1003.jpg", "--set bad_images=drop")
     assert load_definition(data_root, "mine").prepare is None
     outcome = invoke(*prepare)
-    assert_one_line(outcome, IncompleteError, "1 images", "1003.jpg", "truncated", "manifest.json")
+    assert_one_line(outcome, IncompleteError, "1 image ", "1003.jpg", "truncated", "manifest.json")
     assert "train 11 images / 55 captions" in outcome.out
     manifest = read_manifest(only(data_root, "mine/prepare/*-*/manifest.json").parent)
     assert list(manifest.failed) == ["1003"]
@@ -249,6 +249,16 @@ def test_an_image_that_does_not_decode_is_left_out_and_listed_or_refused(
     again = invoke(*prepare)
     assert "up to date" in again.out
     assert again.code == IncompleteError.exit_code
+
+
+def test_folders_and_pipes_among_the_images_are_left_out(data_root: Path, precomp_dataset: Any, invoke: Invoke) -> None:
+    """The hash over all images must neither fail on them nor wait for a writer."""
+    for name in ("1002.jpg", "1003.jpg"):
+        (precomp_dataset.images / name).unlink()
+    (precomp_dataset.images / "1002.jpg").mkdir()
+    os.mkfifo(precomp_dataset.images / "1003.jpg")
+    outcome = invoke("prepare", "--dataset", "mine", "--source", precomp_dataset.folder, "--data", data_root)
+    assert_one_line(outcome, IncompleteError, "2 images", "is not a regular file")
 
 
 def test_data_folder_that_is_a_file(tmp_path: Path, invoke: Invoke) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from itrpipe.config import Settings
 
+# Larger images than any vision encoder takes would only fill disk and memory.
+ImageSide = Annotated[int, Field(ge=1, le=4096)]
 Count = Annotated[int, Field(ge=1)]
 Side = Annotated[int, Field(ge=32)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -33,11 +35,12 @@ class RegionSettings(Settings):
     max_regions: Count
     min_score: Fraction
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.min_regions > self.max_regions:
-            raise ValueError(f"must not be larger than max_regions = {self.max_regions}")
-        return self
+    @field_validator("max_regions")
+    @classmethod
+    def _ordered(cls, value: int, info: ValidationInfo) -> int:
+        if value < info.data.get("min_regions", value):
+            raise ValueError(f"must not be smaller than min_regions = {info.data['min_regions']}")
+        return value
 
 
 class Frcnn(RegionSettings):
@@ -59,11 +62,12 @@ class Frcnn(RegionSettings):
     long_side: Side
     precision: Precision
 
-    @model_validator(mode="after")
-    def _enough_proposals(self) -> Self:
-        if self.max_regions > self.proposals:
-            raise ValueError(f"max_regions must not be larger than proposals = {self.proposals}")
-        return self
+    @field_validator("proposals")
+    @classmethod
+    def _enough_proposals(cls, value: int, info: ValidationInfo) -> int:
+        if value < info.data.get("max_regions", value):
+            raise ValueError(f"must not be smaller than max_regions = {info.data['max_regions']}")
+        return value
 
 
 class Butd(RegionSettings):
@@ -119,8 +123,8 @@ class Pixels(Settings):
     """
 
     kind: Literal["pixels"]
-    height: Count
-    width: Count
+    height: ImageSide
+    width: ImageSide
     fit: Literal["stretch", "crop"]
 
 

@@ -119,6 +119,11 @@ def prepare_need(definition: DatasetDefinition) -> Need:
     return Need("prepare", definition.prepare.conf)
 
 
+def reason_with_file(image_id: str, file: str, reason: str) -> str:
+    """Why an image could not be used, with its file where its id does not say that."""
+    return reason if image_id == file else f"({file}) {reason}"
+
+
 def no_sources(settings: Settings, definition: StageDefinition | None, cache: Any) -> dict[str, str]:
     """`sources` of a stage that reads artifacts only."""
     return {}

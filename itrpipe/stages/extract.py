@@ -19,7 +19,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.settings import IMPORTERS, SETTINGS
 from itrpipe.features.shard import Shard, parse_shard
 from itrpipe.sources import DigestCache
-from itrpipe.stages.base import Job, Need, prepare_need
+from itrpipe.stages.base import Job, Need, prepare_need, reason_with_file
 
 if TYPE_CHECKING:
     import torch
@@ -171,23 +171,17 @@ def run(job: Job) -> None:
     from itrpipe.features.store import FEATURES, FeatureFile
 
     prepared = PreparedDataset.open(job.inputs["prepare"].folder)
-    started = time.monotonic()
     parts = passes_of(job.conf, job.settings)
     if any(part.kind in IMPORTERS for part in parts.values()):
-        done = _import(job, prepared)
+        _import(job, prepared)
     else:
-        done = _extract(job, prepared, parts)
+        _extract(job, prepared, parts)
     if job.unfinished:
         return
     file = FeatureFile.open(job.folder / FEATURES)
     job.metrics["images"] = len(file)
     for name in sorted(file.spec.groups()):
         job.metrics[name] = " x ".join(map(str, file.spec.shapes()[name]))
-    if done:
-        job.metrics["images_per_second"] = round(done / (time.monotonic() - started), 1)
-    if job.failed:
-        image, reason = next(iter(job.failed.items()))
-        job.warn(f"{len(job.failed):,} images have no features; the first, {image}, {reason}")
 
 
 @dataclass(frozen=True)
@@ -216,12 +210,8 @@ class _Extraction:
         return plan_batches(self.images.sizes, extractor.group, batch or extractor.batch)
 
 
-def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> int:
-    """Runs the extractors one after the other, or one shard of their work, or joins shards.
-
-    Returns:
-        How many images went through the extractors.
-    """
+def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> None:
+    """Runs the extractors one after the other, or one shard of their work, or joins shards."""
     from itrpipe.features.passes import find_shards
     from itrpipe.features.store import FEATURES
 
@@ -229,12 +219,15 @@ def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> i
         job.failed |= read_json(job.work / FAILED)
         for note in read_json(job.work / NOTES):
             job.warn(note)
-        return 0
+        return
     shards = [] if job.execution.shard else find_shards(job.work)
     work = _build(job, prepared, parts)
     if job.execution.shard:
-        return _extract_shard(job, work)
-    return _join(job, work, shards) if shards else _extract_whole(job, work)
+        _extract_shard(job, work)
+    elif shards:
+        _join(job, work, shards)
+    else:
+        _extract_whole(job, work)
 
 
 def _build(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> _Extraction:
@@ -268,38 +261,36 @@ def _require_equal_notes(job: Job, notes: list[str]) -> None:
     write_json(path, notes)
 
 
-def _extract_whole(job: Job, work: _Extraction) -> int:
+def _extract_whole(job: Job, work: _Extraction) -> None:
     from itrpipe.features.passes import Target, merge
     from itrpipe.features.store import FEATURES
 
-    path, done = job.work / FEATURES, 0
+    path = job.work / FEATURES
     failed: dict[int, str] = {}
     for name in work.extractors:
         target = Target(path, job.work / f"{name}.json", np.arange(len(work.ids)))
         target.create(work.ids, merge(work.specs), _kinds(job))
-        journal, count = _run_pass(job, work, name, target, work.batches(name, job.execution.batch))
-        failed |= journal.failed
-        done += count
+        failed |= _run_pass(job, work, name, target, work.batches(name, job.execution.batch)).failed
     _finish(job, work, failed)
-    return done
 
 
-def _extract_shard(job: Job, work: _Extraction) -> int:
+def _extract_shard(job: Job, work: _Extraction) -> None:
     from itrpipe.features.passes import SHARDS, shard_target
 
-    shard, done = parse_shard(job.execution.shard), 0
+    shard, images = parse_shard(job.execution.shard), 0
     # Also where there are fewer batches than shards, so that joining finds every shard.
     make_folder(job.work / SHARDS / shard.name)
     for name, spec in work.specs.items():
         target, batches = shard_target(job.work, shard, name, work.batches(name, job.execution.batch))
         if len(target.rows):
             target.create(work.ids, spec, _kinds(job))
-            done += _run_pass(job, work, name, target, batches)[1]
-    job.unfinished = f"shard {shard} is done; when all {shard.count} are, the same command without --shard joins them"
-    return done
+            _run_pass(job, work, name, target, batches)
+            images = max(images, len(target.rows))
+    rest = f"when all {shard.count} are, the same command without --shard joins them"
+    job.unfinished = f"shard {shard} is done ({images:,} images); {rest}"
 
 
-def _join(job: Job, work: _Extraction, shards: list[Shard]) -> int:
+def _join(job: Job, work: _Extraction, shards: list[Shard]) -> None:
     from itrpipe.features.passes import Target, merge, open_shards
     from itrpipe.features.store import FEATURES, FeatureWriter
 
@@ -318,18 +309,15 @@ def _join(job: Job, work: _Extraction, shards: list[Shard]) -> int:
                     part.copy(writer, task.advance)
                     failed |= part.failed
     _finish(job, work, failed)
-    return 0
 
 
-def _run_pass(
-    job: Job, work: _Extraction, name: str, target: Target, batches: list[np.ndarray]
-) -> tuple[RowJournal, int]:
-    """Runs one extractor over the images of a target that are not yet done; returns how many these were."""
+def _run_pass(job: Job, work: _Extraction, name: str, target: Target, batches: list[np.ndarray]) -> RowJournal:
+    """Runs one extractor over the images of a target that are not yet done."""
     from itrpipe.features.extraction import extract_images
     from itrpipe.features.store import FeatureWriter
 
     journal = target.read_journal()
-    done = int(journal.done.sum())
+    done, started = int(journal.done.sum()), time.monotonic()
     with (
         FeatureWriter(target.path) as writer,
         job.reporter.task(f"extracting {name}", len(target.rows), "images", done) as task,
@@ -347,7 +335,14 @@ def _run_pass(
             strict=job.execution.strict,
             on_done=task.advance,
         )
-    return journal, len(target.rows) - done
+    _record_rate(job, name, len(target.rows) - done, time.monotonic() - started)
+    return journal
+
+
+def _record_rate(job: Job, name: str, images: int, seconds: float) -> None:
+    if images:
+        job.timings[name] = round(seconds, 3)
+        job.metrics[f"{name} images/s"] = round(images / seconds, 2)
 
 
 def _finish(job: Job, work: _Extraction, failed: Mapping[int, str]) -> None:
@@ -355,13 +350,16 @@ def _finish(job: Job, work: _Extraction, failed: Mapping[int, str]) -> None:
     from itrpipe.features.passes import finish_features
     from itrpipe.features.store import FEATURES
 
-    job.failed |= {work.ids[row]: f"({work.images.files[row]}) {reason}" for row, reason in sorted(failed.items())}
+    job.failed |= {
+        work.ids[row]: reason_with_file(work.ids[row], work.images.files[row], reason)
+        for row, reason in sorted(failed.items())
+    }
     write_json(job.work / FAILED, job.failed)
     finish_features(job.work / FEATURES, job.folder / FEATURES, failed)
 
 
-def _import(job: Job, prepared: PreparedDataset) -> int:
-    """Copies the features of every image out of published files; returns how many were read."""
+def _import(job: Job, prepared: PreparedDataset) -> None:
+    """Copies the features of every image out of published files."""
     from itrpipe.features.importers.matching import match
     from itrpipe.features.passes import Target
     from itrpipe.features.store import FEATURES, FeatureWriter
@@ -380,7 +378,7 @@ def _import(job: Job, prepared: PreparedDataset) -> int:
     journal = target.read_journal()
     # Reading a file of 30 GB from its beginning to its end is what disks are fast at.
     order = np.argsort(found.entries, kind="stable")
-    todo = order[~journal.done[order]]
+    todo, started = order[~journal.done[order]], time.monotonic()
     with (
         FeatureWriter(path) as writer,
         job.reporter.task("importing", len(wanted), "images", len(wanted) - len(todo)) as task,
@@ -389,11 +387,14 @@ def _import(job: Job, prepared: PreparedDataset) -> int:
         for start in range(0, len(todo), block):
             rows = todo[start : start + block]
             arrays = source.read(found.entries[rows], sizes[rows])
+            if "count" in arrays and not arrays["count"].all():
+                image = wanted[int(rows[int(np.argmin(arrays["count"]))])].image_id
+                raise DataError(f"{source.path}: image '{image}' has no region (its count is 0); extract it again")
             writer.write(rows, {name: arrays[name] for name in source.spec.shapes()})
             journal.record(rows, writer)
             task.advance(len(rows))
         journal.save(writer)
-    return len(todo)
+    _record_rate(job, "import", len(todo), time.monotonic() - started)
 
 
 def _wanted_images(prepared: PreparedDataset) -> list[WantedImage]:

@@ -18,7 +18,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.disk import require_space, write_text
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.sources import DigestCache
-from itrpipe.stages.base import Job, Need
+from itrpipe.stages.base import Job, Need, reason_with_file
 
 if TYPE_CHECKING:
     from itrpipe.datasets.image_check import ImageCheck, ImageFacts
@@ -189,7 +189,9 @@ def _without_bad_images(job: Job, annotations: Annotations, check: ImageCheck) -
     shown = "; ".join(f"{problem.file} {problem.reason}" for problem in check.problems[:SHOWN_PROBLEMS])
     count = f"{len(check.problems):,} of {len(annotations.images):,} images of {annotations.root} cannot be used"
     if job.settings.bad_images == "refuse":
-        raise DataError(f"{count} ({shown}); all are in {listing}; repair them or give --set bad_images=drop")
+        raise DataError(
+            f"{count} ({shown}); all are in {listing}; repair them, or leave out --strict (--set bad_images=drop)"
+        )
     images = [image for image in annotations.images if image.file in check.facts]
     if not images:
         raise DataError(f"{count} ({shown}), which leaves none; put the images where the captions name them")
@@ -197,7 +199,9 @@ def _without_bad_images(job: Job, annotations: Annotations, check: ImageCheck) -
     job.metrics["dropped_images"] = len(check.problems)
     reasons = {problem.file: problem.reason for problem in check.problems}
     job.failed |= {
-        image.image_id: f"({image.file}) {reasons[image.file]}" for image in annotations.images if image.file in reasons
+        image.image_id: reason_with_file(image.image_id, image.file, reasons[image.file])
+        for image in annotations.images
+        if image.file in reasons
     }
     kept = {image.image_id for image in images}
     return Annotations(images, [each for each in annotations.captions if each.image_id in kept], annotations.root)

@@ -16,7 +16,7 @@ from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, mod
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.disk import write_json
-from itrpipe.errors import MissingInputError
+from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.methods.settings import Aoq, MethodSettings, methods
 from itrpipe.models.settings import BackboneSettings
 from itrpipe.models.settings import backbones as backbone_classes
@@ -205,9 +205,15 @@ def build_model(settings: Mapping[str, Any], image_dim: int, vocabulary_size: in
 
 
 def resolve_device(device: str) -> str:
-    """`auto` becomes `cuda` where there is one, else `cpu`."""
+    """`auto` becomes `cuda` where there is one, else `cpu`.
+
+    Raises:
+        UsageError: CUDA was asked for and is not there.
+    """
     import torch
 
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: no CUDA device is visible; use --device cpu or check `itrpipe doctor`")
     if device != "auto":
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
