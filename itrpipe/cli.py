@@ -35,7 +35,7 @@ SetOption = Annotated[
 NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of running what is missing upstream.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")]
 MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method: triplet, triplet-long, aoq.")]
-BackboneOption = Annotated[str | None, typer.Option("--backbone", "-b", help="Model: vsepp, vsrn.")]
+BackboneOption = Annotated[str | None, typer.Option("--backbone", "-b", help="Model: vsepp, vsrn, scan, bfan.")]
 FeaturesOption = Annotated[
     str | None, typer.Option("--features", "-f", help="Features to read; default: the only ones.")
 ]
@@ -127,6 +127,9 @@ def extract(
 def train(
     method: MethodOption = "triplet",
     backbone: BackboneOption = None,
+    negatives_from: Annotated[
+        str | None, typer.Option("--negatives-from", help="aoq: backbone whose round one mines; scan, bfan: vsrn.")
+    ] = None,
     dataset: DatasetOption = "scenes",
     features: FeaturesOption = None,
     seed: SeedOption = None,
@@ -142,7 +145,8 @@ def train(
     """
     from itrpipe.commands import run_stage
 
-    overrides = _overrides(settings, {"backbone": backbone, "features": features, "seed": seed, "device": device})
+    named = {"backbone": backbone, "features": features, "seed": seed, "device": device, "teacher": negatives_from}
+    overrides = _overrides(settings, named)
     run_stage(data, dataset, "train", overrides, conf=method, dry_run=dry_run, no_deps=no_deps)
 
 

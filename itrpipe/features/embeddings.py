@@ -87,7 +87,7 @@ class EmbeddingWriter:
         width: int,
         measure: str,
     ) -> None:
-        images, captions = _as_bytes(image_ids), _as_bytes(caption_ids)
+        images, captions = as_bytes(image_ids), as_bytes(caption_ids)
         rows = {"images": len(images), "texts": len(captions)}
         self._row_bytes = 4 * width
         needed = self._row_bytes * sum(rows.values()) + images.nbytes + captions.nbytes + 8 * len(captions)
@@ -133,18 +133,23 @@ def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
             if split not in file:
                 raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
             return SplitEmbeddings(
-                images=_map(path, _dataset(file, f"{split}/images")),
-                image_ids=np.char.decode(_dataset(file, f"{split}/image_id")[:], "utf-8"),
-                texts=_map(path, _dataset(file, f"{split}/texts")),
-                caption_ids=np.char.decode(_dataset(file, f"{split}/caption_id")[:], "utf-8"),
-                caption_image=_dataset(file, f"{split}/caption_image")[:],
+                images=_map(path, dataset_of(file, f"{split}/images")),
+                image_ids=np.char.decode(dataset_of(file, f"{split}/image_id")[:], "utf-8"),
+                texts=_map(path, dataset_of(file, f"{split}/texts")),
+                caption_ids=np.char.decode(dataset_of(file, f"{split}/caption_id")[:], "utf-8"),
+                caption_image=dataset_of(file, f"{split}/caption_image")[:],
                 measure=str(file[split].attrs["measure"]),
             )
     except (OSError, KeyError, ValueError) as error:
         raise DataError(f"{path} cannot be read as embeddings ({error}); run `itrpipe train` again") from None
 
 
-def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
+def dataset_of(file: h5py.File, name: str) -> h5py.Dataset:
+    """Returns a dataset of an open file.
+
+    Raises:
+        KeyError, ValueError: there is nothing of this name, or a group.
+    """
     found = file[name]
     if not isinstance(found, h5py.Dataset):
         raise ValueError(f"{name} is not a dataset")
@@ -163,7 +168,8 @@ def _place(group: h5py.Group, name: str, shape: tuple[int, int]) -> int:
     return int(dataset.get_offset())
 
 
-def _as_bytes(names: Iterable[str]) -> np.ndarray:
+def as_bytes(names: Iterable[str]) -> np.ndarray:
+    """Returns strings as UTF-8 bytes of one length, as HDF5 files keep them."""
     return np.char.encode(np.asarray(list(names), dtype=str), "utf-8")
 
 

@@ -15,6 +15,7 @@ Source: AOQ (Chen et al., ECCV 2020), sections 3.2 and 3.3, Eq. 3 to 5.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from itrpipe.losses.aoq import (
 from itrpipe.methods.base import Batch, PairSource, auxiliary_terms, same_image_mask
 from itrpipe.methods.settings import Aoq, Triplet
 from itrpipe.methods.triplet import TripletMethod
-from itrpipe.models.base import DualEncoder
+from itrpipe.models.base import Matcher
 from itrpipe.negatives.offline import OfflineNegatives
 
 
@@ -58,7 +59,7 @@ class AoqMethod:
         }
         return Batch(pairs, torch.from_numpy(images), {"corresponding_draws": drawn.corresponding})
 
-    def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives.
 
         In the first `sum_epochs` epochs it is the plain triplet loss over all negatives instead.

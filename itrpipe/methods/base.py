@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch
+from itrpipe.models.base import ImageBatch, Matcher, TextBatch
 
 Pairs = tuple[ImageBatch, TextBatch]
 
@@ -55,7 +55,7 @@ class Method(Protocol):
         """Builds the batch of the given caption rows [B]."""
         ...
 
-    def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Named loss terms of a batch of an epoch (0-based); training minimises their sum."""
         ...
 
@@ -68,7 +68,7 @@ def same_image_mask(batch: Batch, wanted: bool) -> Tensor | None:
     return batch.images[:, None] == batch.images[None, :] if wanted else None
 
 
-def auxiliary_terms(model: DualEncoder, images: ImageEncoding, texts: TextBatch, weight: float) -> dict[str, Tensor]:
+def auxiliary_terms(model: Matcher[Any, Any], images: Any, texts: TextBatch, weight: float) -> dict[str, Tensor]:
     """The backbone's own loss under the name `auxiliary`, or nothing when it has none or weighs nothing."""
     loss = model.auxiliary_loss(images, texts) if weight else None
     return {} if loss is None else {"auxiliary": weight * loss}

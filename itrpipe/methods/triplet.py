@@ -6,6 +6,7 @@ Source: VSE++ (Faghri et al., BMVC 2018); AOQ (Chen et al., ECCV 2020), Eq. 1 an
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from itrpipe.losses.triplet import triplet_loss
 from itrpipe.methods.base import Batch, PairSource, auxiliary_terms, same_image_mask
 from itrpipe.methods.settings import Triplet
-from itrpipe.models.base import DualEncoder
+from itrpipe.models.base import Matcher
 
 
 class TripletMethod:
@@ -33,7 +34,7 @@ class TripletMethod:
         images = self._data.caption_image[captions]
         return Batch({"positive": self._data.pairs(images, captions)}, torch.from_numpy(images))
 
-    def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`triplet` (Eq. 1 or 2, summed over the batch) and the backbone's `auxiliary` loss."""
         settings = self._settings
         image_batch, text_batch = batch.pairs["positive"]

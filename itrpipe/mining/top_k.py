@@ -49,43 +49,26 @@ def kth_largest(scores: Tensor, k: int) -> Tensor:
     return torch.from_numpy(np.partition(scores.numpy(), place, axis=1)[:, place].copy())
 
 
-def most_reaching(scores: Tensor, threshold: Tensor) -> int:
-    """Largest number of scores [b, T], over the columns, that are at least the threshold [T] of their column."""
-    reached = (scores >= threshold).view(torch.uint8)
-    counts = [part.sum(dim=0, dtype=torch.uint8).int() for part in reached.split(255)]  # as many as a byte can count
-    return int(torch.stack(counts).sum(dim=0).max())
-
-
-def keys_reaching(scores: Tensor, threshold: Tensor, first_index: int = 0) -> Tensor:
-    """Keys of the scores that are at least the threshold of their row.
+def matrix_of_keys(keys: Tensor, counts: Tensor) -> Tensor:
+    """Keys of consecutive groups as the rows of a matrix.
 
     Args:
-        scores: [Q, C] float32 without NaN.
-        threshold: [Q].
-        first_index: index of column 0.
+        keys: [n] int64, group after group.
+        counts: [Q] keys of each group, n in sum.
 
     Returns:
-        [Q, m] int64, m the largest number of such scores in a row; shorter rows end in `NO_CANDIDATE`.
+        [Q, m] int64, m the largest count; shorter rows end in `NO_CANDIDATE`.
     """
-    row, column = _reaching(scores, threshold)
-    counts = row.bincount(minlength=len(scores))
-    place = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
-    keys = torch.full((len(scores), int(counts.max())), NO_CANDIDATE, device=row.device)
-    keys[row, place] = pack(scores[row, column], column + first_index)
-    return keys
+    width = int(counts.max())
+    filled = torch.arange(width, device=keys.device) < counts[:, None]
+    matrix = torch.full(filled.shape, NO_CANDIDATE, device=keys.device)
+    matrix[filled] = keys
+    return matrix
 
 
-def _reaching(scores: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the scores that reach the threshold of their row, row after row, columns rising."""
-    if scores.is_contiguous():
-        row, column = (scores >= threshold[:, None]).nonzero(as_tuple=True)
-        return row, column
-    # A transposed view is searched in the order of its memory: sorting the few found is cheaper than copying it.
-    column, row = (threshold <= scores.T).nonzero(as_tuple=True)
-    order = row.argsort(stable=True)
-    return row[order], column[order]
-
-
-def largest_keys(keys: Tensor, k: int) -> Tensor:
-    """The k largest keys [Q, k] of every row of keys [Q, m], m >= k, in falling order."""
-    return keys.topk(k, dim=1, sorted=True).values
+def keep_largest(keys: Tensor, k: int) -> Tensor:
+    """The k largest keys [Q, k] of every row of keys [Q, m], m >= k; the smallest first, the rest in any order."""
+    if keys.is_cuda:
+        return keys.topk(k, dim=1, sorted=True).values.flip(1)
+    place = keys.shape[1] - k
+    return torch.from_numpy(np.partition(keys.numpy(), place, axis=1)[:, place:])

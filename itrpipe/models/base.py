@@ -1,15 +1,16 @@
 """The contract of a backbone, and the batches and encodings that pass through it.
 
-A model turns an `ImageBatch` and a `TextBatch` into encodings, each side on its own, and scores pairs of
-encodings in two ways that agree with each other: `score_matrix` gives every image with every caption
+A model (`Matcher`) turns an `ImageBatch` and a `TextBatch` into encodings, each side on its own, and scores
+pairs of encodings in two ways that agree with each other: `score_matrix` gives every image with every caption
 ([B, T]), `score_pairs` gives image k with caption k only ([B], at the cost of B pairs). Higher means a
 better match. Losses see nothing of a model but these scores.
 
-The score of a dual encoder is an inner product of its embeddings, which is what makes it minable through an
-index; the one exception in this package is VSE++ with `measure = "order"`.
+There are two kinds. A `DualEncoder` makes one embedding per image and per caption; its score is their inner
+product, which is what makes it minable through an index (the one exception in this package is VSE++ with
+`measure = "order"`). A `CrossAttentionModel` keeps every region and every word and has no embedding to mine.
 
-Each model file defines `build(settings, image_dim, vocabulary_size) -> DualEncoder`, where `settings` is the
-class of the same name in `itrpipe.models.settings`.
+Each model file defines `build(settings, image_dim, vocabulary_size)`, which gives a `DualEncoder` or a
+`CrossAttentionModel`; `settings` is the class of the same name in `itrpipe.models.settings`.
 
 Shapes: B images, T captions, R regions, W words, D embedding width, G width of a global image feature.
 """
@@ -17,12 +18,15 @@ Shapes: B images, T captions, R regions, W words, D embedding width, G width of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import INNER_PRODUCT
+from itrpipe.models import attention_tiles
+from itrpipe.models.cross_attention import CrossAttention
 
 
 @dataclass(frozen=True)
@@ -89,16 +93,40 @@ class TextEncoding:
     embedding: Tensor
 
 
-class DualEncoder(nn.Module):
-    """Base of the models that encode images and captions apart and compare two vectors.
+@dataclass(frozen=True)
+class RegionEncoding:
+    """Images as sets of vectors.
 
     Attributes:
-        measure: how two embeddings are compared, as embeddings files record it.
+        regions: [B, R, D] encoded regions; rows past `count` hold anything.
+        count: [B] int64, number of real regions per image, or None where all R are real.
     """
 
-    measure = INNER_PRODUCT
+    regions: Tensor
+    count: Tensor | None = None
 
-    def encode_images(self, images: ImageBatch) -> ImageEncoding:
+
+@dataclass(frozen=True)
+class WordEncoding:
+    """Captions as sequences of vectors.
+
+    Attributes:
+        words: [T, W, D] encoded words, start and end token among them; rows past the length hold anything.
+        lengths: [T] int64, words per caption (1..W), in any order.
+    """
+
+    words: Tensor
+    lengths: Tensor
+
+
+ImageT = TypeVar("ImageT")
+TextT = TypeVar("TextT")
+
+
+class Matcher(nn.Module, Generic[ImageT, TextT]):
+    """What all models have in common; `ImageT` and `TextT` are its encodings."""
+
+    def encode_images(self, images: ImageBatch) -> ImageT:
         """Encode B images.
 
         Raises:
@@ -106,9 +134,31 @@ class DualEncoder(nn.Module):
         """
         raise NotImplementedError
 
-    def encode_texts(self, texts: TextBatch) -> TextEncoding:
+    def encode_texts(self, texts: TextBatch) -> TextT:
         """Encode T captions, whose lengths may come in any order."""
         raise NotImplementedError
+
+    def score_matrix(self, images: ImageT, texts: TextT) -> Tensor:
+        """Scores [B, T] of every image with every caption."""
+        raise NotImplementedError
+
+    def score_pairs(self, images: ImageT, texts: TextT) -> Tensor:
+        """Scores [B] of image k with caption k; B and T are equal."""
+        raise NotImplementedError
+
+    def auxiliary_loss(self, images: ImageT, texts: TextBatch) -> Tensor | None:
+        """A training loss of the model's own, unweighted, for image k with caption k; None where it has none."""
+        return None
+
+
+class DualEncoder(Matcher[ImageEncoding, TextEncoding]):
+    """Base of the models that encode images and captions apart and compare two vectors.
+
+    Attributes:
+        measure: how two embeddings are compared, as embeddings files record it.
+    """
+
+    measure = INNER_PRODUCT
 
     def score_matrix(self, images: ImageEncoding, texts: TextEncoding) -> Tensor:
         """Scores [B, T] of every image with every caption."""
@@ -119,9 +169,35 @@ class DualEncoder(nn.Module):
         assert images.embedding.shape == texts.embedding.shape
         return (images.embedding * texts.embedding).sum(dim=-1)
 
-    def auxiliary_loss(self, images: ImageEncoding, texts: TextBatch) -> Tensor | None:
-        """A training loss of the model's own, unweighted, for image k with caption k; None where it has none."""
-        return None
+
+class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
+    """Base of the models that compare every region of an image with every word of a caption.
+
+    Under bfloat16 autocast the products of regions and words of `score_matrix` run in bfloat16; nothing else of the
+    scores does.
+
+    Args:
+        scoring: the directions of attention and their options.
+    """
+
+    def __init__(self, scoring: CrossAttention) -> None:
+        super().__init__()
+        self.scoring = scoring
+
+    def score_matrix(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
+        """Scores [B, T] of every image with every caption, in tiles."""
+        sides = (images.regions, images.count, texts.words, texts.lengths)
+        return attention_tiles.score_matrix(*sides, self.scoring, _products(images.regions.device))
+
+    def score_pairs(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
+        """Scores [B] of image k with caption k; B and T are equal."""
+        sides = (images.regions, images.count, texts.words, texts.lengths)
+        return attention_tiles.score_pairs(*sides, self.scoring)
+
+
+def _products(device: torch.device) -> attention_tiles.Products:
+    on = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) == torch.bfloat16
+    return "bf16" if on else "fp32"
 
 
 def l2_normalise(features: Tensor, dim: int) -> Tensor:
@@ -132,6 +208,16 @@ def l2_normalise(features: Tensor, dim: int) -> Tensor:
     """
     norm = torch.linalg.vector_norm(features, dim=dim, keepdim=True)
     return features / norm.masked_fill(norm == 0, 1.0)
+
+
+def unit_vectors(features: Tensor) -> Tensor:
+    """x / (|x| + 1e-8) along the last axis, in at least single precision; what is all zero stays zero.
+
+    The gradient at zero is passed on unscaled, as in `l2_normalise`.
+    """
+    features = attention_tiles.at_least_single(features)
+    norm = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
+    return features / (norm.masked_fill(norm == 0, 1.0) + 1e-8)
 
 
 def smallest_count(images: ImageBatch) -> int:

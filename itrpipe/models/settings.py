@@ -5,7 +5,7 @@ Kept apart from the models so that a configuration can be read and checked witho
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,7 +13,13 @@ from itrpipe.config import Settings
 
 
 class BackboneSettings(Settings):
-    """Settings that every backbone has."""
+    """Settings that every backbone has.
+
+    Attributes:
+        embeds: whether an image and a caption are one vector each, which mining and search need.
+    """
+
+    embeds: ClassVar[bool] = True
 
     embed_dim: int = Field(default=1024, ge=1, description="Width D of the joint space of images and captions.")
     word_dim: int = Field(default=300, ge=1, description="Width of the word embedding that feeds the text GRU.")
@@ -56,6 +62,45 @@ class Vsrn(BackboneSettings):
     caption_dropout: float = Field(
         default=0.2, ge=0.0, lt=1.0, description="Dropout on the projected regions and on the decoder input."
     )
+
+
+class Scan(BackboneSettings):
+    """SCAN: words attend to regions, or regions to words. Source: SCAN (Lee et al., ECCV 2018)."""
+
+    embeds: ClassVar[bool] = False
+
+    cross_attention: Literal["t2i", "i2t"] = Field(
+        default="t2i", description="Who attends to whom: words to regions (t2i), or regions to words (i2t)."
+    )
+    aggregation: Literal["LogSumExp", "Mean", "Max", "Sum"] = Field(
+        default="LogSumExp", description="How the relevances of the words (i2t: of the regions) make up the score."
+    )
+    raw_feature_norm: Literal[
+        "clipped_l2norm", "l2norm", "clipped", "softmax", "no_norm", "l1norm", "clipped_l1norm"
+    ] = Field(
+        default="clipped_l2norm",
+        description="Normalisation of the region-word products over the attending side, before the softmax.",
+    )
+    lambda_softmax: float = Field(
+        default=9.0, gt=0.0, description="Inverse temperature of the attention (published: t2i 9, i2t 4)."
+    )
+    lambda_lse: float = Field(
+        default=6.0,
+        gt=0.0,
+        description="Inverse temperature of LogSumExp (published: t2i 6, i2t 5 on Flickr30K and 20 on COCO).",
+    )
+
+
+class Bfan(BackboneSettings):
+    """BFAN: attention in both directions, on the relevant fragments only. Source: BFAN (Liu et al., ACM MM 2019)."""
+
+    embeds: ClassVar[bool] = False
+
+    focal: Literal["equal", "prob"] = Field(
+        default="equal",
+        description="Fragments kept: weighing more than the plain mean (equal), or than a mean by confidence (prob).",
+    )
+    lambda_softmax: float = Field(default=20.0, gt=0.0, description="Inverse temperature of the attention.")
 
 
 def backbones() -> dict[str, type[BackboneSettings]]:

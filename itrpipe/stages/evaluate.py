@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from itrpipe.evaluation.ranks import Ranks
     from itrpipe.features.embeddings import SplitEmbeddings
+    from itrpipe.features.scores import SplitScores
 
 SCHEMA_VERSION = 1
 METRICS, RANKINGS = "metrics.json", "rankings.parquet"
@@ -91,9 +92,14 @@ def run(job: Job) -> None:
     from itrpipe.evaluation.ranks import ranks
     from itrpipe.evaluation.rsum import CUTOFFS
     from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
+    from itrpipe.features.scores import SCORES, read_scores
 
     settings = job.settings
-    embeddings = read_embeddings(job.inputs["train"].folder / EMBEDDINGS, settings.split)
+    folder = job.inputs["train"].folder
+    if train.embeds(settings.backbone):
+        embeddings = read_embeddings(folder / EMBEDDINGS, settings.split)
+    else:
+        embeddings = read_scores(folder / SCORES, settings.split)
     scores = embeddings.scores()
     full = ranks(scores, embeddings.caption_image)
     results: dict[str, Any] = {FULL: _with_intervals(full, embeddings.caption_image, settings)}
@@ -120,7 +126,7 @@ def _with_intervals(split: Ranks, caption_image: np.ndarray, settings: EvaluateS
     return {name: {"value": each.value, "low": each.low, "high": each.high} for name, each in found.items()}
 
 
-def _oracle_ranks(job: Job, scores: np.ndarray, embeddings: SplitEmbeddings) -> Ranks | None:
+def _oracle_ranks(job: Job, scores: np.ndarray, embeddings: SplitEmbeddings | SplitScores) -> Ranks | None:
     """Ranks with every true match counted, where the dataset knows them."""
     import numpy as np
 
@@ -135,7 +141,7 @@ def _oracle_ranks(job: Job, scores: np.ndarray, embeddings: SplitEmbeddings) -> 
 
 
 def _write_rankings(
-    job: Job, scores: np.ndarray, embeddings: SplitEmbeddings, full: Ranks, oracle: Ranks | None
+    job: Job, scores: np.ndarray, embeddings: SplitEmbeddings | SplitScores, full: Ranks, oracle: Ranks | None
 ) -> None:
     """One row per query of either direction: the rank of its best true match and its best candidates."""
     import pyarrow as pa

@@ -36,7 +36,7 @@ class MineSettings(Settings):
         backbone, seed, features: of the mining model.
         num_texts: captions kept for each image.
         num_images: images kept for each caption.
-        precision: of the products of embeddings.
+        precision: of the products of embeddings; `bf16+fp32` gives the lists of `fp32` at nearly the speed of `bf16`.
     """
 
     method: str
@@ -45,7 +45,7 @@ class MineSettings(Settings):
     seed: int = Field(ge=0)
     num_texts: int = Field(ge=1)
     num_images: int = Field(ge=1)
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "bf16+fp32"]
 
     @field_validator("backbone")
     @classmethod
@@ -58,12 +58,14 @@ class Execution(Settings):
 
     Attributes:
         device: `auto` takes CUDA when there is one.
-        block: images per block.
+        block: images per block at most; 0 chooses it by `memory_mib`.
+        memory_mib: MiB that mining takes beside the embeddings and the lists.
         checkpoint_seconds: time between two savings of progress.
     """
 
     device: Literal["auto", "cpu", "cuda"]
-    block: int = Field(ge=1)
+    block: int = Field(ge=0)
+    memory_mib: int = Field(ge=16)
     checkpoint_seconds: float = Field(ge=0)
 
 
@@ -78,7 +80,16 @@ def label(conf: str, settings: MineSettings) -> str:
 
 
 def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """The mining model's embeddings."""
+    """The mining model's embeddings.
+
+    Raises:
+        UsageError: the model has none.
+    """
+    if not train.embeds(settings.backbone):
+        raise UsageError(
+            f"{settings.backbone} compares regions with words and has no embeddings to search; mine with another "
+            "backbone, such as vsrn, and train with `--negatives-from vsrn`"
+        )
     wanted = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
     return {"train": Need("train", settings.method, wanted)}
 
@@ -105,7 +116,8 @@ def run(job: Job) -> None:
         embeddings.caption_image,
         settings.num_texts,
         settings.num_images,
-        block_size=execution.block,
+        block_size=execution.block or None,
+        memory=execution.memory_mib * 2**20,
         precision=settings.precision,
         device=train.resolve_device(execution.device),
     )

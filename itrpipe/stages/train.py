@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from itrpipe.methods.base import Method
     from itrpipe.models.base import DualEncoder
     from itrpipe.training.data import SplitData
+    from itrpipe.training.encode import AnyMatcher
     from itrpipe.training.loop import LoopSettings, Trainer
 
 SCHEMA_VERSION = 1
 TEACHER_METHOD = "triplet"
+DEFAULT_TEACHER = "vsrn"  # AOQ §4.2: the lists of SCAN and BFAN are VSRN's
 MODEL, CONFIG, VOCABULARY, HISTORY = "model.safetensors", "config.json", "vocab.json", "history.parquet"
 sources = no_sources
 
@@ -135,6 +137,11 @@ def backbones() -> tuple[str, ...]:
     return tuple(backbone_classes())
 
 
+def embeds(backbone: str) -> bool:
+    """Whether a backbone makes one vector of an image and one of a caption."""
+    return backbone_classes()[canonical_backbone(backbone)].embeds
+
+
 def canonical_backbone(name: str) -> str:
     """File stem of a backbone given as people write it: `vse++` is `vsepp`."""
     return name.lower().replace("+", "p")
@@ -154,8 +161,9 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
     """Captions, features and, for AOQ, the mined lists of the teacher."""
     wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
     if isinstance(settings.loss, Aoq):
+        own = settings.backbone if settings.model.embeds else DEFAULT_TEACHER
         teacher = {
-            "backbone": settings.loss.teacher or settings.backbone,
+            "backbone": settings.loss.teacher or own,
             "method": TEACHER_METHOD,
             "seed": settings.seed,
             "features": settings.features,
@@ -168,6 +176,7 @@ def run(job: Job) -> None:
     """Trains, keeps the weights that validated best, and embeds every split with them."""
     import torch
 
+    from itrpipe.models.base import DualEncoder
     from itrpipe.training.loop import Trainer
 
     if job.execution.threads:
@@ -193,11 +202,14 @@ def run(job: Job) -> None:
     model = trainer.run()
     _write_model(job, model, vocabulary, image_dim)
     _write_history(job, trainer.position.history)
-    _write_embeddings(job, model, splits, trainer.device)
+    if isinstance(model, DualEncoder):
+        _write_embeddings(job, model, splits, trainer.device)
+    else:
+        _write_scores(job, model, splits, trainer.device)
     _record(job, trainer)
 
 
-def build_model(settings: Mapping[str, Any], image_dim: int, vocabulary_size: int) -> DualEncoder:
+def build_model(settings: Mapping[str, Any], image_dim: int, vocabulary_size: int) -> AnyMatcher:
     """Makes the backbone that `settings` (a dumped `TrainSettings`, as in `config.json`) describes."""
     backbone = settings["backbone"]
     module = importlib.import_module(f"itrpipe.models.{backbone}")
@@ -284,7 +296,7 @@ def _loop_settings(job: Job) -> LoopSettings:
     return LoopSettings(**{field.name: values[field.name] for field in dataclasses.fields(LoopSettings)})
 
 
-def _write_model(job: Job, model: DualEncoder, vocabulary: Vocabulary, image_dim: int) -> None:
+def _write_model(job: Job, model: AnyMatcher, vocabulary: Vocabulary, image_dim: int) -> None:
     """Weights, and the settings and sizes needed to build the model around them again."""
     from itrpipe.training.checkpoint import save_weights
 
@@ -311,6 +323,24 @@ def _write_embeddings(job: Job, model: DualEncoder, splits: Mapping[str, SplitDa
     with job.reporter.task("embedding all splits", total, "rows") as task:
         for data in splits.values():
             write_split(path, model, data, device, job.execution.encode_block, task.advance)
+
+
+def _write_scores(job: Job, model: AnyMatcher, splits: Mapping[str, SplitData], device: torch.device) -> None:
+    """Scores of val and test; those of the training split would be a matrix that nothing reads."""
+    from itrpipe.features.scores import SCORES, SplitScores, write_scores
+    from itrpipe.training.encode import score_split
+
+    path = job.folder / SCORES
+    path.unlink(missing_ok=True)
+    scored = {name: data for name, data in splits.items() if name != "train"}
+    with job.reporter.task("scoring val and test", len(scored), "splits") as task:
+        for name, data in scored.items():
+            matrix = score_split(
+                model, data, device, job.execution.encode_block, data.num_images, np.arange(data.num_captions)
+            )
+            split = data.split
+            write_scores(path, name, SplitScores(matrix, split.image_ids, split.caption_ids, split.caption_image))
+            task.advance()
 
 
 def _record(job: Job, trainer: Trainer) -> None:

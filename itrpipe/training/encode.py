@@ -4,13 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from itrpipe.features.embeddings import EmbeddingWriter
-from itrpipe.models.base import DualEncoder
+from itrpipe.models.base import DualEncoder, Matcher
 from itrpipe.training.data import SplitData, blocks
+
+AnyMatcher = Matcher[Any, Any]
+
+
+@torch.inference_mode()
+def score_split(
+    model: AnyMatcher, data: SplitData, device: torch.device, block: int, images: int, captions: np.ndarray
+) -> np.ndarray:
+    """Scores the first images of a split with some of its captions.
+
+    Args:
+        model: in evaluation mode, on `device`.
+        data: the split.
+        device: where to compute.
+        block: images or captions per forward pass.
+        images: N, how many images.
+        captions: [T] rows of captions.
+
+    Returns:
+        Scores [N, T] float32. The encodings of all N images are kept meanwhile.
+    """
+    encoded = [model.encode_images(data.images(rows).to(device)) for rows in blocks(images, block)]
+    columns = []
+    for part in blocks(len(captions), block):
+        texts = model.encode_texts(data.texts(captions[part]).to(device))
+        columns.append(torch.cat([model.score_matrix(each, texts).float() for each in encoded]).cpu().numpy())
+    return np.concatenate(columns, axis=1)
 
 
 @torch.inference_mode()

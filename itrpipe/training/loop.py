@@ -23,11 +23,10 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation import protocols
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.methods.base import Batch, Method
-from itrpipe.models.base import DualEncoder, ImageEncoding, TextEncoding
 from itrpipe.progress import Reporter, Task
 from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 from itrpipe.training.data import SplitData, epoch_batches
-from itrpipe.training.encode import encode_images, encode_texts
+from itrpipe.training.encode import AnyMatcher, score_split
 from itrpipe.training.prefetch import Prefetcher
 from itrpipe.training.schedule import step_decay
 
@@ -85,7 +84,7 @@ class Trainer:
     def __init__(
         self,
         settings: LoopSettings,
-        model: DualEncoder,
+        model: AnyMatcher,
         method: Method,
         train: SplitData,
         validation: SplitData,
@@ -104,7 +103,7 @@ class Trainer:
         self.trained_seconds = 0.0
         self._totals: dict[str, Tensor] = {}
 
-    def run(self) -> DualEncoder:
+    def run(self) -> AnyMatcher:
         """Trains to the last epoch and returns the model with the weights that validated best.
 
         Raises:
@@ -129,9 +128,7 @@ class Trainer:
         self._model.eval()
         data, block, limit = self._validation, self._settings.encode_block, self._settings.validation_images
         captions = np.flatnonzero(data.caption_image < limit)
-        images = np.concatenate(list(encode_images(self._model, data, self.device, block, limit)))
-        texts = np.concatenate(list(encode_texts(self._model, data, self.device, block, captions)))
-        scores = self._model.score_matrix(*_encodings(images, texts)).numpy()
+        scores = score_split(self._model, data, self.device, block, min(limit, data.num_images), captions)
         metrics = protocols.metrics(ranks(scores, data.caption_image[captions]))
         metrics["r1+r5"] = metrics["rsum"] - metrics["i2t_r10"] - metrics["t2i_r10"]
         return metrics
@@ -240,10 +237,6 @@ class Trainer:
             **{f"val_{name}": value for name, value in metrics.items()},
             "best": best,
         }
-
-
-def _encodings(images: np.ndarray, texts: np.ndarray) -> tuple[ImageEncoding, TextEncoding]:
-    return ImageEncoding(torch.from_numpy(images)), TextEncoding(torch.from_numpy(texts))
 
 
 def start_accelerator(device: str, precision: str) -> Accelerator:

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining import exact
-from itrpipe.mining.exact import ExactMiner, MinedLists
+from itrpipe.mining.exact import ExactMiner, tile_shape
+from itrpipe.mining.lists import MinedLists
+from itrpipe.mining.products import Embeddings, error_bounds, pair_scores
+from itrpipe.mining.top_k import NO_CANDIDATE
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
@@ -67,8 +70,15 @@ def test_bfloat16_keeps_nearly_all_of_the_reference_lists(reference):
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10_000), block_size=st.integers(1, 40), levels=st.sampled_from([2, 100]), data=st.data())
-def test_equals_a_stable_sort_with_ties_and_uneven_captions(seed, block_size, levels, data):
+@given(
+    seed=st.integers(0, 10_000),
+    block_size=st.integers(5, 40),
+    text_block_size=st.integers(9, 80),
+    levels=st.sampled_from([2, 100]),
+    precision=st.sampled_from(["fp32", "bf16+fp32"]),
+    data=st.data(),
+)
+def test_equals_a_stable_sort_with_ties_and_uneven_captions(seed, block_size, text_block_size, levels, precision, data):
     generator = np.random.default_rng(seed)
     # Small whole numbers: products are exact and, with two levels, mostly tied.
     images = generator.integers(-levels, levels, (30, 3)).astype(np.float32)
@@ -76,7 +86,9 @@ def test_equals_a_stable_sort_with_ties_and_uneven_captions(seed, block_size, le
     texts = generator.integers(-levels, levels, (70, 3)).astype(np.float32)
     num_texts = data.draw(st.integers(1, 70 - int(np.bincount(caption_image).max())))
     num_images = data.draw(st.integers(1, 29))
-    miner = ExactMiner(images, texts, caption_image, num_texts, num_images, block_size)
+    miner = ExactMiner(
+        images, texts, caption_image, num_texts, num_images, block_size, precision, text_block_size=text_block_size
+    )
     lists = mine(miner, generator.permutation(miner.num_blocks))
     by_image, by_text, scores = naive_lists(images, texts, caption_image, num_texts, num_images)
     np.testing.assert_array_equal(lists.texts_per_image, by_image)
@@ -85,26 +97,141 @@ def test_equals_a_stable_sort_with_ties_and_uneven_captions(seed, block_size, le
     np.testing.assert_array_equal(lists.image_scores, np.take_along_axis(scores.T, by_text, axis=1))
 
 
-@pytest.mark.parametrize("interrupted_after", [0, 2, 5])
-def test_an_interrupted_run_gives_the_same_lists(reference, interrupted_after):
-    arguments = (reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5, 20, 8, 6)
-    whole = mine(ExactMiner(*arguments))
-    first = ExactMiner(*arguments)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16+fp32"])
+@pytest.mark.parametrize("interrupted_after", [0, 2, 25])
+def test_an_interrupted_run_gives_the_same_lists(reference, interrupted_after, precision):
+    arguments = (reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5, 20, 8, 6, precision)
+    whole = mine(ExactMiner(*arguments, text_block_size=50))
+    first = ExactMiner(*arguments, text_block_size=50)
     for block in first.pending()[:interrupted_after]:
         first.step(block)
     saved = first.state()
     mine(first)  # what the first miner does later must not reach into the saved state
     for array in saved.values():
         array.flags.writeable = False  # nor may the second one write to it
-    second = ExactMiner(*arguments)
+    second = ExactMiner(*arguments, text_block_size=50)
     second.restore(saved)
-    assert second.pending() == list(range(interrupted_after, 7))
+    assert second.pending() == list(range(interrupted_after, 28))
     assert_same(mine(second), whole)
+
+
+def unit_vectors(seed: int, images: int, captions: int, dim: int):
+    """Unit vectors of which few directions carry most, and captions near their image."""
+    generator = np.random.default_rng(seed)
+    directions = generator.standard_normal((6, dim))
+    meaning = generator.standard_normal((images, 6))
+    both = []
+    for points in (
+        meaning,
+        np.repeat(meaning, captions, axis=0) + 0.7 * generator.standard_normal((images * captions, 6)),
+    ):
+        vectors = points @ directions + 0.5 * generator.standard_normal((len(points), dim))
+        both.append((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32))
+    return both[0], both[1], np.repeat(np.arange(images), captions)
+
+
+def pair_score_lists(images, texts, caption_image, num_texts, num_images):
+    """Naive lists by the very scores that rank candidates, all pairs computed."""
+    rows, columns = (torch.from_numpy(part.ravel()) for part in np.indices((len(texts), len(images))))
+    scores = pair_scores(torch.from_numpy(texts), torch.from_numpy(images), rows, columns).numpy()
+    scores = scores.reshape(len(texts), len(images)).T.copy()
+    scores[caption_image, np.arange(len(texts))] = -np.inf
+    by_image = np.argsort(-scores, axis=1, kind="stable")[:, :num_texts].astype(np.int32)
+    by_text = np.argsort(-scores.T, axis=1, kind="stable")[:, :num_images].astype(np.int32)
+    return MinedLists(
+        by_image,
+        np.take_along_axis(scores, by_image, axis=1),
+        by_text,
+        np.take_along_axis(scores.T, by_text, axis=1),
+    )
+
+
+@pytest.mark.parametrize("blocks", [(None, None), (60, 900), (150, 170), (1, 1500), (300, 64)])
+def test_rounded_search_finds_exactly_the_float32_lists(blocks):
+    images, texts, caption_image = unit_vectors(3, 300, 5, 64)
+    miner = ExactMiner(images, texts, caption_image, 40, 12, blocks[0], "bf16+fp32", text_block_size=blocks[1])
+    assert_same(mine(miner), pair_score_lists(images, texts, caption_image, 40, 12))
+
+
+@pytest.mark.parametrize("shift", [0.5, -1.0])
+def test_rounded_search_is_exact_on_nearly_equal_vectors(shift):
+    # A collapsed model: nearly all pairs lie within the rounding error of each other, on either side of zero.
+    generator = np.random.default_rng(1)
+    images = (np.float32(1) + generator.standard_normal((60, 16)) * 1e-3).astype(np.float32)
+    texts = (np.float32(shift) + generator.standard_normal((180, 16)) * 1e-3).astype(np.float32)
+    caption_image = np.repeat(np.arange(60), 3)
+    miner = ExactMiner(images, texts, caption_image, 20, 7, 25, "bf16+fp32", text_block_size=70)
+    assert_same(mine(miner), pair_score_lists(images, texts, caption_image, 20, 7))
+
+
+def test_floors_guessed_too_high_are_found_out_and_the_lists_made_again():
+    # The first tile, every fourth image and caption, holds the best candidates of all: a sample that misleads.
+    images, texts, caption_image = unit_vectors(5, 120, 5, 32)
+    texts[::4] = np.abs(texts[::4])
+    images[::4] = np.abs(images[::4])
+    miner = ExactMiner(images, texts, caption_image, 60, 20, 30, "bf16+fp32", text_block_size=150)
+    for block in miner.pending():
+        miner.step(block)
+    saved = miner.state()
+    assert (saved["text_keys"] == NO_CANDIDATE).any()
+    assert (saved["image_keys"] == NO_CANDIDATE).any()
+    assert_same(miner.result(), pair_score_lists(images, texts, caption_image, 60, 20))
+
+
+def test_products_less_exact_than_their_bound_are_noticed(monkeypatch):
+    images, texts, caption_image = unit_vectors(3, 60, 5, 16)
+    miner = ExactMiner(images, texts, caption_image, 40, 12, precision="bf16+fp32")
+    monkeypatch.setattr(exact, "multiply", lambda texts, images, precision, out: out.fill_(1.0))
+    with pytest.raises(DataError, match="less exact on this machine"):
+        mine(miner)
+
+
+def test_more_than_2048_candidates_and_tiles_of_a_small_memory():
+    images, texts, caption_image = unit_vectors(7, 700, 5, 16)
+    arguments = (images, texts, caption_image, 2_500, 600)
+    miner = ExactMiner(*arguments, precision="bf16+fp32", memory=2_000_000)
+    assert miner.num_blocks > 10
+    lists = mine(miner)
+    assert lists.texts_per_image.shape == (700, 2_500)
+    assert_same(lists, pair_score_lists(*arguments))
+
+
+def test_the_bound_of_the_rounding_error_holds_and_is_not_idle():
+    images, texts, _ = unit_vectors(11, 200, 2, 256)
+    left, right = Embeddings.of("image", images, "cpu"), Embeddings.of("caption", texts, "cpu")
+    rows, columns = torch.arange(200), torch.arange(400)
+    bounds = error_bounds(left, rows, right, columns, "bf16+fp32").double()
+    rounded_scores = left.vectors.bfloat16().double() @ right.vectors.bfloat16().double().T
+    error = (rounded_scores - left.vectors.double() @ right.vectors.double().T).abs().amax(dim=1)
+    assert bool((error <= bounds).all())
+    assert bool((bounds < 2 * 2**-8).all())  # below the bound from units in the last place
+    # Rounding every number the same way is the worst case: the error then comes near the bound.
+    worst = torch.full((1, 256), 1 / 16 + 2**-13 + 2**-20)
+    side = Embeddings.of("image", worst.numpy(), "cpu")
+    bound = float(error_bounds(side, torch.arange(1), side, torch.arange(1), "bf16+fp32"))
+    error = float((worst.double() @ worst.double().T - worst.bfloat16().double() @ worst.bfloat16().double().T).abs())
+    assert 0.8 * bound < error <= bound
+
+
+@pytest.mark.parametrize(("images", "texts"), [(113_287, 566_435), (29_000, 145_000), (40, 200), (5, 100_000)])
+@pytest.mark.parametrize("memory", [50_000_000, 256_000_000])
+def test_tiles_keep_to_the_memory(images, texts, memory):
+    tile_images, tile_texts = tile_shape(images, texts, 1_024, 0.001, memory)
+    assert 1 <= tile_images <= images
+    assert 1 <= tile_texts <= texts
+    used = tile_images * tile_texts * 4.08 + 8 * 1_024 * (tile_images + min(1_024, texts))
+    assert used <= memory
+    assert used > memory / 2 or (tile_images, tile_texts) == (images, texts)
+
+
+def test_memory_that_holds_no_tile_is_refused():
+    with pytest.raises(UsageError, match="1000 bytes of memory hold no tile of vectors of width 1024"):
+        tile_shape(100, 500, 1_024, 0.1, 1_000)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16+fp32"])
 def test_a_gpu_gives_the_lists_of_the_cpu(precision):
     generator = np.random.default_rng(0)
     # Whole numbers up to 8: their products and sums are exact in either precision, and often tied.

@@ -7,15 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.mining.top_k import (
-    NO_CANDIDATE,
-    keys_reaching,
-    kth_largest,
-    largest_keys,
-    most_reaching,
-    pack,
-    unpack,
-)
+from itrpipe.mining.top_k import NO_CANDIDATE, keep_largest, kth_largest, matrix_of_keys, pack, unpack
 
 floats = st.floats(width=32, allow_nan=False)
 indices = st.integers(0, 2**31 - 1)
@@ -43,25 +35,20 @@ def test_unpack_returns_what_was_packed(pairs):
     rows=st.integers(1, 5),
     columns=st.integers(1, 300),
     levels=st.sampled_from([1, 3, 1000]),
-    transposed=st.booleans(),
     data=st.data(),
 )
-def test_selection_equals_a_stable_sort(seed, rows, columns, levels, transposed, data):
+def test_selection_equals_a_stable_sort(seed, rows, columns, levels, data):
     k = data.draw(st.integers(1, columns))
     scores = np.random.default_rng(seed).integers(0, levels, (rows, columns)).astype(np.float32)
-    tensor = torch.from_numpy(scores.T.copy()).T if transposed else torch.from_numpy(scores)
-    threshold = kth_largest(tensor, k)
-    np.testing.assert_array_equal(threshold, np.sort(scores, axis=1)[:, -k])
-    best_scores, best = unpack(largest_keys(keys_reaching(tensor, threshold, first_index=7), k))
+    np.testing.assert_array_equal(kth_largest(torch.from_numpy(scores), k), np.sort(scores, axis=1)[:, -k])
+    kept = keep_largest(pack(torch.from_numpy(scores), torch.arange(columns) + 7), k)
+    assert bool((kept[:, :1] == kept.amin(dim=1, keepdim=True)).all())
+    best_scores, best = unpack(kept.sort(dim=1, descending=True).values)
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     np.testing.assert_array_equal(best - 7, expected)
     np.testing.assert_array_equal(best_scores, np.take_along_axis(scores, expected, axis=1))
-    counts = (scores >= threshold.numpy()[:, None]).sum(axis=1)
-    assert most_reaching(tensor.T, threshold) == counts.max()
 
 
-def test_rows_that_reach_less_often_end_without_candidates():
-    scores = torch.tensor([[1.0, 2.0, 3.0], [0.0, 5.0, 0.0]])
-    keys = keys_reaching(scores, torch.tensor([2.0, 2.0]))
-    assert unpack(keys)[1].tolist()[0] == [1, 2]
-    assert keys[1].tolist() == [int(pack(torch.tensor([5.0]), torch.tensor([1]))), NO_CANDIDATE]
+def test_groups_become_rows_that_end_without_candidates():
+    matrix = matrix_of_keys(torch.tensor([5, 6, 7, 8]), torch.tensor([1, 3]))
+    assert matrix.tolist() == [[5, NO_CANDIDATE, NO_CANDIDATE], [6, 7, 8]]

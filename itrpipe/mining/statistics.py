@@ -1,0 +1,113 @@
+"""How hard mined negatives are, beside their positives, and what the filters took away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from itrpipe.mining.lists import NO_ROW, CandidateLists
+
+QUANTILES = {"minimum": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75, "maximum": 1.0}
+DIRECTIONS = ("texts_for_images", "images_for_texts")
+BEATEN = {
+    "texts_for_images": "hardest_text_beats_own_caption_percent",
+    "images_for_texts": "hardest_image_beats_own_image_percent",
+}
+_DIGITS = 4
+
+
+def mining_statistics(
+    lists: Mapping[str, CandidateLists],
+    positives: np.ndarray,
+    caption_image: np.ndarray,
+    dropped: Mapping[str, Mapping[str, int]],
+) -> dict[str, Any]:
+    """Figures on both directions, ready for JSON.
+
+    A margin is the score of a caption with its image less that of the hardest negative: of the image, where texts
+    are mined for images, else of the caption. There are as many margins as captions, less those whose anchor has no
+    candidate left.
+
+    Args:
+        lists: direction -> lists after all filters.
+        positives: [T] score of every caption with its image.
+        caption_image: [T] image row of each caption.
+        dropped: direction -> filter -> candidates it took away.
+
+    Returns:
+        Quantiles under `positive_score`, under each direction (of its negatives) and under the direction with
+        `_margin` behind it, None where no candidate is left; the percent of pairs whose hardest negative scores at
+        least as high as the positive; and by direction `candidates`, `anchors`, `anchors_without_candidates` and
+        `dropped`.
+    """
+    anchors = {"texts_for_images": caption_image, "images_for_texts": np.arange(len(positives))}
+    counts = {name: lists[name].counts for name in DIRECTIONS}
+    found: dict[str, Any] = {"positive_score": _quantiles(positives)}
+    for name in DIRECTIONS:
+        usable = counts[name][anchors[name]] > 0
+        margins = positives[usable] - lists[name].scores[anchors[name][usable], 0]
+        found[name] = _quantiles(lists[name].scores[lists[name].candidates != NO_ROW])
+        found[f"{name}_margin"] = _quantiles(margins)
+        found[BEATEN[name]] = round(100 * float((margins <= 0).mean()), 2) if len(margins) else None
+    return found | {
+        "candidates": {name: int(counts[name].sum()) for name in DIRECTIONS},
+        "anchors": {name: len(counts[name]) for name in DIRECTIONS},
+        "anchors_without_candidates": {name: int((counts[name] == 0).sum()) for name in DIRECTIONS},
+        "dropped": {name: dict(dropped[name]) for name in DIRECTIONS},
+    }
+
+
+def _quantiles(values: np.ndarray) -> dict[str, float] | None:
+    if not len(values):
+        return None
+    found = np.quantile(values, list(QUANTILES.values())).round(_DIGITS).tolist()
+    return dict(zip(QUANTILES, found, strict=True))
+
+
+def table_rows(statistics: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The quantiles as the rows of a table.
+
+    Args:
+        statistics: of `mining_statistics`.
+
+    Returns:
+        Rows of 1 + 5 cells, the heading first.
+    """
+    rows = [("", *(name.replace("_", " ") for name in QUANTILES))]
+    rows.append(("positives", *_cells(statistics["positive_score"])))
+    for name in DIRECTIONS:
+        words = name.replace("_", " ")
+        rows.append((f"{words}: negatives", *_cells(statistics[name])))
+        rows.append((f"{words}: margins", *_cells(statistics[f"{name}_margin"])))
+    return rows
+
+
+def sentences(statistics: Mapping[str, Any]) -> list[str]:
+    """What the quantiles do not say, a sentence per fact.
+
+    Args:
+        statistics: of `mining_statistics`.
+    """
+    said = []
+    for name in DIRECTIONS:
+        words, dropped = name.replace("_", " "), statistics["dropped"][name]
+        candidates, beaten = statistics["candidates"][name], statistics[BEATEN[name]]
+        said.append(f"{words}: {candidates:,} candidates for {statistics['anchors'][name]:,} anchors")
+        if beaten is not None:
+            said.append(f"{words}: the hardest negative beats the positive in {beaten}% of the pairs")
+        if empty := statistics["anchors_without_candidates"][name]:
+            said.append(f"{words}: {empty:,} anchors have no candidate left")
+        total = candidates + sum(dropped.values())
+        said += [
+            f"{words}: {count:,} of {total:,} candidates dropped because of {reason}"
+            for reason, count in dropped.items()
+        ]
+    return said
+
+
+def _cells(quantiles: Mapping[str, float] | None) -> list[str]:
+    if quantiles is None:
+        return ["–"] * len(QUANTILES)
+    return [f"{quantiles[name]:.3f}" for name in QUANTILES]

@@ -1,0 +1,39 @@
+"""The caption encoder of SCAN and BFAN: word embedding and bidirectional GRU, one vector per word."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from itrpipe.models.attention_tiles import at_least_single
+from itrpipe.models.base import TextBatch, unit_vectors
+
+
+class BiGruWordEncoder(nn.Module):
+    """Words to unit vectors in their context, the two directions of the GRU averaged.
+
+    Captions are packed, so that the backward direction starts at the last real token of each.
+
+    Args:
+        vocabulary_size: number of token ids, specials included.
+        word_dim: width of the word embedding.
+        embed_dim: width D of the word vectors.
+
+    Source: SCAN, its text representation; initialisation as in its published code.
+    """
+
+    def __init__(self, vocabulary_size: int, word_dim: int, embed_dim: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary_size, word_dim)
+        self.rnn = nn.GRU(word_dim, embed_dim, batch_first=True, bidirectional=True)
+        nn.init.uniform_(self.embed.weight, -0.1, 0.1)
+
+    def forward(self, texts: TextBatch) -> Tensor:
+        """Word vectors [T, W, D] in the order of the batch: unit length up to the caption's length, then zero."""
+        # The lengths decide the shape of the packed sequence, so they are needed on the host.
+        packed = pack_padded_sequence(
+            self.embed(texts.tokens), texts.lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        states, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=texts.tokens.shape[1])
+        forward, backward = at_least_single(states).chunk(2, dim=-1)  # [T, W, D] each
+        return unit_vectors((forward + backward) / 2)

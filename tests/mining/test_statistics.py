@@ -1,0 +1,72 @@
+"""Figures on mined lists, counted by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from itrpipe.mining.lists import NO_ROW, CandidateLists
+from itrpipe.mining.statistics import mining_statistics, sentences, table_rows
+
+POSITIVES = np.array([0.9, 0.5, 0.4], np.float32)
+CAPTION_IMAGE = np.array([0, 0, 1])
+LISTS = {
+    "texts_for_images": CandidateLists(
+        np.array([[2, NO_ROW], [0, 1]], np.int32), np.array([[0.5, -np.inf], [0.3, 0.1]], np.float32)
+    ),
+    "images_for_texts": CandidateLists(
+        np.array([[1], [NO_ROW], [0]], np.int32), np.array([[0.7], [-np.inf], [0.6]], np.float32)
+    ),
+}
+DROPPED = {"texts_for_images": {"max_score": 1}, "images_for_texts": {"max_score": 0, "duplicates": 1}}
+
+
+def test_quantiles_margins_and_counts():
+    found = mining_statistics(LISTS, POSITIVES, CAPTION_IMAGE, DROPPED)
+    assert found["positive_score"] == {
+        "minimum": 0.4, "lower_quartile": 0.45, "median": 0.5, "upper_quartile": 0.7, "maximum": 0.9,
+    }  # fmt: skip
+    assert [found["texts_for_images"][name] for name in ("minimum", "median", "maximum")] == [0.1, 0.3, 0.5]
+    # Pairs (0.9, 0.5), (0.5, 0.5) of image 0 and (0.4, 0.3) of image 1.
+    assert [found["texts_for_images_margin"][name] for name in ("minimum", "median", "maximum")] == [0.0, 0.1, 0.4]
+    assert found["hardest_text_beats_own_caption_percent"] == 33.33
+    # Caption 1 has no candidate: margins 0.2 and -0.2.
+    assert [found["images_for_texts_margin"][name] for name in ("minimum", "median", "maximum")] == [-0.2, 0.0, 0.2]
+    assert found["hardest_image_beats_own_image_percent"] == 50.0
+    assert found["candidates"] == {"texts_for_images": 3, "images_for_texts": 2}
+    assert found["anchors"] == {"texts_for_images": 2, "images_for_texts": 3}
+    assert found["anchors_without_candidates"] == {"texts_for_images": 0, "images_for_texts": 1}
+    assert found["dropped"] == DROPPED
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_tables_and_sentences_say_the_same():
+    found = mining_statistics(LISTS, POSITIVES, CAPTION_IMAGE, DROPPED)
+    rows = table_rows(found)
+    assert {len(row) for row in rows} == {6}
+    assert rows[0][1:] == ("minimum", "lower quartile", "median", "upper quartile", "maximum")
+    assert rows[1] == ("positives", "0.400", "0.450", "0.500", "0.700", "0.900")
+    assert [row[0] for row in rows[2:]] == [
+        "texts for images: negatives",
+        "texts for images: margins",
+        "images for texts: negatives",
+        "images for texts: margins",
+    ]
+    said = sentences(found)
+    assert "texts for images: 1 of 4 candidates dropped because of max_score" in said
+    assert "images for texts: 1 of 3 candidates dropped because of duplicates" in said
+    assert "images for texts: 1 anchors have no candidate left" in said
+    assert "images for texts: the hardest negative beats the positive in 50.0% of the pairs" in said
+
+
+def test_lists_without_any_candidate():
+    empty = {
+        name: CandidateLists(np.full_like(lists.candidates, NO_ROW), np.full_like(lists.scores, -np.inf))
+        for name, lists in LISTS.items()
+    }
+    found = mining_statistics(empty, POSITIVES, CAPTION_IMAGE, DROPPED)
+    assert found["texts_for_images"] is None
+    assert found["hardest_text_beats_own_caption_percent"] is None
+    assert table_rows(found)[2] == ("texts for images: negatives", *["–"] * 5)
+    assert not any("beats" in sentence for sentence in sentences(found))
