@@ -157,6 +157,10 @@ def mine_negatives(
     dataset: DatasetOption = "scenes",
     features: FeaturesOption = None,
     seed: SeedOption = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="torch or faiss.")] = None,
+    drop_duplicates: Annotated[
+        bool, typer.Option("--drop-duplicates", help="Drop captions that repeat one of the positive's.")
+    ] = False,
     device: DeviceOption = None,
     settings: SetOption = None,
     data: DataOption = Path("data"),
@@ -165,11 +169,15 @@ def mine_negatives(
 ) -> None:
     """Find the hardest negatives of the whole training set.
 
+    Windows, as in sentence-transformers: --set range_min= range_max= min_score= max_score= absolute_margin=
+    relative_margin=.
+
     Example: itrpipe mine-negatives --method triplet --backbone vsrn
     """
     from itrpipe.commands import run_stage
 
-    model = {"method": method, "backbone": backbone, "features": features, "seed": seed}
+    model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "engine": engine}
+    model["drop_duplicates"] = drop_duplicates or None
     run_stage(
         data,
         dataset,

@@ -48,7 +48,8 @@ class OfflineNegatives:
         redraw: sample the text again while it corresponds to the drawn image (the paper; the code does not).
 
     Raises:
-        UsageError: the lists are shorter than asked for.
+        UsageError: the lists are shorter than asked for, or an anchor has no candidate left. Where filters made a
+            list shorter, negatives are drawn from what is left of its top.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class OfflineNegatives:
                     f"{name} = {asked} but the mined lists hold {lists.shape[1]}; "
                     f"lower --set aoq.{name}=… or raise --set mine_negatives.{name.replace('top', 'num')}=…"
                 )
+        self._text_limits = _limits("texts_for_images", texts_for_images, top_texts)
+        self._image_limits = _limits("images_for_texts", images_for_texts, top_images)
         self._texts_for_images = texts_for_images
         self._images_for_texts = images_for_texts
         self._caption_image = caption_image
@@ -89,13 +92,14 @@ class OfflineNegatives:
             rng: source of randomness.
         """
         images = self._caption_image[captions]
-        rank = rng.integers(self._top_texts, size=len(captions))
+        rank = _ranks(rng, self._top_texts, self._text_limits, images)
         text = self._texts_for_images[images, rank]
-        image_rank = (
-            rank * self._top_images // self._top_texts
-            if self._coupled
-            else rng.integers(self._top_images, size=len(captions))
-        )
+        if self._coupled:
+            image_rank = rank * self._top_images // self._top_texts
+            if self._image_limits is not None:
+                image_rank = np.minimum(image_rank, self._image_limits[captions] - 1)
+        else:
+            image_rank = _ranks(rng, self._top_images, self._image_limits, captions)
         image = self._images_for_texts[captions, image_rank]
         if self._redraw:
             text = self._draw_again(text, image, images, rng)
@@ -117,5 +121,22 @@ class OfflineNegatives:
             clash = np.flatnonzero(self._caption_image[text] == image)
             if not len(clash):
                 break
-            text[clash] = self._texts_for_images[anchors[clash], rng.integers(self._top_texts, size=len(clash))]
+            ranks = _ranks(rng, self._top_texts, self._text_limits, anchors[clash])
+            text[clash] = self._texts_for_images[anchors[clash], ranks]
         return text
+
+
+def _limits(direction: str, lists: np.ndarray, top: int) -> np.ndarray | None:
+    """How many candidates each anchor [A] draws from, or None where all draw from `top`; a missing one is negative."""
+    counts = np.minimum((lists >= 0).sum(axis=1), top)
+    if not counts.all():
+        raise UsageError(
+            f"{(counts == 0).sum():,} of {len(counts):,} anchors of {direction} have no candidate left: "
+            "loosen the window that mine-negatives was given"
+        )
+    return None if (counts == top).all() else counts
+
+
+def _ranks(rng: np.random.Generator, top: int, limits: np.ndarray | None, anchors: np.ndarray) -> np.ndarray:
+    """Uniform ranks [B] below what each anchor has."""
+    return rng.integers(top, size=len(anchors)) if limits is None else rng.integers(limits[anchors])

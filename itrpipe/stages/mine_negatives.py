@@ -13,13 +13,13 @@ from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.disk import require_space, write_bytes, write_json
 from itrpipe.errors import DataError, UsageError
 from itrpipe.stages import train
-from itrpipe.stages.base import Job, Need, no_sources
+from itrpipe.stages.base import Job, Need, no_sources, prepare_need
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from itrpipe.features.embeddings import SplitEmbeddings
-    from itrpipe.mining.exact import ExactMiner, MinedLists
+    from itrpipe.mining.exact import ExactMiner
+    from itrpipe.mining.faiss_engine import FaissMiner
+    from itrpipe.mining.lists import CandidateLists, MinedLists
 
 SCHEMA_VERSION = 1
 STATE, STATISTICS = "state.safetensors", "statistics.json"
@@ -28,15 +28,36 @@ sources = no_sources
 backbones, canonical_backbone = train.backbones, train.canonical_backbone
 
 
+class WindowSettings(Settings):
+    """Which of the candidates are kept, in the words of sentence-transformers; see `itrpipe/mining/windows.py`.
+
+    Attributes:
+        range_min, range_max: ranks, counted from the hardest, between which candidates are kept.
+        min_score, max_score: scores between which they are kept.
+        absolute_margin, relative_margin: distance to the score of the positive that they keep.
+    """
+
+    range_min: int = Field(default=0, ge=0)
+    range_max: int | None = Field(default=None, ge=1)
+    min_score: float | None = None
+    max_score: float | None = None
+    absolute_margin: float | None = None
+    relative_margin: float | None = None
+
+
 class MineSettings(Settings):
     """Which model mines, and how much.
 
     Attributes:
         method: configuration of `train` of the mining model, a round-one method.
         backbone, seed, features: of the mining model.
+        drop_duplicates: drop candidates whose caption is word for word one of the positive's.
+        window: which of the candidates are kept.
         num_texts: captions kept for each image.
         num_images: images kept for each caption.
-        precision: of the products of embeddings; `bf16+fp32` gives the lists of `fp32` at nearly the speed of `bf16`.
+        engine: `torch`, or `faiss` with a flat index; they differ in the order of equal scores alone.
+        precision: of the products of embeddings by `torch`; `bf16+fp32` gives the lists of `fp32` at nearly the speed
+            of `bf16`.
     """
 
     method: str
@@ -45,7 +66,10 @@ class MineSettings(Settings):
     seed: int = Field(ge=0)
     num_texts: int = Field(ge=1)
     num_images: int = Field(ge=1)
+    engine: Literal["torch", "faiss"]
     precision: Literal["fp32", "bf16", "bf16+fp32"]
+    drop_duplicates: bool
+    window: WindowSettings = Field(default_factory=WindowSettings)
 
     @field_validator("backbone")
     @classmethod
@@ -80,7 +104,7 @@ def label(conf: str, settings: MineSettings) -> str:
 
 
 def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """The mining model's embeddings.
+    """The captions and the mining model's embeddings.
 
     Raises:
         UsageError: the model has none.
@@ -91,15 +115,14 @@ def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Ne
             "backbone, such as vsrn, and train with `--negatives-from vsrn`"
         )
     wanted = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
-    return {"train": Need("train", settings.method, wanted)}
+    return {"prepare": prepare_need(definition), "train": Need("train", settings.method, wanted)}
 
 
 def run(job: Job) -> None:
     """Writes both lists and statistics.json."""
     from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
-    from itrpipe.mining.exact import ExactMiner
 
-    settings, execution = job.settings, job.execution
+    settings = job.settings
     embeddings = read_embeddings(job.inputs["train"].folder / EMBEDDINGS, "train")
     if embeddings.measure != INNER_PRODUCT:
         raise UsageError(
@@ -110,21 +133,71 @@ def run(job: Job) -> None:
     _require_candidates(settings, embeddings)
     wanted = images * settings.num_texts + texts * settings.num_images
     require_space(job.folder, BYTES_PER_CANDIDATE * wanted, "the mined lists")
-    miner = ExactMiner(
-        embeddings.images,
-        embeddings.texts,
-        embeddings.caption_image,
-        settings.num_texts,
-        settings.num_images,
-        block_size=execution.block or None,
-        memory=execution.memory_mib * 2**20,
-        precision=settings.precision,
-        device=train.resolve_device(execution.device),
-    )
+    miner = _miner(job, embeddings)
     _mine(job, miner)
-    lists = miner.result()
+    lists, statistics = _filtered(job, embeddings, miner.result())
     _write(job, embeddings, lists)
-    _write_statistics(job, embeddings, lists)
+    write_json(job.folder / STATISTICS, statistics)
+    _show(job, statistics)
+
+
+def _miner(job: Job, embeddings: SplitEmbeddings) -> ExactMiner | FaissMiner:
+    settings, execution = job.settings, job.execution
+    device = train.resolve_device(execution.device)
+    arrays = (embeddings.images, embeddings.texts, embeddings.caption_image, settings.num_texts, settings.num_images)
+    if settings.engine == "faiss":
+        from itrpipe.mining.faiss_engine import FaissMiner
+
+        return FaissMiner(*arrays, device="cuda" if device == "cuda" else "cpu")
+    from itrpipe.mining.exact import ExactMiner
+
+    return ExactMiner(
+        *arrays,
+        block_size=execution.block or None,
+        precision=settings.precision,
+        device=device,
+        memory=execution.memory_mib * 2**20,
+    )
+
+
+def _filtered(
+    job: Job, embeddings: SplitEmbeddings, mined: MinedLists
+) -> tuple[dict[str, CandidateLists], dict[str, Any]]:
+    """The lists after all filters, and the figures on both."""
+    from dataclasses import asdict
+
+    from itrpipe.mining.duplicates import DuplicateCaptions
+    from itrpipe.mining.lists import drop
+    from itrpipe.mining.statistics import mining_statistics
+    from itrpipe.mining.windows import Window, lowest_positives, positive_scores
+
+    positives = positive_scores(embeddings.images, embeddings.texts, embeddings.caption_image)
+    anchors = {
+        "texts_for_images": lowest_positives(positives, embeddings.caption_image, len(embeddings.images)),
+        "images_for_texts": positives,
+    }
+    found = {"texts_for_images": mined.texts_for_images, "images_for_texts": mined.images_for_texts}
+    same = DuplicateCaptions(_captions(job, embeddings), embeddings.caption_image)
+    duplicates = same.report(found["texts_for_images"], found["images_for_texts"])
+    window = Window(**job.settings.window.model_dump())
+    lists, dropped = {}, {}
+    for name, each in found.items():
+        reasons = window.reasons(each, anchors[name])
+        if job.settings.drop_duplicates:
+            marked = same.of_texts(each) if name == "texts_for_images" else same.of_images(each)
+            reasons = {"duplicates": marked, **reasons}
+        lists[name], dropped[name] = drop(each, reasons)
+    statistics = mining_statistics(lists, positives, embeddings.caption_image, dropped)
+    return lists, {**statistics, "duplicates": asdict(duplicates)}
+
+
+def _captions(job: Job, embeddings: SplitEmbeddings) -> list[str]:
+    """The training captions in the order of their embeddings."""
+    from itrpipe.datasets.prepared import PreparedDataset
+
+    split = PreparedDataset.open(job.inputs["prepare"].folder).split("train")
+    texts = dict(zip(split.caption_ids.tolist(), split.texts, strict=True))
+    return [texts[caption_id] for caption_id in embeddings.caption_ids.tolist()]
 
 
 def _require_candidates(settings: MineSettings, embeddings: SplitEmbeddings) -> None:
@@ -146,7 +219,7 @@ def _require_candidates(settings: MineSettings, embeddings: SplitEmbeddings) -> 
             )
 
 
-def _mine(job: Job, miner: ExactMiner) -> None:
+def _mine(job: Job, miner: ExactMiner | FaissMiner) -> None:
     """Does every pending block, saving progress now and then."""
     from safetensors import SafetensorError
     from safetensors.numpy import load, save
@@ -168,42 +241,29 @@ def _mine(job: Job, miner: ExactMiner) -> None:
                 saved_at = time.monotonic()
 
 
-def _write(job: Job, embeddings: SplitEmbeddings, lists: MinedLists) -> None:
+def _write(job: Job, embeddings: SplitEmbeddings, lists: Mapping[str, CandidateLists]) -> None:
     from itrpipe.negatives.lists import MinedList, write_list
 
-    texts = MinedList(embeddings.image_ids, lists.texts_per_image, lists.text_scores)
-    images = MinedList(embeddings.caption_ids, lists.images_per_text, lists.image_scores)
-    write_list(job.folder, "texts_for_images", texts)
-    write_list(job.folder, "images_for_texts", images)
+    for direction, ids in (("texts_for_images", embeddings.image_ids), ("images_for_texts", embeddings.caption_ids)):
+        mined = MinedList(ids, lists[direction].candidates, lists[direction].scores)
+        write_list(job.folder, direction, mined)
+        job.metrics[direction] = mined.candidates.shape[1]
+    job.metrics |= {"images": len(embeddings.images), "captions": len(embeddings.texts)}
 
 
-def _write_statistics(job: Job, embeddings: SplitEmbeddings, lists: MinedLists) -> None:
-    """How hard the mined negatives are: their scores beside those of the positives."""
-    import numpy as np
+def _show(job: Job, statistics: Mapping[str, Any]) -> None:
+    """Prints the table of scores, and what was dropped or repeats a positive word for word."""
+    from itrpipe.mining.statistics import table_rows
 
-    positives = np.einsum("td,td->t", embeddings.texts, embeddings.images[embeddings.caption_image])
-    statistics = {
-        "positive_score": _quantiles(positives),
-        "texts_for_images": _quantiles(lists.text_scores),
-        "images_for_texts": _quantiles(lists.image_scores),
-        "hardest_text_beats_own_caption_percent": _beaten(lists.text_scores[embeddings.caption_image, 0], positives),
-        "hardest_image_beats_own_image_percent": _beaten(lists.image_scores[:, 0], positives),
-    }
-    write_json(job.folder / STATISTICS, statistics)
-    job.metrics |= {
-        "images": len(embeddings.images),
-        "captions": len(embeddings.texts),
-        "texts_per_image": lists.texts_per_image.shape[1],
-        "images_per_text": lists.images_per_text.shape[1],
-    }
-
-
-def _quantiles(scores: np.ndarray) -> dict[str, float]:
-    import numpy as np
-
-    names = ("minimum", "lower_quartile", "median", "upper_quartile", "maximum")
-    return dict(zip(names, np.quantile(scores, [0, 0.25, 0.5, 0.75, 1]).round(4).tolist(), strict=True))
-
-
-def _beaten(hardest: np.ndarray, positives: np.ndarray) -> float:
-    return round(100 * float((hardest >= positives).mean()), 2)
+    rows = table_rows(statistics)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        job.reporter.say("  " + "  ".join(cells).rstrip())
+    for direction, counts in statistics["dropped"].items():
+        for reason, count in counts.items():
+            total = statistics["candidates"][direction] + sum(counts.values())
+            job.reporter.say(f"  dropped {count:,} of {total:,} {direction.replace('_', ' ')} because of {reason}")
+    repeats = statistics["duplicates"]["captions_of_other_images"]
+    if repeats:
+        job.reporter.say(f"  {repeats:,} captions stand word for word under another image too")

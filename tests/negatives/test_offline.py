@@ -96,3 +96,19 @@ def test_lists_shorter_than_asked_for_are_refused_with_both_numbers():
     texts, candidates, caption_image = random_lists(6, 5, 20, 3, seed=1)
     with pytest.raises(UsageError, match="top_texts = 21 but the mined lists hold 20"):
         OfflineNegatives(texts, candidates, caption_image, top_texts=21, top_images=3)
+
+
+def test_shorter_lists_are_drawn_from_up_to_their_end_and_empty_ones_refused():
+    caption_image = np.repeat(np.arange(4), 2)
+    texts = np.full((4, 3), -1, dtype=np.int32)
+    texts[:, 0], texts[0, 1] = [2, 4, 6, 0], 3
+    images = np.full((8, 2), -1, dtype=np.int32)
+    images[:, 0] = [1, 2, 3, 0, 3, 0, 1, 2]
+    for coupled in (False, True):
+        negatives = OfflineNegatives(texts, images, caption_image, top_texts=3, top_images=2, coupled=coupled)
+        drawn = [negatives.draw(np.arange(8), np.random.default_rng(seed)) for seed in range(40)]
+        assert {int(each.text[0]) for each in drawn} == {2, 3}
+        assert all((each.image == images[:, 0]).all() for each in drawn)
+    texts[2, 0] = -1
+    with pytest.raises(UsageError, match="1 of 4 anchors of texts_for_images have no candidate left"):
+        OfflineNegatives(texts, images, caption_image, top_texts=3, top_images=2)

@@ -91,6 +91,14 @@ class Page(HTMLParser):
         self._open[-1].children.append(data)
 
 
+def as_settings(stage: str, settings: Mapping[str, Any]) -> Any:
+    """What a stage's `run` gets: for mining its real settings, for the toy stages whatever they were given."""
+    if stage != "mine_negatives":
+        return SimpleNamespace(**settings)
+    known = mine_negatives.MineSettings.model_fields
+    return mine_negatives.MineSettings.model_validate({key: settings[key] for key in settings.keys() & known})
+
+
 def seal(
     root: Path, stage: str, label: str, settings: Mapping[str, Any], inputs: Mapping[str, Path], write: Callable
 ) -> Path:
@@ -104,7 +112,7 @@ def seal(
         Job(
             DATASET,
             label,
-            SimpleNamespace(**settings),
+            as_settings(stage, settings),
             execution,
             given,
             None,
@@ -171,13 +179,14 @@ def build(root: Path, prepare: Mapping[str, Any]) -> Toy:
     """A dataset, round one, its mined lists, AOQ and both evaluations."""
     save_definition(root, DATASET, DatasetDefinition(prepare=StageDefinition(conf="toy", source=str(root / "gone"))))
     made = {"prepare": seal(root, "prepare", "toy", prepare, {}, write_dataset)}
-    mining = {**MODEL, "method": "triplet", "num_texts": 12, "num_images": 11, "precision": "fp32"}
+    mining = {**MODEL, "method": "triplet", "num_texts": 12, "num_images": 11, "precision": "fp32", "engine": "torch"}
+    mining |= {"drop_duplicates": False, "window": {}}
     for method in ("triplet", "aoq"):
         label = f"{method}.vsepp"
         read = {"prepare": made["prepare"]} | ({"mine_negatives": made["mining"]} if method == "aoq" else {})
         made[method] = seal(root, "train", label, {**MODEL, "method": method}, read, write_model(method))
         if method == "triplet":
-            read = {"train": made["triplet"]}
+            read = {"prepare": made["prepare"], "train": made["triplet"]}
             made["mining"] = seal(root, "mine_negatives", f"exact.{label}", mining, read, mine_negatives.run)
         read = {"prepare": made["prepare"], "train": made[method]}
         settings = {**MODEL, **EVALUATE, "method": method, "ranking_depth": 20}
