@@ -72,12 +72,16 @@ def read_lists(artifact: Artifact, gallery: Gallery) -> dict[str, MinedList]:
 
 
 def false_negative_shares(mined: MinedList, direction: str, truth: TrueMatches) -> list[float]:
-    """Percent of the hardest 1 and the hardest 10 candidates that are true matches of their anchors."""
-    candidates = mined.candidates[:, : max(TOPS)]
+    """Percent of the hardest 1 and the hardest 10 candidates that are true matches of their anchors.
+
+    Places behind the end of a list that a filter made shorter hold no candidate and do not count.
+    """
+    real = mined.candidates[:, : max(TOPS)] >= 0
+    candidates = mined.candidates[:, : max(TOPS)].clip(min=0)
     anchors = np.arange(len(candidates))[:, None]
     captions, images = (candidates, anchors) if direction == "texts_for_images" else (anchors, candidates)
-    matches = truth.contains(captions, images)
-    return [100.0 * float(matches[:, :top].mean()) for top in TOPS]
+    matches = truth.contains(captions, images) & real
+    return [100.0 * float(matches[:, :top].sum() / max(1, real[:, :top].sum())) for top in TOPS]
 
 
 def mined_examples(artifact: Artifact, gallery: Gallery, count: int, seed: int) -> dict[str, list[Example]]:
@@ -94,7 +98,9 @@ def _example(mined: MinedList, direction: str, gallery: Gallery, anchor: int) ->
     search = SEARCHES[direction]
     hardest = zip(mined.candidates[anchor, :SHOWN].tolist(), mined.scores[anchor, :SHOWN].tolist(), strict=True)
     candidates = [
-        gallery.candidate(search, anchor, row, score, place + 1) for place, (row, score) in enumerate(hardest)
+        gallery.candidate(search, anchor, row, score, place + 1)
+        for place, (row, score) in enumerate(hardest)
+        if row >= 0  # behind the end of a list that a filter made shorter
     ]
     if search == "i2t":
         return Example(gallery.own_text(anchor), gallery.picture(anchor), candidates)
