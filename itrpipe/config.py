@@ -24,6 +24,9 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DATASET_SELECTORS = ("scenes", "flickr8k", "flickr30k", "coco")
 COMMAND_LINE = "command line"
+EXTENDS, SHOWN_AS = "extends", "shown_as"
+ABOUT_CONF = (EXTENDS, SHOWN_AS)
+"""Keys of a `[conf.<name>]` table that are no settings: the configuration it adds to, and what people call it."""
 
 SettingsType = TypeVar("SettingsType", bound="Settings")
 
@@ -162,10 +165,11 @@ def resolve(
         hint = did_you_mean(conf, declaration.confs) or f"; known: {', '.join(declaration.confs) or 'none'}"
         raise UsageError(f"{declaration.path.name} has no configuration {conf!r}{hint}")
     selectors = {*backbones, *DATASET_SELECTORS}
-    chosen = [name for name in (backbone, dataset) if name]
+    chosen = [name for name in (*_with_family(backbone, selectors), dataset) if name]
     resolved = Resolved()
     for part in parts:
-        for name, table in (("defaults", declaration.defaults), (f"conf.{part}", declaration.confs[part])):
+        tables = [(f"conf.{name}", declaration.confs[name]) for name in _extended(declaration, part)]
+        for name, table in [("defaults", declaration.defaults), *tables]:
             for section, layer in _select(table, name, selectors, chosen):
                 resolved.merge({part: layer} if part != conf else layer, f"{declaration.path.name} [{section}]")
     for layer, origin in overrides:
@@ -261,6 +265,31 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def conf_title(stage: str, conf: str) -> str | None:
+    """What people call a configuration; None where its declaration does not say."""
+    return load_declaration(stage).confs.get(conf, {}).get(SHOWN_AS)
+
+
+def _extended(declaration: Declaration, conf: str) -> list[str]:
+    """The configuration and those it extends, the one that extends none first.
+
+    Raises:
+        DataError: one of them does not exist or extends itself.
+    """
+    chain = [conf]
+    while (base := declaration.confs[chain[0]].get(EXTENDS)) is not None:
+        if base not in declaration.confs or base in chain:
+            raise DataError(f"{declaration.path}: [conf.{chain[0]}] extends {base!r}, which is no other configuration")
+        chain.insert(0, base)
+    return chain
+
+
+def _with_family(backbone: str | None, selectors: Iterable[str]) -> list[str]:
+    """A backbone, after the one that it is a variant of: `scan` before `scan-i2t`."""
+    family = (backbone or "").partition("-")[0]
+    return [family, backbone] if backbone and family != backbone and family in selectors else [backbone or ""]
+
+
 def _combined(declaration: Declaration, conf: str) -> list[str]:
     """The configurations of a combination `a+b`, which those that have a `kind` can form; else nothing."""
     parts = conf.split("+")
@@ -271,7 +300,7 @@ def _select(
     table: Mapping[str, Any], name: str, selectors: set[str], chosen: list[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the plain values of `table`, then those of the chosen sub-tables, outermost first."""
-    yield name, {key: value for key, value in table.items() if key not in selectors}
+    yield name, {key: value for key, value in table.items() if key not in selectors and key not in ABOUT_CONF}
     for selector in chosen:
         if isinstance(table.get(selector), Mapping):
             yield from _select(table[selector], f"{name}.{selector}", selectors, chosen)

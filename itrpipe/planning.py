@@ -113,6 +113,7 @@ class Planner:
             self.definition = load_definition(self.root, self.dataset)
         self._cache = DigestCache(self.root / self.dataset / SOURCE_CACHE, self.reporter)
         self._known: dict[tuple, Step] = {}
+        self._underway: list[tuple] = []
         self._applied: list[Override] = []
 
     def plan(self, need: Need, *, requested: bool = True, inputs: Mapping[str, Step] | None = None) -> Step:
@@ -131,7 +132,11 @@ class Planner:
             return self._plan(need, requested, inputs)
         key = (need.stage, need.conf, tuple(sorted((k, str(v)) for k, v in need.settings.items())), requested)
         if key not in self._known:
+            if key in self._underway:
+                raise UsageError(f"{need.stage} {need.conf} would be made from itself; give it another start_from")
+            self._underway.append(key)
             self._known[key] = self._plan(need, requested, {})
+            self._underway.pop()
             if self.remember:
                 self._cache.save()
         return self._known[key]

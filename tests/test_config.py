@@ -99,6 +99,30 @@ def test_subtables_of_the_dataset_apply_with_and_without_a_backbone_around_them(
     assert resolved_by(tables, dataset="coco", backbone="vsrn").values == {"epochs": 1}
 
 
+def test_a_configuration_that_extends_another_comes_after_it_and_is_named_in_the_origins() -> None:
+    tables = {
+        "defaults": {"epochs": 1},
+        "confs": {
+            "base": {"shown_as": "Base", "loss": {"margin": 0.1}, "vsrn": {"epochs": 2, "rate": 2.0}},
+            "aoq": {"extends": "base", "epochs": 3},
+        },
+    }
+    resolved = resolved_by(tables, backbone="vsrn")
+    assert resolved.values == {"epochs": 3, "rate": 2.0, "loss": {"margin": 0.1}}
+    assert resolved.origins["loss.margin"] == "4_train.toml [conf.base]"
+    for base in ("nowhere", "aoq"):
+        with pytest.raises(DataError, match=rf"\[conf.aoq\] extends '{base}', which is no other configuration"):
+            resolved_by({"confs": {"aoq": {"extends": base}}})
+
+
+def test_a_variant_of_a_backbone_takes_its_values_and_adds_its_own() -> None:
+    tables = {"defaults": {"vsrn": {"epochs": 2, "rate": 2.0, "coco": {"rate": 3.0}}, "vsrn-wide": {"epochs": 5}}}
+    known = ("vsepp", "vsrn", "vsrn-wide")
+    resolved = resolve(declaration(**tables), "aoq", backbones=known, backbone="vsrn-wide", dataset="coco")
+    assert resolved.values == {"epochs": 5, "rate": 3.0}
+    assert resolve(declaration(**tables), "aoq", backbones=known, backbone="vsrn").values == {"epochs": 2, "rate": 2.0}
+
+
 def test_merging_leaves_the_declaration_as_it_was() -> None:
     tables = {"defaults": {"loss": {"margin": 0.1}}}
     resolved_by(tables, overrides=[({"loss.margin": 3}, "x")])
@@ -343,6 +367,33 @@ def test_launch_lines_are_real_commands_with_known_settings(path: Path, line: st
     overrides = command_line._overrides(given["settings"], {key: given[key] for key in options & given.keys()})
     need = Need(stage, configuration_of(stage, given))
     Planner(data_root, given["dataset"], overrides).configure_checked(need)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "dataset", "expected"),
+    [
+        ("scan", "coco", {"cross_attention": "t2i", "aggregation": "LogSumExp", "lambda_softmax": 9, "lambda_lse": 6}),
+        ("scan-t2i-avg", "flickr30k", {"cross_attention": "t2i", "aggregation": "Mean", "lambda_softmax": 9}),
+        ("scan-i2t", "flickr30k", {"cross_attention": "i2t", "aggregation": "LogSumExp", "lambda_lse": 5}),
+        ("scan-i2t", "coco", {"cross_attention": "i2t", "lambda_softmax": 4, "lambda_lse": 20}),
+        ("scan-i2t-avg", "coco", {"cross_attention": "i2t", "aggregation": "Mean", "lambda_softmax": 4}),
+        ("bfan", "coco", {"focal": "equal", "lambda_softmax": 20}),
+        ("bfan-prob", "flickr30k", {"focal": "prob", "lambda_softmax": 20}),
+        ("vsepp-order", "coco", {"measure": "order", "absolute_values": True}),
+    ],
+)
+def test_variants_of_the_backbones_are_those_published(
+    data_root: Path, backbone: str, dataset: str, expected: dict[str, Any]
+) -> None:
+    planner = Planner(data_root, dataset, [Override(None, "backbone", backbone)])
+    model = planner.configure_checked(Need("train", "triplet"))[0].model_dump()["model"]
+    assert expected.items() <= model.items()
+
+
+def test_a_run_that_would_start_from_itself_is_refused(defined: Path) -> None:
+    overrides = [parse_override("train.start_from=triplet")]
+    with pytest.raises(UsageError, match="train triplet would be made from itself; give it another start_from"):
+        Planner(defined, "tiny", overrides).plan(Need("train", "aoq-fine-tune"))
 
 
 def test_aoq_that_would_never_use_its_negatives_is_refused(data_root: Path) -> None:

@@ -74,7 +74,7 @@ def triplet_loss(
         Chen et al. (AOQ), ECCV 2020, Eq. 1 and 2.
 
     Relations:
-        `itrpipe.losses.aoq` adds offline negatives to the max-violation form; `offline_triplet_loss` is the
+        `itrpipe.losses.quintuplet` adds offline negatives to the max-violation form; `offline_triplet_loss` is the
         nearest.
     """
     positive = scores.diagonal()

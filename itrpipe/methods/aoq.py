@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.losses.aoq import (
+from itrpipe.losses.quintuplet import (
     OfflineScores,
     adaptive_offline_quintuplet_loss,
     offline_quintuplet_loss,
@@ -101,16 +101,32 @@ def _offline_triplet(settings: Aoq, scores: Tensor, offline: OfflineScores, mask
         settings.margin_online,
         settings.margin_offline,
         mask,
+        online_term=settings.online_term,
     )
 
 
 def _quintuplet(settings: Aoq, scores: Tensor, offline: OfflineScores, mask: Tensor | None) -> Tensor:
-    return offline_quintuplet_loss(scores, offline, settings.margin_online, settings.margin_offline, mask)
+    return offline_quintuplet_loss(
+        scores,
+        offline,
+        settings.margin_online,
+        settings.margin_offline,
+        mask,
+        online_term=settings.online_term,
+        pairs=settings.quintuplet_pairs,
+    )
 
 
 def _adaptive_quintuplet(settings: Aoq, scores: Tensor, offline: OfflineScores, mask: Tensor | None) -> Tensor:
     return adaptive_offline_quintuplet_loss(
-        scores, offline, settings.margin_online, settings.margin_offline, settings.alpha, settings.beta, mask
+        scores,
+        offline,
+        settings.margin_online,
+        settings.margin_offline,
+        settings.alpha,
+        settings.beta,
+        mask,
+        weight_by=settings.weight_by,
     )
 
 

@@ -44,6 +44,9 @@ class Aoq(MethodSettings):
 
     Attributes:
         variant: `adaptive-quintuplet` (Eq. 5), `quintuplet` (Eq. 4) or `offline-triplet` (Eq. 3).
+        online_term: count the in-batch negatives too; not with Eq. 5, which weighs them.
+        quintuplet_pairs: make the last two pairs of Eq. 4 of `offline` or of `online` negatives.
+        weight_by: whose score the weights of Eq. 5 compare in-batch negatives with, `offline` or `positive`.
         margin_online: gamma_1.
         margin_offline: gamma_2.
         alpha, beta: slope and offset of the adaptive weights.
@@ -54,6 +57,9 @@ class Aoq(MethodSettings):
     """
 
     variant: Literal["adaptive-quintuplet", "quintuplet", "offline-triplet"] = "adaptive-quintuplet"
+    online_term: bool = True
+    quintuplet_pairs: Literal["offline", "online"] = "offline"
+    weight_by: Literal["offline", "positive"] = "offline"
     margin_online: float = Field(default=0.2, ge=0)
     margin_offline: float = Field(default=0.0, ge=0)
     alpha: float = Field(default=0.3, gt=0)
@@ -68,6 +74,18 @@ class Aoq(MethodSettings):
     def _coupled_ranks_fit(self) -> Aoq:
         if self.coupled and self.top_images > self.top_texts:
             raise ValueError("coupled ranks need top_images <= top_texts")
+        return self
+
+    @model_validator(mode="after")
+    def _options_are_read(self) -> Aoq:
+        for option, usual, variants in (
+            ("online_term", True, ("offline-triplet", "quintuplet")),
+            ("quintuplet_pairs", "offline", ("quintuplet",)),
+            ("weight_by", "offline", ("adaptive-quintuplet",)),
+        ):
+            value = getattr(self, option)
+            if value != usual and self.variant not in variants:
+                raise ValueError(f"{option} = {value} is an option of variant {' and '.join(variants)} only")
         return self
 
 

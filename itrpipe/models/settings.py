@@ -103,6 +103,11 @@ class Bfan(BackboneSettings):
     lambda_softmax: float = Field(default=20.0, gt=0.0, description="Inverse temperature of the attention.")
 
 
+def backbone_family(name: str) -> str:
+    """The backbone that a name is a variant of: `scan` for `scan-i2t`, itself for `scan`."""
+    return name.partition("-")[0]
+
+
 def backbones() -> dict[str, type[BackboneSettings]]:
     """Backbone name (file stem of its model) -> its settings class."""
     return {kind.__name__.lower(): kind for kind in BackboneSettings.__subclasses__()}

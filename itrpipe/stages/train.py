@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from itrpipe.config import Settings, did_you_mean
+from itrpipe.config import Settings, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.disk import write_json
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.methods.settings import Aoq, MethodSettings, methods
-from itrpipe.models.settings import BackboneSettings
+from itrpipe.models.settings import BackboneSettings, backbone_family
 from itrpipe.models.settings import backbones as backbone_classes
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 TEACHER_METHOD = "triplet"
 DEFAULT_TEACHER = "vsrn"  # AOQ §4.2: the lists of SCAN and BFAN are VSRN's
-MODEL, CONFIG, VOCABULARY, HISTORY = "model.safetensors", "config.json", "vocab.json", "history.parquet"
+HISTORY = "history.parquet"
 sources = no_sources
 
 
@@ -45,10 +44,12 @@ class TrainSettings(Settings):
     """Settings that determine the trained weights.
 
     Attributes:
-        backbone: file stem in `itrpipe/models/`.
+        backbone: file stem in `itrpipe/models/`, or a variant of one that `stages/4_train.toml` declares (`scan-i2t`).
         method: file stem in `itrpipe/methods/`.
         features: which features of the dataset; empty for its only ones.
         seed: of initialisation, order and draws.
+        start_from: configuration whose trained weights this run starts from, of the same backbone, seed and features;
+            empty starts from random weights.
         epochs: passes over all captions.
         batch_size: pairs per step.
         learning_rate: of Adam at the start.
@@ -66,6 +67,7 @@ class TrainSettings(Settings):
     method: str
     features: str
     seed: int = Field(ge=0)
+    start_from: str = ""
     epochs: int = Field(ge=1)
     batch_size: int = Field(ge=2)
     learning_rate: float = Field(gt=0)
@@ -91,7 +93,7 @@ class TrainSettings(Settings):
     @field_validator("backbone")
     @classmethod
     def _known_backbone(cls, value: str) -> str:
-        return _known(canonical_backbone(value), backbone_classes(), "backbone")
+        return _known(canonical_backbone(value), backbones(), "backbone")
 
     @field_validator("method")
     @classmethod
@@ -101,7 +103,7 @@ class TrainSettings(Settings):
     @field_validator("model", mode="before")
     @classmethod
     def _bind_model(cls, value: Any, info: ValidationInfo) -> Any:
-        return backbone_classes()[info.data["backbone"]].model_validate(value) if "backbone" in info.data else value
+        return _settings_of(info.data["backbone"]).model_validate(value) if "backbone" in info.data else value
 
     @field_validator("loss", mode="before")
     @classmethod
@@ -133,13 +135,15 @@ def settings_class(values: Mapping[str, Any]) -> type[Settings]:
 
 
 def backbones() -> tuple[str, ...]:
-    """Names that count as backbone selectors in the declaration."""
-    return tuple(backbone_classes())
+    """Every backbone, and the variants of them that have a table in the declaration."""
+    known = tuple(backbone_classes())
+    variants = (name for name in load_declaration("train").defaults if "-" in name and backbone_family(name) in known)
+    return (*known, *variants)
 
 
 def embeds(backbone: str) -> bool:
     """Whether a backbone makes one vector of an image and one of a caption."""
-    return backbone_classes()[canonical_backbone(backbone)].embeds
+    return _settings_of(canonical_backbone(backbone)).embeds
 
 
 def canonical_backbone(name: str) -> str:
@@ -158,7 +162,7 @@ def run_label(conf: str, backbone: str, seed: int) -> str:
 
 
 def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """Captions, features and, for AOQ, the mined lists of the teacher."""
+    """Captions, features, the weights to start from and, for AOQ, the mined lists of the teacher."""
     wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
     if isinstance(settings.loss, Aoq):
         own = settings.backbone if settings.model.embeds else DEFAULT_TEACHER
@@ -169,6 +173,9 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
             "features": settings.features,
         }
         wanted["mine_negatives"] = Need("mine_negatives", "exact", teacher)
+    if settings.start_from:
+        same = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
+        wanted["start"] = Need("train", settings.start_from, same)
     return wanted
 
 
@@ -178,6 +185,7 @@ def run(job: Job) -> None:
 
     from itrpipe.models.base import DualEncoder
     from itrpipe.training.loop import Trainer
+    from itrpipe.training.saved import build_model, save_model, start_from
 
     if job.execution.threads:
         torch.set_num_threads(job.execution.threads)
@@ -188,6 +196,8 @@ def run(job: Job) -> None:
             raise MissingInputError(f"dataset {job.dataset!r} has no {split} split, which training needs")
     image_dim = splits["train"].image_dim
     model = build_model(job.settings.model_dump(), image_dim, len(vocabulary))
+    if "start" in job.inputs:
+        start_from(job.inputs["start"].folder, model, job.settings.model_dump(), vocabulary)
     method = _build_method(job, splits["train"])
     trainer = Trainer(
         _loop_settings(job),
@@ -200,20 +210,13 @@ def run(job: Job) -> None:
         job.reporter,
     )
     model = trainer.run()
-    _write_model(job, model, vocabulary, image_dim)
+    save_model(job.folder, model, vocabulary, job.settings.model_dump(mode="json"), image_dim)
     _write_history(job, trainer.position.history)
     if isinstance(model, DualEncoder):
         _write_embeddings(job, model, splits, trainer.device)
     else:
         _write_scores(job, model, splits, trainer.device)
     _record(job, trainer)
-
-
-def build_model(settings: Mapping[str, Any], image_dim: int, vocabulary_size: int) -> AnyMatcher:
-    """Makes the backbone that `settings` (a dumped `TrainSettings`, as in `config.json`) describes."""
-    backbone = settings["backbone"]
-    module = importlib.import_module(f"itrpipe.models.{backbone}")
-    return module.build(backbone_classes()[backbone].model_validate(settings["model"]), image_dim, vocabulary_size)
 
 
 def resolve_device(device: str) -> str:
@@ -231,7 +234,11 @@ def resolve_device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _known(value: str, known: Mapping[str, Any], what: str) -> str:
+def _settings_of(backbone: str) -> type[BackboneSettings]:
+    return backbone_classes()[backbone_family(backbone)]
+
+
+def _known(value: str, known: Iterable[str], what: str) -> str:
     if value not in known:
         hint = did_you_mean(value, known) or f"; known: {', '.join(sorted(known))}"
         raise ValueError(f"there is no {what} of this name{hint}")
@@ -294,16 +301,6 @@ def _loop_settings(job: Job) -> LoopSettings:
 
     values = {**job.settings.model_dump(), **job.execution.model_dump()}
     return LoopSettings(**{field.name: values[field.name] for field in dataclasses.fields(LoopSettings)})
-
-
-def _write_model(job: Job, model: AnyMatcher, vocabulary: Vocabulary, image_dim: int) -> None:
-    """Weights, and the settings and sizes needed to build the model around them again."""
-    from itrpipe.training.checkpoint import save_weights
-
-    save_weights(job.folder / MODEL, model)
-    vocabulary.save(job.folder / VOCABULARY)
-    config = {**job.settings.model_dump(mode="json"), "image_dim": image_dim, "vocabulary_size": len(vocabulary)}
-    write_json(job.folder / CONFIG, config)
 
 
 def _write_history(job: Job, history: list[dict[str, Any]]) -> None:

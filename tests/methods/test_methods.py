@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from itrpipe.methods import aoq, triplet
 from itrpipe.methods.settings import Aoq, Triplet, methods
@@ -150,3 +151,27 @@ def test_the_backbones_own_loss_is_added_with_its_weight():
     assert method.losses(Lookup(rows, auxiliary=3.0), batch, 0)["auxiliary"].item() == 1.5
     off = triplet.build(Triplet(auxiliary_weight=0.0), rows, {})
     assert "auxiliary" not in off.losses(Lookup(rows, auxiliary=3.0), batch, 0)
+
+
+@pytest.mark.parametrize(
+    ("variant", "option", "value"),
+    [
+        ("quintuplet", "online_term", False),
+        ("offline-triplet", "online_term", False),
+        ("quintuplet", "quintuplet_pairs", "online"),
+        ("adaptive-quintuplet", "weight_by", "positive"),
+    ],
+)
+def test_options_of_table_3_reach_the_loss_and_only_their_own_variant(variant, option, value):
+    rows = Rows()
+    captions = np.array([0, 3, 5, 10])
+
+    def loss(**options):
+        method = aoq.build(Aoq(variant=variant, top_texts=10, top_images=5, **options), rows, lists())
+        batch = method.collate(captions, np.random.default_rng(0))
+        return method.losses(Lookup(rows), batch, epoch=0)["aoq"].item()
+
+    assert loss(**{option: value}) != pytest.approx(loss(), abs=1e-4)
+    other = "quintuplet" if variant == "adaptive-quintuplet" else "adaptive-quintuplet"
+    with pytest.raises(ValidationError, match=f"{option} = {value} is an option of variant"):
+        Aoq(variant=other, **{option: value})

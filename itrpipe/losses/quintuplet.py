@@ -1,4 +1,4 @@
-"""Adaptive offline quintuplet loss: the max-violation triplet loss joined by negatives mined from the whole data set.
+"""Offline quintuplet losses: the max-violation triplet loss joined by negatives mined from the whole data set.
 
 Symbols: (i, t) a positive pair of the batch; t_on, i_on its hardest negatives inside the batch; t_off, i_off
 negatives drawn from the offline lists of i and of t. An offline negative is scored in three ways: against the
@@ -8,25 +8,22 @@ positive (a, b below), against the other offline negative (c), and through the p
 
 where t_off2 is a caption of the image i_off, and i_off2 the image of the caption t_off.
 
+The three losses are Eq. 3, 4 and 5 of the paper; its ablations (Table 3) are options of theirs.
+
 Source: Chen, Deng and Luo, "Adaptive Offline Quintuplet Loss for Image-Text Matching", ECCV 2020.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from itrpipe.losses.triplet import hinge, online_hard_negatives
+from itrpipe.losses.triplet import excluded_pairs, hinge, online_hard_negatives
 
-__all__ = [
-    "OfflineScores",
-    "adaptive_offline_quintuplet_loss",
-    "offline_quintuplet_loss",
-    "offline_triplet_loss",
-    "online_hard_negatives",
-]
+PairSource = Literal["offline", "online"]
+WeightReference = Literal["offline", "positive"]
 
 
 class OfflineScores(NamedTuple):
@@ -52,6 +49,8 @@ def offline_triplet_loss(
     online_margin: float = 0.2,
     offline_margin: float = 0.0,
     not_negative: Tensor | None = None,
+    *,
+    online_term: bool = True,
 ) -> Tensor:
     """Triplet loss with one online and one offline negative per direction, summed over the batch (AOQ Eq. 3):
 
@@ -65,6 +64,7 @@ def offline_triplet_loss(
         online_margin: g1, the margin of the in-batch negatives.
         offline_margin: g2, the margin of the offline negatives.
         not_negative: [B, B] bool, pairs beside the diagonal that are not in-batch negatives.
+        online_term: count the two terms with g1.
 
     Returns:
         Scalar, a sum (not a mean) over the batch.
@@ -76,11 +76,11 @@ def offline_triplet_loss(
         Without a and b: `itrpipe.losses.triplet.triplet_loss`. With c and d: `offline_quintuplet_loss`.
     """
     positive = scores.diagonal()
-    text_on, image_on = online_hard_negatives(scores, not_negative)
-    online = hinge(positive, text_on, online_margin) + hinge(positive, image_on, online_margin)
-    offline_texts = hinge(positive, image_with_offline_text, offline_margin)
-    offline_images = hinge(positive, offline_image_with_text, offline_margin)
-    return (online + offline_texts + offline_images).sum()
+    offline = hinge(positive, image_with_offline_text, offline_margin)
+    offline = offline + hinge(positive, offline_image_with_text, offline_margin)
+    if not online_term:
+        return offline.sum()
+    return (offline + _online_hinges(scores, online_margin, not_negative)).sum()
 
 
 def offline_quintuplet_loss(
@@ -89,6 +89,9 @@ def offline_quintuplet_loss(
     online_margin: float = 0.2,
     offline_margin: float = 0.0,
     not_negative: Tensor | None = None,
+    *,
+    online_term: bool = True,
+    pairs: PairSource = "offline",
 ) -> Tensor:
     """Eq. 3 with the two pairs that offline negatives form among themselves, summed over the batch (AOQ Eq. 4):
 
@@ -100,20 +103,24 @@ def offline_quintuplet_loss(
         online_margin: g1, the margin of the in-batch negatives.
         offline_margin: g2, the margin of the offline negatives.
         not_negative: [B, B] bool, pairs beside the diagonal that are not in-batch negatives.
+        online_term: count the two terms with g1; without them training collapses ("OnlyOffline" of Table 3).
+        pairs: what c and d are made of. `online` takes the hardest negatives of the batch ("OnlineQuin" of
+            Table 3), c = S(i_on, t_on) and d = S(image of t_on, text of i_on); a and b stay offline.
 
     Returns:
         Scalar, a sum (not a mean) over the batch.
 
     References:
-        AOQ, Eq. 4.
+        AOQ, Eq. 4 and Table 3.
 
     Relations:
         Equals `adaptive_offline_quintuplet_loss` with alpha = infinity and beta = 1.
     """
     positive = scores.diagonal()
-    text_on, image_on = online_hard_negatives(scores, not_negative)
-    online = hinge(positive, text_on, online_margin) + hinge(positive, image_on, online_margin)
-    return (online + _offline_hinges(positive, offline, offline_margin)).sum()
+    if pairs == "online":
+        offline = OfflineScores(*offline[:2], *online_pairs(scores, not_negative))
+    terms = _offline_hinges(positive, offline, offline_margin)
+    return (terms + _online_hinges(scores, online_margin, not_negative) if online_term else terms).sum()
 
 
 def adaptive_offline_quintuplet_loss(
@@ -124,6 +131,8 @@ def adaptive_offline_quintuplet_loss(
     alpha: float = 0.3,
     beta: float = 1.5,
     not_negative: Tensor | None = None,
+    *,
+    weight_by: WeightReference = "offline",
 ) -> Tensor:
     """Eq. 4 with online terms that weigh less the harder the offline negative is (AOQ Eq. 5):
 
@@ -142,30 +151,55 @@ def adaptive_offline_quintuplet_loss(
         alpha: score difference that changes the weight by one.
         beta: weight of an online negative that is as hard as the offline one.
         not_negative: [B, B] bool, pairs beside the diagonal that are not in-batch negatives.
+        weight_by: what the online negative is compared with. `positive` puts S(i,t) in place of a and b in the
+            weights ("w/o OfflineAdap" of Table 3).
 
     Returns:
         Scalar, a sum (not a mean) over the batch; may be negative.
 
     References:
-        AOQ, Eq. 5; its gradient, Eq. 6.
+        AOQ, Eq. 5 and Table 3; its gradient, Eq. 6.
 
     Relations:
         Equals `offline_quintuplet_loss` with alpha = infinity and beta = 1.
     """
     positive = scores.diagonal()
     text_on, image_on = online_hard_negatives(scores, not_negative)
-    text_weight = _adaptive_weight(offline.image_with_offline_text, text_on, alpha, beta)
-    image_weight = _adaptive_weight(offline.offline_image_with_text, image_on, alpha, beta)
-    online = text_weight * hinge(positive, text_on, online_margin)
-    online = online + image_weight * hinge(positive, image_on, online_margin)
+    by_text, by_image = offline[:2] if weight_by == "offline" else (positive, positive)
+    online = _adaptive_weight(by_text, text_on, alpha, beta) * hinge(positive, text_on, online_margin)
+    online = online + _adaptive_weight(by_image, image_on, alpha, beta) * hinge(positive, image_on, online_margin)
     return (online + _offline_hinges(positive, offline, offline_margin)).sum()
+
+
+def online_pairs(scores: Tensor, not_negative: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Scores of the two pairs that the hardest in-batch negatives of a positive pair form among themselves.
+
+    Args:
+        scores: [B, B] scores of image i with caption j, positives on the diagonal.
+        not_negative: [B, B] bool, further pairs that are not negatives, or None.
+
+    Returns:
+        S(i_on, t_on) [B] and S(image of t_on, text of i_on) [B]; -inf where the two are no negative pair.
+
+    Source: AOQ, Table 3, "OnlineQuin".
+    """
+    excluded = excluded_pairs(scores, not_negative)
+    negatives = scores.masked_fill(excluded, float("-inf"))
+    text, image = negatives.argmax(dim=1), negatives.argmax(dim=0)  # of image k, and of caption k
+    return negatives[image, text], negatives[text, image]
+
+
+def _online_hinges(scores: Tensor, margin: float, not_negative: Tensor | None) -> Tensor:
+    positive = scores.diagonal()
+    text_on, image_on = online_hard_negatives(scores, not_negative)
+    return hinge(positive, text_on, margin) + hinge(positive, image_on, margin)  # [B]
 
 
 def _offline_hinges(positive: Tensor, offline: OfflineScores, margin: float) -> Tensor:
     return hinge(positive[:, None], torch.stack(offline, dim=1), margin).sum(dim=1)  # [B]
 
 
-def _adaptive_weight(offline: Tensor, online: Tensor, alpha: float, beta: float) -> Tensor:
+def _adaptive_weight(reference: Tensor, online: Tensor, alpha: float, beta: float) -> Tensor:
     # An anchor without an in-batch negative scores -inf there; its hinge is zero, and any finite weight keeps it so.
-    online = torch.where(online.isneginf(), offline, online)
-    return beta - (offline - online) / alpha
+    online = torch.where(online.isneginf(), reference, online)
+    return beta - (reference - online) / alpha
