@@ -92,13 +92,16 @@ def test_every_option_says_what_it_does(name: str) -> None:
             assert getattr(parameter, "help", None), f"{name} {parameter.name}"
 
 
-def test_options_that_name_choices_name_those_there_are() -> None:
+def test_help_of_train_names_every_method_and_backbone(invoke: Invoke) -> None:
     from itrpipe.config import load_declaration
     from itrpipe.models.settings import backbones
+    from itrpipe.stages.train import backbones as with_variants
 
     options = {parameter.name: parameter for parameter in COMMANDS["train"].params}
-    assert all(name in options["method"].help for name in load_declaration("train").confs)
     assert all(name in options["backbone"].help for name in backbones())
+    described = {name for line in invoke("train", "--help").out.splitlines() for name in line.split("  ")[0:3]}
+    named = {name for part in described for name in part.strip().split(", ")}
+    assert {*load_declaration("train").confs, *with_variants()} <= named
 
 
 def test_help_of_extract_names_every_extractor_and_importer_with_one_line(invoke: Invoke) -> None:

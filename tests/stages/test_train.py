@@ -1,0 +1,69 @@
+"""`itrpipe train`: runs that start from trained weights, and models read back from their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from itrpipe.errors import DataError
+from itrpipe.features.embeddings import read_embeddings
+from itrpipe.models.base import TextBatch
+from itrpipe.training.saved import CONFIG, MODEL, load_model
+
+Invoke = Callable[..., Any]
+# As in the finished chain, so that its round one is up to date.
+SAME = ["epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1"]
+LISTS = ["aoq-fine-tune.top_texts=5", "aoq-fine-tune.top_images=3"]
+LISTS += ["mine_negatives.num_texts=5", "mine_negatives.num_images=3"]
+
+
+def folder_of(root: Path, label: str) -> Path:
+    (folder,) = root.glob(f"tiny/train/{label}-*")
+    return folder
+
+
+def fine_tune(invoke: Invoke, root: Path, *more: str) -> Any:
+    sets = [f"--set={text}" for text in (*(f"train.{text}" for text in SAME), *LISTS, *more)]
+    where = ["--dataset", "tiny", "--data", root]
+    return invoke("train", "--method", "aoq-fine-tune", "--backbone", "vsepp", *where, *sets)
+
+
+def test_fine_tuning_starts_from_the_weights_of_round_one(chain: Path, invoke: Invoke) -> None:
+    outcome = fine_tune(invoke, chain, "aoq-fine-tune.learning_rate=1e-9")
+    assert outcome.code == 0, outcome.err
+    assert "✓ train/triplet.vsepp" in outcome.out
+    before, after, scratch = (
+        load_file(folder_of(chain, label) / MODEL) for label in ("triplet.vsepp", "aoq-fine-tune.vsepp", "aoq.vsepp")
+    )
+    assert before.keys() == after.keys()
+    for name, weights in before.items():
+        np.testing.assert_allclose(after[name], weights, atol=1e-6, err_msg=name)
+    assert max(np.abs(scratch[name] - before[name]).max() for name in before) > 1e-3
+
+
+def test_weights_of_another_width_cannot_be_started_from(chain: Path, invoke: Invoke) -> None:
+    outcome = fine_tune(invoke, chain, "aoq-fine-tune.model.embed_dim=9")
+    assert outcome.code == 2
+    assert "was trained with model.embed_dim = 8, which model.embed_dim = 9 cannot start from" in outcome.err
+
+
+def test_a_saved_model_gives_the_embeddings_that_training_wrote(chain: Path) -> None:
+    folder = folder_of(chain, "triplet.vsepp")
+    saved = load_model(folder)
+    written = read_embeddings(folder / "embeddings.h5", "val")
+    words = "a horse number 12 is on the road 0 .".split()
+    tokens = torch.tensor([[1, *(saved.vocabulary.ids[word] for word in words), 2]])
+    with torch.inference_mode():
+        embedding = saved.model.encode_texts(TextBatch(tokens, torch.tensor([tokens.shape[1]]))).embedding
+    distances = np.abs(written.texts - embedding.numpy()).max(axis=1)
+    assert distances.min() < 1e-3  # stored in half precision
+    assert not saved.model.training
+    (folder / CONFIG).write_text((folder / CONFIG).read_text().replace('"vocabulary_size": ', '"vocabulary_size": 1'))
+    with pytest.raises(DataError, match=r"config\.json and vocab\.json do not belong together"):
+        load_model(folder)
