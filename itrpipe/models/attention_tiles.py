@@ -37,6 +37,20 @@ SMALLEST_GROUP = 32
 
 
 @dataclass(frozen=True)
+class Side:
+    """The images or the captions of a tile.
+
+    Attributes:
+        items: their Gram matrices and padding.
+        rows: [C * S, D] their vectors as the product takes them: item by item on the side attended to, on the
+            other the first vectors of all items, then all second ones.
+    """
+
+    items: Items
+    rows: Tensor
+
+
+@dataclass(frozen=True)
 class Group:
     """Captions of similar length.
 
@@ -82,12 +96,14 @@ def score_matrix(
     block = max(1, int(tile_values**0.5) // width)
     if recompute is None:
         recompute = regions.shape[:2].numel() * words.shape[:2].numel() > KEPT_VALUES[device]
+    words_attend = scoring.words_to_regions is not None
     with torch.autocast(device, enabled=False):
-        blocks = _operands(items(at_least_single(regions), count), products).split(block)
+        blocks = items(at_least_single(regions), count).split(block)
+        sides = [_side(each, attended=words_attend, products=products) for each in blocks]
         columns, order = [], []
         for group in groups(lengths, tile_values // (width * min(block, regions.shape[0]))):
-            captions = _operands(_captions(words, lengths, group), products)
-            tiles = [_tile(images, captions, scoring, products, recompute) for images in blocks]
+            captions = _side(_captions(words, lengths, group), attended=not words_attend, products=products)
+            tiles = [_tile(images, captions, scoring, products, recompute) for images in sides]
             columns.append(torch.cat(tiles))  # [B, n]
             order.append(group.index)
         return torch.cat(columns, dim=1).index_select(1, torch.cat(order).argsort())
@@ -136,14 +152,13 @@ def _captions(words: Tensor, lengths: Tensor, group: Group) -> Items:
     return items(vectors, lengths[group.index] if group.shortest < group.width else None)
 
 
-def _operands(side: Items, products: Products) -> Items:
-    """The items with vectors rounded once for all tiles; with gradients each tile rounds, and adds up unrounded."""
-    if products == "fp32" or torch.is_grad_enabled():
-        return side
-    return Items(side.vectors.bfloat16(), side.gram, side.padding)
+def _side(part: Items, attended: bool, products: Products) -> Side:
+    """The rows are rounded once for all tiles; with gradients each tile rounds, and adds up unrounded."""
+    rows = (part.vectors if attended else part.vectors.transpose(0, 1)).flatten(0, 1)
+    return Side(part, rows if torch.is_grad_enabled() else _operand(rows, products))
 
 
-def _tile(images: Items, captions: Items, scoring: CrossAttention, products: Products, recompute: bool) -> Tensor:
+def _tile(images: Side, captions: Side, scoring: CrossAttention, products: Products, recompute: bool) -> Tensor:
     if recompute and torch.is_grad_enabled():
         scores = checkpoint(
             tile_scores, images, captions, scoring, products, use_reentrant=False, preserve_rng_state=False
@@ -153,27 +168,27 @@ def _tile(images: Items, captions: Items, scoring: CrossAttention, products: Pro
     return tile_scores(images, captions, scoring, products)
 
 
-def tile_scores(images: Items, captions: Items, scoring: CrossAttention, products: Products) -> Tensor:
+def tile_scores(images: Side, captions: Side, scoring: CrossAttention, products: Products) -> Tensor:
     """Scores [B, T] of all images with all captions at once."""
     to_regions, to_words = scoring.words_to_regions, scoring.regions_to_words
     if to_regions is None:
         assert to_words is not None
         affinity = affinities(captions, images, products)  # [T, W, R, B]
-        return attended_scores(affinity, captions, images, to_words, False).T
+        return attended_scores(affinity, captions.items, images.items, to_words, False).T
     affinity = affinities(images, captions, products)  # [B, R, W, T]
-    scores = attended_scores(affinity, images, captions, to_regions, False)
+    scores = attended_scores(affinity, images.items, captions.items, to_regions, False)
     if to_words is None:
         return scores
     flipped = affinity.permute(3, 2, 1, 0).contiguous()  # [T, W, R, B]
-    return scores + attended_scores(flipped, captions, images, to_words, False).T
+    return scores + attended_scores(flipped, captions.items, images.items, to_words, False).T
 
 
-def affinities(context: Items, queries: Items, products: Products) -> Tensor:
+def affinities(context: Side, queries: Side, products: Products) -> Tensor:
     """Inner products [C, S, Q, N] of all vectors of C items with all of N items, by one matrix product."""
-    rows = queries.vectors.transpose(0, 1)  # [Q, N, D]
-    product = _Product.apply(context.vectors.flatten(0, 1), rows.flatten(0, 1), products)
+    product = _Product.apply(context.rows, queries.rows, products)
     assert isinstance(product, Tensor)
-    return product.to(context.gram.dtype).view(*context.vectors.shape[:2], *rows.shape[:2])
+    gram = context.items.gram  # [C, S, S]
+    return product.to(gram.dtype).view(*gram.shape[:2], *queries.items.gram.shape[1::-1])
 
 
 class _Product(torch.autograd.Function):
@@ -195,12 +210,18 @@ class _Product(torch.autograd.Function):
 
 
 def _product(left: Tensor, right: Tensor, products: Products) -> Tensor:
+    left, right = _operand(left, products), _operand(right, products)
+    return F.linear(left, right).to_dense() if left.is_mkldnn else left @ right.T
+
+
+def _operand(matrix: Tensor, products: Products) -> Tensor:
+    """The matrix in the precision of its products and the layout of the library that computes them."""
     if products == "bf16":
-        return left.bfloat16() @ right.bfloat16().T
-    if left.device.type == "cpu" and left.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        return matrix.bfloat16()
+    if matrix.device.type == "cpu" and matrix.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         # Single precision as well: on AMD, oneDNN is twice as fast as the library that `@` calls.
-        return F.linear(left.to_mkldnn(), right.to_mkldnn()).to_dense()
-    return left @ right.T
+        return matrix if matrix.is_mkldnn else matrix.to_mkldnn()
+    return matrix
 
 
 def at_least_single(vectors: Tensor) -> Tensor:

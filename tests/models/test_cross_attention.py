@@ -217,6 +217,14 @@ def test_single_precision_equals_the_loop_in_double(scoring):
         torch.testing.assert_close(ours.double(), theirs, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("norm", ["clipped_l2norm", "no_norm"])
+def test_attention_of_any_temperature_neither_overflows_nor_vanishes(norm):
+    regions, count, words, lengths = random_sides(seed=7)
+    for scoring in (one_way(direction, Attention(2000.0, norm)) for direction in PUBLISHED):
+        scores, naive = (score(regions, count, words, lengths, scoring) for score in (score_matrix, naive_matrix))
+        torch.testing.assert_close(scores, naive, atol=1e-9, rtol=0)
+
+
 @given(
     seed=st.integers(0, 2**31),
     images=st.integers(1, 4),
