@@ -9,18 +9,21 @@ A recipe is a TOML file in `stages/recipes/`:
     captions = "."                 below --source
     features = "f30k_precomp"      below --source
     explanation = '''…'''          shown when --source is missing
+    [source.expected]              images by split, where published scores are of these
+    train = 29000
     [set]                          overrides, as for --set: "train.epochs" = 4
     [[run]]                        one or more
     method = "aoq"
     backbone = "vsrn"
     seeds = [0]
+    ensemble_with = ["vsrn.s1"]    models to average with, as for --ensemble-with
     published = { rsum = 486.3, where = "AOQ Table 2" }
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,27 +35,44 @@ from itrpipe.pipeline import run
 from itrpipe.planning import Override, Planner, Step, scoped_override
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
-from itrpipe.stages.train import run_label
+from itrpipe.stages.evaluate import EvaluateSettings, models_label
 
 
 class RecipeSource(BaseModel):
-    """Files that the user brings; paths are relative to `--source`."""
+    """Files that the user brings; paths are relative to `--source`.
+
+    Attributes:
+        captions: file or folder of the captions.
+        features: file or folder of the features.
+        explanation: what to bring, shown when something is missing.
+        expected: images that splits must have; splits that are not named may have any number.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     captions: str
     features: str
     explanation: str
+    expected: dict[Literal["train", "val", "test"], int] = Field(default_factory=dict)
 
 
 class RecipeRun(BaseModel):
-    """One row of the results: a method on a backbone, once for each seed."""
+    """One row of the results: a method on a backbone, once for each seed.
+
+    Attributes:
+        method: configuration of `train`.
+        backbone: its backbone.
+        seeds: of training; each makes a row.
+        ensemble_with: models whose scores are averaged with those of the row, named as for `--ensemble-with`.
+        published: metrics published for it, and `where`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     method: str
     backbone: str
     seeds: tuple[int, ...] = (0,)
+    ensemble_with: tuple[str, ...] = ()
     published: dict[str, float | str] = Field(default_factory=dict)
 
 
@@ -106,15 +126,22 @@ def run_recipe(root: Path, name: str, source: Path | None, overrides: list[Overr
 
     Raises:
         MissingInputError: the recipe needs a source and there is none; the message explains what to put where.
+        DataError: the user's data are not what the published scores are of.
     """
     recipe = load_recipe(name)
     reporter = Reporter()
     definition = _definition(recipe, name, source)
-    planner = Planner(root, recipe.dataset, _overrides(recipe, name, overrides), definition, reporter, not dry_run)
     reporter.say(f"{recipe.title} (dataset {recipe.dataset})", style="bold")
-    evaluations, published = _plan_runs(recipe, planner)
-    report = planner.plan(Need("report", "page", {"title": recipe.title, "published": published}), inputs=evaluations)
-    planner.refuse_unused_overrides()
+
+    def plan() -> Step:
+        settings = _overrides(recipe, name, overrides)
+        return _plan_report(recipe, Planner(root, recipe.dataset, settings, definition, reporter, not dry_run))
+
+    report = plan()
+    if recipe.source is not None and recipe.source.expected and not dry_run:
+        # Before features are imported and anything is trained.
+        _check_sizes(recipe.source, _prepared(report, reporter))
+        report = plan()
     if recipe.source is not None and not dry_run:
         save_definition(root, recipe.dataset, definition)
     (folder,) = run([report], reporter, dry_run=dry_run)
@@ -123,17 +150,52 @@ def run_recipe(root: Path, name: str, source: Path | None, overrides: list[Overr
     return folder
 
 
-def _plan_runs(recipe: Recipe, planner: Planner) -> tuple[dict[str, Step], dict[str, dict]]:
+def _plan_report(recipe: Recipe, planner: Planner) -> Step:
     evaluations: dict[str, Step] = {}
     published: dict[str, dict] = {}
     for each in recipe.run:
         for seed in each.seeds:
-            label = run_label(each.method, each.backbone, seed)
             model = {"method": each.method, "backbone": each.backbone, "seed": seed, "features": recipe.features}
-            evaluations[label] = planner.plan(Need("evaluate", "recall", model), requested=False)
+            need = Need("evaluate", "recall", {**model, "ensemble_with": list(each.ensemble_with)})
+            step = planner.plan(need, requested=False)
+            # Without the split: what is published for the test split is not compared with another one.
+            label = models_label(cast(EvaluateSettings, step.settings))
+            evaluations[label] = step
             if each.published:
                 published[label] = dict(each.published)
-    return evaluations, published
+    report = planner.plan(Need("report", "page", {"title": recipe.title, "published": published}), inputs=evaluations)
+    planner.refuse_unused_overrides()
+    return report
+
+
+def _prepared(report: Step, reporter: Reporter) -> Step:
+    """The prepared dataset that a report is made from, made first where it is not there."""
+    step = next(each for each in report.upstream() if each.location.stage == "prepare")
+    if step.state != "up to date":
+        run([step], reporter)
+    return step
+
+
+def _check_sizes(source: RecipeSource, prepared: Step) -> None:
+    """Refuses a dataset whose splits have other sizes than the recipe expects.
+
+    Raises:
+        DataError: likewise.
+    """
+    from itrpipe.datasets.prepared import PreparedDataset
+
+    counts = PreparedDataset.open(prepared.location.folder).counts()
+    found = {split: counts.get(split, (0, 0))[0] for split in source.expected}
+    if found == source.expected:
+        return
+    has, wanted = (
+        ", ".join(f"{count:,} {split}" for split, count in sizes.items()) for sizes in (found, source.expected)
+    )
+    path = prepared.definition.source if prepared.definition else prepared.location.folder
+    raise DataError(
+        f"{path} has {has} images instead of {wanted}, so published scores would not compare; complete it, or run a "
+        "copy of the recipe without [source.expected] and `published`"
+    )
 
 
 def _overrides(recipe: Recipe, name: str, overrides: list[Override]) -> list[Override]:

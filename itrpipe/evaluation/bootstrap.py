@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,6 +75,37 @@ def paired_intervals(
     drawn_after = _resampled(second, caption_image, samples, seed)
     differences = {name: drawn_after[name] - drawn_before[name] for name in before}
     return _percentiles({name: after[name] - before[name] for name in before}, differences, level)
+
+
+def paired_mean_intervals(
+    pairs: Sequence[tuple[Ranks, Ranks]],
+    caption_image: np.ndarray,
+    samples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Percentile interval of the mean over several pairs of systems of the differences `second - first`.
+
+    The pairs are the same two methods trained with several seeds. All of them are evaluated on the same resampled
+    images, so the interval tells how the mean over these very seeds depends on the images, and nothing about others.
+
+    Args:
+        pairs: ranks of the system compared with and of the system under test, one pair for each seed.
+        caption_image: [T] row of the image each caption belongs to.
+        samples: number of resampled test sets.
+        level: share of them inside the interval, 0..1.
+        seed: of the resampling, not of training.
+    """
+    measured = [(metrics(first), metrics(second)) for first, second in pairs]
+    values = {
+        name: float(np.mean([after[name] - before[name] for before, after in measured])) for name in measured[0][0]
+    }
+    drawn = {name: np.zeros(samples) for name in values}
+    for first, second in pairs:
+        before, after = (_resampled(side, caption_image, samples, seed) for side in (first, second))
+        for name, total in drawn.items():
+            total += (after[name] - before[name]) / len(pairs)
+    return _percentiles(values, drawn, level)
 
 
 def _percentiles(values: dict[str, float], drawn: dict[str, np.ndarray], level: float) -> dict[str, Interval]:

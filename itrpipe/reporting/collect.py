@@ -1,12 +1,8 @@
-"""Gathers what a report shows: the evaluated runs and every artifact they were made from.
-
-A manifest names its inputs, and artifacts of one dataset are siblings, so the chain is followed from folder to
-folder. An artifact that was removed since stays in the chain as a name without content.
-"""
+"""Gathers what a report shows: the evaluated runs, their models and every artifact they were made from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,76 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.artifacts import Manifest, check_artifact
+from itrpipe.artifacts import Manifest
 from itrpipe.config import declared_stages
 from itrpipe.disk import read_json
 from itrpipe.errors import DataError
 from itrpipe.evaluation.ranks import Ranks
+from itrpipe.reporting.chain import Artifact, FileNames, read_table
+from itrpipe.reporting.titles import backbone_title, method_title
 
 DIRECTIONS = {"i2t": "Image → text", "t2i": "Text → image"}
-_METHOD_TITLES = {"triplet-long": "longer round one"}
-_TITLES = {"vsepp": "VSE++"}
-
-
-@dataclass(frozen=True)
-class FileNames:
-    """What the stages call the files that a report reads.
-
-    Attributes:
-        metrics, rankings: of `evaluate`.
-        history: of `train`.
-        statistics: of `mine_negatives`.
-    """
-
-    metrics: str
-    rankings: str
-    history: str
-    statistics: str
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """One link of the chain.
-
-    Attributes:
-        stage, name, fingerprint: as the manifest of what was made from it says.
-        folder: where it lies or lay.
-        manifest: None when the folder was removed.
-    """
-
-    stage: str
-    name: str
-    fingerprint: str
-    folder: Path
-    manifest: Manifest | None
-
-    @property
-    def path(self) -> str:
-        """Stage and name, as messages write it."""
-        return f"{self.stage}/{self.name}"
-
-    def input(self, name: str) -> Artifact | None:
-        """The artifact read under an input name; None when there was none or nothing is known any more.
-
-        Raises:
-            DataError: it is damaged, or its folder holds another artifact.
-        """
-        if self.manifest is None or name not in self.manifest.inputs:
-            return None
-        record = self.manifest.inputs[name]
-        folder = self.folder.parent.parent / record.stage / record.name
-        manifest = check_artifact(folder) if folder.exists() else None
-        if manifest is not None and manifest.fingerprint != record.fingerprint:
-            raise DataError(f"{folder} is another artifact than {self.path} was made from; remove it and rerun")
-        return Artifact(record.stage, record.name, record.fingerprint, folder, manifest)
-
-    def chain(self) -> Iterator[Artifact]:
-        """Yields everything this was made from, then itself; an artifact read twice comes twice."""
-        for name in self.manifest.inputs if self.manifest else ():
-            upstream = self.input(name)
-            if upstream is not None:
-                yield from upstream.chain()
-        yield self
+MODEL_INPUT, LISTS_INPUT = "train", "mine_negatives"
+COSTS = {"train": "training", "mine_negatives": "total"}
+"""Stages that training a model costs, with the phase of their timings that counts."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +44,75 @@ class Queries:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One evaluated model.
+class Model:
+    """One trained model that an evaluation read.
 
     Attributes:
-        label: `method.backbone`, with seed and split where they are not the usual ones; the artifact's name where
-            several evaluations share that.
+        method_name, backbone_name, seed: that it was trained with.
+        artifact: of `train`, possibly removed.
+        files: names of the files.
+        baseline_method: the method of round one.
+    """
+
+    method_name: str
+    backbone_name: str
+    seed: int
+    artifact: Artifact
+    files: FileNames
+    baseline_method: str
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is of round one."""
+        return self.method_name == self.baseline_method
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is round one again, trained for longer."""
+        return self.method_name.startswith(f"{self.baseline_method}-")
+
+    @property
+    def backbone(self) -> str:
+        """The backbone as papers write it."""
+        return backbone_title(self.backbone_name)
+
+    @property
+    def method(self) -> str:
+        """`round one`, or the method as papers write it."""
+        return method_title(self.method_name, self.baseline_method)
+
+    @property
+    def name(self) -> str:
+        """For people: backbone, method and the seed when it is not 0."""
+        return f"{self.backbone}, {self.method}{f', seed {self.seed}' if self.seed else ''}"
+
+    @property
+    def members(self) -> tuple[Model, ...]:
+        """Itself, as a run of one model would say."""
+        return (self,)
+
+    @cached_property
+    def mining(self) -> Artifact | None:
+        """The mined lists it was trained with; None for round one and when the model was removed."""
+        return self.artifact.input(LISTS_INPUT)
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]] | None:
+        """One row per epoch; None when the model was removed."""
+        return (
+            None
+            if self.artifact.manifest is None
+            else read_table(self.artifact.folder / self.files.history).to_pylist()
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """One evaluated model, or several whose scores were averaged.
+
+    Attributes:
+        label: `method.backbone`, with seed, other members and split where they are not the usual ones; the
+            artifact's name where several evaluations share that.
         evaluation: its artifact.
         files: names of the files.
         baseline_method: the method of round one.
@@ -133,37 +134,60 @@ class Run:
         """Of the evaluation: method, backbone, seed, features, split."""
         return self.manifest.settings
 
+    @cached_property
+    def members(self) -> tuple[Model, ...]:
+        """The models whose scores were averaged, first the one that settings name; often it is the only one."""
+        method, backbone, seed = (self.settings[key] for key in ("method", "backbone", "seed"))
+        first = Model(method, backbone, seed, self._needed(MODEL_INPUT), self.files, self.baseline_method)
+        others = [name for name in self.manifest.inputs if name.startswith(f"{MODEL_INPUT}_")]
+        others.sort(key=lambda name: int(name.rpartition("_")[2]))
+        return (first, *(self._member(self._needed(name)) for name in others))
+
+    @property
+    def seed(self) -> int:
+        """Of the first member."""
+        return self.members[0].seed
+
     @property
     def is_baseline(self) -> bool:
         """Whether this is a run of round one."""
-        return self.settings["method"] == self.baseline_method
-
-    @property
-    def backbone(self) -> str:
-        """The backbone as papers write it."""
-        return backbone_title(self.settings["backbone"])
-
-    @property
-    def method(self) -> str:
-        """`round one`, or the method as papers write it."""
-        name: str = self.settings["method"]
-        return "round one" if self.is_baseline else _METHOD_TITLES.get(name, name.upper())
+        return all(member.is_baseline for member in self.members)
 
     @property
     def is_control(self) -> bool:
-        """Whether this is round one again, trained for as long as both rounds."""
-        return not self.is_baseline and self.settings["method"].startswith(self.baseline_method)
+        """Whether this is round one again, trained for longer."""
+        return not self.is_baseline and all(member.is_control or member.is_baseline for member in self.members)
+
+    @property
+    def backbone(self) -> str:
+        """The backbones as papers write them, and the seeds of members that differ in theirs."""
+        return " + ".join(f"{each.backbone}{self._seed_of(each)}" for each in self.members)
+
+    @property
+    def method(self) -> str:
+        """`round one`, or the method as papers write it; of an ensemble of several methods all of them."""
+        return " + ".join(dict.fromkeys(each.method for each in self.members))
 
     @property
     def name(self) -> str:
         """For people: backbone, method and the seed when it is not 0."""
-        seed = self.settings["seed"]
-        return f"{self.backbone}, {self.method}{f', seed {seed}' if seed else ''}"
+        if len({each.method_name for each in self.members}) > 1:
+            return " + ".join(each.name for each in self.members)
+        return f"{self.backbone}, {self.method}{f', seed {self.seed}' if self.seed and self.has_one_seed else ''}"
 
-    @cached_property
-    def train(self) -> Artifact:
-        """The model."""
-        return self._needed("train")
+    @property
+    def has_one_seed(self) -> bool:
+        """Whether all members were trained with the same seed."""
+        return len({each.seed for each in self.members}) == 1
+
+    @property
+    def seconds(self) -> float | None:
+        """What training cost, of a later round with round one and mining; None when part of that was removed."""
+        used = {each.path: each for member in self.members for each in member.artifact.chain()}
+        counted = [(each.manifest, COSTS[each.stage]) for each in used.values() if each.stage in COSTS]
+        if any(manifest is None for manifest, _ in counted):
+            return None
+        return sum(manifest.timings[phase] for manifest, phase in counted if manifest)
 
     @cached_property
     def prepare(self) -> Artifact:
@@ -171,27 +195,24 @@ class Run:
         return self._needed("prepare")
 
     @cached_property
-    def mining(self) -> Artifact | None:
-        """The mined lists it was trained with; None for round one and when the model was removed."""
-        return self.train.input("mine_negatives")
-
-    @cached_property
     def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
         """Protocol -> metric -> value, and low and high where there is an interval."""
         return read_json(self.evaluation.folder / self.files.metrics)
-
-    @cached_property
-    def history(self) -> list[dict[str, Any]] | None:
-        """One row per epoch; None when the model was removed."""
-        return None if self.train.manifest is None else _table(self.train.folder / self.files.history).to_pylist()
 
     @cached_property
     def rankings(self) -> dict[str, Queries]:
         """Direction -> rankings of all its queries."""
         import pyarrow.compute as pc
 
-        table = _table(self.evaluation.folder / self.files.rankings)
+        table = read_table(self.evaluation.folder / self.files.rankings)
         return {side: _queries(table.filter(pc.field("direction") == side)) for side in DIRECTIONS}
+
+    @cached_property
+    def cross_ranks(self) -> np.ndarray | None:
+        """Cross-retrieval rank of every positive pair, int [T] from 1; None where evaluation did not write any."""
+        if self.files.cross_ranks not in self.manifest.outputs:
+            return None
+        return read_table(self.evaluation.folder / self.files.cross_ranks)["cross_rank"].to_numpy()
 
     def ranks(self, *, oracle: bool = False) -> Ranks | None:
         """Ranks of both directions; None when every true match is asked for but not known."""
@@ -203,6 +224,15 @@ class Run:
         if found is None:
             raise DataError(f"{self.evaluation.folder}: its manifest names no {name}; remove it and evaluate again")
         return found
+
+    def _member(self, artifact: Artifact) -> Model:
+        """A member beside the first; what it is, its name tells even when it was removed."""
+        method, backbone, *seed = artifact.name.rpartition("-")[0].split(".")
+        number = int(seed[0].removeprefix("s")) if seed else 0
+        return Model(method, backbone, number, artifact, self.files, self.baseline_method)
+
+    def _seed_of(self, member: Model) -> str:
+        return f" seed {member.seed}" if member.seed and not self.has_one_seed else ""
 
 
 @dataclass(frozen=True)
@@ -223,7 +253,7 @@ class TestSet:
 def collect(
     evaluations: Iterable[tuple[Path, Manifest]], files: FileNames, baseline_method: str
 ) -> dict[TestSet, list[Run]]:
-    """Runs by test set, sorted by backbone, round and seed whatever order they are given in.
+    """Runs by test set, whatever order they are given in: by backbone, round one first, its controls last.
 
     Args:
         evaluations: folders of finished evaluations with their manifests.
@@ -235,11 +265,16 @@ def collect(
         artifact = Artifact("evaluate", folder.name, manifest.fingerprint, folder, manifest)
         shared = sum(other.label == manifest.label for _, other in evaluations) > 1
         runs.append(Run(folder.name if shared else manifest.label, artifact, files, baseline_method))
-    runs.sort(key=lambda run: (run.settings["backbone"], not run.is_baseline, run.label))
+    runs.sort(key=_place)
     groups: dict[TestSet, list[Run]] = {}
     for run in runs:
         groups.setdefault(TestSet(run.prepare.name, run.settings["split"]), []).append(run)
     return dict(sorted(groups.items(), key=lambda group: (group[0].split, group[0].prepare)))
+
+
+def _place(run: Run) -> tuple[str | int, ...]:
+    place = 0 if run.is_baseline else 2 if run.is_control else 1
+    return (run.settings["backbone"], place, run.settings["method"], len(run.members), run.seed, run.label)
 
 
 def all_artifacts(runs: Iterable[Run]) -> list[Artifact]:
@@ -253,39 +288,26 @@ def minings(runs: Iterable[Run]) -> list[tuple[Artifact, Run]]:
     """The mined lists that runs were trained with, each once with the first of these runs."""
     found: dict[str, tuple[Artifact, Run]] = {}
     for run in runs:
-        if run.mining is not None:
-            found.setdefault(run.mining.name, (run.mining, run))
+        for member in run.members:
+            if member.mining is not None:
+                found.setdefault(member.mining.name, (member.mining, run))
     return list(found.values())
 
 
-def backbone_title(name: str) -> str:
-    """A backbone as papers write it."""
-    return _TITLES[name] if name in _TITLES else name.upper()
+def models(runs: Iterable[Run]) -> list[Model]:
+    """The models that runs evaluated, each once."""
+    return list({member.artifact.path: member for run in runs for member in run.members}.values())
 
 
 def mining_name(mining: Artifact) -> str:
-    """For people: the backbone that mined; the artifact's name when it was removed."""
+    """For people: the backbone that mined and the one that rescored; the artifact's name when it was removed."""
     if mining.manifest is None:
         return mining.name
     settings = mining.manifest.settings
+    rescorer = settings.get("rescore_with")
     backbone = backbone_title(settings["backbone"])
+    backbone += f", rescored by {backbone_title(rescorer)}" if rescorer else ""
     return f"{backbone}, seed {settings['seed']}" if settings["seed"] else backbone
-
-
-def _table(path: Path) -> Any:
-    """Reads a Parquet file.
-
-    Raises:
-        DataError: truncated or damaged.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"{path} is damaged ({reason}); remove its folder and rerun") from None
 
 
 def _queries(table: Any) -> Queries:

@@ -11,12 +11,12 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.errors import DataError
 from itrpipe.evaluation.bootstrap import Interval, paired_intervals
 from itrpipe.evaluation.rsum import CUTOFFS
-from itrpipe.reporting.collect import Run
+from itrpipe.reporting.collect import MODEL_INPUT, Run
 
 RECALLS = tuple(f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in CUTOFFS)
 COMPARED = (*RECALLS, "rsum")
+_NAMED = 4
 MINUS = "\N{MINUS SIGN}"
-_PAIRED_BY = ("backbone", "seed", "features")
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,9 @@ def _caveat(comparisons: Sequence[Comparison]) -> str:
     seeds = len({each.run.settings["seed"] for each in comparisons})
     counted = "one seed was" if seeds == 1 else f"{seeds} seeds were"
     intervals = f" These intervals cover the choice of test images, not that of the seed ({counted} trained)."
-    if any(each.run.is_control for each in comparisons):
-        return f"{intervals} A second round cost the epochs of both rounds: judge it against the longer round one."
+    controls = list(dict.fromkeys(each.run.method for each in comparisons if each.run.is_control))
+    if controls:
+        return f"{intervals} A second round cost two trainings: judge it also against {' and '.join(controls)}."
     return f"{intervals} A second round cost two trainings: round one trained for as long is not compared here."
 
 
@@ -174,23 +175,43 @@ def _are(count: int) -> str:
 
 
 def _names(comparisons: Sequence[Comparison]) -> str:
+    if len(comparisons) > _NAMED:
+        return str(len(comparisons))
     names = "; ".join(each.run.name for each in comparisons)
     return f"{len(comparisons)} ({names})"
 
 
 def _baseline_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The round one of a run: the very model whose negatives it was trained with, when that has its backbone.
+    """The round one of a run: the very models whose negatives its members were trained with, where backbones agree.
 
-    A run that learned from another backbone's lists, or whose lists were removed, is paired with the newest
-    round one of its backbone, seed and features.
+    A member that learned from another backbone's lists, or whose lists were removed, is paired with the newest
+    round one of its backbone, seed and features. An ensemble has the same members in both rounds.
     """
-    key = [run.settings[name] for name in _PAIRED_BY]
-    similar = [each for each in runs if each.is_baseline and [each.settings[name] for name in _PAIRED_BY] == key]
-    mining = run.mining.manifest if run.mining else None
-    if mining is not None and mining.settings["backbone"] == run.settings["backbone"]:
-        miner = mining.inputs["train"].fingerprint
-        similar = [each for each in similar if each.manifest.inputs["train"].fingerprint == miner]
+    similar = [
+        each
+        for each in runs
+        if each.is_baseline
+        and each.settings["features"] == run.settings["features"]
+        and _backbones_and_seeds(each) == _backbones_and_seeds(run)
+        and _mined_with(run, each)
+    ]
     return max(similar, key=lambda each: each.manifest.finished, default=None)
+
+
+def _backbones_and_seeds(run: Run) -> list[tuple[str, int]]:
+    return sorted((each.backbone_name, each.seed) for each in run.members)
+
+
+def _mined_with(run: Run, baseline: Run) -> bool:
+    """Whether no member of a run learned from lists of another round one of its backbone than the baseline's."""
+    models = {(each.backbone_name, each.seed): each.artifact.fingerprint for each in baseline.members}
+    for member in run.members:
+        mining = member.mining.manifest if member.mining else None
+        if mining is None or mining.settings["backbone"] != member.backbone_name:
+            continue
+        if mining.inputs[MODEL_INPUT].fingerprint != models[member.backbone_name, member.seed]:
+            return False
+    return True
 
 
 def _differences(

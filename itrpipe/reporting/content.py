@@ -9,12 +9,15 @@ from pathlib import Path
 
 from itrpipe.artifacts import Manifest
 from itrpipe.errors import MissingInputError
-from itrpipe.reporting import plots, tables
-from itrpipe.reporting.collect import Artifact, FileNames, Run, all_artifacts, collect, minings
+from itrpipe.reporting import curves, plots, seed_tables, tables
+from itrpipe.reporting.chain import Artifact, FileNames
+from itrpipe.reporting.collect import Model, Run, all_artifacts, collect, minings, models
 from itrpipe.reporting.comparisons import Comparison, check_rankings, compare, conclusion, of_recalls
 from itrpipe.reporting.examples import Example, retrieval_examples
 from itrpipe.reporting.library import Library
 from itrpipe.reporting.mined import Mining, describe, mined_examples
+from itrpipe.reporting.seeds import Seeds, over_seeds
+from itrpipe.reporting.series import series_of
 
 MINED_SPLIT = "train"
 
@@ -32,6 +35,43 @@ class Options:
 
 
 @dataclass(frozen=True)
+class AcrossSeeds:
+    """What several seeds tell, with its tables.
+
+    Attributes:
+        found: the numbers and sentences.
+        scores, differences: tables.
+        meaning: of the intervals.
+    """
+
+    found: Seeds
+    scores: tables.Table
+    differences: list[tables.Table]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Plots of the runs on one test set.
+
+    Attributes:
+        model_keys, keys: how the trained models, and the runs, are drawn.
+        training: by epoch, of models.
+        recalls, cross_ranks: of runs.
+        without_history: models that were removed.
+        without_cross_ranks: runs whose evaluation did not write these ranks.
+    """
+
+    model_keys: list[plots.Key]
+    keys: list[plots.Key]
+    training: list[plots.Plot]
+    recalls: list[plots.Plot]
+    cross_ranks: list[plots.Plot]
+    without_history: list[Model]
+    without_cross_ranks: list[Run]
+
+
+@dataclass(frozen=True)
 class Group:
     """The runs on one test set.
 
@@ -41,9 +81,9 @@ class Group:
         comparisons: against round one.
         conclusion, of_recalls: what these allow to say of RSum, and of the single recalls.
         results, differences: tables.
-        keys: how the runs are drawn.
-        training, recalls, forest: plots.
-        without_history: runs whose models were removed.
+        forest: plots of the differences.
+        seeds: None when no method has two.
+        curves: plots of the runs.
     """
 
     description: str
@@ -53,11 +93,9 @@ class Group:
     of_recalls: str
     results: list[tables.Table]
     differences: list[tables.Table]
-    keys: list[plots.Key]
-    training: list[plots.Plot]
-    recalls: list[plots.Plot]
     forest: list[plots.Plot]
-    without_history: list[Run]
+    seeds: AcrossSeeds | None
+    curves: Curves
 
 
 @dataclass(frozen=True)
@@ -146,7 +184,7 @@ def gather(
         warn(f"published scores are given for {label!r}, but no such run is evaluated")
     libraries = _libraries(runs, find_root)
     groups = [
-        _group(members, libraries[test_set.prepare], options, f"set{index}")
+        _group(members, libraries[test_set.prepare], options, f"set{index}", baseline_method)
         for index, (test_set, members) in enumerate(found.items())
     ]
     shown = _shown_run(groups)
@@ -176,12 +214,13 @@ def _libraries(runs: Iterable[Run], find_root: Callable[[Artifact], Path | None]
     }
 
 
-def _group(runs: list[Run], library: Library | None, options: Options, prefix: str) -> Group:
+def _group(runs: list[Run], library: Library | None, options: Options, prefix: str, baseline_method: str) -> Group:
     level = options.interval_level
     split = None if library is None else library.split(runs[0].settings["split"])
     if split is not None:
         check_rankings(runs, split)
     comparisons = compare(runs, split, options.bootstrap_samples, level)
+    seeds = over_seeds(series_of(runs), split, options.bootstrap_samples, level, baseline_method)
     return Group(
         description=_describe_test_set(runs[0]),
         runs=runs,
@@ -190,11 +229,28 @@ def _group(runs: list[Run], library: Library | None, options: Options, prefix: s
         of_recalls=of_recalls(comparisons, level),
         results=tables.result_tables(runs, options.published),
         differences=tables.difference_tables(comparisons, level),
-        keys=plots.legend(runs),
-        training=plots.training_plots(runs, prefix),
-        recalls=plots.recall_plots(runs, prefix),
         forest=plots.difference_plots(comparisons, prefix),
-        without_history=[run for run in runs if run.history is None],
+        seeds=None if seeds is None else _across_seeds(seeds, level),
+        curves=_curves(runs, prefix),
+    )
+
+
+def _across_seeds(seeds: Seeds, level: float) -> AcrossSeeds:
+    differences = seed_tables.difference_tables(seeds.comparisons, level)
+    return AcrossSeeds(seeds, seed_tables.score_table(seeds.scores), differences, seed_tables.meaning(level))
+
+
+def _curves(runs: Sequence[Run], prefix: str) -> Curves:
+    trained = models(runs)
+    series, model_series = series_of(runs), series_of(trained)
+    return Curves(
+        model_keys=plots.legend(model_series),
+        keys=plots.legend(series),
+        training=curves.training_plots(model_series, prefix),
+        recalls=curves.recall_plots(series, prefix),
+        cross_ranks=curves.cross_rank_plots(series, prefix),
+        without_history=[model for model in trained if model.history is None],
+        without_cross_ranks=curves.without_cross_ranks(runs),
     )
 
 

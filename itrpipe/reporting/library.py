@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.reporting.collect import Artifact
+from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.examples import Gallery
 from itrpipe.reporting.thumbnails import Album
 from itrpipe.reporting.truth import TrueMatches

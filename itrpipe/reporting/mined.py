@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from itrpipe.disk import read_json
 from itrpipe.errors import DataError
-from itrpipe.negatives.lists import FILES, MinedList, read_list
-from itrpipe.reporting.collect import Artifact, mining_name
+from itrpipe.negatives.lists import FILES, read_list
+from itrpipe.reporting.chain import Artifact
+from itrpipe.reporting.collect import mining_name
 from itrpipe.reporting.examples import SHOWN, Example, Gallery
 from itrpipe.reporting.truth import TrueMatches
 
@@ -57,28 +59,65 @@ def describe(artifact: Artifact, statistics_file: str, gallery: Gallery | None) 
     return Mining(artifact, name, read_json(artifact.folder / statistics_file), shares)
 
 
-def read_lists(artifact: Artifact, gallery: Gallery) -> dict[str, MinedList]:
+@dataclass(frozen=True)
+class ShownList:
+    """One direction of a mining run in rows of the gallery, which holds images that mining may have done without.
+
+    Attributes:
+        anchors: [A] gallery rows of images or captions.
+        candidates: [A, K] gallery rows of the other kind, hardest first, -1 behind the end of a shorter list.
+        scores: [A, K].
+    """
+
+    anchors: np.ndarray
+    candidates: np.ndarray
+    scores: np.ndarray
+
+
+def read_lists(artifact: Artifact, gallery: Gallery) -> dict[str, ShownList]:
     """Both lists of a mining run.
 
+    A list names its candidates by rows of what the mining model was trained on, which is the split without the
+    images that have no features, so rows are translated by ids.
+
     Raises:
-        DataError: damaged, or of another training set.
+        DataError: damaged, or of images or captions that the split does not have.
     """
     lists = {direction: read_list(artifact.folder, direction) for direction in FILES}
-    expected = {"texts_for_images": gallery.split.image_ids, "images_for_texts": gallery.split.caption_ids}
-    for direction, mined in lists.items():
-        if not np.array_equal(mined.anchor_ids, expected[direction]):
-            raise DataError(f"{artifact.folder}: its {direction} are of another training set; mine them again")
-    return lists
+    known = {"texts_for_images": gallery.image_row, "images_for_texts": gallery.caption_row}
+    rows = {
+        direction: _rows(mined.anchor_ids, known[direction], f"{artifact.folder}: {direction}", gallery.split.name)
+        for direction, mined in lists.items()
+    }
+    other = {"texts_for_images": "images_for_texts", "images_for_texts": "texts_for_images"}
+    return {
+        direction: ShownList(
+            rows[direction],
+            # Taken as a row number, -1 would be the last candidate.
+            np.where(mined.candidates >= 0, rows[other[direction]][mined.candidates], -1),
+            mined.scores,
+        )
+        for direction, mined in lists.items()
+    }
 
 
-def false_negative_shares(mined: MinedList, direction: str, truth: TrueMatches) -> list[float]:
+def _rows(ids: np.ndarray, known: Mapping[str, int], where: str, split: str) -> np.ndarray:
+    unknown = [each for each in ids.tolist() if each not in known]
+    if unknown:
+        raise DataError(
+            f"{where} holds {len(unknown):,} anchors that the {split} split does not have ({unknown[0]}); mine again"
+        )
+    return np.array([known[each] for each in ids.tolist()], dtype=np.int64)
+
+
+def false_negative_shares(mined: ShownList, direction: str, truth: TrueMatches) -> list[float]:
     """Percent of the hardest 1 and the hardest 10 candidates that are true matches of their anchors.
 
     Places behind the end of a list that a filter made shorter hold no candidate and do not count.
     """
     real = mined.candidates[:, : max(TOPS)] >= 0
     candidates = mined.candidates[:, : max(TOPS)].clip(min=0)
-    anchors = np.arange(len(candidates))[:, None]
+    anchors = mined.anchors[:, None]
     captions, images = (candidates, anchors) if direction == "texts_for_images" else (anchors, candidates)
     matches = truth.contains(captions, images) & real
     return [100.0 * float(matches[:, :top].sum() / max(1, real[:, :top].sum())) for top in TOPS]
@@ -89,14 +128,14 @@ def mined_examples(artifact: Artifact, gallery: Gallery, count: int, seed: int) 
     found = {}
     for number, (direction, mined) in enumerate(read_lists(artifact, gallery).items()):
         generator = np.random.default_rng([seed, 10 + number])
-        anchors = generator.permutation(len(mined.anchor_ids))[:count]
-        found[direction] = [_example(mined, direction, gallery, int(anchor)) for anchor in anchors]
+        places = generator.permutation(len(mined.anchors))[:count]
+        found[direction] = [_example(mined, direction, gallery, int(place)) for place in places]
     return found
 
 
-def _example(mined: MinedList, direction: str, gallery: Gallery, anchor: int) -> Example:
-    search = SEARCHES[direction]
-    hardest = zip(mined.candidates[anchor, :SHOWN].tolist(), mined.scores[anchor, :SHOWN].tolist(), strict=True)
+def _example(mined: ShownList, direction: str, gallery: Gallery, anchor_place: int) -> Example:
+    search, anchor = SEARCHES[direction], int(mined.anchors[anchor_place])
+    hardest = zip(*(each[anchor_place, :SHOWN].tolist() for each in (mined.candidates, mined.scores)), strict=True)
     candidates = [
         gallery.candidate(search, anchor, row, score, place + 1)
         for place, (row, score) in enumerate(hardest)

@@ -10,6 +10,8 @@ from itrpipe.reporting.collect import DIRECTIONS
 from itrpipe.reporting.comparisons import MINUS
 from itrpipe.reporting.content import Content
 from itrpipe.reporting.mined import QUANTILES, TOPS
+from itrpipe.reporting.plots import MOST_PANELS
+from itrpipe.reporting.tables import duration
 
 TEMPLATE = "page.html.j2"
 
@@ -23,22 +25,11 @@ def render(content: Content) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"seconds": seconds, "score": score}
+    environment.filters |= {"seconds": duration, "score": score}
     template = environment.get_template(TEMPLATE)
-    return template.render(report=content, directions=DIRECTIONS, quantiles=QUANTILES, tops=TOPS)
-
-
-def seconds(value: float) -> str:
-    """A duration: `0.23 s`, `48.5 s`, `12 min 05 s` or `3 h 20 min`."""
-    if value < 10:
-        return f"{value:.2f} s"
-    if value < 120:
-        return f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
-    if minutes < 120:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
+    return template.render(
+        report=content, directions=DIRECTIONS, quantiles=QUANTILES, tops=TOPS, most_panels=MOST_PANELS
+    )
 
 
 def score(value: float) -> str:

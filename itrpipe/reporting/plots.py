@@ -1,5 +1,6 @@
 """Plots as inline SVG in one visual language: colour names the backbone, a dashed line is round one,
-a solid, dotted or dash-dotted one a later method.
+a solid, dotted or dash-dotted one a later method. With more later methods than that, colour names the method.
+Runs of several seeds are thin lines around their thick mean.
 
 Matplotlib draws with marker colours that are then replaced by the page's CSS variables, so that one drawing
 serves a light and a dark page. A hollow point is a difference whose interval includes zero.
@@ -13,26 +14,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from itrpipe.evaluation.bootstrap import Interval
-from itrpipe.evaluation.recall import recall
-from itrpipe.reporting.collect import DIRECTIONS, Run
+from itrpipe.reporting.collect import Model, Run
 from itrpipe.reporting.comparisons import RECALLS, Comparison, excludes_zero
+from itrpipe.reporting.series import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_K = 50
 SERIES = 6
-"""Distinguishable colours; more backbones than that start over."""
+"""Distinguishable colours; more than that start over."""
+MOST_PANELS = 8
+"""Comparisons that get a panel of their own; more have the tables."""
 _INK, _MUTED, _RULE, _PAPER = "#010101", "#020202", "#030303", "#040404"
 _COLOURS = [f"#05050{index + 1}" for index in range(SERIES)]
 _VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _PAPER: "paper"} | {
     colour: f"series-{index + 1}" for index, colour in enumerate(_COLOURS)
 }
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
-_LOG_RATIO = 12.0
 _DASHED = (4, 2.4)
 _LATER_DASHES = ((), (1, 1.6), (6, 2, 1, 2))
 _STYLE: Any = {
@@ -78,7 +77,7 @@ class Key:
     """One line of a legend.
 
     Attributes:
-        name: of the run.
+        name: of the series.
         colour: CSS variable.
         dashes: of its line, as SVG writes them; empty for a solid one.
     """
@@ -89,69 +88,50 @@ class Key:
 
 
 @dataclass(frozen=True)
-class _Look:
-    """How the line of a run is drawn: colour, and dashes in line widths."""
+class Look:
+    """How the line of a series is drawn: colour, and dashes in line widths."""
 
     colour: str
     dashes: tuple[float, ...]
 
     def line(self) -> dict[str, Any]:
+        """The same as arguments of matplotlib."""
         return {"color": self.colour, "linestyle": (0, self.dashes) if self.dashes else "-"}
 
 
-def legend(runs: Sequence[Run]) -> list[Key]:
-    """How each run is drawn; seeds of one model share their look."""
-    looks = _looks(runs)
-    keys = [
-        Key(f"{run.backbone}, {run.method}", _VARIABLES[look.colour], " ".join(map(str, look.dashes)))
-        for run, look in ((run, looks[run.label]) for run in runs)
-    ]
-    return list(dict.fromkeys(keys))
-
-
-def training_plots(runs: Sequence[Run], prefix: str) -> list[Plot]:
-    """Loss and validation RSum by epoch of the runs whose models are still there.
-
-    Args:
-        runs: of one test set.
-        prefix: of the ids inside the drawings, different for every test set.
-    """
-    histories = [(run, run.history) for run in runs if run.history]
-    if not histories:
-        return []
-    looks = _looks(runs)
-    loss = [(run, [row["loss"] for row in rows]) for run, rows in histories]
-    rsum = [(run, [row["val_rsum"] for row in rows]) for run, rows in histories]
+def legend(series: Sequence[Series[Run]] | Sequence[Series[Model]]) -> list[Key]:
+    """How each series is drawn."""
     return [
-        _by_epoch(f"{prefix}-loss", "Loss per pair", loss, looks),
-        _by_epoch(f"{prefix}-validation", "RSum on the validation split", rsum, looks),
+        Key(name, _VARIABLES[look.colour], " ".join(map(str, look.dashes))) for name, look in looks_of(series).items()
     ]
 
 
-def recall_plots(runs: Sequence[Run], prefix: str) -> list[Plot]:
-    """Recall at every K up to 50, one panel per direction."""
-    looks = _looks(runs)
-    plots = []
-    for direction, title in DIRECTIONS.items():
-        figure, axes = _panel()
-        ks = np.arange(1, MAX_K + 1)
-        for run in runs:
-            ranks = run.rankings[direction].rank
-            axes.plot(ks, [recall(ranks, int(k)) for k in ks], **looks[run.label].line())
-        axes.set_xscale("log")
-        _plain_ticks(axes, [1, 2, 5, 10, 20, 50])
-        axes.set_xlabel("K (log scale)")
-        axes.set_ylabel("recall at K, %")
-        axes.set_ylim(bottom=0)
-        plots.append(Plot(title, _svg(figure, f"{prefix}-{direction}", f"{title}: recall at K")))
-    return plots
+def looks_of(series: Sequence[Series[Run]] | Sequence[Series[Model]]) -> dict[str, Look]:
+    """Colour and dashes of each series, by its name."""
+    backbones = list(dict.fromkeys(each.first.backbone for each in series))
+    methods = list(dict.fromkeys(each.method for each in series if not each.first.is_baseline))
+    few = len(methods) <= len(_LATER_DASHES)
+    turns = len(methods) // SERIES + 1  # how often the colours start over
+    looks = {}
+    for each in series:
+        backbone = backbones.index(each.first.backbone)
+        method = 0 if each.first.is_baseline else methods.index(each.method) + 1
+        if few:
+            dashes = _LATER_DASHES[method - 1] if method else _DASHED
+            looks[each.name] = Look(_COLOURS[backbone % SERIES], dashes)
+        else:
+            dashes = (*_LATER_DASHES, _DASHED)[(backbone * turns + method // SERIES) % (len(_LATER_DASHES) + 1)]
+            looks[each.name] = Look(_COLOURS[method % SERIES], dashes)
+    return looks
 
 
 def difference_plots(comparisons: Sequence[Comparison], prefix: str) -> list[Plot]:
-    """RSum of all comparisons, then the recalls of each, on one scale."""
+    """RSum of all comparisons, then the recalls of each, on one scale, unless there are too many to look at."""
     if not comparisons:
         return []
     colours = _colours([each.run for each in comparisons])
+    if len(comparisons) > MOST_PANELS:
+        return [_rsum_plot(comparisons, colours, f"{prefix}-difference-rsum")]
     names = [f"{'i→t' if name.startswith('i2t') else 't→i'}  R@{name.rpartition('r')[2]}" for name in RECALLS]
     rows = [[each.own[name] for name in RECALLS] for each in comparisons]
     bound = max(max(abs(interval.low), abs(interval.high)) for row in rows for interval in row) * 1.08 or 1.0
@@ -175,7 +155,7 @@ def _forest(
     name: str, labels: Sequence[str], rows: Sequence[Interval], colours: Sequence[str], bound: float, title: str
 ) -> str:
     """Points with intervals around the line of no difference; hollow where the interval includes zero."""
-    figure, axes = _panel(height=0.75 + 0.36 * max(len(rows), 2))
+    figure, axes = panel(height=0.75 + 0.36 * max(len(rows), 2))
     axes.axvline(0, color=_INK, linewidth=0.9)
     for place, (interval, colour) in enumerate(zip(rows, colours, strict=True)):
         axes.plot([interval.low, interval.high], [place, place], color=colour, linewidth=2.2)
@@ -189,28 +169,7 @@ def _forest(
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("difference in percentage points" if title != "RSum" else "difference in RSum")
-    return _svg(figure, name, f"{title}: differences with intervals")
-
-
-def _by_epoch(name: str, title: str, series: Sequence[tuple[Run, Sequence[float]]], looks: Mapping[str, _Look]) -> Plot:
-    from matplotlib.ticker import MaxNLocator
-
-    figure, axes = _panel()
-    for run, values in series:
-        epochs = range(1, len(values) + 1)
-        line = looks[run.label].line()
-        axes.plot(epochs, values, marker="o", markersize=3.0, **line)
-        chosen = max(epoch for epoch, row in zip(epochs, run.history or (), strict=True) if row["best"])
-        axes.plot([chosen], [values[chosen - 1]], "o", markersize=7, color=line["color"])
-    numbers = [value for _, values in series for value in values]
-    if min(numbers) > 0 and max(numbers) / min(numbers) > _LOG_RATIO:
-        _log_axis(axes)
-        title += " (log scale)"
-    longest = max(len(values) for _, values in series)
-    axes.set_xlim(0.7, longest + 0.3)
-    axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return Plot(title, _svg(figure, name, f"{title} by epoch"))
+    return svg(figure, name, f"{title}: differences with intervals")
 
 
 def _colours(runs: Sequence[Run]) -> dict[str, str]:
@@ -219,25 +178,14 @@ def _colours(runs: Sequence[Run]) -> dict[str, str]:
     return {backbone: _COLOURS[index % SERIES] for index, backbone in enumerate(backbones)}
 
 
-def _looks(runs: Sequence[Run]) -> dict[str, _Look]:
-    """Colour and dashes of each run, by its label."""
-    colours = _colours(runs)
-    later = list(dict.fromkeys(run.method for run in runs if not run.is_baseline))
-    return {
-        run.label: _Look(
-            colours[run.backbone],
-            _DASHED if run.is_baseline else _LATER_DASHES[later.index(run.method) % len(_LATER_DASHES)],
-        )
-        for run in runs
-    }
-
-
-def _plain_ticks(axes: Axes, ticks: Sequence[int]) -> None:
+def plain_ticks(axes: Axes, ticks: Sequence[int]) -> None:
+    """Writes whole numbers below a logarithmic axis."""
     axes.set_xticks(list(ticks), [str(tick) for tick in ticks])
     axes.set_xticks([], minor=True)
 
 
-def _log_axis(axes: Axes) -> None:
+def log_axis(axes: Axes) -> None:
+    """Makes the vertical axis logarithmic, with few and plain numbers."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes.set_yscale("log")
@@ -246,7 +194,8 @@ def _log_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
 
 
-def _panel(height: float = _HEIGHT) -> tuple[Any, Axes]:
+def panel(height: float = _HEIGHT) -> tuple[Any, Axes]:
+    """A figure with one pair of axes, as wide as a phone."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -255,7 +204,7 @@ def _panel(height: float = _HEIGHT) -> tuple[Any, Axes]:
         return figure, figure.add_subplot()
 
 
-def _svg(figure: Any, name: str, description: str) -> str:
+def svg(figure: Any, name: str, description: str) -> str:
     """Draws a figure and makes it part of a page: no header, no background, ids of its own, colours by CSS."""
     import matplotlib
     from markupsafe import escape
@@ -271,10 +220,25 @@ def _svg(figure: Any, name: str, description: str) -> str:
     assert body is not None
     # Comments, and a style element that would apply to the whole page.
     content = re.sub(r"<!--.*?-->\s*|<style.*?</style>\s*", "", body[1], flags=re.DOTALL)
-    content = content.replace("xlink:href=", "href=")
+    content = _shortened(content.replace("xlink:href=", "href="))
     content = re.sub(r'\bid="', f'id="{name}-', content)
     content = re.sub(r'href="#|url\(#', lambda match: f"{match[0]}{name}-", content)
     content = content.replace("'DejaVu Sans'", "var(--sans)")
     for colour, variable in _VARIABLES.items():
         content = content.replace(colour, f"var(--{variable})")
     return f'<svg viewBox="{view_box[1]}" role="img" aria-label="{escape(description)}">{content}</svg>'
+
+
+def _shortened(content: str) -> str:
+    """The same drawing in about half the bytes: a hundredth of a point is enough, and few ids are ever used."""
+    used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', content))
+    wanted = {name for pair in used for name in pair}
+    content = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in wanted else "", content)
+    content = re.sub(r' transform="rotate\(-0 [^"]*"', "", content)
+    content = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda match: re.sub(r"\d+\.\d{3,}", _rounded, match[0]), content)
+    content = re.sub(r"<g/>\s*|<defs>\s*</defs>\s*", "", content)
+    return re.sub(r">\s+<", "><", content).strip()
+
+
+def _rounded(match: re.Match[str]) -> str:
+    return f"{float(match[0]):.2f}".rstrip("0").rstrip(".")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import RECALLS, Comparison, excludes_zero, interval_text, signed
-from itrpipe.reporting.content import Content, Group
+from itrpipe.reporting.content import AcrossSeeds, Content, Group
 from itrpipe.reporting.mined import TOPS
-from itrpipe.reporting.tables import FULL, ORACLE
+from itrpipe.reporting.seeds import Difference, SeedComparison, SeedScores
+from itrpipe.reporting.tables import FULL, ORACLE, duration
 
 WIDTH = 100
 """Columns of a terminal that no line exceeds."""
-_NAME, _NUMBER, _RSUM, _INTERVAL = 30, 7, 8, 20
+_NAME, _NUMBER, _RSUM, _COST = 30, 7, 8, 13
+_RULE = "-" * WIDTH
 
 
 def text(content: Content) -> str:
@@ -23,7 +26,7 @@ def text(content: Content) -> str:
     lines = _wrapped(content.title)
     for group in content.groups:
         lines += ["", *_wrapped(group.description), *_results(group), *_differences(group, content.level)]
-        lines += ["", *_wrapped(group.conclusion)]
+        lines += ["", *_wrapped(group.conclusion), *(_across_seeds(group.seeds, content.level) if group.seeds else [])]
     return "\n".join(lines) + "\n"
 
 
@@ -35,7 +38,8 @@ def results(content: Content, published: Mapping[str, Mapping[str, float | str]]
         published: run label -> published metrics.
 
     Returns:
-        `runs` with their metrics by protocol, `differences` of pairs of runs, `false_negatives` of mined lists.
+        `runs` with their metrics by protocol, `differences` of pairs of runs, `seeds` of methods over seeds (one
+        entry for each test set that has some), `false_negatives` of mined lists.
     """
     comparisons = [each for group in content.groups for each in group.comparisons]
     return {
@@ -45,6 +49,7 @@ def results(content: Content, published: Mapping[str, Mapping[str, float | str]]
         "conclusions": [group.conclusion for group in content.groups],
         "runs": [_run(run, published) for group in content.groups for run in group.runs],
         "differences": [_comparison(each) for each in comparisons],
+        "seeds": [_seeds(group) for group in content.groups if group.seeds],
         "false_negatives": {
             each.artifact.name: _shares(each.shares) for each in content.mined.minings if each.shares is not None
         },
@@ -56,10 +61,10 @@ def _results(group: Group) -> list[str]:
     levels = {run.settings["interval_level"] for run in group.runs}
     lines = ["", *_heading("run", "/".join(f"{100 * level:g} %" for level in sorted(levels)) + " interval")]
     for run in group.runs:
-        lines.append(_line(run.name, run.metrics[FULL]))
+        lines += _line(run.name, run.metrics[FULL])
     if any(ORACLE in run.metrics for run in group.runs):
         lines += ["", "with every true match counted as right"]
-        lines += [_line(run.name, run.metrics[ORACLE]) for run in group.runs if ORACLE in run.metrics]
+        lines += [line for run in group.runs if ORACLE in run.metrics for line in _line(run.name, run.metrics[ORACLE])]
     return lines
 
 
@@ -67,45 +72,107 @@ def _differences(group: Group, level: float) -> list[str]:
     if not group.comparisons:
         return []
     lines = ["", *_heading("difference to round one", f"{100 * level:g} % interval")]
-    lines += [_difference_line(each.run.name, each.own) for each in group.comparisons]
-    oracle = [_difference_line(each.run.name, each.oracle) for each in group.comparisons if each.oracle]
+    for each in group.comparisons:
+        lines += _difference_line(each.run.name, each.own)
+    oracle = [
+        line for each in group.comparisons if each.oracle for line in _difference_line(each.run.name, each.oracle)
+    ]
     if oracle:
         lines += ["", "with every true match counted as right", *oracle]
     marked = any("*" in line for line in lines)
     return [*lines, *(["* the interval of the difference excludes zero"] if marked else [])]
 
 
+def _across_seeds(seeds: AcrossSeeds, level: float) -> list[str]:
+    """Mean scores beside their cost, mean differences with both intervals, and what these allow to say."""
+    found = seeds.found
+    lines = [*_mean_scores(found.scores), *_mean_differences(found.comparisons, level)]
+    lines += ["", *_wrapped(seeds.meaning)] if found.comparisons else []
+    for sentence in found.missing:
+        lines += _wrapped(sentence)
+    if found.removed:
+        lines += _wrapped(f"Left out, because their models were removed: {'; '.join(found.removed)}.")
+    return [*lines, *_wrapped(found.summary)] if found.summary else lines
+
+
+def _mean_scores(scores: Sequence[SeedScores]) -> list[str]:
+    title = "means over seeds, RSum with its standard deviation, training of a later round with that of round one"
+    columns = f"{'method':<{_NAME}}{_recall_names() * 2}{'RSum'.rjust(_RSUM - 1)}{'training'.rjust(_COST + 8)}"
+    lines = ["", title, columns, _RULE]
+    for each in scores:
+        deviation = each.own["rsum"].deviation
+        spread = "" if deviation is None else f" ± {deviation:.1f}"
+        cost = "-" if each.seconds is None else duration(each.seconds)
+        numbers = [f"{each.own[recall].mean:.1f} " for recall in RECALLS]
+        rsum = f"{each.own['rsum'].mean:.1f}".rjust(_RSUM - 1)
+        lines += _row(each.series.name, numbers, f"{rsum}{spread:<8}{cost.rjust(_COST)}", "")
+    return lines
+
+
+def _mean_differences(comparisons: Sequence[SeedComparison], level: float) -> list[str]:
+    if not comparisons:
+        return []
+    lines = ["", f"{'mean difference over seeds':<{_NAME}}{_recall_names() * 2}{'RSum'.rjust(_RSUM - 1)}", _RULE]
+    lines += _mean_difference_lines([(each, each.own) for each in comparisons], level)
+    oracle = [(each, each.oracle) for each in comparisons if each.oracle]
+    if oracle:
+        lines += ["", "with every true match counted as right", *_mean_difference_lines(oracle, level)]
+    return lines
+
+
+def _mean_difference_lines(shown: Sequence[tuple[SeedComparison, Mapping[str, Difference]]], level: float) -> list[str]:
+    lines, name = [], ""
+    for comparison, differences in shown:
+        if comparison.series.name != name:
+            name = comparison.series.name
+            lines += _wrapped(name)
+        rsum = differences["rsum"]
+        numbers = [f"{signed(differences[recall].value)} " for recall in RECALLS]
+        lines += _row(f" against {comparison.reference.method}", numbers, f"{signed(rsum.value)} ", "")
+        verdict = f"a real {'gain' if rsum.value > 0 else 'loss'}" if rsum.is_real else "not shown to be real"
+        seeds, images = interval_text(rsum.seeds), interval_text(rsum.images)
+        lines += _wrapped(f"{100 * level:g} % over seeds {seeds}, over test images {images}: {verdict}", indent="   ")
+    return lines
+
+
+def _recall_names() -> str:
+    return "".join(f"R@{name.rpartition('r')[2]}".rjust(_NUMBER) for name in RECALLS[:3])
+
+
 def _heading(first: str, interval: str) -> list[str]:
-    names = "".join(f"R@{name.rpartition('r')[2]}".rjust(_NUMBER) for name in RECALLS[:3])
+    names = _recall_names()
     above = " " * _NAME + "image to text".rjust(len(names)) + "text to image".rjust(len(names))
     below = first.ljust(_NAME) + names * 2 + "RSum".rjust(_RSUM) + f"  {interval}"
-    return [above, below, "-" * (_NAME + 2 * len(names) + _RSUM + _INTERVAL)]
+    return [above, below, _RULE]
 
 
-def _line(name: str, metrics: Mapping[str, Mapping[str, float]]) -> str:
+def _line(name: str, metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
     numbers = [f"{metrics[recall]['value']:.1f} " for recall in RECALLS]
     rsum = metrics["rsum"]
     return _row(name, numbers, f"{rsum['value']:.1f} ", f"{rsum['low']:.1f} to {rsum['high']:.1f}")
 
 
-def _difference_line(name: str, differences: Mapping[str, Interval]) -> str:
+def _difference_line(name: str, differences: Mapping[str, Interval]) -> list[str]:
     numbers = [_marked(differences[recall]) for recall in RECALLS]
     return _row(name, numbers, _marked(differences["rsum"]), interval_text(differences["rsum"]))
 
 
-def _row(name: str, numbers: Sequence[str], rsum: str, interval: str) -> str:
-    """The last character of every number is a blank or a mark, so that digits stand below each other."""
-    shown = name if len(name) < _NAME else f"{name[: _NAME - 2]}…"
+def _row(name: str, numbers: Sequence[str], rsum: str, interval: str) -> list[str]:
+    """The last character of every number is a blank or a mark, so that digits stand below each other.
+
+    A name that is too long for its column has a line of its own.
+    """
     columns = "".join(number.rjust(_NUMBER) for number in numbers)
-    return f"{shown:<{_NAME}}{columns}{rsum.rjust(_RSUM)}  {interval}"
+    values = f"{columns}{rsum.rjust(_RSUM)}  {interval}".rstrip()
+    return [f"{name:<{_NAME}}{values}"] if len(name) <= _NAME else [*_wrapped(name), f"{'':<{_NAME}}{values}"]
 
 
 def _marked(interval: Interval) -> str:
     return signed(interval.value) + ("*" if excludes_zero(interval) else " ")
 
 
-def _wrapped(sentence: str) -> list[str]:
-    return textwrap.wrap(sentence, WIDTH) or [""]
+def _wrapped(sentence: str, *, indent: str = "") -> list[str]:
+    return textwrap.wrap(sentence, WIDTH, initial_indent=indent, subsequent_indent=indent) or [""]
 
 
 def _run(run: Run, published: Mapping[str, Mapping[str, float | str]]) -> dict[str, Any]:
@@ -115,6 +182,8 @@ def _run(run: Run, published: Mapping[str, Mapping[str, float | str]]) -> dict[s
         "name": run.name,
         "artifact": run.evaluation.name,
         **{key: run.settings[key] for key in keys},
+        "models": [member.artifact.name for member in run.members],
+        "training_seconds": run.seconds,
         "metrics": run.metrics,
         "published": dict(published.get(run.label, {})),
     }
@@ -126,6 +195,52 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "baseline": comparison.baseline.label,
         FULL: _intervals(comparison.own),
         ORACLE: None if comparison.oracle is None else _intervals(comparison.oracle),
+    }
+
+
+def _seeds(group: Group) -> dict[str, Any]:
+    assert group.seeds is not None
+    found = group.seeds.found
+    return {
+        "test_set": group.description,
+        "scores": [_seed_scores(each) for each in found.scores],
+        "differences": [_seed_comparison(each) for each in found.comparisons],
+        "conclusions": found.conclusions,
+        "missing": found.missing,
+        "removed": found.removed,
+    }
+
+
+def _seed_scores(scores: SeedScores) -> dict[str, Any]:
+    sides = {FULL: scores.own, ORACLE: scores.oracle}
+    return {
+        "name": scores.series.name,
+        "runs": [run.label for run in scores.series.all],
+        "seeds": scores.seeds,
+        **{side: None if each is None else {k: asdict(v) for k, v in each.items()} for side, each in sides.items()},
+        "training_seconds": scores.seconds,
+    }
+
+
+def _seed_comparison(comparison: SeedComparison) -> dict[str, Any]:
+    sides = {FULL: comparison.own, ORACLE: comparison.oracle}
+    return {
+        "method": comparison.series.name,
+        "reference": comparison.reference.name,
+        "seeds": comparison.seeds,
+        **{side: None if each is None else _both_intervals(each) for side, each in sides.items()},
+    }
+
+
+def _both_intervals(differences: Mapping[str, Difference]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "value": each.value,
+            "over_seeds": {"low": each.seeds.low, "high": each.seeds.high},
+            "over_images": {"low": each.images.low, "high": each.images.high},
+            "is_real": each.is_real,
+        }
+        for name, each in differences.items()
     }
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.protocols import PROTOCOLS
-from itrpipe.reporting.collect import DIRECTIONS, Artifact, Run
+from itrpipe.reporting.chain import Artifact
+from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.comparisons import COMPARED, Comparison, excludes_zero, interval_text, signed
 
 FULL, ORACLE = "full", "oracle"
@@ -146,6 +147,25 @@ def number(metric: str, value: float) -> str:
     return f"{value:.0f}" if metric.endswith("rank") else f"{value:.1f}"
 
 
+def duration(value: float) -> str:
+    """A duration: `0.23 s`, `48.5 s`, `12 min 05 s` or `3 h 20 min`."""
+    if value < 10:
+        return f"{value:.2f} s"
+    if value < 120:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def heading(metric: str) -> str:
+    """`i→t R@1`: what a number is called where no column head stands above it."""
+    direction, short = metric.partition("_")[0], COLUMNS[metric].removesuffix(" rank")
+    return f"{direction[0]}→{direction[2]} {short}" if direction in DIRECTIONS else short
+
+
 def _result_table(runs: Sequence[Run], protocol: str, published: Mapping[str, Mapping[str, float | str]]) -> Table:
     shown = [run for run in runs if protocol in run.metrics]
     best = _best(run.metrics[protocol] for run in shown) if len(shown) > 1 else {}
@@ -184,26 +204,19 @@ def _result_cell(metric: str, value: Mapping[str, float], best: Mapping[str, flo
     interval = ""
     if "low" in value:
         interval = f"{number(metric, value['low'])}{DASH}{number(metric, value['high'])}"
-    return Cell(_heading(metric), number(metric, value["value"]), interval, value["value"] == best.get(metric))
+    return Cell(heading(metric), number(metric, value["value"]), interval, value["value"] == best.get(metric))
 
 
 def _published_row(scores: Mapping[str, float | str]) -> Row:
     cells = [
-        Cell(_heading(metric), number(metric, float(scores[metric])) if metric in scores else DASH)
-        for metric in COLUMNS
+        Cell(heading(metric), number(metric, float(scores[metric])) if metric in scores else DASH) for metric in COLUMNS
     ]
     return Row("published", cells, str(scores.get("where", "")), published=True)
 
 
 def _difference_row(comparison: Comparison, differences: Mapping[str, Interval]) -> Row:
     cells = [
-        Cell(_heading(name), signed(each.value), interval_text(each), excludes_zero(each))
+        Cell(heading(name), signed(each.value), interval_text(each), excludes_zero(each))
         for name, each in ((name, differences[name]) for name in COMPARED)
     ]
     return Row(comparison.run.name, cells, f"{comparison.run.label} against {comparison.baseline.label}")
-
-
-def _heading(metric: str) -> str:
-    """`i→t R@1`: what a number is called where no column head stands above it."""
-    direction, short = metric.partition("_")[0], COLUMNS[metric].removesuffix(" rank")
-    return f"{direction[0]}→{direction[2]} {short}" if direction in DIRECTIONS else short

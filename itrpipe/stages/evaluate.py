@@ -1,15 +1,18 @@
-"""`itrpipe evaluate`: metrics and rankings of one trained model on one split."""
+"""`itrpipe evaluate`: metrics and rankings of one trained model, or of several with averaged scores, on one split."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from itrpipe.config import Settings, did_you_mean
+from itrpipe.config import Settings, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.disk import write_json
+from itrpipe.errors import DataError
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
 
@@ -20,11 +23,62 @@ if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitEmbeddings
     from itrpipe.features.scores import SplitScores
 
-SCHEMA_VERSION = 1
-METRICS, RANKINGS = "metrics.json", "rankings.parquet"
+SCHEMA_VERSION = 2
+METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
 FULL, ORACLE = "full", "oracle"
+LONGEST_LABEL = 200
+"""Characters of a label that leave room for the rest of a folder name, which may have 255."""
+_MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")
 sources = no_sources
 backbones, canonical_backbone = train.backbones, train.canonical_backbone
+
+
+@dataclass(frozen=True, order=True)
+class Model:
+    """A training run inside its dataset.
+
+    Attributes:
+        method: configuration of `train`.
+        backbone: canonical.
+        seed: of training.
+    """
+
+    method: str
+    backbone: str
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """Its name, such as `aoq.vsrn.s1`."""
+        return train.run_label(self.method, self.backbone, self.seed)
+
+    def named_by(self, name: str) -> Model:
+        """The model that `[method.]backbone[.sN]` names beside this one, whose values stand for what is left out.
+
+        Raises:
+            ValueError: not of this form, or there is no such method or backbone.
+        """
+        parts = _MODEL_NAME.fullmatch(name)
+        if parts is None:
+            raise ValueError(f"{name!r} is not of the form [method.]backbone[.sN], such as vsrn.s1")
+        found = Model(
+            parts["method"] or self.method,
+            train.canonical_backbone(parts["backbone"]),
+            int(parts["seed"] or self.seed),
+        )
+        known = {"backbone": (found.backbone, train.backbones())}
+        if parts["method"]:
+            known["method"] = (found.method, tuple(load_declaration("train").confs))
+        for what, (value, names) in known.items():
+            if value not in names:
+                hint = did_you_mean(value, names) or f"; known: {', '.join(sorted(names))}"
+                raise ValueError(f"there is no {what} {value!r}{hint}")
+        return found
+
+    def name_of(self, other: Model) -> str:
+        """The shortest name by which `named_by` finds the other; seeds are told unless both are 0."""
+        method = f"{other.method}." if other.method != self.method else ""
+        return f"{method}{other.backbone}{f'.s{other.seed}' if other.seed or self.seed else ''}"
 
 
 class EvaluateSettings(Settings):
@@ -32,7 +86,10 @@ class EvaluateSettings(Settings):
 
     Attributes:
         method: configuration of `train` (triplet, aoq).
-        backbone, seed, features: of the trained model.
+        backbone, seed, features: of the trained model; an empty backbone is the one of the method.
+        ensemble_with: further models, trained on the same features, whose scores are averaged with those of the first.
+            A name is `[method.]backbone[.sN]`; what is left out is that of the first model. Kept in the shortest form
+            and in the order of the models, since the order they are given in changes nothing.
         split: which split is ranked.
         protocols: names in `itrpipe.evaluation.protocols`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
@@ -44,6 +101,7 @@ class EvaluateSettings(Settings):
     backbone: str
     features: str
     seed: int = Field(ge=0)
+    ensemble_with: tuple[str, ...] = ()
     split: Literal["train", "val", "test"]
     protocols: tuple[str, ...]
     bootstrap_samples: int = Field(ge=100)
@@ -61,8 +119,36 @@ class EvaluateSettings(Settings):
 
     @field_validator("backbone")
     @classmethod
-    def _canonical(cls, value: str) -> str:
-        return train.canonical_backbone(value)
+    def _canonical(cls, value: str, info: ValidationInfo) -> str:
+        if value or "method" not in info.data:
+            return train.canonical_backbone(value)
+        return train.usual_backbone(info.data["method"])
+
+    @field_validator("ensemble_with")
+    @classmethod
+    def _different_models(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if not {"method", "backbone", "seed"} <= info.data.keys():
+            return value  # one of these is refused already
+        first = Model(info.data["method"], info.data["backbone"], info.data["seed"])
+        members: list[Model] = []
+        for name in value:
+            member = first.named_by(name)
+            if member == first:
+                raise ValueError(f"{name!r} is the evaluated model itself; name another one, such as another seed")
+            if member in members:
+                raise ValueError(f"{name!r} names {member.label} a second time; leave it out")
+            members.append(member)
+        names = tuple(first.name_of(member) for member in sorted(members))
+        length = len("+".join((first.label, *names)))
+        if length > LONGEST_LABEL:
+            raise ValueError(f"the artifact's name would have {length} characters; average fewer models")
+        return names
+
+    @property
+    def models(self) -> list[Model]:
+        """The evaluated model and those that its scores are averaged with."""
+        first = Model(self.method, self.backbone, self.seed)
+        return [first, *map(first.named_by, self.ensemble_with)]
 
 
 class Execution(Settings):
@@ -75,43 +161,123 @@ def settings_class(values: Mapping[str, Any]) -> type[Settings]:
 
 
 def label(conf: str, settings: EvaluateSettings) -> str:
-    """Name of the run, with the split when it is not the test split."""
-    run = train.run_label(settings.method, settings.backbone, settings.seed)
-    return run if settings.split == "test" else f"{run}.{settings.split}"
+    """Name of the evaluated model or models, with the split when it is not the test split."""
+    name = models_label(settings)
+    return name if settings.split == "test" else f"{name}.{settings.split}"
+
+
+def models_label(settings: EvaluateSettings) -> str:
+    """Name of the run, followed by those averaged with it: `aoq.vsrn`, `aoq.bfan+bfan-prob`, `aoq.vsrn+vsrn.s1`."""
+    return "+".join((settings.models[0].label, *settings.ensemble_with))
 
 
 def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """The trained model's embeddings, and the dataset for its truth."""
-    wanted = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
-    return {"prepare": prepare_need(definition), "train": Need("train", settings.method, wanted)}
+    """The trained model as input `train`, others as `train_2` and so on; and the dataset for its truth."""
+    wanted = {"prepare": prepare_need(definition)}
+    for name, model in _inputs(settings).items():
+        same = {"backbone": model.backbone, "seed": model.seed, "features": settings.features}
+        wanted[name] = Need("train", model.method, same)
+    return wanted
+
+
+def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
+    """Input name -> the model it is."""
+    return {f"train_{number}" if number > 1 else "train": model for number, model in enumerate(settings.models, 1)}
 
 
 def run(job: Job) -> None:
-    """Writes metrics.json and rankings.parquet."""
-    from itrpipe.evaluation.protocols import PROTOCOLS, evaluate
+    """Writes metrics.json, rankings.parquet and cross_retrieval.parquet."""
     from itrpipe.evaluation.ranks import ranks
-    from itrpipe.evaluation.rsum import CUTOFFS
+
+    split = _averaged(job)
+    full = ranks(split.matrix, split.caption_image)
+    oracle = _oracle_ranks(job, split)
+    results = _results(job, split, full, oracle)
+    write_json(job.folder / METRICS, results)
+    _write_rankings(job, split, full, oracle)
+    _write_cross_retrieval(job, split)
+    _say(job, results)
+    _record(job, results)
+
+
+def _averaged(job: Job) -> SplitScores:
+    """Scores of the evaluated model; of several models the mean of their scores as they are, in single precision.
+
+    Raises:
+        DataError: the models were trained on different images or captions of the split.
+    """
+    from itrpipe.features.scores import SplitScores
+
+    inputs = _inputs(job.settings)
+    first = _read(job, "train", inputs["train"])
+    total = first.scores()
+    for name in list(inputs)[1:]:
+        other = _read(job, name, inputs[name])
+        _refuse_other_rows(job, name, first, other)
+        total += other.scores()
+    if len(inputs) > 1:
+        total /= len(inputs)
+    return SplitScores(total, first.image_ids, first.caption_ids, first.caption_image)
+
+
+def _read(job: Job, name: str, model: Model) -> SplitEmbeddings | SplitScores:
     from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
     from itrpipe.features.scores import SCORES, read_scores
 
-    settings = job.settings
-    folder = job.inputs["train"].folder
-    if train.embeds(settings.backbone):
-        embeddings = read_embeddings(folder / EMBEDDINGS, settings.split)
-    else:
-        embeddings = read_scores(folder / SCORES, settings.split)
-    scores = embeddings.scores()
-    full = ranks(scores, embeddings.caption_image)
-    results: dict[str, Any] = {FULL: _with_intervals(full, embeddings.caption_image, settings)}
-    for name in settings.protocols:
-        if name != FULL and PROTOCOLS[name].applies(len(scores)):
-            values = evaluate(name, scores, embeddings.caption_image)
-            results[name] = {metric: {"value": value} for metric, value in values.items()}
-    oracle = _oracle_ranks(job, scores, embeddings)
+    folder = job.inputs[name].folder
+    if train.embeds(model.backbone):
+        return read_embeddings(folder / EMBEDDINGS, job.settings.split)
+    return read_scores(folder / SCORES, job.settings.split)
+
+
+def _refuse_other_rows(
+    job: Job, name: str, first: SplitEmbeddings | SplitScores, other: SplitEmbeddings | SplitScores
+) -> None:
+    import numpy as np
+
+    for what in ("image_ids", "caption_ids", "caption_image"):
+        if not np.array_equal(getattr(first, what), getattr(other, what)):
+            raise DataError(
+                f"{job.inputs[name].folder}: its {what.replace('_', ' ')} of split {job.settings.split} are not those "
+                f"of {job.inputs['train'].folder}, so their scores cannot be averaged; train both on the same dataset"
+            )
+
+
+def _results(job: Job, split: SplitScores, full: Ranks, oracle: Ranks | None) -> dict[str, Any]:
+    """Protocol -> metric -> value, and low and high where there is an interval."""
+    from itrpipe.evaluation.protocols import PROTOCOLS, evaluate
+
+    results: dict[str, Any] = {FULL: _with_intervals(full, split.caption_image, job.settings)}
+    for name in job.settings.protocols:
+        if name == FULL:
+            continue
+        if not PROTOCOLS[name].applies(len(split.matrix)):
+            job.warn(f"{name} needs {PROTOCOLS[name].images:,} images, {job.settings.split} has {len(split.matrix):,}")
+            continue
+        values = evaluate(name, split.matrix, split.caption_image)
+        results[name] = {metric: {"value": value} for metric, value in values.items()}
     if oracle is not None:
-        results[ORACLE] = _with_intervals(oracle, embeddings.caption_image, settings)
-    write_json(job.folder / METRICS, results)
-    _write_rankings(job, scores, embeddings, full, oracle)
+        results[ORACLE] = _with_intervals(oracle, split.caption_image, job.settings)
+    return results
+
+
+def _say(job: Job, results: Mapping[str, Any]) -> None:
+    """Prints the recalls under every protocol."""
+    from itrpipe.evaluation.rsum import CUTOFFS
+
+    titles = [f"{side} R@{k}" if k == CUTOFFS[0] else f"R@{k}" for side in ("i2t", "t2i") for k in CUTOFFS]
+    job.reporter.say("  " + " " * 8 + "".join(f"{title:>9}" for title in [*titles, "RSum"]))
+    for name, values in results.items():
+        metrics = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in CUTOFFS), "rsum"]
+        job.reporter.say(f"  {name:<8}" + "".join(f"{values[metric]['value']:>9.1f}" for metric in metrics))
+
+
+def _record(job: Job, results: Mapping[str, Any]) -> None:
+    """Numbers that tables show."""
+    from itrpipe.evaluation.rsum import CUTOFFS
+
+    if job.settings.ensemble_with:
+        job.metrics["mean of"] = " + ".join(model.label for model in job.settings.models)
     for direction in ("i2t", "t2i"):
         recalls = [results[FULL][f"{direction}_r{k}"]["value"] for k in CUTOFFS]
         job.metrics[f"{direction} R@1/5/10"] = " / ".join(f"{value:.1f}" for value in recalls)
@@ -126,37 +292,35 @@ def _with_intervals(split: Ranks, caption_image: np.ndarray, settings: EvaluateS
     return {name: {"value": each.value, "low": each.low, "high": each.high} for name, each in found.items()}
 
 
-def _oracle_ranks(job: Job, scores: np.ndarray, embeddings: SplitEmbeddings | SplitScores) -> Ranks | None:
+def _oracle_ranks(job: Job, split: SplitScores) -> Ranks | None:
     """Ranks with every true match counted, where the dataset knows them."""
     import numpy as np
 
     from itrpipe.datasets.truth import read_truth
     from itrpipe.evaluation.oracle import oracle_ranks
 
-    truth = read_truth(job.inputs["prepare"].folder, embeddings.image_ids, embeddings.caption_ids)
+    truth = read_truth(job.inputs["prepare"].folder, split.image_ids, split.caption_ids)
     if truth is None:
         return None
     offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in truth])])
-    return oracle_ranks(scores, offsets, np.concatenate(truth))
+    return oracle_ranks(split.matrix, offsets, np.concatenate(truth))
 
 
-def _write_rankings(
-    job: Job, scores: np.ndarray, embeddings: SplitEmbeddings | SplitScores, full: Ranks, oracle: Ranks | None
-) -> None:
+def _write_rankings(job: Job, split: SplitScores, full: Ranks, oracle: Ranks | None) -> None:
     """One row per query of either direction: the rank of its best true match and its best candidates."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from itrpipe.evaluation.rankings import rankings
 
-    depth = min(job.settings.ranking_depth, *scores.shape)
+    depth = min(job.settings.ranking_depth, *split.matrix.shape)
     tables = []
     sides = zip(
         ("i2t", "t2i"),
         ("images_to_texts", "texts_to_images"),
-        rankings(scores, depth, embeddings.image_ids.tolist(), embeddings.caption_ids.tolist()),
-        (embeddings.image_ids, embeddings.caption_ids),
-        (embeddings.caption_ids, embeddings.image_ids),
+        rankings(split.matrix, depth, split.image_ids.tolist(), split.caption_ids.tolist()),
+        (split.image_ids, split.caption_ids),
+        (split.caption_ids, split.image_ids),
         strict=True,
     )
     for direction, side, found, queries, candidates in sides:
@@ -172,6 +336,24 @@ def _write_rankings(
         }
         tables.append(pa.table(columns))
     pq.write_table(pa.concat_tables(tables), job.folder / RANKINGS, compression="zstd")
+
+
+def _write_cross_retrieval(job: Job, split: SplitScores) -> None:
+    """One row per caption, in the order of the split: its ranks with its image in both directions."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from itrpipe.evaluation.cross_retrieval import cross_retrieval
+
+    found = cross_retrieval(split.matrix, split.caption_image)
+    columns = {
+        "caption_id": pa.array(split.caption_ids.tolist(), pa.string()),
+        "image_id": pa.array(split.image_ids[split.caption_image].tolist(), pa.string()),
+        "image_rank": pa.array(found.image_rank, pa.int32()),
+        "text_rank": pa.array(found.text_rank, pa.int32()),
+        "cross_rank": pa.array(found.cross_rank, pa.int32()),
+    }
+    pq.write_table(pa.table(columns), job.folder / CROSS_RETRIEVAL, compression="zstd")
 
 
 def _lists(matrix: np.ndarray, width: int, kind: Any) -> Any:

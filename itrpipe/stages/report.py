@@ -17,9 +17,9 @@ from itrpipe.stages.base import Job, Need, no_sources
 from itrpipe.stages.prepare import image_root
 
 if TYPE_CHECKING:
-    from itrpipe.reporting.collect import Artifact
+    from itrpipe.reporting.chain import Artifact
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 PAGE, SUMMARY, RESULTS = "index.html", "summary.txt", "results.json"
 WHERE = "where"
 PUBLISHED = (
@@ -38,7 +38,8 @@ class ReportSettings(Settings):
         title: of the page; empty for the dataset's name.
         examples: how many retrieval examples and mined negatives.
         seed: of their choice.
-        bootstrap_samples, interval_level: of paired differences between runs.
+        bootstrap_samples: resampled test sets behind an interval over test images.
+        interval_level: of paired differences between runs and, over seeds and over test images, between methods.
         published: run label -> published metrics, shown beside the measured ones.
     """
 
@@ -87,14 +88,16 @@ def needs(settings: ReportSettings, definition: DatasetDefinition) -> dict[str, 
 
 def run(job: Job) -> None:
     """Writes the page, the same as plain text, and its numbers as JSON."""
-    from itrpipe.reporting.collect import FileNames
+    from itrpipe.reporting.chain import FileNames
     from itrpipe.reporting.content import Options, gather
     from itrpipe.reporting.page import render
     from itrpipe.reporting.summary import results, text
 
     content = gather(
         [(each.folder, each.manifest) for each in job.inputs.values()],
-        FileNames(evaluate.METRICS, evaluate.RANKINGS, train.HISTORY, mine_negatives.STATISTICS),
+        FileNames(
+            evaluate.METRICS, evaluate.RANKINGS, evaluate.CROSS_RETRIEVAL, train.HISTORY, mine_negatives.STATISTICS
+        ),
         train.TEACHER_METHOD,
         Options(**job.settings.model_dump()),
         lambda prepare: _photographs(job, prepare),

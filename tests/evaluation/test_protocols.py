@@ -50,6 +50,55 @@ def test_coco_protocols_are_as_published():
     assert [name for name, protocol in PROTOCOLS.items() if protocol.applies(5000)] == list(PROTOCOLS)
 
 
+@pytest.fixture(scope="module")
+def coco():
+    """5,020 images with one to seven captions each in any order, more than the protocols look at."""
+    generator = np.random.default_rng(2)
+    caption_image = generator.permutation(np.r_[np.arange(5020), np.repeat([3, 1500, 4999, 5010], 6)])
+    scores = generator.standard_normal((5020, len(caption_image)), dtype=np.float32)
+    scores[caption_image, np.arange(len(caption_image))] += 4
+    return scores, caption_image
+
+
+def naive_fold(scores, caption_image, start, stop):
+    """Metrics of images `start` to `stop - 1` with their first five captions, picked one by one."""
+    seen, columns = dict.fromkeys(range(start, stop), 0), []
+    for column, image in enumerate(caption_image.tolist()):
+        if start <= image < stop and seen[image] < 5:
+            columns.append(column)
+            seen[image] += 1
+    return metrics(ranks(scores[start:stop][:, columns], caption_image[columns] - start))
+
+
+def test_coco_5k_takes_the_first_five_captions_of_the_first_5000_images(coco):
+    scores, caption_image = coco
+    found = evaluate("coco-5k", scores, caption_image)
+    assert found == naive_fold(scores, caption_image, 0, 5000)
+    assert found != evaluate("full", scores, caption_image)
+    (whole,) = protocol_ranks("coco-5k", scores, caption_image)
+    assert (len(whole.images_to_texts), len(whole.texts_to_images)) == (5000, 5000 + 3 * 4)
+
+
+def test_coco_1k_is_the_mean_over_the_five_thousands(coco):
+    scores, caption_image = coco
+    folds = [naive_fold(scores, caption_image, start, start + 1000) for start in range(0, 5000, 1000)]
+    expected = {name: np.mean([fold[name] for fold in folds]) for name in folds[0]}
+    assert evaluate("coco-1k", scores, caption_image) == pytest.approx(expected)
+
+
+def test_captions_in_the_order_of_their_images_are_not_copied(coco, monkeypatch):
+    scores, shuffled = coco
+    selected = []
+    monkeypatch.setattr(
+        "itrpipe.evaluation.protocols.ranks", lambda part, owners: selected.append(part) or ranks(part, owners)
+    )
+    protocol_ranks("coco-1k", scores[:, :5020], np.arange(5020))
+    assert len(selected) == 5
+    assert all(np.shares_memory(part, scores) for part in selected)
+    protocol_ranks("coco-5k", scores, shuffled)
+    assert not np.shares_memory(selected[-1], scores)
+
+
 def test_too_small_a_split_and_an_unknown_name_are_refused(split):
     with pytest.raises(UsageError, match="coco-1k needs 5000 images, the split has 60"):
         evaluate("coco-1k", *split)

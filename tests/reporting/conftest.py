@@ -35,7 +35,9 @@ SIZES = {"train": 40, "val": 6, "test": 30}
 HOSTILE = "<script>alert('caption')</script> & \"><img src=x onerror=alert(1)>"
 MODEL = {"backbone": "vsepp", "seed": 0, "features": "toy"}
 EVALUATE = {"split": "test", "protocols": ("full",), "bootstrap_samples": 100, "interval_level": 0.95}
-NOISE = {"triplet": 1.6, "aoq": 0.7}
+EVALUATE |= {"ranking_depth": 20}
+NOISE = {"triplet": 1.6, "triplet-long": 1.5, "aoq": 0.7}
+SECONDS = {"triplet": 10.0, "triplet-long": 20.0, "aoq": 30.0}
 SCENES = {"kind": "scenes", "train": 40, "val": 6, "test": 30, "seed": 0, "family_size": 1, "keep_probability": 0.0}
 FILES = {"kind": "files", "format": "", "restval": "train", "bad_images": "refuse", "split_seed": 0}
 FILES |= {"val_fraction": 0.1, "test_fraction": 0.1}
@@ -91,12 +93,15 @@ class Page(HTMLParser):
         self._open[-1].children.append(data)
 
 
+REAL_SETTINGS = {"mine_negatives": mine_negatives.MineSettings, "evaluate": evaluate.EvaluateSettings}
+
+
 def as_settings(stage: str, settings: Mapping[str, Any]) -> Any:
-    """What a stage's `run` gets: for mining its real settings, for the toy stages whatever they were given."""
-    if stage != "mine_negatives":
+    """What a stage's `run` gets: for mining and evaluation their real settings, else whatever was given."""
+    if stage not in REAL_SETTINGS:
         return SimpleNamespace(**settings)
-    known = mine_negatives.MineSettings.model_fields
-    return mine_negatives.MineSettings.model_validate({key: settings[key] for key in settings.keys() & known})
+    known = REAL_SETTINGS[stage].model_fields
+    return REAL_SETTINGS[stage].model_validate({key: settings[key] for key in settings.keys() & known})
 
 
 def seal(
@@ -126,7 +131,8 @@ def seal(
     }
     fields = {"stage": stage, "schema_version": 1, "dataset": DATASET, "conf": label, "label": label}
     fields |= {"fingerprint": digest, "settings": settings, "execution": {}, "inputs": read, "metrics": {}}
-    fields |= {"timings": {"total": 1.25}, "command": f"itrpipe {stage} --as {label}", "messages": []}
+    timings = {"total": 1.25} | ({"training": SECONDS[settings["method"]]} if stage == "train" else {})
+    fields |= {"timings": timings, "command": f"itrpipe {stage} --as {label}", "messages": []}
     artifacts.finish(location, {**fields, "finished": "2026-03-01T12:00:00+00:00"})
     return location.folder
 
@@ -154,11 +160,12 @@ def write_dataset(job: Job) -> None:
     write_truth(job.folder, truth)
 
 
-def write_model(method: str) -> Callable[[Job], None]:
+def write_model(method: str, seed: int, left_out: tuple[str, ...]) -> Callable[[Job], None]:
     def write(job: Job) -> None:
-        random = np.random.default_rng(sum(map(ord, method)))
-        for split, size in SIZES.items():
-            names = [image_id(split, row) for row in range(size)]
+        random = np.random.default_rng([sum(map(ord, method)), seed])
+        for split, whole in SIZES.items():
+            names = [name for row in range(whole) if (name := image_id(split, row)) not in left_out]
+            size = len(names)
             caption_image = np.arange(2 * size) // 2
             images = random.normal(size=(size, WIDTH)).astype(np.float32)
             texts = images[caption_image] + NOISE[method] * random.normal(size=(2 * size, WIDTH)).astype(np.float32)
@@ -169,29 +176,54 @@ def write_model(method: str) -> Callable[[Job], None]:
             writer.write("images", 0, images / np.linalg.norm(images, axis=1, keepdims=True))
             writer.write("texts", 0, texts / np.linalg.norm(texts, axis=1, keepdims=True))
             writer.close()
-        history = [{"epoch": k + 1, "loss": 1.0 / (k + 1), "val_rsum": 100.0 + k, "best": True} for k in range(3)]
+        history = [
+            {"epoch": k + 1, "loss": 1.0 / (k + 1), "val_rsum": 100.0 + k, "best": True}
+            | {"val_i2t_r1": 10.0 + k + seed, "val_t2i_r1": 8.0 + k + seed}
+            for k in range(3)
+        ]
         pq.write_table(pa.Table.from_pylist(history), job.folder / "history.parquet")
 
     return write
 
 
-def build(root: Path, prepare: Mapping[str, Any]) -> Toy:
-    """A dataset, round one, its mined lists, AOQ and both evaluations."""
+def build(
+    root: Path,
+    prepare: Mapping[str, Any],
+    methods: tuple[str, ...] = ("triplet", "aoq"),
+    seeds: tuple[int, ...] = (0,),
+    left_out: tuple[str, ...] = (),
+) -> Toy:
+    """A dataset, round one, its mined lists and later methods, with their evaluations, for every seed.
+
+    Images that are `left_out` had no features and are in no embeddings.
+    """
     save_definition(root, DATASET, DatasetDefinition(prepare=StageDefinition(conf="toy", source=str(root / "gone"))))
     made = {"prepare": seal(root, "prepare", "toy", prepare, {}, write_dataset)}
-    mining = {**MODEL, "method": "triplet", "num_texts": 12, "num_images": 11, "precision": "fp32", "engine": "torch"}
-    mining |= {"drop_duplicates": False, "window": {}}
-    for method in ("triplet", "aoq"):
-        label = f"{method}.vsepp"
-        read = {"prepare": made["prepare"]} | ({"mine_negatives": made["mining"]} if method == "aoq" else {})
-        made[method] = seal(root, "train", label, {**MODEL, "method": method}, read, write_model(method))
-        if method == "triplet":
-            read = {"prepare": made["prepare"], "train": made["triplet"]}
-            made["mining"] = seal(root, "mine_negatives", f"exact.{label}", mining, read, mine_negatives.run)
-        read = {"prepare": made["prepare"], "train": made[method]}
-        settings = {**MODEL, **EVALUATE, "method": method, "ranking_depth": 20}
-        made[label] = seal(root, "evaluate", label, settings, read, evaluate.run)
+    for seed in seeds:
+        end = f".s{seed}" if seed else ""
+        mining = {**MODEL, "seed": seed, "method": "triplet", "num_texts": 12, "num_images": 11, "precision": "fp32"}
+        mining |= {"engine": "torch", "drop_duplicates": False, "window": {}}
+        for method in methods:
+            label, model = f"{method}.vsepp{end}", {**MODEL, "seed": seed, "method": method}
+            read = {"prepare": made["prepare"]}
+            read |= {"mine_negatives": made[f"mining{end}"]} if method == "aoq" else {}
+            made[f"{method}{end}"] = seal(root, "train", label, model, read, write_model(method, seed, left_out))
+            read = {"prepare": made["prepare"], "train": made[f"{method}{end}"]}
+            if method == "triplet":
+                folder = seal(root, "mine_negatives", f"exact.{label}", mining, read, mine_negatives.run)
+                made[f"mining{end}"] = folder
+            made[label] = seal(root, "evaluate", label, {**EVALUATE, **model}, read, evaluate.run)
     return Toy(root, made)
+
+
+def add_ensemble(toy: Toy, method: str, members: tuple[str, ...]) -> str:
+    """Evaluates the mean of a method's seed 0 and of others, named by their seeds; returns its name."""
+    settings = {**EVALUATE, **MODEL, "method": method, "ensemble_with": tuple(f"vsepp.{each}" for each in members)}
+    read = {"prepare": toy.made["prepare"], "train": toy.made[method]}
+    read |= {f"train_{number}": toy.made[f"{method}.{each}"] for number, each in enumerate(members, 2)}
+    label = "+".join([f"{method}.vsepp", *settings["ensemble_with"]])
+    toy.made[label] = seal(toy.root, "evaluate", label, settings, read, evaluate.run)
+    return label
 
 
 @dataclass(frozen=True)
@@ -258,3 +290,19 @@ def done(toy: Toy) -> Report:
 def toy_from_files(tmp_path: Path) -> Toy:
     """A dataset whose source is gone."""
     return build(tmp_path, FILES)
+
+
+@pytest.fixture(scope="session")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Toy:
+    """Round one, the longer round one and AOQ with three seeds, and an ensemble of two seeds of each round."""
+    methods = ("triplet", "triplet-long", "aoq")
+    found = build(tmp_path_factory.mktemp("seeded") / "data", SCENES, methods, (0, 1, 2))
+    for method in ("triplet", "aoq"):
+        add_ensemble(found, method, ("s1",))
+    return found
+
+
+@pytest.fixture(scope="session")
+def build_toy() -> Callable[..., Toy]:
+    """Builds a dataset with the truth in a folder; takes the other arguments of `build`."""
+    return lambda root, **given: build(root, SCENES, **given)

@@ -8,19 +8,26 @@ from typing import Any
 from itrpipe.reporting.comparisons import _baseline_of
 
 
-def baseline(fingerprint: str, finished: str) -> Any:
-    settings = {"backbone": "vsrn", "seed": 0, "features": "scenes"}
-    manifest = SimpleNamespace(inputs={"train": SimpleNamespace(fingerprint=fingerprint)}, finished=finished)
-    return SimpleNamespace(is_baseline=True, settings=settings, manifest=manifest, mining=None)
-
-
-def later(miner: str | None, backbone: str = "vsrn", mined_by: str = "vsrn") -> Any:
+def member(backbone: str, seed: int, fingerprint: str, miner: str | None = None, mined_by: str = "") -> Any:
     mining = None
     if miner is not None:
         inputs = {"train": SimpleNamespace(fingerprint=miner)}
-        mining = SimpleNamespace(manifest=SimpleNamespace(settings={"backbone": mined_by}, inputs=inputs))
-    settings = {"backbone": backbone, "seed": 0, "features": "scenes"}
-    return SimpleNamespace(is_baseline=False, settings=settings, mining=mining)
+        mining = SimpleNamespace(manifest=SimpleNamespace(settings={"backbone": mined_by or backbone}, inputs=inputs))
+    artifact = SimpleNamespace(fingerprint=fingerprint)
+    return SimpleNamespace(backbone_name=backbone, seed=seed, artifact=artifact, mining=mining)
+
+
+def run_of(*members: Any, finished: str = "2026-01-03", is_baseline: bool = False, features: str = "scenes") -> Any:
+    manifest = SimpleNamespace(finished=finished)
+    return SimpleNamespace(members=members, is_baseline=is_baseline, settings={"features": features}, manifest=manifest)
+
+
+def baseline(fingerprint: str, finished: str) -> Any:
+    return run_of(member("vsrn", 0, fingerprint), finished=finished, is_baseline=True)
+
+
+def later(miner: str | None, backbone: str = "vsrn", mined_by: str = "vsrn") -> Any:
+    return run_of(member(backbone, 0, "later", miner, mined_by))
 
 
 OLD, NEW = baseline("aaa", "2026-01-01"), baseline("bbb", "2026-01-02")
@@ -39,3 +46,25 @@ def test_lists_of_another_backbone_or_removed_ones_leave_the_newest_of_the_same_
     assert _baseline_of(later("ccc", mined_by="scan"), [OLD, NEW]) is NEW
     assert _baseline_of(later(None), [OLD, NEW]) is NEW
     assert _baseline_of(later("aaa", backbone="vsepp", mined_by="vsepp"), [OLD, NEW]) is None
+
+
+def test_features_must_be_equal():
+    other = run_of(member("vsrn", 0, "later", "aaa"), features="mean")
+    assert _baseline_of(other, [OLD, NEW]) is None
+
+
+def test_an_ensemble_is_compared_with_the_ensemble_of_the_same_members_in_round_one():
+    pair = run_of(member("vsrn", 0, "aaa"), member("vsrn", 1, "ddd"), is_baseline=True)
+    reordered = run_of(member("vsrn", 1, "ddd"), member("vsrn", 0, "aaa"), is_baseline=True)
+    mixed = run_of(member("vsrn", 0, "aaa"), member("bfan", 1, "eee"), is_baseline=True)
+    found = run_of(member("vsrn", 0, "x", "aaa"), member("vsrn", 1, "y", "ddd"))
+    assert _baseline_of(found, [OLD, NEW, mixed, pair]) is pair
+    assert _baseline_of(found, [OLD, NEW, mixed, reordered]) is reordered
+    assert _baseline_of(found, [OLD, NEW, mixed]) is None
+    assert _baseline_of(later("aaa"), [pair]) is None
+
+
+def test_every_member_of_an_ensemble_needs_the_model_that_mined_for_it():
+    pair = run_of(member("vsrn", 0, "aaa"), member("vsrn", 1, "ddd"), is_baseline=True)
+    found = run_of(member("vsrn", 0, "x", "aaa"), member("vsrn", 1, "y", "another model"))
+    assert _baseline_of(found, [pair]) is None

@@ -1,0 +1,93 @@
+"""The chain behind an evaluation: every artifact it was made from.
+
+A manifest names its inputs, and artifacts of one dataset are siblings, so the chain is followed from folder to
+folder. An artifact that was removed since stays in the chain as a name without content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from itrpipe.artifacts import Manifest, check_artifact
+from itrpipe.errors import DataError
+
+
+@dataclass(frozen=True)
+class FileNames:
+    """What the stages call the files that a report reads.
+
+    Attributes:
+        metrics, rankings, cross_ranks: of `evaluate`.
+        history: of `train`.
+        statistics: of `mine_negatives`.
+    """
+
+    metrics: str
+    rankings: str
+    cross_ranks: str
+    history: str
+    statistics: str
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One link of the chain.
+
+    Attributes:
+        stage, name, fingerprint: as the manifest of what was made from it says.
+        folder: where it lies or lay.
+        manifest: None when the folder was removed.
+    """
+
+    stage: str
+    name: str
+    fingerprint: str
+    folder: Path
+    manifest: Manifest | None
+
+    @property
+    def path(self) -> str:
+        """Stage and name, as messages write it."""
+        return f"{self.stage}/{self.name}"
+
+    def input(self, name: str) -> Artifact | None:
+        """The artifact read under an input name; None when there was none or nothing is known any more.
+
+        Raises:
+            DataError: it is damaged, or its folder holds another artifact.
+        """
+        if self.manifest is None or name not in self.manifest.inputs:
+            return None
+        record = self.manifest.inputs[name]
+        folder = self.folder.parent.parent / record.stage / record.name
+        manifest = check_artifact(folder) if folder.exists() else None
+        if manifest is not None and manifest.fingerprint != record.fingerprint:
+            raise DataError(f"{folder} is another artifact than {self.path} was made from; remove it and rerun")
+        return Artifact(record.stage, record.name, record.fingerprint, folder, manifest)
+
+    def chain(self) -> Iterator[Artifact]:
+        """Yields everything this was made from, then itself; an artifact read twice comes twice."""
+        for name in self.manifest.inputs if self.manifest else ():
+            upstream = self.input(name)
+            if upstream is not None:
+                yield from upstream.chain()
+        yield self
+
+
+def read_table(path: Path) -> Any:
+    """Reads a Parquet file.
+
+    Raises:
+        DataError: truncated or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path} is damaged ({reason}); remove its folder and rerun") from None

@@ -1,0 +1,94 @@
+"""Series: runs, or models, that differ in nothing but their seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from itrpipe.config import leaves
+from itrpipe.reporting.collect import Model, Run
+
+SEED = "seed"
+
+
+Kind = TypeVar("Kind", Run, Model)
+
+
+@dataclass(frozen=True)
+class Series(Generic[Kind]):
+    """Runs, or models, of one method and one backbone with equal settings.
+
+    Attributes:
+        name: for people: backbone, method, and the settings in which it differs from series of the same.
+        all: of every seed; several of one seed when a model was trained again.
+        known: whether their settings are; those of removed models are not.
+    """
+
+    name: str
+    all: tuple[Kind, ...]
+    known: bool
+
+    @property
+    def first(self) -> Kind:
+        """One of them, for what they have in common."""
+        return self.all[0]
+
+    @property
+    def method(self) -> str:
+        """The name without the backbone."""
+        return self.name.removeprefix(f"{self.first.backbone}, ")
+
+
+def series_of(items: Sequence[Kind]) -> list[Series[Kind]]:
+    """Groups by method, backbones and settings, in the order of the first of each group.
+
+    Members with different seeds, and removed models, whose settings are not known any more, stay alone.
+    """
+    groups: dict[str, list[Kind]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault(_key(item) or str(index), []).append(item)
+    names = _names([group[0] for group in groups.values()])
+    return [
+        Series(name, tuple(group), _facts(group[0]) is not None)
+        for name, group in zip(names, groups.values(), strict=True)
+    ]
+
+
+def _key(item: Run | Model) -> str | None:
+    facts = _facts(item)
+    if facts is None or len({member.seed for member in item.members}) > 1:
+        return None
+    return json.dumps([[member.method_name for member in item.members], facts], sort_keys=True, default=str)
+
+
+def _facts(item: Run | Model) -> dict[str, Any] | None:
+    """Settings of training and mining but the seed, by their dotted keys; None when a model was removed."""
+    facts: dict[str, Any] = {}
+    for number, member in enumerate(item.members, 1):
+        if member.artifact.manifest is None:
+            return None
+        mining = member.mining.manifest if member.mining else None
+        prefix = "" if number == 1 else f"model {number} "
+        facts |= {f"{prefix}{key}": value for key, value in _but_seed(member.artifact.manifest.settings).items()}
+        if mining is not None:
+            facts |= {f"{prefix}mining {key}": value for key, value in _but_seed(mining.settings).items()}
+    return facts
+
+
+def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in leaves(settings) if key != SEED}
+
+
+def _names(items: Sequence[Run | Model]) -> list[str]:
+    """Backbone and method, with the settings that tell series of the same backbone and method apart."""
+    plain = [f"{item.backbone}, {item.method}" for item in items]
+    names = []
+    for name, item in zip(plain, items, strict=True):
+        rivals = [_facts(other) for other, theirs in zip(items, plain, strict=True) if theirs == name]
+        own, known = _facts(item), [facts for facts in rivals if facts is not None]
+        different = [key for key in own or {} if len({str(facts.get(key)) for facts in known}) > 1]
+        details = ", ".join(f"{key} {own[key] if own[key] != '' else 'empty'}" for key in different if own)
+        names.append(f"{name} ({details})" if details else name)
+    return names

@@ -1,0 +1,302 @@
+"""Evaluation through its stage: ensembles, COCO's protocols as printed, cross-retrieval ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from itrpipe.artifacts import read_manifest
+from itrpipe.errors import DataError, UsageError
+from itrpipe.evaluation import protocols
+from itrpipe.evaluation.cross_retrieval import cross_retrieval
+from itrpipe.evaluation.ranks import ranks
+from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingWriter, read_embeddings
+from itrpipe.features.scores import SCORES, SplitScores, read_scores, write_scores
+from itrpipe.planning import Planner, Step, parse_override
+from itrpipe.progress import Reporter
+from itrpipe.stages import evaluate
+from itrpipe.stages.base import Input, Job, Need
+from itrpipe.stages.evaluate import EvaluateSettings, Model
+
+Invoke = Callable[..., Any]
+GIVEN = {"features": "", "split": "test", "protocols": ["full"], "bootstrap_samples": 100, "interval_level": 0.95}
+
+
+def settings(model: str, *others: str, **more: Any) -> EvaluateSettings:
+    first = Model("triplet", "vsrn", 0).named_by(model)
+    own = {"method": first.method, "backbone": first.backbone, "seed": first.seed, "ensemble_with": others}
+    return EvaluateSettings.model_validate({**GIVEN, "ranking_depth": 3, **own, **more})
+
+
+# Names of ensembles
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "label"),
+    [
+        ("aoq.vsrn", [], "aoq.vsrn"),
+        ("aoq.vsrn", ["vsrn.s1"], "aoq.vsrn+vsrn.s1"),
+        ("aoq.vsrn", ["aoq.vsrn.s1"], "aoq.vsrn+vsrn.s1"),
+        ("aoq.bfan", ["triplet.bfan"], "aoq.bfan+triplet.bfan"),
+        ("aoq.bfan", ["scan", "bfan.s2", "VSE++"], "aoq.bfan+bfan.s2+scan+vsepp"),
+        ("aoq.bfan", ["vsepp", "scan.s0", "bfan.s2"], "aoq.bfan+bfan.s2+scan+vsepp"),
+        ("triplet-long.vsrn", ["vsrn.s01"], "triplet-long.vsrn+vsrn.s1"),
+        ("aoq.vsrn.s1", ["vsrn.s0"], "aoq.vsrn.s1+vsrn.s0"),
+        ("aoq.vsrn.s1", ["bfan"], "aoq.vsrn.s1+bfan.s1"),
+    ],
+)
+def test_the_label_names_every_model_once_and_in_one_way(first: str, others: list[str], label: str) -> None:
+    found = settings(first, *others)
+    assert evaluate.label("recall", found) == label
+    again = settings(found.models[0].label, *found.ensemble_with)
+    assert again == found
+    # What a label says is enough to ask for the same evaluation.
+    own, *rest = label.split("+")
+    assert settings(own, *rest) == found
+    assert evaluate.label("recall", settings(first, *others, split="val")) == f"{label}.val"
+
+
+def test_what_a_name_leaves_out_is_that_of_the_evaluated_model() -> None:
+    found = settings("aoq.vsrn.s1", "bfan", "triplet.vsrn", "scan.s0", "triplet.vsepp.s3")
+    assert set(found.models[1:]) == {
+        Model("aoq", "bfan", 1),
+        Model("triplet", "vsrn", 1),
+        Model("aoq", "scan", 0),
+        Model("triplet", "vsepp", 3),
+    }
+    assert found.models[0] == Model("aoq", "vsrn", 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "parts"),
+    [
+        (["vsnr.s1"], ["there is no backbone 'vsnr'", "did you mean 'vsrn'"]),
+        (["aqo.vsrn"], ["there is no method 'aqo'", "did you mean 'aoq'"]),
+        (["zzz"], ["there is no backbone 'zzz'; known: bfan, "]),
+        (["vsrn"], ["'vsrn' is the evaluated model itself"]),
+        (["triplet.vsrn.s0"], ["'triplet.vsrn.s0' is the evaluated model itself"]),
+        (["vsrn.s1", "triplet.vsrn.s1"], ["'triplet.vsrn.s1' names triplet.vsrn.s1 a second time"]),
+        (["a.b.c"], ["'a.b.c' is not of the form [method.]backbone[.sN]"]),
+        (["aoq.vsrn.s-1"], ["is not of the form"]),
+        (["aoq."], ["is not of the form"]),
+        ([""], ["is not of the form"]),
+        ([f"triplet-long.vsepp.s{10**9 + number}" for number in range(7)], ["average fewer models"]),
+    ],
+)
+def test_names_that_do_not_fit_are_refused_in_one_line(
+    defined: Path, invoke: Invoke, names: list[str], parts: list[str]
+) -> None:
+    options = [f"--ensemble-with={name}" for name in names]
+    outcome = invoke("evaluate", "--backbone", "vsrn", *options, "--dataset", "tiny", "--data", defined, "--dry-run")
+    assert outcome.code == UsageError.exit_code
+    assert outcome.err.startswith("error: evaluate recall: ensemble_with = [")
+    assert outcome.err.count("\n") == 1
+    for part in parts:
+        assert part in outcome.err
+
+
+def planned(root: Path, *texts: str) -> Step:
+    return Planner(root, "tiny", [parse_override(text) for text in texts]).plan(Need("evaluate", "recall"))
+
+
+def test_every_member_is_planned_and_the_order_of_names_changes_nothing(defined: Path) -> None:
+    first = planned(defined, "method=triplet", "backbone=bfan", 'ensemble_with=["vsrn.s1", "scan"]')
+    assert {name: step.location.label for name, step in first.inputs.items()} == {
+        "prepare": "files",
+        "train": "triplet.bfan",
+        "train_2": "triplet.scan",
+        "train_3": "triplet.vsrn.s1",
+    }
+    second = planned(defined, "method=triplet", "backbone=bfan", 'ensemble_with=["triplet.scan", "vsrn.s1"]')
+    assert second.location == first.location
+    alone = planned(defined, "method=triplet", "backbone=bfan")
+    assert alone.location.fingerprint != first.location.fingerprint
+
+
+# Scores of ensembles
+
+
+def scores_of(chain: Path, label: str, split: str = "test") -> tuple[np.ndarray, np.ndarray]:
+    (folder,) = (path for path in (chain / "tiny" / "train").glob(f"{label}-*") if path.is_dir())
+    embedded = (folder / EMBEDDINGS).exists()
+    found = read_embeddings(folder / EMBEDDINGS, split) if embedded else read_scores(folder / SCORES, split)
+    return found.scores(), found.caption_image
+
+
+def test_an_ensemble_ranks_the_mean_of_the_scores_of_models_of_both_kinds(
+    chain: Path, tiny: Any, invoke: Invoke
+) -> None:
+    sets = [f"--set={item.scope}.{item.key}={item.value}" for item in tiny("aoq") if item.scope]
+    outcome = invoke(
+        *("evaluate", "--method", "aoq", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *sets),
+        *("--ensemble-with", "triplet.vsepp", "--ensemble-with", "triplet.bfan"),
+    )
+    assert outcome.code == 0, outcome.err
+    made = [line for line in outcome.out.splitlines() if line.startswith("  + ")]
+    assert [line.split()[1].rpartition("-")[0] for line in made] == [
+        "train/triplet.bfan",
+        "evaluate/aoq.vsepp+triplet.bfan+triplet.vsepp",
+    ]
+    (folder,) = (chain / "tiny" / "evaluate").glob("aoq.vsepp+triplet.bfan+triplet.vsepp-*")
+    parts = [scores_of(chain, label) for label in ("aoq.vsepp", "triplet.bfan", "triplet.vsepp")]
+    mean = np.mean([scores.astype(np.float64) for scores, _ in parts], axis=0)
+    caption_image = parts[0][1]
+    written = pq.read_table(folder / evaluate.RANKINGS).to_pydict()
+    shown = np.array([written["scores"][row] for row in range(len(mean))])
+    np.testing.assert_allclose(shown, -np.sort(-mean, axis=1)[:, : shown.shape[1]], atol=1e-6)
+    expected = protocols.metrics(ranks(mean, caption_image))
+    metrics = json.loads((folder / evaluate.METRICS).read_text())
+    assert set(metrics) == {"full"}
+    assert {name: each["value"] for name, each in metrics["full"].items()} == pytest.approx(expected)
+    manifest = read_manifest(folder)
+    assert manifest.metrics["mean of"] == "aoq.vsepp + triplet.bfan + triplet.vsepp"
+    assert manifest.settings["ensemble_with"] == ["triplet.bfan", "triplet.vsepp"]
+    assert "mean of aoq.vsepp + triplet.bfan + triplet.vsepp" in outcome.out
+
+
+def test_a_single_evaluation_names_no_ensemble(chain: Path) -> None:
+    (folder,) = (chain / "tiny" / "evaluate").glob("aoq.vsepp-*")
+    assert "mean of" not in read_manifest(folder).metrics
+
+
+def example(count: int, seed: int, captions: int = 2) -> SplitScores:
+    random = np.random.default_rng(seed)
+    caption_image = np.repeat(np.arange(count), captions)
+    matrix = random.standard_normal((count, len(caption_image)), dtype=np.float32)
+    matrix[caption_image, np.arange(len(caption_image))] += 2
+    names = [f"{row:05}" for row in range(count)]
+    return SplitScores(
+        matrix,
+        np.array(names),
+        np.array([f"{names[image]}#{k}" for k, image in enumerate(caption_image)]),
+        caption_image,
+    )
+
+
+def job_on(folder: Path, chosen: EvaluateSettings, *models: SplitScores) -> Job:
+    """A job that reads these scores, and no truth."""
+    inputs = {"prepare": Input(folder / "prepare", None)}  # pyright: ignore
+    for number, scores in enumerate(models, 1):
+        name = "train" if number == 1 else f"train_{number}"
+        (folder / name).mkdir()
+        write_scores(folder / name / SCORES, chosen.split, scores)
+        inputs[name] = Input(folder / name, None)  # pyright: ignore
+    (folder / "prepare").mkdir()
+    made = folder / "made"
+    made.mkdir()
+    return Job("tiny", "recall", chosen, evaluate.Execution(), inputs, None, made, Reporter())
+
+
+def test_scores_are_averaged_in_single_precision(tmp_path: Path) -> None:
+    first, second = example(5, 0), example(5, 1)
+    job = job_on(tmp_path, settings("bfan", "scan"), first, second)
+    evaluate.run(job)
+    expected = np.float32(0.5) * (first.matrix + second.matrix)
+    written = pq.read_table(job.folder / evaluate.RANKINGS)
+    assert written["scores"].to_pylist()[0] == np.sort(expected[0])[::-1][:3].tolist()
+
+
+@pytest.mark.parametrize("what", ["image_ids", "caption_ids", "caption_image"])
+def test_members_with_other_rows_are_refused(tmp_path: Path, what: str) -> None:
+    first, second = example(5, 0), example(5, 1)
+    getattr(second, what)[[0, 2]] = getattr(second, what)[[2, 0]]
+    if what == "caption_image":
+        assert not np.array_equal(first.caption_image, second.caption_image)
+    job = job_on(tmp_path, settings("bfan", "scan"), first, second)
+    with pytest.raises(
+        DataError, match=rf"train_2: its {what.replace('_', ' ')} of split test are not those of .*train,"
+    ):
+        evaluate.run(job)
+    assert not (job.folder / evaluate.METRICS).exists()
+
+
+def test_members_of_other_sizes_are_refused(tmp_path: Path) -> None:
+    job = job_on(tmp_path, settings("bfan", "scan"), example(5, 0), example(4, 1))
+    with pytest.raises(DataError, match="train_2: its image ids of split test are not those of"):
+        evaluate.run(job)
+
+
+# Protocols
+
+
+def table_of(printed: str) -> dict[str, list[float]]:
+    """Protocol -> the numbers of its line."""
+    lines = [line.split() for line in printed.splitlines()]
+    return {line[0]: [float(value) for value in line[1:]] for line in lines if line and line[0] in protocols.PROTOCOLS}
+
+
+def test_coco_prints_and_records_five_folds_and_all_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = settings("bfan", "scan", protocols=["full", "coco-1k", "coco-5k"])
+    first, second = example(5000, 0, captions=1), example(5000, 1, captions=1)
+    job = job_on(tmp_path, chosen, first, second)
+    evaluate.run(job)
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0].split() == ["i2t", "R@1", "R@5", "R@10", "t2i", "R@1", "R@5", "R@10", "RSum"]
+    mean = (first.matrix + second.matrix) / 2
+    expected = {name: protocols.evaluate(name, mean, first.caption_image) for name in protocols.PROTOCOLS}
+    shown = table_of(printed)
+    assert list(shown) == ["full", "coco-1k", "coco-5k"]
+    recalls = [f"{side}_r{k}" for side in ("i2t", "t2i") for k in (1, 5, 10)]
+    for name, values in expected.items():
+        assert shown[name] == pytest.approx([values[metric] for metric in [*recalls, "rsum"]], abs=0.05001)
+        assert job.metrics[f"{name} rsum"] == pytest.approx(values["rsum"], abs=0.00501)
+    assert shown["coco-1k"][-1] > shown["coco-5k"][-1] == shown["full"][-1]
+
+
+def test_the_dataset_coco_is_evaluated_under_its_protocols() -> None:
+    planner = Planner(Path("nowhere"), "coco")
+    chosen, _, _ = planner.configure_checked(Need("evaluate", "recall"))
+    assert chosen.protocols == ("full", "coco-1k", "coco-5k")  # pyright: ignore
+
+
+def test_a_split_too_small_for_a_protocol_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = job_on(tmp_path, settings("bfan", protocols=["full", "coco-1k"]), example(5, 0))
+    evaluate.run(job)
+    assert job.messages == ["coco-1k needs 5,000 images, test has 5"]
+    assert set(json.loads((job.folder / evaluate.METRICS).read_text())) == {"full"}
+    assert list(table_of(capsys.readouterr().out)) == ["full"]
+
+
+# Cross-retrieval ranks
+
+
+def test_cross_retrieval_ranks_are_written_in_the_order_of_the_captions(tmp_path: Path) -> None:
+    scores = example(7, 0, captions=5)
+    job = job_on(tmp_path, settings("bfan"), scores)
+    evaluate.run(job)
+    table = pq.read_table(job.folder / evaluate.CROSS_RETRIEVAL)
+    types = ["string", "string", "int32", "int32", "int32"]
+    names = ["caption_id", "image_id", "image_rank", "text_rank", "cross_rank"]
+    assert [(field.name, str(field.type)) for field in table.schema] == list(zip(names, types, strict=True))
+    assert table["caption_id"].to_pylist() == scores.caption_ids.tolist()
+    assert table["image_id"].to_pylist() == [name.partition("#")[0] for name in scores.caption_ids.tolist()]
+    found = cross_retrieval(scores.matrix, scores.caption_image)
+    for name in ("image_rank", "text_rank", "cross_rank"):
+        assert table[name].to_pylist() == getattr(found, name).tolist()
+
+
+def test_an_ensemble_of_embeddings_leaves_its_inputs_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    job = job_on(folder, settings("vsepp", "bfan"), example(4, 0), example(4, 1))
+    (folder / "train" / SCORES).unlink()
+    written, path = example(4, 0), folder / "train" / EMBEDDINGS
+    vectors = np.random.default_rng(0).standard_normal((12, 3), dtype=np.float32)
+    with EmbeddingWriter(
+        path, "test", written.image_ids, written.caption_ids, written.caption_image, 3, INNER_PRODUCT
+    ) as writer:
+        writer.write("images", 0, vectors[:4])
+        writer.write("texts", 0, vectors[4:])
+    before = [path.read_bytes(), (folder / "train_2" / SCORES).read_bytes()]
+    evaluate.run(job)
+    assert [path.read_bytes(), (folder / "train_2" / SCORES).read_bytes()] == before
+    mean = (vectors[:4] @ vectors[4:].T + example(4, 1).matrix) / 2
+    expected = protocols.metrics(ranks(mean, written.caption_image))
+    metrics = json.loads((job.folder / evaluate.METRICS).read_text())["full"]
+    assert {name: each["value"] for name, each in metrics.items()} == pytest.approx(expected)
