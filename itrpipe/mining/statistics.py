@@ -88,9 +88,13 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
     """What the quantiles do not say, a sentence per fact.
 
     Args:
-        statistics: of `mining_statistics`.
+        statistics: of `mining_statistics`; with `search` and `rescored` where an index or a second model was used.
     """
-    said = []
+    said = _search_sentences(statistics["search"]) if "search" in statistics else []
+    if "rescored" in statistics:
+        second = statistics["rescored"]
+        kept = f"the hardest {second['texts']:,} texts and {second['images']:,} images"
+        said.append(f"{kept} of each list are in the order of {second['model']}, whose scores these are")
     for name in DIRECTIONS:
         words, dropped = name.replace("_", " "), statistics["dropped"][name]
         candidates, beaten = statistics["candidates"][name], statistics[BEATEN[name]]
@@ -105,6 +109,14 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
             for reason, count in dropped.items()
         ]
     return said
+
+
+def _search_sentences(search: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name.replace('_', ' ')}: found {100 * search['recall'][name]:.1f}% of what exact search finds, searching "
+        f"{search['num_probes'][name]:,} of {search['num_lists'][name]:,} clusters"
+        for name in DIRECTIONS
+    ]
 
 
 def _cells(quantiles: Mapping[str, float] | None) -> list[str]:

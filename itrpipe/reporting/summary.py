@@ -183,7 +183,6 @@ def _run(run: Run, published: Mapping[str, Mapping[str, float | str]]) -> dict[s
         "artifact": run.evaluation.name,
         **{key: run.settings[key] for key in keys},
         "models": [member.artifact.name for member in run.members],
-        "training_seconds": run.seconds,
         "metrics": run.metrics,
         "published": dict(published.get(run.label, {})),
     }

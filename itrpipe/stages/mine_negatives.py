@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from itrpipe.config import Settings
+from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.disk import require_space, write_bytes, write_json
-from itrpipe.errors import DataError, UsageError
+from itrpipe.disk import require_space, write_json
+from itrpipe.errors import UsageError
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from itrpipe.features.embeddings import SplitEmbeddings
     from itrpipe.mining.exact import ExactMiner
     from itrpipe.mining.faiss_engine import FaissMiner
     from itrpipe.mining.lists import CandidateLists, MinedLists
+    from itrpipe.training.saved import SavedModel
 
 SCHEMA_VERSION = 1
-STATE, STATISTICS = "state.safetensors", "statistics.json"
+STATE, RESCORED, STATISTICS = "state.safetensors", "rescored.safetensors", "statistics.json"
 BYTES_PER_CANDIDATE = 6
+FAISS_BLOCK = 4_096
+EXPECTED_RECALL = 0.99
+"""Share of the exact candidates below which an index is called bad."""
 sources = no_sources
 backbones, canonical_backbone = train.backbones, train.canonical_backbone
 
@@ -55,9 +60,15 @@ class MineSettings(Settings):
         window: which of the candidates are kept.
         num_texts: captions kept for each image.
         num_images: images kept for each caption.
-        engine: `torch`, or `faiss` with a flat index; they differ in the order of equal scores alone.
+        engine: `torch`, or `faiss`; with a flat index they differ in the order of equal scores alone.
         precision: of the products of embeddings by `torch`; `bf16+fp32` gives the lists of `fp32` at nearly the speed
             of `bf16`.
+        rescore_with: backbone of a second model of the same method, seed and features, which orders the candidates
+            anew; from then on all scores are its own. Empty: none.
+        rescore_texts, rescore_images: candidates of each list that it scores; the lists are cut to these. 0: all.
+        index: of `faiss`: `flat` searches everything, `ivf` the nearest of many clusters of vectors.
+        num_lists: clusters of `ivf`; 0: about 4 sqrt(n) of n vectors.
+        num_probes: clusters of `ivf` that are searched; 0: one in four.
     """
 
     method: str
@@ -70,11 +81,44 @@ class MineSettings(Settings):
     precision: Literal["fp32", "bf16", "bf16+fp32"]
     drop_duplicates: bool
     window: WindowSettings = Field(default_factory=WindowSettings)
+    rescore_with: str = ""
+    rescore_texts: int = Field(default=0, ge=0)
+    rescore_images: int = Field(default=0, ge=0)
+    index: Literal["flat", "ivf"] = "flat"
+    num_lists: int = Field(default=0, ge=0)
+    num_probes: int = Field(default=0, ge=0)
 
-    @field_validator("backbone")
+    @field_validator("backbone", "rescore_with")
     @classmethod
-    def _canonical(cls, value: str) -> str:
-        return train.canonical_backbone(value)
+    def _known_backbone(cls, value: str, info: ValidationInfo) -> str:
+        name = train.canonical_backbone(value)
+        if name not in train.backbones() and not (info.field_name == "rescore_with" and not name):
+            hint = did_you_mean(name, train.backbones()) or f"; known: {', '.join(sorted(train.backbones()))}"
+            raise ValueError(f"there is no backbone of this name{hint}")
+        if name == info.data.get("backbone"):
+            raise ValueError("this model mines already, and its order would stay as it is; name another backbone")
+        return name
+
+    @field_validator("rescore_texts", "rescore_images")
+    @classmethod
+    def _within_the_lists(cls, value: int, info: ValidationInfo) -> int:
+        held = str(info.field_name).replace("rescore", "num")
+        if value and not info.data.get("rescore_with"):
+            raise ValueError("there is no second model; add --rescore-with BACKBONE")
+        if value > info.data.get(held, value):
+            raise ValueError(f"the lists hold {held} = {info.data[held]}; give that at most, or 0 for all")
+        return value
+
+    @field_validator("index", "num_lists", "num_probes")
+    @classmethod
+    def _of_an_index(cls, value: str | int, info: ValidationInfo) -> str | int:
+        if value in ("flat", 0):
+            return value
+        if info.data.get("engine") == "torch":
+            raise ValueError("engine torch searches everything, without an index; add --engine faiss")
+        if info.data.get("index") == "flat":
+            raise ValueError("a flat index has no clusters; add --set index=ivf")
+        return value
 
 
 class Execution(Settings):
@@ -82,8 +126,8 @@ class Execution(Settings):
 
     Attributes:
         device: `auto` takes CUDA when there is one.
-        block: images per block at most; 0 chooses it by `memory_mib`.
-        memory_mib: MiB that mining takes beside the embeddings and the lists.
+        block: images per block at most; 0 chooses it by `memory_mib`. For `faiss` images or captions; 0 takes 4,096.
+        memory_mib: MiB that mining takes beside the embeddings and the lists, and a second model beside its encodings.
         checkpoint_seconds: time between two savings of progress.
     """
 
@@ -99,15 +143,23 @@ def settings_class(values: Mapping[str, Any]) -> type[Settings]:
 
 
 def label(conf: str, settings: MineSettings) -> str:
-    """`exact` and the name of the mining model."""
-    return f"{conf}.{train.run_label(settings.method, settings.backbone, settings.seed)}"
+    """`exact` and the name of the mining model, with `+` and the backbone of the second one."""
+    models = "+".join(filter(None, (settings.backbone, settings.rescore_with)))
+    return f"{conf}.{train.run_label(settings.method, models, settings.seed)}"
+
+
+def fingerprinted(settings: MineSettings) -> dict[str, Any]:
+    """The settings as the fingerprint sees them: those of a second model or an index count where there is one."""
+    unused = () if settings.rescore_with else ("rescore_with", "rescore_texts", "rescore_images")
+    unused += () if settings.index != "flat" else ("index", "num_lists", "num_probes")
+    return settings.model_dump(mode="json", exclude=set(unused))
 
 
 def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """The captions and the mining model's embeddings.
+    """The captions and the mining model's embeddings; a second model, and the features that it looks at.
 
     Raises:
-        UsageError: the model has none.
+        UsageError: the mining model has no embeddings.
     """
     if not train.embeds(settings.backbone):
         raise UsageError(
@@ -115,12 +167,18 @@ def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Ne
             "backbone, such as vsrn, and train with `--negatives-from vsrn`"
         )
     wanted = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
-    return {"prepare": prepare_need(definition), "train": Need("train", settings.method, wanted)}
+    needed = {"prepare": prepare_need(definition), "train": Need("train", settings.method, wanted)}
+    if settings.rescore_with:
+        second = Need("train", settings.method, {**wanted, "backbone": settings.rescore_with})
+        needed |= {"extract": Need("extract", settings.features), "rescorer": second}
+    return needed
 
 
 def run(job: Job) -> None:
     """Writes both lists and statistics.json."""
     from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
+    from itrpipe.mining.pair_scorer import load_scoring_model
+    from itrpipe.mining.windows import positive_scores
 
     settings = job.settings
     embeddings = read_embeddings(job.inputs["train"].folder / EMBEDDINGS, "train")
@@ -133,12 +191,32 @@ def run(job: Job) -> None:
     _require_candidates(settings, embeddings)
     wanted = images * settings.num_texts + texts * settings.num_images
     require_space(job.folder, BYTES_PER_CANDIDATE * wanted, "the mined lists")
-    miner = _miner(job, embeddings)
-    _mine(job, miner)
-    lists, statistics = _filtered(job, embeddings, miner.result())
+    # Read first: what cannot score pairs is better found out before mining than after.
+    second = load_scoring_model(job.inputs["rescorer"].folder) if settings.rescore_with else None
+    mined, facts = _mined(job, embeddings)
+    if second is not None:
+        mined, positives, facts["rescored"] = _rescored(job, second, embeddings, mined)
+    else:
+        positives = positive_scores(embeddings.images, embeddings.texts, embeddings.caption_image)
+    lists, statistics = _filtered(job, embeddings, mined, positives)
     _write(job, embeddings, lists)
-    write_json(job.folder / STATISTICS, statistics)
-    _show(job, statistics)
+    write_json(job.folder / STATISTICS, statistics | facts)
+    _show(job, statistics | facts)
+
+
+def _mined(job: Job, embeddings: SplitEmbeddings) -> tuple[MinedLists, dict[str, Any]]:
+    """The lists by the mining model, and where an index was used how well it searched."""
+    from itrpipe.mining.faiss_engine import FaissMiner
+    from itrpipe.mining.resumable import save_progress, work_through
+
+    miner = _miner(job, embeddings)
+    work_through(miner, job.work / STATE, job.reporter, "mining", checkpoint_seconds=job.execution.checkpoint_seconds)
+    if job.settings.rescore_with:  # which takes long, and mining is not to be repeated after an interruption
+        save_progress(miner, job.work / STATE)
+    mined = miner.result()
+    if isinstance(miner, FaissMiner) and job.settings.index != "flat":
+        return mined, {"search": _search_facts(job, embeddings, mined, miner)}
+    return mined, {}
 
 
 def _miner(job: Job, embeddings: SplitEmbeddings) -> ExactMiner | FaissMiner:
@@ -148,7 +226,14 @@ def _miner(job: Job, embeddings: SplitEmbeddings) -> ExactMiner | FaissMiner:
     if settings.engine == "faiss":
         from itrpipe.mining.faiss_engine import FaissMiner
 
-        return FaissMiner(*arrays, device="cuda" if device == "cuda" else "cpu")
+        return FaissMiner(
+            *arrays,
+            kind=settings.index,
+            num_lists=settings.num_lists,
+            num_probes=settings.num_probes,
+            block_size=execution.block or FAISS_BLOCK,
+            device="cuda" if device == "cuda" else "cpu",
+        )
     from itrpipe.mining.exact import ExactMiner
 
     return ExactMiner(
@@ -160,8 +245,49 @@ def _miner(job: Job, embeddings: SplitEmbeddings) -> ExactMiner | FaissMiner:
     )
 
 
+def _search_facts(job: Job, embeddings: SplitEmbeddings, mined: MinedLists, miner: FaissMiner) -> dict[str, Any]:
+    """Clusters, probes and measured recall of an index; a warning where it missed much."""
+    from itrpipe.mining.recall import SAMPLED_ANCHORS, search_recall
+    from itrpipe.mining.statistics import DIRECTIONS
+
+    recall = search_recall(embeddings.images, embeddings.texts, embeddings.caption_image, mined)
+    lists, probes = (dict(zip(DIRECTIONS, numbers, strict=True)) for numbers in zip(*miner.clusters, strict=True))
+    worst = min(DIRECTIONS, key=lambda name: recall[name])
+    if recall[worst] < EXPECTED_RECALL:
+        job.warn(
+            f"the index found {100 * recall[worst]:.1f}% of the {worst.replace('_', ' ')} that exact search finds with "
+            f"num_probes = {probes[worst]:,}; raise --set num_probes=… or search exactly with --set index=flat"
+        )
+    recall = {name: round(share, 4) for name, share in recall.items()}
+    return {"num_lists": lists, "num_probes": probes, "recall": recall, "sampled_anchors": SAMPLED_ANCHORS}
+
+
+def _rescored(
+    job: Job, second: SavedModel, embeddings: SplitEmbeddings, mined: MinedLists
+) -> tuple[MinedLists, np.ndarray, dict[str, Any]]:
+    """The lists in the order of the second model, its scores [T] of the positives, and what was done.
+
+    Its encodings are not saved: an interrupted run encodes again and goes on with the pairs.
+    """
+    from itrpipe.mining.pair_scorer import open_scorer
+    from itrpipe.mining.rescore import Rescorer
+    from itrpipe.mining.resumable import work_through
+
+    settings, prepared, extracted = job.settings, job.inputs["prepare"].folder, job.inputs["extract"].folder
+    model = train.run_label(settings.method, settings.rescore_with, settings.seed)
+    device, memory = train.resolve_device(job.execution.device), job.execution.memory_mib * 2**20
+    scorer = open_scorer(second, prepared, extracted, embeddings, device, memory)
+    texts, images = settings.rescore_texts or settings.num_texts, settings.rescore_images or settings.num_images
+    rescorer = Rescorer(mined, embeddings.caption_image, scorer, texts, images)
+    with job.reporter.task(f"encoding by {model}", scorer.num_items, "rows") as task:
+        scorer.encode(task.advance)
+    path, seconds = job.work / RESCORED, job.execution.checkpoint_seconds
+    work_through(rescorer, path, job.reporter, f"scoring by {model}", "pairs", rescorer.pairs, seconds)
+    return rescorer.result(), rescorer.positives(), {"model": model, "texts": texts, "images": images}
+
+
 def _filtered(
-    job: Job, embeddings: SplitEmbeddings, mined: MinedLists
+    job: Job, embeddings: SplitEmbeddings, mined: MinedLists, positives: np.ndarray
 ) -> tuple[dict[str, CandidateLists], dict[str, Any]]:
     """The lists after all filters, and the figures on both."""
     from dataclasses import asdict
@@ -169,9 +295,8 @@ def _filtered(
     from itrpipe.mining.duplicates import DuplicateCaptions
     from itrpipe.mining.lists import drop
     from itrpipe.mining.statistics import mining_statistics
-    from itrpipe.mining.windows import Window, lowest_positives, positive_scores
+    from itrpipe.mining.windows import Window, lowest_positives
 
-    positives = positive_scores(embeddings.images, embeddings.texts, embeddings.caption_image)
     anchors = {
         "texts_for_images": lowest_positives(positives, embeddings.caption_image, len(embeddings.images)),
         "images_for_texts": positives,
@@ -219,28 +344,6 @@ def _require_candidates(settings: MineSettings, embeddings: SplitEmbeddings) -> 
             )
 
 
-def _mine(job: Job, miner: ExactMiner | FaissMiner) -> None:
-    """Does every pending block, saving progress now and then."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load, save
-
-    state = job.work / STATE
-    if state.exists():
-        try:
-            miner.restore(load(state.read_bytes()))
-        except SafetensorError as error:
-            raise DataError(f"{state} is damaged ({error}); remove it and run the same command again") from None
-    pending = miner.pending()
-    saved_at = time.monotonic()
-    with job.reporter.task("mining", miner.num_blocks, "blocks", miner.num_blocks - len(pending)) as task:
-        for block in pending:
-            miner.step(block)
-            task.advance()
-            if time.monotonic() - saved_at >= job.execution.checkpoint_seconds:
-                write_bytes(state, save(miner.state()))
-                saved_at = time.monotonic()
-
-
 def _write(job: Job, embeddings: SplitEmbeddings, lists: Mapping[str, CandidateLists]) -> None:
     from itrpipe.negatives.lists import MinedList, write_list
 
@@ -252,18 +355,16 @@ def _write(job: Job, embeddings: SplitEmbeddings, lists: Mapping[str, CandidateL
 
 
 def _show(job: Job, statistics: Mapping[str, Any]) -> None:
-    """Prints the table of scores, and what was dropped or repeats a positive word for word."""
-    from itrpipe.mining.statistics import table_rows
+    """Prints the table of scores and what else is known of the lists."""
+    from itrpipe.mining.statistics import sentences, table_rows
 
     rows = table_rows(statistics)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         job.reporter.say("  " + "  ".join(cells).rstrip())
-    for direction, counts in statistics["dropped"].items():
-        for reason, count in counts.items():
-            total = statistics["candidates"][direction] + sum(counts.values())
-            job.reporter.say(f"  dropped {count:,} of {total:,} {direction.replace('_', ' ')} because of {reason}")
+    for sentence in sentences(statistics):
+        job.reporter.say(f"  {sentence}")
     repeats = statistics["duplicates"]["captions_of_other_images"]
     if repeats:
         job.reporter.say(f"  {repeats:,} captions stand word for word under another image too")

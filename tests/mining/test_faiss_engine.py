@@ -9,7 +9,7 @@ import pytest
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.mining.exact import ExactMiner
-from itrpipe.mining.faiss_engine import FaissMiner
+from itrpipe.mining.faiss_engine import FaissMiner, clusters
 from itrpipe.mining.lists import NO_ROW
 
 
@@ -76,6 +76,27 @@ def test_clusters_find_most_and_all_of_them_find_all(vectors):
     assert padded.any()
     assert np.isneginf(one.text_scores[padded]).all()
     assert (np.diff(padded.astype(int), axis=1) >= 0).all()  # only at the end of a list
+
+
+@pytest.mark.usefixtures("with_faiss")
+def test_clusters_are_chosen_for_each_direction_unless_given(vectors):
+    chosen = FaissMiner(*vectors, 20, 10, "ivf")
+    assert chosen.clusters == ((69, 18), (38, 10))  # 4 sqrt(300), 4 sqrt(90), and a quarter of each
+    assert FaissMiner(*vectors, 20, 10, "ivf", num_lists=8, num_probes=3).clusters == ((8, 3), (8, 3))
+    assert clusters(10, 0, 0) == (10, 3)  # no more clusters than vectors
+
+
+@pytest.mark.usefixtures("with_faiss")
+def test_an_interrupted_search_of_clusters_gives_the_same_lists(vectors, capfd):
+    whole = mine(FaissMiner(*vectors, 20, 10, "ivf", block_size=16))
+    first = FaissMiner(*vectors, 20, 10, "ivf", block_size=16)
+    for block in first.pending()[:9]:
+        first.step(block)
+    second = FaissMiner(*vectors, 20, 10, "ivf", block_size=16)
+    second.restore(first.state())
+    for name, array in vars(mine(second)).items():
+        np.testing.assert_array_equal(array, getattr(whole, name), err_msg=name)
+    assert "WARNING" not in capfd.readouterr().err  # of faiss, that there are few vectors for so many clusters
 
 
 @pytest.mark.usefixtures("with_faiss")

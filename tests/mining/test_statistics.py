@@ -60,6 +60,23 @@ def test_tables_and_sentences_say_the_same():
     assert "images for texts: the hardest negative beats the positive in 50.0% of the pairs" in said
 
 
+def test_an_index_and_a_second_model_are_told_of():
+    found = mining_statistics(LISTS, POSITIVES, CAPTION_IMAGE, DROPPED)
+    plain = sentences(found)
+    found["search"] = {
+        "recall": {"texts_for_images": 0.98765, "images_for_texts": 1.0},
+        "num_probes": {"texts_for_images": 400, "images_for_texts": 3},
+        "num_lists": {"texts_for_images": 1_600, "images_for_texts": 12},
+    }
+    found["rescored"] = {"model": "triplet.bfan", "texts": 300, "images": 60}
+    assert sentences(found) == [
+        "texts for images: found 98.8% of what exact search finds, searching 400 of 1,600 clusters",
+        "images for texts: found 100.0% of what exact search finds, searching 3 of 12 clusters",
+        "the hardest 300 texts and 60 images of each list are in the order of triplet.bfan, whose scores these are",
+        *plain,
+    ]
+
+
 def test_lists_without_any_candidate():
     empty = {
         name: CandidateLists(np.full_like(lists.candidates, NO_ROW), np.full_like(lists.scores, -np.inf))

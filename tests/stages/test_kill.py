@@ -165,3 +165,66 @@ def test_two_processes_on_one_chain_make_every_artifact_once(recipe, reference, 
     assert outputs(data) == outputs(reference)
     made = [text.count("\n  done in ") for text in texts]
     assert sum(made) == 5, texts
+
+
+MINING = {
+    "torch": ("--engine", "torch"),
+    "faiss": ("--engine", "faiss"),
+    "clusters": ("--engine", "faiss", "--set=index=ivf"),
+    "second model": ("--rescore-with", "bfan"),
+}
+SMALL_MINING = (
+    *("train.epochs=1", "train.batch_size=16", "train.model.embed_dim=16", "train.model.word_dim=8"),
+    *("num_texts=20", "num_images=5", "block=4", "checkpoint_seconds=0"),
+)
+
+
+def start_mining(data: Path, how: str) -> subprocess.Popen:
+    small = (f"--set={text}" for text in SMALL_MINING)
+    return command(data, "mine-negatives", "--backbone", "vsepp", *small, *MINING[how])
+
+
+def command(data: Path, name: str, *arguments: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "itrpipe", name, *arguments, "--data", str(data)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait(process: subprocess.Popen) -> None:
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+
+
+@pytest.fixture(scope="module")
+def mined(tmp_path_factory) -> Path:
+    """A dataset with two models, and lists mined in every way without an interruption."""
+    data = tmp_path_factory.mktemp("mined")
+    wait(command(data, "prepare", "--train", "48", "--val", "8", "--test", "12"))
+    wait(command(data, "extract", "--features", "scenes", "--set=batch=4"))
+    for how in MINING:
+        wait(start_mining(data, how))
+    return data
+
+
+@pytest.mark.parametrize("how", MINING)
+def test_killed_mining_ends_with_the_same_lists(how, mined, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(mined, data)
+    shutil.rmtree(data / "scenes" / "mine_negatives")
+    moment = random.Random().uniform(0, 0.2)
+    process = start_mining(data, how)
+    while process.poll() is None and not list(data.glob("scenes/mine_negatives/*.partial/.work/state.safetensors")):
+        time.sleep(0.002)
+    time.sleep(moment)
+    kill(process)
+    wait(start_mining(data, how))
+    (name,) = (f"mine_negatives/{path.parent.name}" for path in data.glob("scenes/mine_negatives/*/manifest.json"))
+    expected = outputs(mined)[name]
+    assert len([file for file in expected if file.endswith(".parquet")]) == 2
+    assert outputs(data)[name] == expected, f"killed {moment:.3f} s after the first block"
+    assert not list(data.glob("scenes/mine_negatives/*.partial"))

@@ -1,34 +1,62 @@
-"""`itrpipe mine-negatives`: engines that agree, windows, duplicates and the table it prints."""
+"""`itrpipe mine-negatives`: engines that agree, indexes, second models, windows, duplicates and the table it prints."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from itrpipe.negatives.lists import FILES, read_list
+from itrpipe.artifacts import read_manifest
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import DataError, UsageError
+from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
+from itrpipe.features.store import FEATURES, FeatureFile, FeatureWriter, create_features
+from itrpipe.mining.exact import ExactMiner
+from itrpipe.mining.pair_scorer import load_scoring_model, open_scorer
+from itrpipe.mining.rescore import Rescorer
+from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.negatives.lists import FILES, MinedList, read_list
+from itrpipe.stages import mine_negatives
+from itrpipe.training.saved import load_model
 
 Invoke = Callable[..., Any]
 TRAIN = ["train.epochs=1", "train.model.embed_dim=8", "train.model.word_dim=8", "train.min_word_count=1"]
+TEXTS, IMAGES = 20, 6
 
 
 @pytest.fixture
-def mine(chain: Path, invoke: Invoke) -> Callable[..., Path]:
-    """Mines with the finished round one of the dataset `tiny` and returns the artifact's folder."""
+def run(chain: Path, invoke: Invoke) -> Callable[..., Any]:
+    """Mines with round one of the dataset `tiny`, by default with the lists of the finished chain."""
 
-    def run(*arguments: str) -> Path:
-        given = [*TRAIN, "train.batch_size=16", "num_texts=5", "num_images=3"]
-        command = ["mine-negatives", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, "--no-deps"]
-        outcome = invoke(*command, *(f"--set={text}" for text in given), *arguments)
+    def mine(*arguments: str, texts: int = 5, images: int = 3) -> Any:
+        given = [*TRAIN, "train.batch_size=16", f"num_texts={texts}", f"num_images={images}"]
+        command = ["mine-negatives", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain]
+        return invoke(*command, *(f"--set={text}" for text in given), *arguments)
+
+    return mine
+
+
+@pytest.fixture
+def mine(run: Callable[..., Any]) -> Callable[..., Path]:
+    """Mines successfully and returns the artifact's folder; `mine.out` is what was printed."""
+
+    def successfully(*arguments: str, **more: int) -> Path:
+        outcome = run(*arguments, **more)
         assert outcome.code == 0, outcome.err
-        run.out = outcome.out  # type: ignore[attr-defined]
+        successfully.out = outcome.out  # type: ignore[attr-defined]
         return Path(outcome.out.strip().splitlines()[-1])
 
-    return run
+    return successfully
+
+
+def statistics_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "statistics.json").read_text())
 
 
 def test_the_engines_agree(mine: Callable[..., Path]) -> None:
@@ -49,13 +77,242 @@ def test_a_window_drops_what_it_says_and_the_table_shows_it(mine: Callable[..., 
     before, after = read_list(full, "texts_for_images"), read_list(narrow, "texts_for_images")
     np.testing.assert_array_equal(after.candidates[:, :3], before.candidates[:, 1:4])
     assert (after.candidates[:, 3:] == -1).all()
-    dropped = json.loads((narrow / "statistics.json").read_text())["dropped"]["texts_for_images"]
+    dropped = statistics_of(narrow)["dropped"]["texts_for_images"]
     assert dropped == {"range_min": len(before.candidates), "range_max": len(before.candidates)}
 
 
 def test_duplicates_are_counted_always_and_dropped_when_asked(mine: Callable[..., Path], chain: Path) -> None:
-    found = json.loads((mine() / "statistics.json").read_text())
+    found = statistics_of(mine())
     assert found["duplicates"]["captions"] == 0
     assert found["dropped"] == {"texts_for_images": {}, "images_for_texts": {}}
-    asked = json.loads((mine("--drop-duplicates") / "statistics.json").read_text())
+    asked = statistics_of(mine("--drop-duplicates"))
     assert asked["dropped"]["texts_for_images"] == {"duplicates": 0}
+
+
+# Indexes
+
+
+def test_an_index_that_searches_all_clusters_finds_the_exact_lists(mine: Callable[..., Path]) -> None:
+    exact = mine("--engine", "faiss")
+    index = mine("--engine", "faiss", "--set=index=ivf", "--set=num_lists=4", "--set=num_probes=4")
+    assert index != exact
+    for direction in FILES:
+        np.testing.assert_allclose(read_list(index, direction).scores, read_list(exact, direction).scores, atol=2e-3)
+    search = statistics_of(index)["search"]
+    assert search["recall"] == {"texts_for_images": 1.0, "images_for_texts": 1.0}
+    assert "search" not in statistics_of(exact)
+    assert "warning" not in mine.out  # type: ignore[attr-defined]
+
+
+def test_what_an_index_misses_is_measured_printed_and_warned_of(mine: Callable[..., Path]) -> None:
+    exact = mine("--engine", "torch", texts=TEXTS, images=IMAGES)
+    index = mine("--engine", "faiss", "--set=index=ivf", "--set=num_probes=2", texts=TEXTS, images=IMAGES)
+    search = statistics_of(index)["search"]
+    # 60 captions and 12 images, all of them sampled: 4 sqrt(60) = 31 clusters, and no more than 12.
+    assert search["num_lists"] == {"texts_for_images": 31, "images_for_texts": 12}
+    assert search["num_probes"] == {"texts_for_images": 2, "images_for_texts": 2}
+    for direction in FILES:
+        found, wanted = read_list(index, direction).candidates, read_list(exact, direction).candidates
+        hits = sum(len(set(some) & set(all_)) for some, all_ in zip(found.tolist(), wanted.tolist(), strict=True))
+        assert search["recall"][direction] == pytest.approx(hits / wanted.size, abs=0.02)
+        assert search["recall"][direction] < 0.9
+        shown = f"{direction.replace('_', ' ')}: found {100 * search['recall'][direction]:.1f}% of what exact search"
+        assert shown in mine.out  # type: ignore[attr-defined]
+    (warning,) = read_manifest(index).messages
+    assert "with num_probes = 2; raise --set num_probes" in warning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--set=index=ivf"], "index = 'ivf' (from command line): engine torch searches everything"),
+        (["--set=num_lists=4"], "num_lists = 4 (from command line): engine torch searches everything"),
+        (["--set=num_probes=4"], "num_probes = 4 (from command line): engine torch searches everything"),
+        (["--engine=faiss", "--set=num_probes=4"], "num_probes = 4 (from command line): a flat index has no clusters"),
+        (["--engine=faiss", "--set=index=ivf", "--set=num_lists=13"], "num_lists = 13 do not fit 12 vectors"),
+        (["--rescore-with", "vsepp"], "this model mines already"),
+        (["--rescore-with", "VSE++"], "this model mines already"),
+        (["--rescore-with", "bfn"], "there is no backbone of this name; did you mean 'bfan'?"),
+        (["--rescore-with", "bfan", "--set=rescore_texts=6"], "rescore_texts = 6 (from command line): the lists hold"),
+        (["--rescore-with", "bfan", "--set=rescore_images=4"], "the lists hold num_images = 3"),
+        (["--set=rescore_images=2"], "there is no second model; add --rescore-with"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_settings_that_would_do_nothing_or_cannot_be_are_refused(
+    run: Callable[..., Any], arguments: list[str], said: str
+) -> None:
+    outcome = run(*arguments)
+    assert outcome.code == UsageError.exit_code
+    assert said in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_an_unknown_backbone_is_no_surprise(invoke: Invoke, chain: Path) -> None:
+    outcome = invoke("mine-negatives", "--backbone", "vsnr", "--dataset", "tiny", "--data", chain)
+    assert outcome.code == UsageError.exit_code
+    assert (
+        "backbone = 'vsnr' (from command line): there is no backbone of this name; did you mean 'vsrn'?" in outcome.err
+    )
+
+
+# A second model
+
+
+def scores_by(backbone: str, data: Path) -> np.ndarray:
+    """Scores [N, T] of the training split by a trained model, each image and caption encoded alone."""
+    (folder,) = data.glob(f"tiny/train/triplet.{backbone}-*")
+    (prepared,), (extracted,) = data.glob("tiny/prepare/files-*"), data.glob("tiny/extract/precomp-*")
+    saved, split = load_model(folder), PreparedDataset.open(prepared).split("train")
+    features = FeatureFile.open(extracted / FEATURES)
+    assert features.regions is not None
+    tokens, lengths = saved.vocabulary.encode_all(split.tokens)
+    scores = np.empty((len(split.image_ids), len(lengths)), np.float32)
+    with torch.inference_mode():
+        for text, length in enumerate(lengths):
+            words = torch.from_numpy(tokens[text : text + 1, :length].astype(np.int64))
+            encoded = saved.model.encode_texts(TextBatch(words, torch.tensor([int(length)])))
+            for image, row in enumerate(features.rows(split.image_ids.tolist())):
+                regions = ImageBatch(torch.from_numpy(features.regions[row][None].copy()))
+                scores[image, text] = saved.model.score_pairs(saved.model.encode_images(regions), encoded).item()
+    return scores
+
+
+def lists_of(folder: Path) -> dict[str, MinedList]:
+    return {direction: read_list(folder, direction) for direction in FILES}
+
+
+def test_a_second_model_puts_the_same_candidates_in_its_own_order(mine: Callable[..., Path], chain: Path) -> None:
+    first = lists_of(mine(texts=TEXTS, images=IMAGES))
+    outcome = mine("--rescore-with", "bfan", texts=TEXTS, images=IMAGES)
+    assert outcome.name.startswith("exact.triplet.vsepp+bfan-")
+    assert "  + train/triplet.bfan-" in mine.out  # type: ignore[attr-defined]
+    assert "are in the order of triplet.bfan, whose scores these are" in mine.out  # type: ignore[attr-defined]
+    second, scores = lists_of(outcome), scores_by("bfan", chain)
+    changed = 0
+    for direction, pairs in (("texts_for_images", scores), ("images_for_texts", scores.T)):
+        before, after = first[direction], second[direction]
+        np.testing.assert_array_equal(after.anchor_ids, before.anchor_ids)
+        np.testing.assert_array_equal(np.sort(after.candidates), np.sort(before.candidates))
+        expected = np.take_along_axis(pairs, after.candidates, axis=1)
+        np.testing.assert_allclose(after.scores, expected, atol=2e-3)
+        assert (np.diff(expected, axis=1) <= 1e-5).all()
+        changed += int((after.candidates != before.candidates).sum())
+    assert changed > 100
+    found, captions = statistics_of(outcome), np.arange(scores.shape[1])
+    assert found["rescored"] == {"model": "triplet.bfan", "texts": TEXTS, "images": IMAGES}
+    positives = scores[captions // 5, captions]
+    assert found["positive_score"]["median"] == pytest.approx(np.median(positives), abs=1e-4)
+    margins = positives - second["images_for_texts"].scores[:, 0]
+    assert found["images_for_texts_margin"]["minimum"] == pytest.approx(margins.min(), abs=2e-3)
+
+
+def test_a_cut_list_holds_the_top_of_the_first_one_only(mine: Callable[..., Path]) -> None:
+    first = lists_of(mine(texts=TEXTS, images=IMAGES))
+    arguments = ("--rescore-with", "scan", "--set=rescore_texts=4", "--set=rescore_images=2")
+    cut = lists_of(mine(*arguments, texts=TEXTS, images=IMAGES))
+    for direction, width in (("texts_for_images", 4), ("images_for_texts", 2)):
+        assert cut[direction].candidates.shape == (len(first[direction].candidates), width)
+        np.testing.assert_array_equal(
+            np.sort(cut[direction].candidates), np.sort(first[direction].candidates[:, :width])
+        )
+
+
+def test_windows_go_by_the_scores_of_the_second_model(mine: Callable[..., Path], chain: Path) -> None:
+    full = lists_of(mine("--rescore-with", "bfan", texts=TEXTS, images=IMAGES))
+    window = mine("--rescore-with", "bfan", "--set=absolute_margin=-0.01", texts=TEXTS, images=IMAGES)
+    scores, captions = scores_by("bfan", chain), np.arange(60)
+    positives = scores[captions // 5, captions]
+    hardest = {"images_for_texts": positives, "texts_for_images": positives.reshape(-1, 5).min(axis=1)}
+    for direction, limited in lists_of(window).items():
+        pairs = scores if direction == "texts_for_images" else scores.T
+        exact = np.take_along_axis(pairs, full[direction].candidates, axis=1)
+        stays = exact <= hardest[direction][:, None] + 0.01
+        assert 0 < stays.sum() < stays.size
+        np.testing.assert_array_equal((limited.candidates >= 0).sum(axis=1), stays.sum(axis=1))
+        assert statistics_of(window)["dropped"][direction] == {"absolute_margin": int((~stays).sum())}
+
+
+def test_what_is_not_in_use_leaves_the_artifact_as_it_was(mine: Callable[..., Path], run: Callable[..., Any]) -> None:
+    plain = mine()
+    assert "up to date" in run("--set=rescore_with=", "--set=num_lists=0", "--dry-run").out
+    rescored = mine("--rescore-with", "bfan")
+    assert {plain, rescored} < {*plain.parent.iterdir()}
+    index = ("--engine", "faiss", "--set=index=ivf")
+    assert mine(*index, "--set=num_probes=8") != mine(*index, "--set=num_probes=9")
+    kept = mine_negatives.fingerprinted(mine_negatives.MineSettings(**read_manifest(plain).settings))
+    assert not {"rescore_with", "rescore_texts", "rescore_images", "index", "num_lists", "num_probes"} & kept.keys()
+    assert rescored != mine("--rescore-with", "bfan", "--set=rescore_texts=2")
+    inputs = read_manifest(rescored).inputs
+    assert inputs["rescorer"].name.startswith("triplet.bfan-")
+    assert inputs["train"].name.startswith("triplet.vsepp-")
+
+
+@pytest.fixture
+def without_one_image(
+    chain: Path, mine: Callable[..., Path], tmp_path: Path
+) -> tuple[Path, Path, Path, SplitEmbeddings]:
+    """A trained BFAN, the dataset, features that lack the training image 3, and embeddings of the training split."""
+    mine("--rescore-with", "bfan")
+    (model,), (prepared,) = chain.glob("tiny/train/triplet.bfan-*"), chain.glob("tiny/prepare/files-*")
+    (whole,), (trained,) = chain.glob("tiny/extract/precomp-*"), chain.glob("tiny/train/triplet.vsepp-*")
+    features, embeddings = FeatureFile.open(whole / FEATURES), read_embeddings(trained / EMBEDDINGS, "train")
+    rows = features.rows([name for name in features.image_id.tolist() if name != embeddings.image_ids[3]])
+    create_features(tmp_path / FEATURES, features.image_id[rows].tolist(), features.spec, "precomp")
+    with FeatureWriter(tmp_path / FEATURES) as writer:
+        writer.write(0, {name: array[rows] for name, array in features.arrays().items()})
+    return model, prepared, tmp_path, embeddings
+
+
+def test_images_without_features_are_left_out_as_in_training(without_one_image: tuple[Any, ...], chain: Path) -> None:
+    model, prepared, extracted, embeddings = without_one_image
+    with pytest.raises(DataError, match="hold 11 training rows and the mining model embedded 12"):
+        open_scorer(load_scoring_model(model), prepared, extracted, embeddings, "cpu", 1 << 20)
+    kept = np.delete(np.arange(12), 3)
+    captions = np.flatnonzero(embeddings.caption_image != 3)
+    image = np.searchsorted(kept, embeddings.caption_image[captions])
+    shorter = SplitEmbeddings(
+        embeddings.images[kept], embeddings.image_ids[kept], embeddings.texts[captions],
+        embeddings.caption_ids[captions], image, embeddings.measure,
+    )  # fmt: skip
+    scorer = open_scorer(load_scoring_model(model), prepared, extracted, shorter, "cpu", 1 << 20)
+    scorer.encode(lambda rows: None)
+    expected = scores_by("bfan", chain)[kept][:, captions]
+    pairs = np.indices(expected.shape).reshape(2, -1)
+    np.testing.assert_allclose(scorer(*pairs), expected.ravel(), atol=1e-5)
+
+
+class InterruptedScoringError(Exception):
+    """Stands for a kill in the middle of the pairs."""
+
+
+@pytest.mark.parametrize(("seconds", "scored_again"), [(0, []), (60, [0])])
+def test_interrupted_scoring_goes_on_and_repeats_no_mining_and_no_pairs_that_were_saved(
+    mine: Callable[..., Path],
+    run: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: int,
+    scored_again: list[int],
+) -> None:
+    arguments = ("--rescore-with", "bfan", f"--set=checkpoint_seconds={seconds}")
+    whole = mine(*arguments)
+    expected = {name: (whole / name).read_bytes() for name in (*FILES.values(), "statistics.json")}
+    shutil.rmtree(whole)
+    steps: list[int] = []
+    scored = Rescorer.step
+
+    def second_fails(self: Rescorer, block: int) -> None:
+        if steps:
+            raise InterruptedScoringError
+        steps.append(block)
+        scored(self, block)
+
+    monkeypatch.setattr(Rescorer, "step", second_fails)
+    with pytest.raises(InterruptedScoringError):
+        run(*arguments)
+    assert steps == [0]
+    monkeypatch.setattr(Rescorer, "step", lambda self, block: (steps.append(block), scored(self, block)))
+    monkeypatch.setattr(ExactMiner, "step", lambda self, block: pytest.fail("mined again"))
+    resumed = mine(*arguments)
+    assert steps == [0, *scored_again, 1, 2]
+    assert {name: (resumed / name).read_bytes() for name in expected} == expected
