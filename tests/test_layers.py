@@ -17,7 +17,7 @@ PACKAGE = Path(itrpipe.__file__).parent
 LAYERS = (
     {"errors"},
     {"disk", "artifacts", "sources", "config", "progress"},
-    {"datasets", "features"},
+    {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},
     {"methods"},
     {"training", "mining", "evaluation", "reporting"},

@@ -43,6 +43,8 @@ class AoqMethod:
         negatives: draws from the mined lists.
     """
 
+    means = False
+
     def __init__(self, settings: Aoq, data: PairSource, negatives: OfflineNegatives) -> None:
         self._settings, self._data, self._negatives = settings, data, negatives
         self._warm_up = TripletMethod(_warm_up_settings(settings), data)

@@ -29,27 +29,41 @@ class PairSource(Protocol):
 
 
 class Batch:
-    """One training batch: the positives, named further pairs, and the image of every positive.
+    """One training batch: the positives, named further pairs, and the rows of every positive.
 
     Args:
         pairs: name -> image and text batch; `positive` is always there.
         images: [B] image row of each positive pair.
         statistics: counts that the method wants averaged into the history.
+        captions: [B] caption row of each positive pair, on the CPU, for methods that look it up again.
     """
 
-    def __init__(self, pairs: Mapping[str, Pairs], images: Tensor, statistics: Mapping[str, float] | None = None):
+    def __init__(
+        self,
+        pairs: Mapping[str, Pairs],
+        images: Tensor,
+        statistics: Mapping[str, float] | None = None,
+        captions: np.ndarray | None = None,
+    ) -> None:
         self.pairs = dict(pairs)
         self.images = images
         self.statistics = dict(statistics or {})
+        self.captions = captions
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device."""
         pairs = {name: (images.to(device), texts.to(device)) for name, (images, texts) in self.pairs.items()}
-        return Batch(pairs, self.images.to(device, non_blocking=True), self.statistics)
+        return Batch(pairs, self.images.to(device, non_blocking=True), self.statistics, self.captions)
 
 
 class Method(Protocol):
-    """A training method."""
+    """A training method.
+
+    Attributes:
+        means: whether its losses are means over the batch; the others are sums.
+    """
+
+    means: bool
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """Builds the batch of the given caption rows [B]."""

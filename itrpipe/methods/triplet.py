@@ -26,6 +26,8 @@ class TripletMethod:
         data: the training set.
     """
 
+    means = False
+
     def __init__(self, settings: Triplet, data: PairSource) -> None:
         self._settings, self._data = settings, data
 

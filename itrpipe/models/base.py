@@ -49,20 +49,41 @@ class ImageBatch:
 
 
 @dataclass(frozen=True)
+class PhraseBatch:
+    """The phrases of T captions, P of each at most.
+
+    Attributes:
+        kinds: [T, P] int64; 0 object, 1 attribute, 2 relation, -1 padding.
+        tokens: bool [T, P, W], which tokens of its caption belong to a phrase.
+    """
+
+    kinds: Tensor
+    tokens: Tensor
+
+    def to(self, device: torch.device | str) -> PhraseBatch:
+        """The same batch on `device`, copied asynchronously where the memory is pinned."""
+        return PhraseBatch(self.kinds.to(device, non_blocking=True), self.tokens.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
 class TextBatch:
     """T captions as token ids.
 
     Attributes:
         tokens: [T, W] int64; 0 pad, 1 start, 2 end, 3 unknown, words from 4 on.
-        lengths: [T] int64, tokens per caption with start and end (1..W); in any order.
+        lengths: [T] int64, tokens per caption (1..W), start and end included where the model reads them; in any order.
+        phrases: of the captions, for models that read them.
     """
 
     tokens: Tensor
     lengths: Tensor
+    phrases: PhraseBatch | None = None
 
     def to(self, device: torch.device | str) -> TextBatch:
         """The same batch on `device`, copied asynchronously where the memory is pinned."""
-        return TextBatch(self.tokens.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True))
+        phrases = None if self.phrases is None else self.phrases.to(device)
+        tokens, lengths = (tensor.to(device, non_blocking=True) for tensor in (self.tokens, self.lengths))
+        return TextBatch(tokens, lengths, phrases)
 
 
 def _move(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:

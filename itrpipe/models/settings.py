@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from itrpipe.config import Settings
 
@@ -17,9 +17,11 @@ class BackboneSettings(Settings):
 
     Attributes:
         embeds: whether an image and a caption are one vector each, which mining and search need.
+        reads_phrases: whether it needs the scene graphs of captions.
     """
 
     embeds: ClassVar[bool] = True
+    reads_phrases: ClassVar[bool] = False
 
     embed_dim: int = Field(default=1024, ge=1, description="Width D of the joint space of images and captions.")
     word_dim: int = Field(default=300, ge=1, description="Width of the word embedding that feeds the text GRU.")
@@ -101,6 +103,35 @@ class Bfan(BackboneSettings):
         description="Fragments kept: weighing more than the plain mean (equal), or than a mean by confidence (prob).",
     )
     lambda_softmax: float = Field(default=20.0, gt=0.0, description="Inverse temperature of the attention.")
+
+
+class Ssamt(BackboneSettings):
+    """SSAMT: phrases, words and regions in one masked Transformer. Source: SSAMT (Fan et al., 2021)."""
+
+    embeds: ClassVar[bool] = False
+    reads_phrases: ClassVar[bool] = True
+
+    phase: Literal["intra", "inter"] = Field(
+        default="inter",
+        description="What is trained and scored: each side alone (intra), or pairs on top of that, frozen (inter).",
+    )
+    layers: int = Field(default=2, ge=1, description="Layers of each of the three encoders.")
+    heads: int = Field(default=16, ge=1, description="Attention heads; the width is a multiple of it.")
+    feed_forward_dim: int = Field(default=2048, ge=1, description="Width of the feed-forward networks.")
+    dropout: float = Field(default=0.3, ge=0.0, lt=1.0, description="Dropout of embeddings, attention and layers.")
+    max_words: int = Field(default=64, ge=1, description="Longest caption in words.")
+    mask: Literal["paper", "strict", "none"] = Field(
+        default="paper", description="Which edges are closed: the paper's, also node to node, or none but padding."
+    )
+    phrases: bool = Field(default=True, description="Read phrases; off leaves the words alone (Table 3).")
+    mu1: float = Field(default=0.3, ge=0.0, description="Weight of the global cosine of a pair in its score.")
+    mu2: float = Field(default=0.1, ge=0.0, description="Weight of each mean of local cosines.")
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Ssamt:
+        if self.embed_dim % self.heads:
+            raise ValueError(f"embed_dim = {self.embed_dim} is no multiple of heads = {self.heads}")
+        return self
 
 
 def backbone_family(name: str) -> str:

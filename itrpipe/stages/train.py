@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from itrpipe.config import Settings, did_you_mean, load_declaration
+from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.methods.settings import Aoq, MethodSettings, methods
@@ -24,9 +24,7 @@ from itrpipe.stages.base import Job, Need, no_sources, prepare_need
 if TYPE_CHECKING:
     import torch
 
-    from itrpipe.datasets.prepared import Split
     from itrpipe.datasets.vocabulary import Vocabulary
-    from itrpipe.features.store import FeatureFile
     from itrpipe.methods.base import Method
     from itrpipe.models.base import DualEncoder
     from itrpipe.training.data import SplitData
@@ -54,9 +52,17 @@ class TrainSettings(Settings):
         batch_size: pairs per step.
         learning_rate: of Adam at the start.
         decay_every: epochs after which the rate is multiplied by `decay_factor`, again and again.
+        batch_by: what `batch_size` counts: `pairs`, or `tokens`, the words and regions of the pairs.
+        accumulate: batches whose mean gradient makes one update.
+        schedule: `step` multiplies the rate as `decay_every` says; `linear` raises it over `warmup_updates` and lowers
+            it to 0 at the last update.
+        warmup_updates: of schedule `linear`.
+        max_updates: training ends after so many updates, if its epochs have not ended before; 0 sets no such end.
         gradient_clip: largest global norm of the gradient.
         precision: `bf16` computes the encoders in bfloat16 (weights and loss stay in single precision).
-        min_word_count: words that are rarer in the captions of train and val become `<unk>`.
+        min_word_count: words that are rarer in the captions of train and val become `<unk>`; for backbones that read
+            phrases in those of train.
+        graphs: configuration of `parse`, for backbones that read phrases.
         selection: what the best epoch is chosen by, on the validation split: `rsum` (six recalls) or `r1+r5` (four).
         validation_images: validate on the first so many images.
         model: settings of the backbone, see `itrpipe/models/settings.py`.
@@ -73,9 +79,15 @@ class TrainSettings(Settings):
     learning_rate: float = Field(gt=0)
     decay_every: int = Field(ge=1)
     decay_factor: float = Field(gt=0, le=1)
+    batch_by: Literal["pairs", "tokens"] = "pairs"
+    accumulate: int = Field(default=1, ge=1)
+    schedule: Literal["step", "linear"] = "step"
+    warmup_updates: int = Field(default=0, ge=0)
+    max_updates: int = Field(default=0, ge=0)
     gradient_clip: float = Field(gt=0)
     precision: Literal["fp32", "bf16"]
     min_word_count: int = Field(ge=1)
+    graphs: str = "rules"
     selection: Literal["rsum", "r1+r5"]
     validation_images: int = Field(ge=1)
     model: SerializeAsAny[BackboneSettings]
@@ -146,6 +158,12 @@ def embeds(backbone: str) -> bool:
     return _settings_of(canonical_backbone(backbone)).embeds
 
 
+def usual_backbone(method: str) -> str:
+    """The backbone that a configuration is trained on where none is named."""
+    resolved = resolve(load_declaration("train"), method, backbones=backbones())
+    return canonical_backbone(resolved.values["backbone"])
+
+
 def canonical_backbone(name: str) -> str:
     """File stem of a backbone given as people write it: `vse++` is `vsepp`."""
     return name.lower().replace("+", "p")
@@ -162,7 +180,17 @@ def run_label(conf: str, backbone: str, seed: int) -> str:
 
 
 def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """Captions, features, the weights to start from and, for AOQ, the mined lists of the teacher."""
+    """Captions, features, the weights to start from and, for AOQ, the mined lists of the teacher.
+
+    Raises:
+        UsageError: the method does not train this backbone.
+    """
+    phases = {getattr(part, "phase", None) for part in (settings.model, settings.loss)}
+    if len(phases) > 1:
+        raise UsageError(
+            f"method {settings.method!r} does not train backbone {settings.backbone!r}: ssamt-intra and ssamt train "
+            "ssamt, and nothing else does; leave --backbone out or name another --method"
+        )
     wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
     if isinstance(settings.loss, Aoq):
         own = settings.backbone if settings.model.embeds else DEFAULT_TEACHER
@@ -173,6 +201,8 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
             "features": settings.features,
         }
         wanted["mine_negatives"] = Need("mine_negatives", "exact", teacher)
+    if settings.model.reads_phrases:
+        wanted["parse"] = Need("parse", settings.graphs)
     if settings.start_from:
         same = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
         wanted["start"] = Need("train", settings.start_from, same)
@@ -246,35 +276,14 @@ def _known(value: str, known: Iterable[str], what: str) -> str:
 
 
 def _load_splits(job: Job) -> tuple[dict[str, SplitData], Vocabulary]:
-    """Opens every split with its features; the vocabulary comes from train and val, as in the papers."""
-    import pyarrow as pa
+    from itrpipe.training.splits import Sources, load_phrase_splits, load_splits
 
-    from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.datasets.vocabulary import Vocabulary
-    from itrpipe.features.store import FEATURES, FeatureFile
-    from itrpipe.training.data import SplitData
-
-    prepared = PreparedDataset.open(job.inputs["prepare"].folder)
-    features = FeatureFile.open(job.inputs["extract"].folder / FEATURES)
-    counted = [prepared.split(name).tokens for name in ("train", "val") if name in prepared.splits]
-    vocabulary = Vocabulary.build(pa.concat_arrays(counted), job.settings.min_word_count)
-    splits = {
-        name: SplitData(_trainable(job, prepared.split(name), features), features, vocabulary)
-        for name in prepared.splits
-    }
-    return splits, vocabulary
-
-
-def _trainable(job: Job, split: Split, features: FeatureFile) -> Split:
-    """The split without training images that extraction left out; of other splits every image must be there."""
-    absent = features.absent(split.image_ids.tolist()) if split.name == "train" else []
-    if not absent:
-        return split
-    job.warn(
-        f"{len(absent):,} of {len(split.image_ids):,} training images have no features and are left out; the first: "
-        f"{absent[0]}"
-    )
-    return split.without(absent)
+    settings = job.settings
+    folders = {name: job.inputs[name].folder for name in ("prepare", "extract", "parse") if name in job.inputs}
+    if "parse" not in folders:
+        return load_splits(Sources(**folders), settings.min_word_count, job.warn)
+    words = {"max_words": settings.model.max_words, "with_phrases": settings.model.phrases}
+    return load_phrase_splits(Sources(**folders), settings.min_word_count, job.warn, **words)
 
 
 def _build_method(job: Job, train: SplitData) -> Method:

@@ -27,6 +27,7 @@ class Position:
     Attributes:
         epoch: epochs finished.
         step: steps finished inside the current epoch.
+        updates: optimiser updates finished.
         sums: running sums of losses and statistics of the current epoch.
         history: one row per finished epoch.
         best_score, best_epoch: best validation so far; the epoch is -1 before the first validation.
@@ -35,6 +36,7 @@ class Position:
 
     epoch: int = 0
     step: int = 0
+    updates: int = 0
     sums: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     best_score: float = float("-inf")

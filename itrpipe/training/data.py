@@ -43,6 +43,11 @@ class SplitData:
         self._rows = features.rows(split.image_ids.tolist())
         self._tokens, self._lengths = vocabulary.encode_all(split.tokens)
 
+    @property
+    def region_counts(self) -> np.ndarray:
+        """[N] int64, number of real regions of each image."""
+        return self._count[self._rows].astype(np.int64)
+
     def images(self, rows: np.ndarray) -> ImageBatch:
         """Features of the given image rows [B]."""
         stored = self._rows[rows]
@@ -59,19 +64,38 @@ class SplitData:
         tokens = self._tokens[rows, : lengths.max()]
         return TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
 
+    def pair_sizes(self) -> np.ndarray:
+        """[T] words of each caption and regions of its image together."""
+        return self._lengths.astype(np.int64) + self.region_counts[self.caption_image]
+
     def pairs(self, images: np.ndarray, captions: np.ndarray) -> tuple[ImageBatch, TextBatch]:
         """Aligned batches of image rows and caption rows, [B] each."""
         return self.images(images), self.texts(captions)
 
 
-def epoch_batches(num_captions: int, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+def epoch_batches(
+    num_captions: int, batch_size: int, seed: int, epoch: int, sizes: np.ndarray | None = None
+) -> list[np.ndarray]:
     """Every caption once in an order that only `seed` and `epoch` determine, cut into batches.
 
     The last batch may be short; if a single caption were left for it, it joins the batch before, because one
     pair alone has no negative and no batch statistics.
+
+    Args:
+        num_captions: T.
+        batch_size: captions of a batch, or, where `sizes` are given, how much their sizes may add up to.
+        seed, epoch: of the order.
+        sizes: [T] size of each caption with its image, in tokens and regions.
     """
     order = np.random.default_rng([seed, epoch]).permutation(num_captions)
-    starts = list(range(0, num_captions, batch_size))
+    if sizes is None:
+        starts = list(range(0, num_captions, batch_size))
+    else:
+        ends, starts = np.cumsum(sizes[order], dtype=np.int64), [0]
+        while starts[-1] < num_captions:
+            spent = ends[starts[-1] - 1] if starts[-1] else 0
+            starts.append(max(starts[-1] + 2, int(np.searchsorted(ends, spent + batch_size, side="right"))))
+        starts.pop()
     if num_captions - starts[-1] == 1 and len(starts) > 1:
         starts.pop()
     return np.split(order, starts[1:])

@@ -28,7 +28,7 @@ from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights,
 from itrpipe.training.data import SplitData, epoch_batches
 from itrpipe.training.encode import AnyMatcher, score_split
 from itrpipe.training.prefetch import Prefetcher
-from itrpipe.training.schedule import step_decay
+from itrpipe.training.schedule import step_decay, warmup_and_linear_decay
 
 CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
 
@@ -39,6 +39,10 @@ class LoopSettings:
 
     Attributes:
         epochs, batch_size, learning_rate, decay_every, decay_factor, gradient_clip: as in the papers.
+        batch_by: what `batch_size` counts, `pairs` or `tokens` (words and regions).
+        accumulate: batches whose mean gradient makes one update.
+        schedule: `step` decays by `decay_every`, `linear` warms up over `warmup_updates` and falls to 0 at the end.
+        max_updates: training ends after so many, even inside an epoch; 0 leaves it to `epochs`.
         precision: `fp32` or `bf16` (autocast around the encoders).
         selection: `rsum` (six recalls) or `r1+r5` (four), summed over both directions on the validation split.
         validation_images: validate on the first so many images.
@@ -54,6 +58,11 @@ class LoopSettings:
     decay_every: int
     decay_factor: float
     gradient_clip: float
+    batch_by: str
+    accumulate: int
+    schedule: str
+    warmup_updates: int
+    max_updates: int
     precision: str
     selection: str
     validation_images: int
@@ -95,13 +104,19 @@ class Trainer:
         self._settings, self._method, self._work, self._reporter = settings, method, work, reporter
         self._train, self._validation = train, validation
         self._accelerator = start_accelerator(device, settings.precision)
-        optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
+        trained = [weights for weights in model.parameters() if weights.requires_grad]
+        optimizer = torch.optim.Adam(trained, lr=settings.learning_rate, fused=True)
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
         self.device = self._accelerator.device
         self.position = Position()
         self.waited_seconds = 0.0
         self.trained_seconds = 0.0
         self._totals: dict[str, Tensor] = {}
+        self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None
+        self._steps = [len(self._batches(epoch)) for epoch in range(settings.epochs)]
+        self._total_updates = sum(-(-steps // settings.accumulate) for steps in self._steps)
+        if settings.max_updates:
+            self._total_updates = min(self._total_updates, settings.max_updates)
 
     def run(self) -> AnyMatcher:
         """Trains to the last epoch and returns the model with the weights that validated best.
@@ -113,10 +128,10 @@ class Trainer:
         if checkpoint.exists():
             self.position = load_checkpoint(checkpoint, self._model, self._optimizer.optimizer)
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
-        per_epoch = len(epoch_batches(self._train.num_captions, self._settings.batch_size, 0, 0))
-        done = self.position.epoch * per_epoch + self.position.step
-        with self._reporter.task("training", self._settings.epochs * per_epoch, "steps", done) as task:
-            while self.position.epoch < self._settings.epochs:
+        done = sum(self._steps[: self.position.epoch]) + self.position.step
+        most = min(sum(self._steps), self._total_updates * self._settings.accumulate)
+        with self._reporter.task("training", most, "steps", done) as task:
+            while self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates:
                 self._train_epoch(task)
                 self._finish_epoch()
         load_weights(self._work / BEST, self._model)
@@ -135,12 +150,7 @@ class Trainer:
 
     def _train_epoch(self, task: Task) -> None:
         settings, position = self._settings, self.position
-        batches = epoch_batches(self._train.num_captions, settings.batch_size, settings.seed, position.epoch)
-        rate = step_decay(
-            settings.learning_rate, position.epoch, every=settings.decay_every, factor=settings.decay_factor
-        )
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        batches = self._batches(position.epoch)
 
         def make(step: int) -> Batch:
             return self._method.collate(batches[step], np.random.default_rng([settings.seed, position.epoch, step]))
@@ -152,32 +162,65 @@ class Trainer:
         prefetcher = Prefetcher(make, range(position.step, len(batches)), settings.prefetch)
         start = saved = time.monotonic()
         for batch in prefetcher:
-            self._step(batch)
-            position.step += 1
+            updated = self._step(batch, len(batches))
             task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
-            if time.monotonic() - saved >= settings.checkpoint_seconds and position.step < len(batches):
+            if position.updates == self._total_updates:
+                break
+            # Between two updates there is a gradient, which no checkpoint holds.
+            due = time.monotonic() - saved >= settings.checkpoint_seconds
+            if due and updated and position.step < len(batches):
                 self._collect()
                 self._save()
                 saved = time.monotonic()
         self.waited_seconds += prefetcher.waited_seconds
         self.trained_seconds += time.monotonic() - start
 
-    def _step(self, batch: Batch) -> None:
-        count = len(batch.images)
+    def _batches(self, epoch: int) -> list[np.ndarray]:
+        settings = self._settings
+        return epoch_batches(self._train.num_captions, settings.batch_size, settings.seed, epoch, self._sizes)
+
+    def _step(self, batch: Batch, steps: int) -> bool:
+        """Adds the gradient of a batch of an epoch of `steps`; whether it was the last before an update."""
+        settings, position = self._settings, self.position
+        first = position.step - position.step % settings.accumulate
+        gathered = min(settings.accumulate, steps - first)  # an epoch may end before its last update is full
         with self._accelerator.autocast():
-            losses = self._method.losses(self._model, batch.to(self.device), self.position.epoch)
+            losses = self._method.losses(self._model, batch.to(self.device), position.epoch)
         total = torch.stack(list(losses.values())).sum()
-        self._optimizer.zero_grad()
-        self._accelerator.backward(total)
-        norm = self._accelerator.clip_grad_norm_(self._model.parameters(), self._settings.gradient_clip)
-        self._optimizer.step()
-        self._count("pairs", count)
+        if position.step == first:
+            self._optimizer.zero_grad()
+        self._accelerator.backward(total / gathered)
+        position.step += 1
+        updated = position.step == first + gathered
+        if updated:
+            self._update()
+        self._count("pairs", len(batch.images))
         self._count("steps", 1)
-        self._count("gradient_norm", norm)
+        weight = len(batch.images) if self._method.means else 1
         for name, loss in losses.items():
-            self._count(f"loss_{name}", loss)
+            self._count(f"loss_{name}", loss * weight)
         for name, value in batch.statistics.items():
             self._count(f"mean_{name}", value)
+        return updated
+
+    def _update(self) -> None:
+        rate = self._rate()
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        norm = self._accelerator.clip_grad_norm_(self._model.parameters(), self._settings.gradient_clip)
+        self._optimizer.step()
+        self.position.updates += 1
+        self._count("updates", 1)
+        self._count("gradient_norm", norm)
+
+    def _rate(self) -> float:
+        settings, position = self._settings, self.position
+        if settings.schedule == "step":
+            decay = {"every": settings.decay_every, "factor": settings.decay_factor}
+            return step_decay(settings.learning_rate, position.epoch, **decay)
+        return warmup_and_linear_decay(
+            settings.learning_rate, position.updates, warmup=settings.warmup_updates, total=self._total_updates
+        )
 
     def _count(self, name: str, value: Any) -> None:
         """Adds to a running sum, kept in double precision on the device so that no step waits for it."""
@@ -223,9 +266,10 @@ class Trainer:
     def _history_row(self, metrics: dict[str, float], best: bool) -> dict[str, Any]:
         """One row of `history.parquet`; it holds no times, so that a resumed run writes the same bytes."""
         sums = dict(self.position.sums)
-        pairs, steps = sums.pop("pairs"), sums.pop("steps")
+        pairs, steps, updates = sums.pop("pairs"), sums.pop("steps"), sums.pop("updates")
         losses = {name: total / pairs for name, total in sums.items() if name.startswith("loss_")}
-        means = {name: total / steps for name, total in sums.items() if not name.startswith("loss_")}
+        means = {name: total / steps for name, total in sums.items() if name.startswith("mean_")}
+        means["gradient_norm"] = sums["gradient_norm"] / updates
         rate = self._optimizer.param_groups[0]["lr"]
         return {
             "epoch": self.position.epoch + 1,

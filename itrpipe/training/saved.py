@@ -18,6 +18,8 @@ from itrpipe.training.encode import AnyMatcher
 
 MODEL, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocab.json"
 
+PHASE = "phase"
+
 
 @dataclass(frozen=True)
 class SavedModel:
@@ -60,12 +62,12 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], voc
     """Gives a model the weights of a trained one.
 
     Raises:
-        UsageError: the trained model is of other settings.
+        UsageError: the trained model is of other settings; which part of a model is trained may differ.
         DataError: it has another vocabulary, or its files are damaged.
     """
     config = read_json(folder / CONFIG)
     for key, value in leaves(settings["model"]):
-        if (trained := config["model"].get(key)) != value:
+        if key != PHASE and (trained := config["model"].get(key)) != value:
             raise UsageError(
                 f"{folder} was trained with model.{key} = {trained}, which model.{key} = {value} cannot start from; "
                 "give both runs the same value"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -69,9 +72,11 @@ def score(rows: Rows, image: int, text: int) -> float:
 
 
 def test_every_method_file_has_its_settings_and_builder():
-    assert methods() == {"triplet": Triplet, "aoq": Aoq}
-    assert callable(triplet.build)
-    assert callable(aoq.build)
+    files = {path.stem for path in Path(aoq.__file__).parent.glob("*.py")} - {"__init__", "base", "settings"}
+    assert {name.replace("-", "_") for name in methods()} == files
+    assert (methods()["triplet"], methods()["aoq"]) == (Triplet, Aoq)
+    for name in files:
+        assert callable(importlib.import_module(f"itrpipe.methods.{name}").build)
 
 
 @pytest.mark.parametrize("variant", ["offline-triplet", "quintuplet", "adaptive-quintuplet"])

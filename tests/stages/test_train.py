@@ -57,7 +57,7 @@ def test_a_saved_model_gives_the_embeddings_that_training_wrote(chain: Path) -> 
     folder = folder_of(chain, "triplet.vsepp")
     saved = load_model(folder)
     written = read_embeddings(folder / "embeddings.h5", "val")
-    words = "a horse number 12 is on the road 0 .".split()
+    words = ["a", "horse", "number", "12", "is", "on", "the", "road", "0", "."]
     tokens = torch.tensor([[1, *(saved.vocabulary.ids[word] for word in words), 2]])
     with torch.inference_mode():
         embedding = saved.model.encode_texts(TextBatch(tokens, torch.tensor([tokens.shape[1]]))).embedding

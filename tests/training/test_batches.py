@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from itrpipe.training.data import epoch_batches
 from itrpipe.training.prefetch import Prefetcher
-from itrpipe.training.schedule import step_decay
+from itrpipe.training.schedule import step_decay, warmup_and_linear_decay
 
 
 @given(count=st.integers(2, 500), size=st.integers(2, 64), seed=st.integers(0, 5), epoch=st.integers(0, 5))
@@ -21,6 +21,35 @@ def test_an_epoch_visits_every_caption_once_and_never_leaves_one_alone(count, si
     np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(count))
     assert all(2 <= len(batch) <= size + 1 for batch in batches)
     assert all(len(batch) == size for batch in batches[:-1])
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=2, max_size=300), budget=st.integers(80, 400), epoch=st.integers(0, 3)
+)
+def test_batches_by_tokens_stay_within_their_budget(sizes, budget, epoch):
+    sizes = np.array(sizes)
+    batches = epoch_batches(len(sizes), budget, 0, epoch, sizes)
+    order = np.concatenate(batches)
+    np.testing.assert_array_equal(np.sort(order), np.arange(len(sizes)))
+    np.testing.assert_array_equal(order, np.concatenate(epoch_batches(len(sizes), 8, 0, epoch)))
+    assert all(len(batch) >= 2 for batch in batches)
+    *full, last = batches
+    assert all(sizes[batch].sum() <= budget for batch in full)
+    assert sizes[last].sum() <= budget + sizes.max()  # a single caption left over joins the last
+    following = [np.append(batch, after[0]) for batch, after in zip(batches, full[1:] + [last], strict=False)]
+    assert all(sizes[batch].sum() > budget for batch in following[:-1])
+
+
+def test_a_pair_larger_than_the_budget_still_makes_a_batch_of_two():
+    batches = epoch_batches(5, 10, 0, 0, np.full(5, 9))
+    assert [len(batch) for batch in batches] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("update", "rate"), [(0, 0.1), (4, 0.5), (9, 1.0), (10, 1.0), (15, 0.5), (19, 0.1), (20, 0.0), (25, 0.0)]
+)
+def test_linear_decay_after_a_warm_up(update, rate):
+    assert warmup_and_linear_decay(1.0, update, warmup=10, total=20) == pytest.approx(rate)
 
 
 def test_epochs_and_seeds_have_their_own_order():

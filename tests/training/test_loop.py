@@ -30,6 +30,11 @@ SETTINGS = LoopSettings(
     decay_every=4,
     decay_factor=0.1,
     gradient_clip=2.0,
+    batch_by="pairs",
+    accumulate=1,
+    schedule="step",
+    warmup_updates=0,
+    max_updates=0,
     precision="fp32",
     selection="rsum",
     validation_images=IMAGES,
@@ -150,3 +155,88 @@ def test_order_embeddings_train_validate_and_are_scored_from_disk_as_by_the_mode
 def test_asking_for_a_missing_gpu_is_an_error_and_not_a_fallback():
     with pytest.raises(UsageError, match="no CUDA device is visible"):
         start_accelerator("cuda", "fp32")
+
+
+def steps_of(run: Trainer, count: int) -> list:
+    batches = run._batches(0)
+    return [run._method.collate(batches[k], np.random.default_rng([0, 0, k])) for k in range(count)]
+
+
+def test_accumulated_batches_make_one_update_with_their_mean_gradient(features, tmp_path):
+    run = trainer(features, tmp_path / "a", changed(epochs=1, accumulate=3, gradient_clip=1e9))
+    other = trainer(features, tmp_path / "b", changed(epochs=1))
+    batches = steps_of(other, 3)
+    assert len(run._batches(0)) == 3
+    run.run()
+    assert run.position.history[0]["steps"] == 3
+    assert run.position.updates == 1
+
+    model, optimizer = other._model, other._optimizer
+    model.train()
+    sum(sum(other._method.losses(model, batch, 0).values()) for batch in batches).backward()
+    for weights in model.parameters():
+        weights.grad /= 3
+    optimizer.step()
+    trained = run._model.state_dict()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(trained[name], value, atol=1e-6, rtol=1e-5)
+
+
+def test_an_epoch_that_does_not_divide_ends_with_a_smaller_update(features, tmp_path):
+    run = trainer(features, tmp_path / "a", changed(epochs=2, accumulate=2))
+    run.run()
+    assert run.position.updates == 4  # of three batches each, two and one
+    assert [row["steps"] for row in run.position.history] == [3, 3]
+
+
+def test_the_linear_schedule_warms_up_and_reaches_zero_at_the_last_update(features, tmp_path):
+    settings = changed(epochs=4, schedule="linear", warmup_updates=3, learning_rate=0.012)
+    run = trainer(features, tmp_path / "a", settings)
+    rates = []
+    update = run._update
+    run._update = lambda: (update(), rates.append(run._optimizer.param_groups[0]["lr"]))[0]
+    run.run()
+    expected = [0.004, 0.008, 0.012, *(0.012 * (12 - k) / 9 for k in range(3, 12))]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+
+
+def test_training_ends_after_its_updates_inside_an_epoch_and_still_validates(features, tmp_path):
+    run = trainer(features, tmp_path / "a", changed(epochs=10, max_updates=4))
+    run.run()
+    assert run.position.updates == 4
+    assert [row["steps"] for row in run.position.history] == [3, 1]
+
+
+def test_a_run_that_accumulates_goes_on_exactly_after_an_interruption(features, tmp_path):
+    settings = changed(epochs=2, accumulate=2, schedule="linear", batch_size=8)
+    whole = trainer(features, tmp_path / "a", settings)
+    whole.run()
+    broken = trainer(features, tmp_path / "b", settings)
+    step, taken = broken._step, []
+
+    def interrupted(*arguments):
+        if len(taken) == 9:
+            raise KeyboardInterrupt
+        taken.append(0)
+        return step(*arguments)
+
+    broken._step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        broken.run()
+    resumed = trainer(features, tmp_path / "b", settings)
+    resumed.run()
+    assert resumed.position.history == whole.position.history
+    for name, value in whole._model.state_dict().items():
+        assert torch.equal(value, resumed._model.state_dict()[name]), name
+
+
+def test_frozen_weights_do_not_move(features, tmp_path):
+    train, val, words = splits(features)
+    encoder = vsepp.build(Vsepp(embed_dim=16, word_dim=8), WIDTH, words)
+    encoder.fc.requires_grad_(False)
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    Trainer(
+        changed(epochs=1), encoder, triplet.build(Triplet(), train, {}), train, val, "cpu", tmp_path, Reporter()
+    ).run()
+    moved = {name for name, value in encoder.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {name for name in before if not name.startswith("fc.")}

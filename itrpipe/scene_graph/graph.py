@@ -1,0 +1,148 @@
+"""What a caption says, as data: tokens, typed links between them, and the graph that the links amount to.
+
+A backend turns a caption into tokens and links (`Analysis`); one extractor turns links into a graph, so that
+graphs of different backends differ by their links alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+AttributeKind = Literal["adjective", "number", "quantity", "compound", "action", "copula"]
+RelationKind = Literal["verb", "prep", "verb_prep", "have", "agent"]
+Status = Literal["ok", "partial", "failed"]
+"""Whether a backend analysed all of a caption, a part of it, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One word or punctuation mark.
+
+    Attributes:
+        text: as written.
+        start, end: characters of the caption, end exclusive, in Unicode code points.
+        tag: part of speech, in the backend's tag set.
+        lemma: dictionary form, lower case.
+    """
+
+    text: str
+    start: int
+    end: int
+    tag: str
+    lemma: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A typed dependency between two tokens.
+
+    Attributes:
+        kind: a key of `itrpipe.scene_graph.links.KINDS`.
+        head, dependent: token numbers.
+    """
+
+    kind: str
+    head: int
+    dependent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What a backend finds in one caption."""
+
+    tokens: tuple[Token, ...]
+    links: tuple[Link, ...]
+    status: Status = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """Something the caption speaks of.
+
+    Attributes:
+        id: position in `SceneGraph.objects`.
+        head: token number of its noun.
+        tokens: token numbers of the noun and the compound words before it, rising.
+        lemma: of all its tokens.
+    """
+
+    id: int
+    head: int
+    tokens: tuple[int, ...]
+    lemma: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A property of an object.
+
+    Attributes:
+        id: position in `SceneGraph.attributes`.
+        object: id of the object.
+        tokens: token numbers of the words that name it, the object's not among them.
+        lemma: of these.
+        kind: how the caption says it.
+    """
+
+    id: int
+    object: int
+    tokens: tuple[int, ...]
+    lemma: str
+    kind: AttributeKind
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Something between two objects.
+
+    Attributes:
+        id: position in `SceneGraph.relations`.
+        subject, object: ids of two different objects.
+        tokens: token numbers of the predicate alone, rising, not necessarily adjacent.
+        lemma: of these.
+        kind: how the caption says it.
+    """
+
+    id: int
+    subject: int
+    object: int
+    tokens: tuple[int, ...]
+    lemma: str
+    kind: RelationKind
+
+
+@dataclass(frozen=True, slots=True)
+class SceneGraph:
+    """The graph of one caption; without any object it is empty, which is legal.
+
+    Attributes:
+        text: the caption.
+        tokens: its words.
+        objects, attributes, relations: the nodes and edges; elements that a foreign parser gave and whose words are
+            not in the caption have no tokens, and the status is then `partial`.
+        status: see `Status`.
+    """
+
+    text: str
+    tokens: tuple[Token, ...]
+    objects: tuple[Object, ...]
+    attributes: tuple[Attribute, ...]
+    relations: tuple[Relation, ...]
+    status: Status = "ok"
+
+
+class Backend(Protocol):
+    """Analyses captions one by one; the same caption always gives the same analysis.
+
+    Attributes:
+        name: as `itrpipe parse --backend` names it.
+        version: what a result depends on beside the caption: versions of rules, libraries and models.
+    """
+
+    name: str
+    version: str
+
+    def analyse(self, text: str) -> Analysis:
+        """Tokens and links of a caption, which may be empty or hold any Unicode."""
+        ...

@@ -1,0 +1,370 @@
+"""`itrpipe parse`: the scene graph of every caption, by one of several backends or out of a file made elsewhere."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from itrpipe.config import Settings
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.disk import make_folder
+from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.progress import Reporter
+from itrpipe.sources import DigestCache
+from itrpipe.stages.base import Job, Need, prepare_need
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from itrpipe.scene_graph.graph import Backend, SceneGraph
+    from itrpipe.scene_graph.parsing import Item, Parser, Parts
+
+SCHEMA_VERSION = 1
+PARTS = "parts"
+Tagger = Literal["hanta", "lexicon"]
+
+
+class BackendSettings(Settings):
+    """Which backend parses, and with what; every configuration binds to a class of these."""
+
+    @property
+    def variant(self) -> str:
+        """What the label says beside the configuration's name."""
+        return ""
+
+    @abstractmethod
+    def version(self) -> str:
+        """`Parser.version`, without importing what the backend needs.
+
+        Raises:
+            MissingInputError: something that it needs is not installed.
+        """
+
+    @abstractmethod
+    def parser(self) -> Parser:
+        """The parser itself."""
+
+
+class RulesSettings(BackendSettings):
+    """The backend written for captions.
+
+    Attributes:
+        tagger: `hanta`, or `lexicon`, which needs no HanTa.
+    """
+
+    backend: Literal["rules"]
+    tagger: Tagger
+
+    @property
+    def variant(self) -> str:
+        """The tagger."""
+        return self.tagger
+
+    def version(self) -> str:
+        """Of the rules, the tagger and the lemmatiser."""
+        from itrpipe.scene_graph.rules import rules_version
+
+        return rules_version(self.tagger)
+
+    def parser(self) -> Parser:
+        """The parser itself."""
+        from itrpipe.scene_graph.rules import RulesBackend
+
+        return _extracting(RulesBackend(self.tagger))
+
+
+class LinkGrammarSettings(BackendSettings):
+    """The parser of the link-grammar library."""
+
+    backend: Literal["linkgrammar"]
+
+    def version(self) -> str:
+        """Of the library and of how its links are read."""
+        from itrpipe.scene_graph.linkgrammar import linkgrammar_version
+
+        return linkgrammar_version()
+
+    def parser(self) -> Parser:
+        """The parser itself."""
+        from itrpipe.scene_graph.linkgrammar import LinkGrammarBackend
+
+        return _extracting(LinkGrammarBackend())
+
+
+class SpacySettings(BackendSettings):
+    """A dependency parser of spaCy.
+
+    Attributes:
+        model: name of an installed package.
+    """
+
+    backend: Literal["spacy"]
+    model: str = Field(min_length=1)
+
+    @property
+    def variant(self) -> str:
+        """The model."""
+        return self.model
+
+    def version(self) -> str:
+        """Of spaCy, the model and how its links are read."""
+        from itrpipe.scene_graph.spacy_backend import spacy_version
+
+        return spacy_version(self.model)
+
+    def parser(self) -> Parser:
+        """The parser itself."""
+        from itrpipe.scene_graph.spacy_backend import SpacyBackend
+
+        return _extracting(SpacyBackend(self.model))
+
+
+class ForeignSettings(BackendSettings):
+    """Graphs that another tool made.
+
+    Attributes:
+        file: holds them.
+        format: of the file; empty to recognise it.
+        tagger: gives the words of a caption their lemmas.
+    """
+
+    backend: Literal["foreign"]
+    file: str
+    format: Literal["", "factual", "spice", "tuples"]
+    tagger: Tagger
+
+    @property
+    def variant(self) -> str:
+        """The tagger."""
+        return self.tagger
+
+    def version(self) -> str:
+        """Of the alignment and of the words it aligns with."""
+        from itrpipe.scene_graph.foreign import foreign_version
+        from itrpipe.scene_graph.rules import rules_version
+
+        return foreign_version(rules_version(self.tagger))
+
+    def parser(self) -> Parser:
+        """The parser itself."""
+        from itrpipe.scene_graph.foreign import ForeignParser
+        from itrpipe.scene_graph.rules import RulesBackend
+
+        return ForeignParser(RulesBackend(self.tagger))
+
+
+BACKENDS: dict[str, type[BackendSettings]] = {
+    "rules": RulesSettings,
+    "linkgrammar": LinkGrammarSettings,
+    "spacy": SpacySettings,
+    "foreign": ForeignSettings,
+}
+
+
+class Execution(Settings):
+    """Settings that do not change the result.
+
+    Attributes:
+        workers: processes; 0 takes one per core.
+    """
+
+    workers: int = Field(ge=0)
+
+
+def settings_class(values: Mapping[str, Any]) -> type[Settings]:
+    """The settings of the configuration's backend.
+
+    Raises:
+        UsageError: there is no such backend.
+    """
+    name = values.get("backend")
+    if name not in BACKENDS:
+        raise UsageError(f"parse: backend = {name!r} is none of {', '.join(BACKENDS)}; leave it out")
+    return BACKENDS[name]
+
+
+def label(conf: str, settings: BackendSettings) -> str:
+    """The configuration's name with its tagger or model."""
+    return f"{conf}.{settings.variant}" if settings.variant else conf
+
+
+def needs(settings: BackendSettings, definition: DatasetDefinition) -> dict[str, Need]:
+    """The captions."""
+    return {"prepare": prepare_need(definition)}
+
+
+def sources(settings: BackendSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+    """The parser's version, because another version may give other graphs, and the digest of a foreign file.
+
+    Raises:
+        MissingInputError: the backend is not installed, or the file is not named or not there.
+    """
+    digests = {"parser": settings.version()}
+    if isinstance(settings, ForeignSettings):
+        if not settings.file:
+            raise MissingInputError("parse foreign: no file is named; name it with `itrpipe parse --from FILE`")
+        digests["graphs"] = cache.digest(Path(settings.file).expanduser())
+    return digests
+
+
+def fingerprinted(settings: BackendSettings) -> dict[str, Any]:
+    """The settings as the fingerprint sees them: of a foreign file its content counts and not where it lies."""
+    values = settings.model_dump(mode="json")
+    return values | {"file": "local"} if "file" in values else values
+
+
+def build_parser(settings: BackendSettings) -> Parser:
+    """`settings.parser`, as a function that another process can be told to call."""
+    return settings.parser()
+
+
+def run(job: Job) -> None:
+    """Writes scene_graphs.parquet."""
+    from itrpipe.scene_graph.parsing import Parts
+
+    captions = _captions(job)
+    items = _items(job, captions)
+    distinct = {item: row for row, item in enumerate(dict.fromkeys(items))}
+    folder = job.work / PARTS
+    make_folder(folder)
+    parts = Parts(folder, list(distinct))
+    _parse(job, parts)
+    rows = np.fromiter((distinct[item] for item in items), dtype=np.int64, count=len(items))
+    counts = _write(job, captions, parts, rows)
+    job.metrics |= {"captions": len(items), "distinct": len(distinct), **_averages(counts)}
+    _say_statistics(job, counts)
+
+
+def _extracting(backend: Backend) -> Parser:
+    from itrpipe.scene_graph.parsing import BackendParser
+
+    return BackendParser(backend)
+
+
+def _captions(job: Job) -> pa.Table:
+    """Rows of captions.parquet of all splits."""
+    import pyarrow as pa
+
+    from itrpipe.datasets.prepared import PreparedDataset
+
+    prepared = PreparedDataset.open(job.inputs["prepare"].folder)
+    return pa.concat_tables([prepared.split(name).captions for name in prepared.splits])
+
+
+def _items(job: Job, captions: pa.Table) -> list[Item]:
+    """What each caption's graph is made from."""
+    from itrpipe.scene_graph.parsing import Item
+
+    texts = captions["text"].to_pylist()
+    if not isinstance(job.settings, ForeignSettings):
+        return [Item(text) for text in texts]
+    from itrpipe.scene_graph.foreign_files import read_foreign
+
+    file = Path(job.settings.file).expanduser()
+    return read_foreign(file, job.settings.format, captions["caption_id"].to_pylist(), texts)
+
+
+def _parse(job: Job, parts: Parts) -> None:
+    from itrpipe.scene_graph.parsing import parse_pending, usable_cores
+
+    missing = sum(len(parts.chunk(number)) for number in parts.pending())
+    done, started = len(parts.items) - missing, time.monotonic()
+    with job.reporter.task("parsing", len(parts.items), "captions", done) as task:
+        build = partial(build_parser, job.settings)
+        parse_pending(parts, build, job.execution.workers or usable_cores(), task.advance)
+    if missing:
+        seconds = time.monotonic() - started
+        job.timings["parsing"] = round(seconds, 3)
+        job.metrics["captions/s"] = round(missing / seconds, 1)
+
+
+def _write(job: Job, captions: pa.Table, parts: Parts, rows: np.ndarray) -> Counter[str]:
+    """Writes the file and counts what is in it.
+
+    Args:
+        captions: T rows.
+        parts: all parsed.
+        rows: int64 [T], number of each caption's item in `parts`.
+    """
+    from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, count_elements, write_graphs
+
+    counts = Counter(captions=len(rows))
+
+    def counted() -> Iterator[pa.Table]:
+        for table in _row_groups(captions, parts, rows):
+            counts.update(count_elements(table))
+            yield table
+
+    write_graphs(job.folder / SCENE_GRAPHS_FILE, counted())
+    return counts
+
+
+def _row_groups(captions: pa.Table, parts: Parts, rows: np.ndarray) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    from itrpipe.scene_graph.stored import ROW_GROUP, SCHEMA
+
+    for start in range(0, len(rows), ROW_GROUP):
+        own = captions.slice(start, ROW_GROUP).combine_chunks()
+        graphs = parts.take(rows[start : start + ROW_GROUP])
+        yield pa.Table.from_arrays([own["caption_id"], own["image_id"], *graphs.columns], schema=SCHEMA)
+
+
+def _averages(counts: Counter[str]) -> dict[str, float]:
+    total = counts["captions"]
+    means = {f"{name}/caption": round(counts[name] / total, 3) for name in ("objects", "attributes", "relations")}
+    return means | {f"{name} %": round(100 * counts[name] / total, 3) for name in ("empty", "partial", "failed")}
+
+
+def _say_statistics(job: Job, counts: Counter[str]) -> None:
+    for name in ("objects", "attributes", "relations"):
+        job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {counts[name] / counts['captions']:.2f} per caption")
+    if counts["empty"]:
+        job.reporter.say(f"  {counts['empty']:,} captions name no object")
+    if counts["partial"]:
+        job.reporter.say(f"  {counts['partial']:,} captions were understood in part")
+    if counts["failed"]:
+        job.warn(f"{counts['failed']:,} captions could not be analysed and have empty graphs")
+
+
+def parse_one(settings: BackendSettings, text: str) -> SceneGraph:
+    """The graph of one caption that needs no dataset.
+
+    Raises:
+        UsageError: the graphs come out of a file, or the caption is no Unicode.
+        MissingInputError: the backend is not installed.
+    """
+    from itrpipe.scene_graph.parsing import Item
+
+    if isinstance(settings, ForeignSettings):
+        raise UsageError("graphs out of a file belong to the captions of a dataset; choose a backend that parses")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"caption {text!r} is not valid UTF-8; write it otherwise") from None
+    settings.version()
+    return settings.parser().parse(Item(text))
+
+
+def print_graph(settings: Any, text: str, reporter: Reporter) -> None:
+    """Prints the graph of one caption as a tree.
+
+    Args:
+        settings: one of `BACKENDS`.
+        text: the caption.
+        reporter: prints.
+
+    Raises:
+        UsageError, MissingInputError: see `parse_one`.
+    """
+    from itrpipe.scene_graph.show import graph_tree
+
+    reporter.console.print(graph_tree(parse_one(settings, text)))

@@ -1,0 +1,83 @@
+"""A split for models that read phrases: words and phrases of scene graphs, and which of them hold for an image."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
+from itrpipe.features.store import FeatureFile
+from itrpipe.models.base import PhraseBatch, TextBatch
+from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+from itrpipe.training.data import SplitData
+
+
+class PhraseSplitData(SplitData):
+    """Batches of one split with phrases; captions are words alone, without start and end.
+
+    Args:
+        split: images and captions.
+        features: file that holds the features of all its images.
+        vocabulary: of `phrase_vocabulary`.
+        phrases: of all captions of the dataset.
+        with_phrases: give the words only when off.
+
+    Raises:
+        DataError: the features have no regions, or a caption has no scene graph.
+    """
+
+    def __init__(
+        self, split: Split, features: FeatureFile, vocabulary: Vocabulary, phrases: CaptionPhrases, with_phrases: bool
+    ) -> None:
+        super().__init__(split, features, vocabulary)
+        self._phrases, self._with_phrases = phrases, with_phrases
+        self._graphs = phrases.rows(split.caption_ids.tolist())
+        self._graph_images = phrases.image_rows(split.image_ids.tolist())
+        self._ids = np.array([vocabulary.ids.get(word, UNKNOWN) for word in phrases.words] + [0])  # the last is padding
+        self._lengths = np.diff(phrases.word_starts)[self._graphs]
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        """Words and phrases of the given caption rows [T], cut to the longest of them."""
+        batch = self._phrases.batch(self._graphs[rows])
+        kinds, tokens = torch.from_numpy(batch.kinds.astype(np.int64)), torch.from_numpy(batch.phrase_words)
+        if not self._with_phrases:
+            kinds, tokens = kinds[:, :0], tokens[:, :0]
+        return TextBatch(
+            torch.from_numpy(self._ids[batch.words]),
+            torch.from_numpy(self._lengths[rows]),
+            PhraseBatch(kinds, tokens),
+        )
+
+    def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> torch.Tensor:
+        """Which phrases and words of captions hold for images, by the semantic labels of the images' own captions.
+
+        Args:
+            images, captions: [N] rows, held against each other.
+            num_phrases, num_words: P and W of the batch that the captions are in, at least what they need.
+
+        Returns:
+            bool [N, P + W], the phrases first; False for padding.
+
+        Source: SSAMT, phrase labels.
+        """
+        words, phrases = self._phrases.positive(self._graphs[captions], self._graph_images[images])
+        matching = np.zeros((len(captions), num_phrases + num_words), dtype=bool)
+        if self._with_phrases:
+            matching[:, : phrases.shape[1]] = phrases
+        matching[:, num_phrases : num_phrases + words.shape[1]] = words
+        return torch.from_numpy(matching)
+
+
+def phrase_vocabulary(phrases: CaptionPhrases, train: Split, min_count: int) -> Vocabulary:
+    """The words of the training captions that occur often enough.
+
+    Source: SSAMT, implementation details: five occurrences, training captions only.
+    """
+    rows = phrases.rows(train.caption_ids.tolist())
+    numbers = phrases.batch(rows).words
+    known = numbers >= 0
+    words = pa.array(phrases.words, pa.string()).take(pa.array(numbers[known]))
+    offsets = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
+    return Vocabulary.build(pa.ListArray.from_arrays(pa.array(offsets), words), min_count)

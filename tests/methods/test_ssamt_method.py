@@ -1,0 +1,139 @@
+"""SSAMT's method: which negatives it takes, which labels it asks for, and what it adds up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from itrpipe.losses.ssamt import fragment_loss, pair_loss, phrase_loss
+from itrpipe.losses.triplet import triplet_loss
+from itrpipe.methods import ssamt
+from itrpipe.methods.settings import Ssamt
+from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
+from itrpipe.models.settings import Ssamt as SsamtModel
+from itrpipe.models.ssamt import build
+from itrpipe.models.transformer import initialise
+
+CAPTION_IMAGE = np.array([0, 0, 1, 2, 3, 3])
+WORDS, PHRASES = 4, 2
+
+
+class Rows:
+    """Six captions of four images, each with an object (its token 0) and an attribute (its tokens 1 and 2)."""
+
+    caption_image = CAPTION_IMAGE
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.regions = torch.randn(4, 3, 8, generator=generator)
+        self.tokens = torch.randint(4, 20, (6, WORDS), generator=generator)
+        self.holds = torch.rand(4, 6, PHRASES + WORDS, generator=generator) < 0.5
+        self.asked: list[tuple[list[int], list[int]]] = []
+
+    def pairs(self, images: np.ndarray, captions: np.ndarray) -> tuple[ImageBatch, TextBatch]:
+        count = len(captions)
+        members = torch.tensor([[1, 0, 0, 0], [0, 1, 1, 0]], dtype=torch.bool).expand(count, -1, -1)
+        phrases = PhraseBatch(torch.tensor([0, 1]).expand(count, -1), members)
+        texts = TextBatch(self.tokens[captions], torch.full((count,), WORDS), phrases)
+        return ImageBatch(self.regions[images]), texts
+
+    def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> torch.Tensor:
+        assert (num_phrases, num_words) == (PHRASES, WORDS)
+        self.asked.append((images.tolist(), captions.tolist()))
+        return self.holds[images, captions]
+
+
+def model(phase: str = "inter"):
+    torch.manual_seed(0)
+    settings = SsamtModel(embed_dim=16, heads=2, feed_forward_dim=16, dropout=0.0, phase=phase)  # pyright: ignore
+    made = build(settings, 8, 20)
+    initialise(made, 0.3)
+    return made
+
+
+def losses(rows: Rows, captions: list[int], epoch: int = 0, **settings: object):
+    phase = str(settings.get("phase", "inter"))
+    method = ssamt.build(Ssamt(**settings), rows, {})  # pyright: ignore
+    batch = method.collate(np.array(captions), np.random.default_rng(0))
+    return method.losses(model(phase), batch, epoch)
+
+
+def test_the_first_phase_is_the_mean_triplet_loss_without_captions_of_the_same_image():
+    rows, captions = Rows(), [0, 1, 2, 4]
+    found = losses(rows, captions, phase="intra", margin_intra=0.4)
+    encoder = model("intra")
+    images, texts = rows.pairs(CAPTION_IMAGE[captions], np.array(captions))
+    scores = encoder.intra_matrix(encoder.encode_images(images), encoder.encode_texts(texts))
+    same = torch.zeros(4, 4, dtype=torch.bool)
+    same[:2, :2] = True
+    assert set(found) == {"intra"}
+    assert found["intra"].item() == pytest.approx(triplet_loss(scores, 0.4, True, same).item() / 4, abs=1e-6)
+    warm = losses(rows, captions, phase="intra", margin_intra=0.4, sum_epochs=1)
+    assert warm["intra"].item() == pytest.approx(triplet_loss(scores, 0.4, False, same).item() / 4, abs=1e-6)
+
+
+def test_the_second_phase_adds_up_three_passes_with_the_hardest_negatives():
+    rows, captions = Rows(), [0, 2, 3, 4]
+    settings = {"margin_global": 0.3, "margin_local": 0.2, "margin_phrase": 0.4, "weight_local": 0.5}
+    found = losses(rows, captions, **settings)
+    encoder = model()
+    images, texts = rows.pairs(CAPTION_IMAGE[captions], np.array(captions))
+    images, texts = encoder.encode_images(images), encoder.encode_texts(texts)
+    scores = encoder.intra_matrix(images, texts).masked_fill(torch.eye(4, dtype=torch.bool), -9)
+    text, image = scores.argmax(dim=1), scores.argmax(dim=0)
+    positive, with_text, with_image = (
+        encoder.relevance(*sides) for sides in ((images, texts), (images, texts[text]), (images[image], texts))
+    )
+    assert found["global"].item() == pytest.approx(
+        pair_loss(positive.whole, with_text.whole, with_image.whole, 0.3).item(), abs=1e-6
+    )
+    fragments = (positive.text_fragments, with_text.text_fragments, positive.regions, with_image.regions)
+    assert found["local"].item() == pytest.approx(0.5 * fragment_loss(*fragments, 0.2).item(), abs=1e-6)
+    own, rows_of = CAPTION_IMAGE[captions], np.array(captions)
+    real = torch.ones(4, PHRASES + WORDS, dtype=torch.bool)
+    expected = phrase_loss(with_text.fragments, rows.holds[own, rows_of[text]], real, 0.4)
+    expected = expected + phrase_loss(with_image.fragments, rows.holds[own[image], rows_of], real, 0.4)
+    assert found["phrase"].item() == pytest.approx(0.1 * expected.item(), abs=1e-6)
+    assert rows.asked[0] == (own.tolist(), rows_of[text].tolist())
+    assert rows.asked[1] == (own[image].tolist(), captions)
+
+
+def test_without_its_weight_the_phrase_loss_asks_for_no_labels():
+    rows = Rows()
+    assert set(losses(rows, [0, 2, 3], weight_phrase=0.0)) == {"global", "local"}
+    assert not rows.asked
+
+
+def test_dropping_stopwords_leaves_out_words_of_no_phrase():
+    rows = Rows()
+    rows.holds[:, :, -1] = True  # the last word of every caption is in no phrase
+    rows.holds[:, :, :-1] = False
+    assert losses(rows, [0, 2, 3])["phrase"].item() > 0
+    assert losses(rows, [0, 2, 3], label_stopwords="drop")["phrase"].item() == 0.0
+
+
+@pytest.mark.parametrize("negatives", ["softmax", "top-k"])
+def test_drawn_negatives_are_never_of_the_same_image_and_vary(negatives):
+    rows, captions = Rows(), [0, 1, 2, 3, 4, 5]
+    method = ssamt.build(Ssamt(negatives=negatives, temperature=1.0, top_k=3), rows, {})
+    scores = torch.rand(6, 6, generator=torch.Generator().manual_seed(0))
+    same = torch.from_numpy(CAPTION_IMAGE[captions][:, None] == CAPTION_IMAGE[captions])
+    seen = set()
+    for seed in range(20):
+        torch.manual_seed(seed)
+        text, image = method._negatives(scores, same)
+        assert not same[torch.arange(6), text].any()
+        assert not same[image, torch.arange(6)].any()
+        if negatives == "top-k":
+            best = scores.masked_fill(same, -1).topk(3, dim=1).indices
+            assert (best == text[:, None]).any(dim=1).all()
+        seen.add((tuple(text.tolist()), tuple(image.tolist())))
+    assert len(seen) > 5
+
+
+@pytest.mark.parametrize("negatives", ["hardest", "softmax", "top-k"])
+def test_a_batch_without_negatives_trains_nothing(negatives):
+    rows = Rows()
+    found = losses(rows, [0, 1], negatives=negatives, margin_global=0.3)
+    assert found["global"].item() == pytest.approx(2 * 0.3, abs=1e-6)

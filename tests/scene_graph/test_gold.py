@@ -1,0 +1,70 @@
+"""Graphs of the rules backend against graphs that people drew, with the floors that the backend promises."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itrpipe.scene_graph.extract import extract_graph
+from itrpipe.scene_graph.rules import RulesBackend
+from itrpipe.scene_graph.scoring import Facts, Score, facts_of, score_facts
+
+GOLD: dict[str, list[dict[str, Any]]] = tomllib.loads((Path(__file__).parent / "gold.toml").read_text("utf-8"))
+FLOORS = {"objects": 0.93, "attributes": 0.85, "relations": 0.80}
+
+
+def drawn(caption: dict[str, Any]) -> Facts:
+    return (
+        frozenset(caption["objects"]),
+        frozenset((noun, said) for noun, said in caption["attributes"]),
+        frozenset((subject, predicate, thing) for subject, predicate, thing in caption["relations"]),
+    )
+
+
+def pairs(backend: RulesBackend, captions: list[dict[str, Any]]) -> Iterator[tuple[Facts, Facts]]:
+    for caption in captions:
+        yield facts_of(extract_graph(caption["text"], backend.analyse(caption["text"]))), drawn(caption)
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_gold_is_consistent(name: str) -> None:
+    assert len(GOLD[name]) >= 30
+    assert len({caption["text"] for caption in GOLD[name]}) == len(GOLD[name])
+    for caption in GOLD[name]:
+        objects, attributes, relations = drawn(caption)
+        ends = {noun for noun, _ in attributes} | {noun for edge in relations for noun in (edge[0], edge[2])}
+        assert ends <= objects, caption["text"]
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+@pytest.mark.parametrize("tagger", ["hanta", "lexicon"])
+def test_scores_keep_above_the_floors(tagger: str, name: str) -> None:
+    backend = RulesBackend("lexicon") if tagger == "lexicon" else RulesBackend("hanta")
+    scores = score_facts(pairs(backend, GOLD[name]))
+    for part, floor in FLOORS.items():
+        assert scores[part].f1 >= floor, part
+
+
+def test_more_than_600_captions_a_second() -> None:
+    backend = RulesBackend()
+    texts = [caption["text"] for name in GOLD for caption in GOLD[name]] * 6
+    list(pairs(backend, GOLD["first"]))
+    start = time.process_time()
+    for text in texts:
+        extract_graph(text, backend.analyse(text))
+    assert len(texts) / (time.process_time() - start) > 600
+
+
+def test_scores_count_sets_of_each_caption() -> None:
+    ours = (frozenset({"dog", "cat"}), frozenset({("dog", "red")}), frozenset({("dog", "chase", "cat")}))
+    theirs = (frozenset({"dog", "cow"}), frozenset[tuple[str, str]](), frozenset({("dog", "chase", "cat")}))
+    scores = score_facts([(ours, theirs), (theirs, theirs)])
+    assert scores["objects"] == Score(right=3, found=4, wanted=4)
+    assert (scores["attributes"].precision, scores["attributes"].recall, scores["attributes"].f1) == (0.0, 1.0, 0.0)
+    assert (scores["relations"].precision, scores["relations"].f1) == (1.0, 1.0)
+    assert scores["objects"].f1 == pytest.approx(0.75)

@@ -1,0 +1,224 @@
+"""Scene graphs in Parquet: what is written is read again, and files that cannot be trusted are refused."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from itrpipe.errors import DataError, ItrpipeError, MissingInputError
+from itrpipe.scene_graph import parsing, stored
+from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
+from itrpipe.scene_graph.parsing import Item, Parts, parse_pending
+from itrpipe.scene_graph.show import graph_tree
+from itrpipe.scene_graph.stored import (
+    GRAPH_SCHEMA,
+    SCENE_GRAPHS_FILE,
+    SCHEMA,
+    SceneGraphFile,
+    caption_sha1,
+    count_elements,
+    graphs_of,
+    graphs_table,
+    write_graphs,
+)
+
+TOKENS = st.builds(
+    Token, st.text(max_size=5), *[st.integers(0, 2**31 - 1)] * 2, st.text(max_size=3), st.text(max_size=5)
+)
+IDS = st.integers(-1, 2**15 - 1)
+PLACES = st.lists(IDS, max_size=3).map(tuple)
+GRAPHS = st.builds(
+    SceneGraph,
+    st.text(max_size=20),
+    st.lists(TOKENS, max_size=3).map(tuple),
+    st.lists(st.builds(Object, IDS, IDS, PLACES, st.text(max_size=9)), max_size=3).map(tuple),
+    st.lists(
+        st.builds(Attribute, IDS, IDS, PLACES, st.text(max_size=9), st.sampled_from(["number", "action"])), max_size=3
+    ).map(tuple),
+    st.lists(
+        st.builds(Relation, IDS, IDS, IDS, PLACES, st.text(max_size=9), st.sampled_from(["have", "prep"])), max_size=3
+    ).map(tuple),
+    st.sampled_from(["ok", "partial", "failed"]),
+)
+
+
+def graph(text: str, status: str = "ok") -> SceneGraph:
+    tokens = tuple(Token(word, at, at + 1, "N", word) for at, word in enumerate(text))
+    return SceneGraph(text, tokens, tuple(Object(at, at, (at,), word) for at, word in enumerate(text)), (), (), status)
+
+
+def write(folder: Path, graphs: Sequence[SceneGraph], rows: int = 4) -> Path:
+    table = graphs_table(graphs, "test/1")
+    ids = [pa.array([f"{name} {row // size}" for row in range(len(graphs))]) for name, size in (("c", 1), ("i", 2))]
+    table = pa.Table.from_arrays([*ids, *table.columns], schema=SCHEMA)
+    write_graphs(folder / SCENE_GRAPHS_FILE, [table.slice(at, rows) for at in range(0, len(graphs), rows)])
+    return folder
+
+
+# Rows
+
+
+@given(st.lists(GRAPHS, max_size=4))
+def test_any_graph_is_read_as_it_was_written(graphs: list[SceneGraph]) -> None:
+    table = graphs_table(graphs, "test/1")
+    assert table.schema == GRAPH_SCHEMA
+    assert list(graphs_of(table)) == graphs
+    assert table["caption_sha1"].to_pylist() == [caption_sha1(each.text) for each in graphs]
+    counts = count_elements(table)
+    assert counts["relations"] == sum(len(each.relations) for each in graphs)
+    assert counts["empty"] == sum(not each.objects for each in graphs)
+    assert counts["failed"] == sum(each.status == "failed" for each in graphs)
+
+
+def test_the_digest_of_a_caption_is_that_of_its_bytes() -> None:
+    assert caption_sha1("é").hex() == "bf15be717ac1b080b4f1c456692825891ff5073d"
+
+
+def test_a_caption_with_more_words_than_can_be_numbered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "LONGEST", 3)
+    graphs_table([graph("abc")], "test/1")
+    with pytest.raises(DataError, match="'abcd'… has 4 words and at most 3"):
+        graphs_table([graph("abcd")], "test/1")
+
+
+# Files
+
+
+def test_a_file_is_read_by_row_groups_and_by_rows(tmp_path: Path) -> None:
+    graphs = [graph("abcdefghij"[:row]) for row in range(10)]
+    file = SceneGraphFile(write(tmp_path, graphs))
+    assert [len(table) for table in file.row_groups(["text"])] == [4, 4, 2]
+    assert len(file) == 10
+    assert list(file.graphs()) == graphs
+    assert file.graphs_at([9, 0, 4, 9]) == [graphs[9], graphs[0], graphs[4], graphs[9]]
+    assert file.caption_ids[3] == "c 3"
+    assert file.image_ids == [f"i {row // 2}" for row in range(10)]
+
+
+def test_columns_are_compressed_and_have_checksums(tmp_path: Path) -> None:
+    group = pq.ParquetFile(write(tmp_path, [graph("ab")]) / SCENE_GRAPHS_FILE).metadata.row_group(0)
+    assert {group.column(number).compression for number in range(group.num_columns)} == {"ZSTD"}
+
+
+def test_files_that_cannot_be_trusted_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match=r"scene_graphs\.parquet is not there; run `itrpipe parse`"):
+        SceneGraphFile(tmp_path)
+    path = write(tmp_path, [graph("abcdefghij" * 40)] * 8) / SCENE_GRAPHS_FILE
+    whole, pages = path.read_bytes(), pq.ParquetFile(path).metadata.row_group(0)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="truncated or damaged"):
+        SceneGraphFile(tmp_path)
+    flipped = bytearray(whole)
+    texts = pages.column(3)
+    flipped[texts.dictionary_page_offset + texts.total_compressed_size - 1] ^= 0xFF
+    path.write_bytes(bytes(flipped))
+    with pytest.raises(DataError, match="truncated or damaged"):
+        list(SceneGraphFile(tmp_path).graphs())
+    pq.write_table(pa.table({"caption_id": ["1"]}), path)
+    with pytest.raises(DataError, match="other columns than this version writes"):
+        SceneGraphFile(tmp_path)
+
+
+# Chunks and processes
+
+
+class Letters:
+    """A parser whose objects are letters; it counts what it is asked."""
+
+    version = "letters/1"
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def parse(self, item: Item) -> SceneGraph:
+        if item.text == "broken":
+            raise ValueError("no such letter")
+        self.seen.append(item.text)
+        return graph(item.text)
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parts:
+    monkeypatch.setattr(parsing, "CHUNK", 3)
+    return Parts(tmp_path, [Item(text) for text in "abcdefgh"])
+
+
+def test_chunks_that_are_there_are_not_parsed_again(parts: Parts) -> None:
+    parser, done = Letters(), []
+    assert parts.pending() == [0, 1, 2]
+    parse_pending(parts, lambda: parser, 1, done.append)
+    assert (parser.seen, done, parts.pending()) == (list("abcdefgh"), [3, 3, 2], [])
+    parts.path(1).unlink()
+    parse_pending(parts, lambda: parser, 1, done.append)
+    assert parser.seen == [*"abcdefgh", *"def"]
+
+
+def test_rows_are_taken_in_any_order_and_any_number_of_times(parts: Parts) -> None:
+    parse_pending(parts, Letters, 1)
+    rows = np.array([7, 0, 0, 4, 3, 7])
+    assert parts.take(rows)["text"].to_pylist() == list("haaedh")
+    assert list(graphs_of(parts.take(rows)))[3] == graph("e")
+
+
+def test_an_error_says_which_caption_it_was(tmp_path: Path) -> None:
+    parts = Parts(tmp_path, [Item("a"), Item("broken")])
+    with pytest.raises(ValueError, match="no such letter") as caught:
+        parse_pending(parts, Letters, 1)
+    assert caught.value.__notes__ == ["while parsing the caption 'broken'"]
+    assert parts.pending() == [0]
+
+
+def test_an_error_in_a_worker_reaches_its_parent(parts: Parts) -> None:
+    with pytest.raises(FileNotFoundError):
+        parse_pending(parts, partial(Path.read_text, Path("/no/where")), 2)
+
+
+def test_a_worker_that_dies_is_one_line(parts: Parts) -> None:
+
+    with pytest.raises(ItrpipeError, match=r"a parsing process died.*--set workers=1"):
+        parse_pending(parts, partial(os._exit, 3), 2)
+
+
+# Trees
+
+
+def printed(each: SceneGraph) -> list[str]:
+    console = Console(width=80, color_system=None, record=True, file=io.StringIO())
+    console.print(graph_tree(each))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def test_a_tree_shows_every_element_and_how_the_caption_words_it() -> None:
+    tokens = tuple(Token(word, 0, 1, "N", word) for word in ["Two", "dogs", "carry", "[b]"])
+    each = SceneGraph(
+        "Two dogs carry [b]",
+        tokens,
+        (Object(0, 1, (1,), "dog"), Object(1, 3, (3,), "[b]"), Object(2, -1, (), "road")),
+        (Attribute(0, 0, (0,), "two", "number"),),
+        (Relation(0, 0, 1, (2,), "carry", "verb"),),
+        "partial",
+    )
+    assert printed(each) == [
+        "Two dogs carry [b]",
+        "├── dog  “dogs”",
+        "│   ├── two  number",
+        "│   └── carry → [b]  verb",
+        "├── [b]",
+        "├── road  (no words of the caption)",
+        "└── status: partial",
+    ]
+
+
+def test_an_empty_graph_is_a_tree_too() -> None:
+    assert printed(SceneGraph("", (), (), (), ())) == ["(empty caption)", "└── no objects"]

@@ -1,0 +1,417 @@
+"""`itrpipe parse`: what is in the file, what its fingerprint depends on, and that a killed run ends with its bytes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from itrpipe.artifacts import read_manifest
+from itrpipe.commands import run_stage
+from itrpipe.config import load_declaration
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.planning import Planner, parse_override
+from itrpipe.scene_graph import parsing, rules
+from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1
+from itrpipe.stages.base import Need
+from itrpipe.stages.parse import parse_one
+
+Invoke = Callable[..., Any]
+LEXICON = ("tagger=lexicon", "workers=1")
+
+
+def parse(root: Path, *settings: str, conf: str = "rules") -> Path:
+    return run_stage(root, "tiny", "parse", [parse_override(text) for text in settings or LEXICON], conf=conf)
+
+
+def prepared(root: Path) -> PreparedDataset:
+    (folder,) = root.glob("tiny/prepare/files-????????")
+    return PreparedDataset.open(folder)
+
+
+def location(root: Path, *settings: str, conf: str = "rules") -> str:
+    planner = Planner(root, "tiny", [parse_override(text) for text in settings])
+    return planner.plan(Need("parse", conf)).location.name
+
+
+# The file
+
+
+def test_there_is_a_row_for_every_caption_of_every_split_in_their_order(defined: Path) -> None:
+    file = SceneGraphFile(parse(defined))
+    splits = [prepared(defined).split(name) for name in ("train", "val", "test")]
+    assert file.caption_ids == [each for split in splits for each in split.caption_ids.tolist()]
+    assert file.image_ids == [each for split in splits for each in split.captions["image_id"].to_pylist()]
+    texts = [text for split in splits for text in split.texts]
+    assert [each.text for each in file.graphs()] == texts
+    (table,) = file.row_groups()
+    assert table["caption_sha1"].to_pylist() == [caption_sha1(text) for text in texts]
+    assert set(table["parser"].to_pylist()) == {rules.rules_version("lexicon")}
+    for graph in file.graphs():
+        animal = graph.text.split()[1]
+        assert any(animal in each.lemma.split() for each in graph.objects)
+
+
+def test_what_training_reads_is_the_same_captions(defined: Path) -> None:
+    arrays = CaptionPhrases.read(parse(defined))
+    split = prepared(defined).split("val")
+    rows = arrays.rows(split.caption_ids.tolist())
+    images = arrays.image_rows(split.image_ids.tolist())
+    assert rows.tolist() == list(range(60, 80))
+    assert (arrays.caption_image[rows] == images[split.caption_image]).all()
+    batch = arrays.batch(rows)
+    first = [arrays.words[word] for word in batch.words[0] if word >= 0]
+    assert " ".join(first) == split.texts[0].lower().replace(".", " .")
+    own, _ = arrays.positive(rows, arrays.caption_image[rows])
+    assert (own == (batch.words >= 0)).all()
+    with pytest.raises(DataError, match=r"1 of 2 captions have no scene graph \(the first: 'x'\)"):
+        arrays.rows([str(split.caption_ids[0]), "x"])
+
+
+def test_captions_that_are_equal_are_parsed_once(defined: Path, precomp_dataset: Any) -> None:
+    content = json.loads(precomp_dataset.captions.read_text())
+    for image in content["images"]:
+        for sentence in image["sentences"]:
+            sentence["raw"] = "Two dogs carry a stick." if image["imgid"] % 2 else f"A cat {sentence['sentid']}."
+    precomp_dataset.captions.write_text(json.dumps(content))
+    folder = parse(defined)
+    metrics = read_manifest(folder).metrics
+    assert (metrics["captions"], metrics["distinct"]) == (100, 51)
+    graphs = list(SceneGraphFile(folder).graphs())
+    assert [each.text for each in graphs] == [
+        text for name in ("train", "val", "test") for text in prepared(defined).split(name).texts
+    ]
+    doubled = [each for each in graphs if each.text.startswith("Two")]
+    assert len(doubled) == 50
+    assert {tuple(attribute.lemma for attribute in each.attributes) for each in doubled} == {("two",)}
+
+
+def test_statistics_are_printed_and_kept(defined: Path, invoke: Invoke) -> None:
+    outcome = invoke("parse", "--dataset", "tiny", "--tagger", "lexicon", "--set", "workers=1", "--data", defined)
+    assert outcome.code == 0, outcome.err
+    (folder,) = defined.glob("tiny/parse/rules.lexicon-????????")
+    metrics = read_manifest(folder).metrics
+    objects = sum(len(graph.objects) for graph in SceneGraphFile(folder).graphs())
+    assert metrics["objects/caption"] == objects / 100
+    assert metrics["empty %"] == 0
+    assert metrics["captions/s"] > 0
+    assert f"objects    {objects:>12,}  {objects / 100:.2f} per caption" in outcome.out
+
+
+def test_captions_of_any_unicode_and_of_none(defined: Path, precomp_dataset: Any) -> None:
+    odd = [".", "…", "🐕‍🦺 сидит на траве", "e\u0301tude \u200d \u202e(dog)", "a" * 5000 + " dog" * 500]
+    content = json.loads(precomp_dataset.captions.read_text())
+    for image in content["images"][:1]:
+        for sentence, text in zip(image["sentences"], odd, strict=True):
+            sentence["raw"] = text
+    precomp_dataset.captions.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    texts = prepared_texts(defined)
+    graphs = list(SceneGraphFile(parse(defined)).graphs())
+    assert [graph.text for graph in graphs] == texts
+    for graph in graphs:
+        assert all(graph.text[token.start : token.end] == token.text for token in graph.tokens)
+
+
+def prepared_texts(root: Path) -> list[str]:
+    run_stage(root, "tiny", "prepare", [])
+    return [text for name in ("train", "val", "test") for text in prepared(root).split(name).texts]
+
+
+def test_rows_come_in_groups_of_the_same_size(defined: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from itrpipe.scene_graph import stored
+
+    assert ROW_GROUP == 8192
+    monkeypatch.setattr(stored, "ROW_GROUP", 30)
+    metadata = pq.ParquetFile(parse(defined) / SCENE_GRAPHS_FILE).metadata
+    assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [30, 30, 30, 10]
+
+
+def test_the_bytes_do_not_depend_on_the_processes(
+    defined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing, "CHUNK", 17)
+    folder = parse(defined)
+    alone = (folder / SCENE_GRAPHS_FILE).read_bytes()
+    folder.rename(tmp_path / "before")
+    again = parse(defined, "tagger=lexicon", "workers=2")
+    assert again == folder
+    assert (again / SCENE_GRAPHS_FILE).read_bytes() == alone
+
+
+# Fingerprint
+
+
+def test_the_fingerprint_depends_on_the_parser_and_not_on_the_processes(
+    defined: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lexicon = location(defined, "tagger=lexicon")
+    assert lexicon.startswith("rules.lexicon-")
+    assert location(defined, "tagger=lexicon", "workers=7") == lexicon
+    assert location(defined, "tagger=hanta").startswith("rules.hanta-")
+    monkeypatch.setattr(rules, "RULES_VERSION", "of tomorrow")
+    assert location(defined, "tagger=lexicon") != lexicon
+
+
+def test_another_version_of_a_library_makes_other_graphs(defined: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = location(defined, "tagger=hanta")
+    real = importlib.metadata.version
+    monkeypatch.setattr(rules, "version", lambda name: "9.9" if name == "HanTa" else real(name))
+    assert location(defined, "tagger=hanta") != before
+    assert location(defined, "tagger=lexicon") == location(defined, "tagger=lexicon")
+
+
+@pytest.mark.parametrize("tagger", ["hanta", "lexicon"])
+def test_the_planned_version_is_that_of_the_parser(tagger: str, data_root: Path) -> None:
+    for conf in ("rules", "foreign"):
+        planner = Planner(data_root, "tiny", [parse_override(f"tagger={tagger}")])
+        settings: Any = planner.configure_checked(Need("parse", conf))[0]
+        assert settings.version() == settings.parser().version
+
+
+def test_planning_imports_no_tagger(defined: Path) -> None:
+    code = """
+import sys
+from itrpipe.cli import main
+sys.argv = ["itrpipe", "parse", "--dataset", "tiny", "--dry-run", "--data", sys.argv[1]]
+try: main()
+except SystemExit: pass
+print("LOADED", *sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(defined)], capture_output=True, text=True, check=True)
+    assert "parse/rules.hanta-" in done.stdout
+    loaded = {name.partition(".")[0] for name in done.stdout.partition("LOADED")[2].split()}
+    assert not loaded & {"HanTa", "lemminflect", "spacy", "pyarrow", "torch"}
+
+
+def test_without_its_tagger_a_command_says_what_to_do(
+    defined: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
+) -> None:
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(rules, "version", version)
+    outcome = invoke("parse", "--dataset", "tiny", "--data", defined)
+    assert outcome.code == MissingInputError.exit_code
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1
+    assert "pip install" in outcome.err
+
+
+# Graphs out of a file
+
+
+def write_foreign(path: Path, root: Path, **changed: Any) -> Path:
+    texts = dict.fromkeys(prepared_texts(root))
+    path.write_text(json.dumps({text: f"( {text.split()[1]} , on , boat )" for text in texts} | changed))
+    return path
+
+
+def test_graphs_are_imported_with_the_words_they_stand_for(
+    defined: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
+) -> None:
+    write_foreign(tmp_path / "graphs.json", defined)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["parse", "--from", "graphs.json", "--dataset", "tiny", "--tagger", "lexicon", "--set", "workers=1"]
+    outcome = invoke(*arguments, "--data", defined)
+    assert outcome.code == 0, outcome.err
+    (folder,) = defined.glob("tiny/parse/foreign.lexicon-????????")
+    graph = next(SceneGraphFile(folder).graphs())
+    assert graph.text == "A dog number 0 is on the road 0."
+    assert [[graph.tokens[token].text for token in each.tokens] for each in graph.objects] == [["dog"], []]
+    assert (graph.status, graph.relations[0].tokens) == ("partial", (5,))
+    assert read_manifest(folder).metrics["partial %"] == 100
+
+
+def test_of_a_foreign_file_the_content_counts_and_not_the_place(defined: Path, tmp_path: Path) -> None:
+    first = write_foreign(tmp_path / "first.json", defined)
+    second = tmp_path / "second.json"
+    second.write_bytes(first.read_bytes())
+    before = location(defined, f"file={first}", conf="foreign")
+    assert location(defined, f"file={second}", conf="foreign") == before
+    second.write_text(second.read_text() + " ")
+    assert location(defined, f"file={second}", conf="foreign") != before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "parts"),
+    [
+        (["--from", "/no/graphs.json"], MissingInputError, ["/no/graphs.json does not exist"]),
+        (["--backend", "foreign"], MissingInputError, ["itrpipe parse --from FILE"]),
+        (["--backend", "spacy", "--from", "x.json"], UsageError, ["--backend spacy"]),
+        (["--backend", "foreign", "--show", "a dog"], UsageError, ["choose a backend that parses"]),
+        (["--backend", "rulez"], UsageError, ["did you mean 'rules'"]),
+        (["--tagger", "hunta"], UsageError, ["tagger = 'hunta'", "'hanta'"]),
+        (["--backend", "spacy", "--tagger", "hanta"], UsageError, ["unknown setting 'tagger'"]),
+        (["--set", "workers=-1"], UsageError, ["workers = -1"]),
+        (["--set", "backend=spacy"], UsageError, []),
+        (["--set", "backend=tree"], UsageError, ["'tree'", "rules, linkgrammar, spacy, foreign"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], error: type[Exception], parts: list[str], defined: Path, invoke: Invoke
+) -> None:
+    outcome = invoke("parse", "--dataset", "tiny", *arguments, "--data", defined)
+    assert outcome.code == error.exit_code, outcome.err  # type: ignore[attr-defined]
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1, outcome.err
+    assert all(part in outcome.err for part in parts), outcome.err
+
+
+def test_a_file_that_lacks_a_caption_is_one_line(defined: Path, tmp_path: Path, invoke: Invoke) -> None:
+    path = tmp_path / "graphs.json"
+    path.write_text("{}")
+    outcome = invoke("parse", "--from", path, "--dataset", "tiny", "--data", defined)
+    assert outcome.code == DataError.exit_code
+    assert "has no graph for 100 of 100 captions" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+# One caption
+
+
+def test_a_caption_is_shown_without_any_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = invoke("parse", "--show", "A dog in a red sweater jumps over two logs")
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = outcome.out.splitlines()
+    assert lines[0] == "A dog in a red sweater jumps over two logs"
+    assert any(line.startswith("├── dog") for line in lines)
+    assert any("red" in line and "adjective" in line for line in lines)
+    assert any("jump over" in line and "→ log" in line for line in lines)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_caption_that_is_no_unicode_is_one_line(data_root: Path) -> None:
+    settings: Any = Planner(data_root, "tiny").configure_checked(Need("parse", "rules"))[0]
+    with pytest.raises(UsageError, match="is not valid UTF-8"):
+        parse_one(settings, "a \udcff dog")
+
+
+def test_help_names_every_backend_with_one_line(invoke: Invoke) -> None:
+    lines = invoke("parse", "--help").out.splitlines()
+    for conf in load_declaration("parse").confs:
+        (described,) = [line for line in lines if line.split()[:1] == [conf]]
+        assert len(described.split()) > 4, described
+
+
+# Kill
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """A dataset of six chunks of captions and as many as two processes parse in some seconds."""
+    import csv
+
+    from PIL import Image
+
+    folder = tmp_path / "many"
+    folder.mkdir()
+    subjects = [
+        f"{size} {colour} {animal}"
+        for size in ("big", "small")
+        for colour in ("red", "black")
+        for animal in ("dog", "cat", "horse")
+    ]
+    with (folder / "captions.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["file", "caption", "split"])
+        for number in range(6000):
+            image = number // 600
+            split = ("train", "val", "test")[min(image, 2)]
+            text = (
+                f"A {subjects[number % 12]} in a sweater jumps over {number} logs and {subjects[number % 11]} looks on"
+            )
+            writer.writerow([f"{image}.jpg", text if number % 9 else "a dog", split])
+    for image in range(10):
+        Image.new("RGB", (8, 8), (image, 0, 0)).save(folder / f"{image}.jpg")
+    return folder
+
+
+def start(data: Path, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "itrpipe", *map(str, arguments), "--dataset", "many", "--data", str(data)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def finish(data: Path, *arguments: object) -> str:
+    process = start(data, *arguments)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return output
+
+
+def parts_of(data: Path) -> list[Path]:
+    return sorted(data.glob("many/parse/*.partial/.work/parts/[!.]*.arrow"))
+
+
+def wait_for_a_part(process: subprocess.Popen[str], data: Path) -> None:
+    while process.poll() is None and not parts_of(data):
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(many: Path, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for data in (whole, killed):
+        finish(data, "prepare", "--source", many)
+    command = ("parse", "--tagger", "lexicon")
+    finish(whole, *command, "--set", "workers=1")
+    for _ in range(2):
+        process = start(killed, *command, "--set", "workers=2")
+        wait_for_a_part(process, killed)
+        time.sleep(random.Random().uniform(0, 0.7))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    kept = {path: path.stat().st_mtime_ns for path in parts_of(killed)}
+    assert not list(killed.glob("many/parse/rules.lexicon-????????"))
+    assert kept
+    output = finish(killed, *command, "--set", "workers=2")
+    assert "(resuming)" in output
+    manifests = [read_manifest(next(data.glob("many/parse/rules.lexicon-????????"))) for data in (whole, killed)]
+    assert manifests[0].outputs == manifests[1].outputs
+    assert set(manifests[0].outputs) == {SCENE_GRAPHS_FILE}
+    assert manifests[0].metrics["distinct"] < manifests[0].metrics["captions"] == 6000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_processes_end_with_the_one_that_started_them(many: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    finish(data, "prepare", "--source", many)
+    process = start(data, "parse", "--tagger", "lexicon", "--set", "workers=2")
+    wait_for_a_part(process, data)
+    group = [int(path.name) for path in Path("/proc").glob("[0-9]*") if group_of(path) == process.pid]
+    assert len(group) > 2
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while any(group_of(Path("/proc") / str(number)) == process.pid for number in group):
+        assert time.monotonic() < deadline, "a worker outlives its parent"
+        time.sleep(0.05)
+    process.stdout.close()  # type: ignore[union-attr]
+
+
+def group_of(process: Path) -> int | None:
+    """Process group of a process that is alive."""
+    try:
+        state, _, group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state == "Z" else int(group)
