@@ -281,6 +281,10 @@ def evaluate(
         ),
     ] = None,
     split: Annotated[str | None, typer.Option("--split", help="test, val or train.")] = None,
+    rerank: Annotated[
+        int | None, typer.Option("--rerank", metavar="K", help="ssamt: score only K candidates of a query in full.")
+    ] = None,
+    device: DeviceOption = None,
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
@@ -295,7 +299,7 @@ def evaluate(
     from itrpipe.commands import run_stage
 
     model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "split": split}
-    model["ensemble_with"] = ensemble_with or None
+    model |= {"ensemble_with": ensemble_with or None, "rerank": rerank, "device": device}
     run_stage(data, dataset, "evaluate", _overrides(settings, model), dry_run=dry_run, no_deps=no_deps)
 
 

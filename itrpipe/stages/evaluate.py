@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -12,7 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from itrpipe.config import Settings, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.disk import write_json
-from itrpipe.errors import DataError
+from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from itrpipe.features.scores import SplitScores
 
 SCHEMA_VERSION = 2
+MATCHING, PHRASES = "matching.json", "phrases.parquet"
 METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
 FULL, ORACLE = "full", "oracle"
 LONGEST_LABEL = 200
@@ -91,6 +93,7 @@ class EvaluateSettings(Settings):
             A name is `[method.]backbone[.sN]`; what is left out is that of the first model. Kept in the shortest form
             and in the order of the models, since the order they are given in changes nothing.
         split: which split is ranked.
+        rerank: score only so many candidates of every query in full, of a model that ranks in two steps; 0: all.
         protocols: names in `itrpipe.evaluation.protocols`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
         interval_level: share of them that an interval holds.
@@ -103,6 +106,7 @@ class EvaluateSettings(Settings):
     seed: int = Field(ge=0)
     ensemble_with: tuple[str, ...] = ()
     split: Literal["train", "val", "test"]
+    rerank: int = Field(default=0, ge=0)
     protocols: tuple[str, ...]
     bootstrap_samples: int = Field(ge=100)
     interval_level: float = Field(gt=0, lt=1)
@@ -152,7 +156,15 @@ class EvaluateSettings(Settings):
 
 
 class Execution(Settings):
-    """Evaluation has no settings that leave the result alone."""
+    """Settings that do not change the result.
+
+    Attributes:
+        device: for what needs the model itself; `auto` takes CUDA when there is one.
+        encode_block: images or captions per forward pass.
+    """
+
+    device: Literal["auto", "cpu", "cuda"]
+    encode_block: int = Field(ge=1)
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
@@ -167,12 +179,22 @@ def label(conf: str, settings: EvaluateSettings) -> str:
 
 
 def models_label(settings: EvaluateSettings) -> str:
-    """Name of the run, followed by those averaged with it: `aoq.vsrn`, `aoq.bfan+bfan-prob`, `aoq.vsrn+vsrn.s1`."""
-    return "+".join((settings.models[0].label, *settings.ensemble_with))
+    """Name of the run, followed by those averaged with it: `aoq.vsrn`, `aoq.bfan+bfan-prob`, `ssamt.ssamt.rerank64`."""
+    name = "+".join((settings.models[0].label, *settings.ensemble_with))
+    return f"{name}.rerank{settings.rerank}" if settings.rerank else name
 
 
 def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """The trained model as input `train`, others as `train_2` and so on; and the dataset for its truth."""
+    """The trained model as input `train`, others as `train_2` and so on; and the dataset for its truth.
+
+    Raises:
+        UsageError: `rerank` is set and the model does not rank in two steps.
+    """
+    if settings.rerank and (settings.ensemble_with or not train.reads_phrases(settings.backbone)):
+        raise UsageError(
+            f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; leave it "
+            "out"
+        )
     wanted = {"prepare": prepare_need(definition)}
     for name, model in _inputs(settings).items():
         same = {"backbone": model.backbone, "seed": model.seed, "features": settings.features}
@@ -186,16 +208,19 @@ def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
 
 
 def run(job: Job) -> None:
-    """Writes metrics.json, rankings.parquet and cross_retrieval.parquet."""
+    """Writes metrics.json, rankings.parquet and cross_retrieval.parquet; of models with phrases also what these do."""
     from itrpipe.evaluation.ranks import ranks
+    from itrpipe.evaluation.written import write_cross_retrieval, write_rankings
 
     split = _averaged(job)
+    if train.reads_phrases(job.settings.backbone) and not job.settings.ensemble_with:
+        split = _with_phrases(job, split)
     full = ranks(split.matrix, split.caption_image)
     oracle = _oracle_ranks(job, split)
     results = _results(job, split, full, oracle)
     write_json(job.folder / METRICS, results)
-    _write_rankings(job, split, full, oracle)
-    _write_cross_retrieval(job, split)
+    write_rankings(job.folder / RANKINGS, split, full, oracle, job.settings.ranking_depth)
+    write_cross_retrieval(job.folder / CROSS_RETRIEVAL, split)
     _say(job, results)
     _record(job, results)
 
@@ -228,6 +253,42 @@ def _read(job: Job, name: str, model: Model) -> SplitEmbeddings | SplitScores:
     if train.embeds(model.backbone):
         return read_embeddings(folder / EMBEDDINGS, job.settings.split)
     return read_scores(folder / SCORES, job.settings.split)
+
+
+def _with_phrases(job: Job, split: SplitScores) -> SplitScores:
+    """Writes matching.json and phrases.parquet; the scores, which are new ones where only the best are ranked again."""
+    from dataclasses import replace
+
+    import pyarrow.parquet as pq
+
+    from itrpipe.training.phrase_analysis import PhraseModel, fragment_scores, matching_accuracy
+    from itrpipe.training.rerank import reranked_scores
+    from itrpipe.training.splits import Sources
+
+    settings, block = job.settings, job.execution.encode_block
+    sources = Sources(**{name: _read_by(job, name) for name in ("prepare", "extract", "parse")})
+    device = train.resolve_device(job.execution.device)
+    opened = PhraseModel.open(job.inputs["train"].folder, sources, settings.split, device)
+    if opened.model.settings.phase == "inter":
+        write_json(job.folder / MATCHING, matching_accuracy(opened))
+        pq.write_table(fragment_scores(opened, block=block), job.folder / PHRASES)
+    if not settings.rerank:
+        return split
+    return replace(split, matrix=reranked_scores(opened, settings.rerank, block, job.reporter))
+
+
+def _read_by(job: Job, name: str) -> Path:
+    """The artifact that the model was trained on.
+
+    Raises:
+        MissingInputError: it was removed since.
+    """
+    trained = job.inputs["train"]
+    record = trained.manifest.inputs[name]
+    folder = trained.folder.parent.parent / record.stage / record.name
+    if not folder.exists():
+        raise MissingInputError(f"{folder}, which the model was trained on, is not there; run `itrpipe {record.stage}`")
+    return folder
 
 
 def _refuse_other_rows(
@@ -304,59 +365,3 @@ def _oracle_ranks(job: Job, split: SplitScores) -> Ranks | None:
         return None
     offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in truth])])
     return oracle_ranks(split.matrix, offsets, np.concatenate(truth))
-
-
-def _write_rankings(job: Job, split: SplitScores, full: Ranks, oracle: Ranks | None) -> None:
-    """One row per query of either direction: the rank of its best true match and its best candidates."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from itrpipe.evaluation.rankings import rankings
-
-    depth = min(job.settings.ranking_depth, *split.matrix.shape)
-    tables = []
-    sides = zip(
-        ("i2t", "t2i"),
-        ("images_to_texts", "texts_to_images"),
-        rankings(split.matrix, depth, split.image_ids.tolist(), split.caption_ids.tolist()),
-        (split.image_ids, split.caption_ids),
-        (split.caption_ids, split.image_ids),
-        strict=True,
-    )
-    for direction, side, found, queries, candidates in sides:
-        columns = {
-            "direction": pa.array([direction] * len(queries)),
-            "query_id": pa.array(queries.tolist(), pa.string()),
-            "rank": pa.array(getattr(full, side), pa.int32()),
-            "oracle_rank": pa.array(getattr(oracle, side), pa.int32())
-            if oracle
-            else pa.nulls(len(queries), pa.int32()),
-            "candidate_ids": _lists(candidates[found.indices], depth, pa.string()),
-            "scores": _lists(found.scores.astype("float32"), depth, pa.float32()),
-        }
-        tables.append(pa.table(columns))
-    pq.write_table(pa.concat_tables(tables), job.folder / RANKINGS, compression="zstd")
-
-
-def _write_cross_retrieval(job: Job, split: SplitScores) -> None:
-    """One row per caption, in the order of the split: its ranks with its image in both directions."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from itrpipe.evaluation.cross_retrieval import cross_retrieval
-
-    found = cross_retrieval(split.matrix, split.caption_image)
-    columns = {
-        "caption_id": pa.array(split.caption_ids.tolist(), pa.string()),
-        "image_id": pa.array(split.image_ids[split.caption_image].tolist(), pa.string()),
-        "image_rank": pa.array(found.image_rank, pa.int32()),
-        "text_rank": pa.array(found.text_rank, pa.int32()),
-        "cross_rank": pa.array(found.cross_rank, pa.int32()),
-    }
-    pq.write_table(pa.table(columns), job.folder / CROSS_RETRIEVAL, compression="zstd")
-
-
-def _lists(matrix: np.ndarray, width: int, kind: Any) -> Any:
-    import pyarrow as pa
-
-    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1).tolist(), kind), width)

@@ -327,12 +327,12 @@ def _averages(counts: Counter[str]) -> dict[str, float]:
 def _say_statistics(job: Job, counts: Counter[str]) -> None:
     for name in ("objects", "attributes", "relations"):
         job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {counts[name] / counts['captions']:.2f} per caption")
-    if counts["empty"]:
-        job.reporter.say(f"  {counts['empty']:,} captions name no object")
-    if counts["partial"]:
-        job.reporter.say(f"  {counts['partial']:,} captions were understood in part")
+    for name, what in (("empty", "without any object"), ("partial", "understood in part")):
+        if counts[name]:
+            job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {what}")
     if counts["failed"]:
-        job.warn(f"{counts['failed']:,} captions could not be analysed and have empty graphs")
+        plural = "caption" if counts["failed"] == 1 else "captions"
+        job.warn(f"{counts['failed']:,} {plural} could not be analysed, with empty graphs")
 
 
 def parse_one(settings: BackendSettings, text: str) -> SceneGraph:

@@ -158,6 +158,11 @@ def embeds(backbone: str) -> bool:
     return _settings_of(canonical_backbone(backbone)).embeds
 
 
+def reads_phrases(backbone: str) -> bool:
+    """Whether a backbone reads the scene graphs of captions."""
+    return _settings_of(canonical_backbone(backbone)).reads_phrases
+
+
 def usual_backbone(method: str) -> str:
     """The backbone that a configuration is trained on where none is named."""
     resolved = resolve(load_declaration("train"), method, backbones=backbones())

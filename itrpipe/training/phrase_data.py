@@ -26,6 +26,9 @@ class PhraseSplitData(SplitData):
 
     Raises:
         DataError: the features have no regions, or a caption has no scene graph.
+
+    Attributes:
+        graph_rows: [T] row of each caption's scene graph in the artifact of `parse`.
     """
 
     def __init__(
@@ -33,14 +36,14 @@ class PhraseSplitData(SplitData):
     ) -> None:
         super().__init__(split, features, vocabulary)
         self._phrases, self._with_phrases = phrases, with_phrases
-        self._graphs = phrases.rows(split.caption_ids.tolist())
+        self.graph_rows = phrases.rows(split.caption_ids.tolist())
         self._graph_images = phrases.image_rows(split.image_ids.tolist())
         self._ids = np.array([vocabulary.ids.get(word, UNKNOWN) for word in phrases.words] + [0])  # the last is padding
-        self._lengths = np.diff(phrases.word_starts)[self._graphs]
+        self._lengths = np.diff(phrases.word_starts)[self.graph_rows]
 
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Words and phrases of the given caption rows [T], cut to the longest of them."""
-        batch = self._phrases.batch(self._graphs[rows])
+        batch = self._phrases.batch(self.graph_rows[rows])
         kinds, tokens = torch.from_numpy(batch.kinds.astype(np.int64)), torch.from_numpy(batch.phrase_words)
         if not self._with_phrases:
             kinds, tokens = kinds[:, :0], tokens[:, :0]
@@ -62,7 +65,7 @@ class PhraseSplitData(SplitData):
 
         Source: SSAMT, phrase labels.
         """
-        words, phrases = self._phrases.positive(self._graphs[captions], self._graph_images[images])
+        words, phrases = self._phrases.positive(self.graph_rows[captions], self._graph_images[images])
         matching = np.zeros((len(captions), num_phrases + num_words), dtype=bool)
         if self._with_phrases:
             matching[:, : phrases.shape[1]] = phrases

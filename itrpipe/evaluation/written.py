@@ -1,0 +1,65 @@
+"""Rankings and ranks as Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from itrpipe.evaluation.cross_retrieval import cross_retrieval
+from itrpipe.evaluation.rankings import rankings
+from itrpipe.evaluation.ranks import Ranks
+from itrpipe.features.scores import SplitScores
+
+
+def write_rankings(path: Path, split: SplitScores, full: Ranks, oracle: Ranks | None, depth: int) -> None:
+    """One row per query of either direction: the rank of its best true match and its best candidates.
+
+    Args:
+        path: replaced if it exists.
+        split: scores.
+        full: ranks with a caption's own image as its only match.
+        oracle: ranks with every true match counted, where the truth is known.
+        depth: candidates kept for each query, as far as there are so many.
+    """
+    depth = min(depth, *split.matrix.shape)
+    tables = []
+    sides = zip(
+        ("i2t", "t2i"),
+        ("images_to_texts", "texts_to_images"),
+        rankings(split.matrix, depth, split.image_ids.tolist(), split.caption_ids.tolist()),
+        (split.image_ids, split.caption_ids),
+        (split.caption_ids, split.image_ids),
+        strict=True,
+    )
+    for direction, side, found, queries, candidates in sides:
+        count = len(queries)
+        columns = {
+            "direction": pa.array([direction] * count),
+            "query_id": pa.array(queries.tolist(), pa.string()),
+            "rank": pa.array(getattr(full, side), pa.int32()),
+            "oracle_rank": pa.array(getattr(oracle, side), pa.int32()) if oracle else pa.nulls(count, pa.int32()),
+            "candidate_ids": _lists(candidates[found.indices], depth, pa.string()),
+            "scores": _lists(found.scores.astype("float32"), depth, pa.float32()),
+        }
+        tables.append(pa.table(columns))
+    pq.write_table(pa.concat_tables(tables), path, compression="zstd")
+
+
+def write_cross_retrieval(path: Path, split: SplitScores) -> None:
+    """One row per caption, in the order of the split: its ranks with its image in both directions."""
+    found = cross_retrieval(split.matrix, split.caption_image)
+    columns = {
+        "caption_id": pa.array(split.caption_ids.tolist(), pa.string()),
+        "image_id": pa.array(split.image_ids[split.caption_image].tolist(), pa.string()),
+        "image_rank": pa.array(found.image_rank, pa.int32()),
+        "text_rank": pa.array(found.text_rank, pa.int32()),
+        "cross_rank": pa.array(found.cross_rank, pa.int32()),
+    }
+    pq.write_table(pa.table(columns), path, compression="zstd")
+
+
+def _lists(matrix: np.ndarray, width: int, kind: pa.DataType) -> pa.FixedSizeListArray:
+    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1).tolist(), kind), width)
