@@ -21,6 +21,7 @@ class FileNames:
 
     Attributes:
         metrics, rankings, cross_ranks: of `evaluate`.
+        matching, phrases: of `evaluate`, where the model reads phrases.
         history: of `train`.
         statistics: of `mine_negatives`.
     """
@@ -28,6 +29,8 @@ class FileNames:
     metrics: str
     rankings: str
     cross_ranks: str
+    matching: str
+    phrases: str
     history: str
     statistics: str
 

@@ -16,7 +16,7 @@ from itrpipe.disk import read_json
 from itrpipe.errors import DataError
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.reporting.chain import Artifact, FileNames, read_table
-from itrpipe.reporting.titles import backbone_title, method_title
+from itrpipe.reporting.titles import backbone_title, method_title, model_title
 
 DIRECTIONS = {"i2t": "Image → text", "t2i": "Text → image"}
 MODEL_INPUT, LISTS_INPUT = "train", "mine_negatives"
@@ -84,7 +84,7 @@ class Model:
     @property
     def name(self) -> str:
         """For people: backbone, method and the seed when it is not 0."""
-        return f"{self.backbone}, {self.method}{f', seed {self.seed}' if self.seed else ''}"
+        return f"{model_title(self.backbone, self.method)}{f', seed {self.seed}' if self.seed else ''}"
 
     @property
     def members(self) -> tuple[Model, ...]:
@@ -149,6 +149,11 @@ class Run:
         return self.members[0].seed
 
     @property
+    def rerank(self) -> int:
+        """How many candidates of a query were scored in full; 0: all of them."""
+        return self.settings.get("rerank", 0)
+
+    @property
     def is_baseline(self) -> bool:
         """Whether this is a run of round one."""
         return all(member.is_baseline for member in self.members)
@@ -165,15 +170,16 @@ class Run:
 
     @property
     def method(self) -> str:
-        """`round one`, or the method as papers write it; of an ensemble of several methods all of them."""
-        return " + ".join(dict.fromkeys(each.method for each in self.members))
+        """`round one`, or the method as papers write it, of an ensemble all of them; then whether it was re-ranked."""
+        return " + ".join(dict.fromkeys(each.method for each in self.members)) + self._reranked
 
     @property
     def name(self) -> str:
-        """For people: backbone, method and the seed when it is not 0."""
+        """For people: backbone, method, how it was re-ranked if it was, and the seed when it is not 0."""
         if len({each.method_name for each in self.members}) > 1:
-            return " + ".join(each.name for each in self.members)
-        return f"{self.backbone}, {self.method}{f', seed {self.seed}' if self.seed and self.has_one_seed else ''}"
+            return " + ".join(each.name for each in self.members) + self._reranked
+        seed = f", seed {self.seed}" if self.seed and self.has_one_seed else ""
+        return model_title(self.backbone, self.method) + seed
 
     @property
     def has_one_seed(self) -> bool:
@@ -214,6 +220,20 @@ class Run:
             return None
         return read_table(self.evaluation.folder / self.files.cross_ranks)["cross_rank"].to_numpy()
 
+    @cached_property
+    def matching(self) -> dict[str, dict[str, dict[str, float | None]]] | None:
+        """Negatives -> direction -> percent of pairs told apart; None where evaluation did not measure any."""
+        if self.files.matching not in self.manifest.outputs:
+            return None
+        return read_json(self.evaluation.folder / self.files.matching)
+
+    @cached_property
+    def fragments(self) -> list[dict[str, Any]] | None:
+        """Words and phrases of some captions with their scores; None where evaluation did not write any."""
+        if self.files.phrases not in self.manifest.outputs:
+            return None
+        return read_table(self.evaluation.folder / self.files.phrases).to_pylist()
+
     def ranks(self, *, oracle: bool = False) -> Ranks | None:
         """Ranks of both directions; None when every true match is asked for but not known."""
         sides = [each.oracle_rank if oracle else each.rank for each in self.rankings.values()]
@@ -230,6 +250,10 @@ class Run:
         method, backbone, *seed = artifact.name.rpartition("-")[0].split(".")
         number = int(seed[0].removeprefix("s")) if seed else 0
         return Model(method, backbone, number, artifact, self.files, self.baseline_method)
+
+    @property
+    def _reranked(self) -> str:
+        return f", re-ranked {self.rerank}" if self.rerank else ""
 
     def _seed_of(self, member: Model) -> str:
         return f" seed {member.seed}" if member.seed and not self.has_one_seed else ""
@@ -274,7 +298,7 @@ def collect(
 
 def _place(run: Run) -> tuple[str | int, ...]:
     place = 0 if run.is_baseline else 2 if run.is_control else 1
-    return (run.settings["backbone"], place, run.settings["method"], len(run.members), run.seed, run.label)
+    return (run.settings["backbone"], place, run.settings["method"], len(run.members), run.rerank, run.seed, run.label)
 
 
 def all_artifacts(runs: Iterable[Run]) -> list[Artifact]:

@@ -25,7 +25,7 @@ class Comparison:
 
     Attributes:
         run: of round two.
-        baseline: of round one, with the same backbone, seed and features, on the same images.
+        baseline: of round one, with the same backbone, seed and features, on the same images, re-ranked alike.
         own: difference of every metric in `COMPARED`, a caption's own image being its only match.
         oracle: the same with every true match counted; None where the truth is not known.
     """
@@ -185,13 +185,15 @@ def _baseline_of(run: Run, runs: Sequence[Run]) -> Run | None:
     """The round one of a run: the very models whose negatives its members were trained with, where backbones agree.
 
     A member that learned from another backbone's lists, or whose lists were removed, is paired with the newest
-    round one of its backbone, seed and features. An ensemble has the same members in both rounds.
+    round one of its backbone, seed and features. An ensemble has the same members in both rounds. Scores that were
+    re-ranked are compared with scores of as many candidates, never with those of all.
     """
     similar = [
         each
         for each in runs
         if each.is_baseline
         and each.settings["features"] == run.settings["features"]
+        and each.rerank == run.rerank
         and _backbones_and_seeds(each) == _backbones_and_seeds(run)
         and _mined_with(run, each)
     ]

@@ -47,7 +47,7 @@ class SeedComparison:
 
     Attributes:
         series: of the method.
-        reference: of round one or a control, with the same backbones and features.
+        reference: of round one or a control, with the same backbones and features, re-ranked alike.
         seeds: that both have, two at least.
         own: difference of every metric in `COMPARED`, a caption's own image being its only match.
         oracle: the same with every true match counted; None where the truth is not known.
@@ -167,12 +167,13 @@ def _summary(comparisons: Sequence[SeedComparison]) -> str:
 
 
 def _comparable(series: Series[Run], reference: Series[Run]) -> bool:
-    """Whether both are of the same backbones and features and share two seeds."""
+    """Whether both are of the same backbones and features, re-ranked alike or not at all, and share two seeds."""
     return _kind(series) == _kind(reference) and len(_shared_seeds(series, reference)) > 1
 
 
-def _kind(series: Series[Run]) -> tuple[list[str], str]:
-    return sorted(each.backbone_name for each in series.first.members), series.first.settings["features"]
+def _kind(series: Series[Run]) -> tuple[list[str], str, int]:
+    run = series.first
+    return sorted(each.backbone_name for each in run.members), run.settings["features"], run.rerank
 
 
 def _shared_seeds(series: Series[Run], reference: Series[Run]) -> list[int]:
@@ -188,8 +189,8 @@ def _missing(
     for each in compared:
         done = {member.method_name for one, other in pairs if one is each for member in other.first.members}
         found += [
-            f"{each.name} is not compared with {method_title(name, baseline_method)} ({name}): no evaluation of it "
-            "shares two seeds."
+            f"{each.name} is not compared with {method_title(name, baseline_method)} ({name}): no evaluation of it"
+            f"{', re-ranked alike,' if each.first.rerank else ''} shares two seeds."
             for name in (baseline_method, *controls)
             if name not in done
         ]
@@ -260,11 +261,12 @@ def _scores(series: Series[Run]) -> SeedScores:
 
 
 def _spreads(measured: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Spread]:
-    values = {name: [each[name]["value"] for each in measured] for name in COMPARED}
-    return {
-        name: Spread(float(np.mean(each)), float(np.std(each, ddof=1)) if len(each) > 1 else None)
-        for name, each in values.items()
-    }
+    return {name: spread([each[name]["value"] for each in measured]) for name in COMPARED}
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and, of several values, their standard deviation."""
+    return Spread(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
 
 
 def _conclusion(comparison: SeedComparison) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from itrpipe.config import leaves
 from itrpipe.reporting.collect import Model, Run
+from itrpipe.reporting.titles import model_title
 
 SEED = "seed"
 
@@ -18,7 +19,7 @@ Kind = TypeVar("Kind", Run, Model)
 
 @dataclass(frozen=True)
 class Series(Generic[Kind]):
-    """Runs, or models, of one method and one backbone with equal settings.
+    """Runs, or models, of one method and one backbone with equal settings; runs are also re-ranked alike.
 
     Attributes:
         name: for people: backbone, method, and the settings in which it differs from series of the same.
@@ -60,7 +61,9 @@ def _key(item: Run | Model) -> str | None:
     facts = _facts(item)
     if facts is None or len({member.seed for member in item.members}) > 1:
         return None
-    return json.dumps([[member.method_name for member in item.members], facts], sort_keys=True, default=str)
+    names = [member.method_name for member in item.members]
+    # The title of a run's method also says how it was re-ranked, which its models do not know.
+    return json.dumps([item.method, names, facts], sort_keys=True, default=str)
 
 
 def _facts(item: Run | Model) -> dict[str, Any] | None:
@@ -83,7 +86,7 @@ def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _names(items: Sequence[Run | Model]) -> list[str]:
     """Backbone and method, with the settings that tell series of the same backbone and method apart."""
-    plain = [f"{item.backbone}, {item.method}" for item in items]
+    plain = [model_title(item.backbone, item.method) for item in items]
     names = []
     for name, item in zip(plain, items, strict=True):
         rivals = [_facts(other) for other, theirs in zip(items, plain, strict=True) if theirs == name]

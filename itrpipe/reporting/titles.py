@@ -14,6 +14,12 @@ def backbone_title(name: str) -> str:
     return " ".join([_FAMILIES.get(family, family.upper()), *variant])
 
 
+def model_title(backbone: str, method: str) -> str:
+    """Titles of a backbone and a method as one name; a method that bears the name of its backbone stands alone."""
+    named_after_it = method == backbone or method.startswith((f"{backbone} ", f"{backbone}, "))
+    return method if named_after_it else f"{backbone}, {method}"
+
+
 def method_title(name: str, baseline_method: str) -> str:
     """`round one` for the method of round one, else what the declaration of `train` shows it as."""
     return _ROUND_ONE if name == baseline_method else conf_title("train", name) or name.upper()

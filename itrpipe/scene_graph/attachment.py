@@ -110,9 +110,7 @@ class Attacher:
         clause = self.clause
         left = self.hosts.nearest(clause, lists.ANIMATE) if self.lemmas[noun] in lists.ANIMATE else None
         if left is None:
-            left = clause.nouns[-1]
-            if self.lemmas[left] in lists.BODY_PARTS and self.lemmas[noun] not in lists.BODY_PARTS:
-                left = clause.nouns[0]
+            left = clause.nouns[0 if index > 1 and self.lists.is_new(index - 2, index) else -1]
         conjunction = self.chunks[index - 1].head
         self._link("SJl", conjunction, left)
         self._link("SJr", conjunction, noun)
@@ -291,9 +289,14 @@ class Attacher:
             for host in self._sharers(noun, word, target):
                 self._link("Mp", host, word)
             clause.homes[target] = noun
-        elif clause.verb is not None:
+        elif clause.verb is not None and not self._belongs_to_adjective(word):
             self._link("MVp", clause.verb, word)
             clause.homes[target] = clause.actor
+
+    def _belongs_to_adjective(self, word: int) -> bool:
+        """Is ready for a guest; not is safe on a shelf, nor is blue with dots."""
+        after_be = self.clause.after == "J" and self.clause.verb is not None and self.lemmas[self.clause.verb] == "be"
+        return after_be and self.words[word] in lists.ADJECTIVE_PREPOSITIONS
 
     def _sharers(self, noun: int, word: int, target: int) -> list[int]:
         """Nouns that share a preposition: a man and a woman on a bench; not a man and a woman in a dress."""

@@ -32,6 +32,12 @@ class Lists:
         """Heads of the list that a noun is in; the noun alone where there is none."""
         return self._heads.get(head, [head])
 
+    def is_new(self, left: int, right: int) -> bool:
+        """Whether one phrase is somebody's part of the body and the other one nothing that bodies have."""
+        part, thing = self.chunks[left], self.chunks[right]
+        owned = self.lemmas[part.first] in lists.POSSESSIVE_PRONOUNS and self.lemmas[part.head] in lists.BODY_PARTS
+        return owned and self.lemmas[thing.head] not in lists.BODY_PARTS | lists.FEATURES
+
     def clause_follows(self, index: int) -> bool:
         """Whether a noun phrase, with the prepositions after it, is the subject of a finite verb."""
         index += 1
@@ -76,8 +82,7 @@ class Lists:
         body: a dog with a stick in its mouth and a puppy.
         """
         if self.lemmas[self.chunks[right].head] not in lists.ANIMATE:
-            held = self.lemmas[self.chunks[left].head] in lists.BODY_PARTS
-            return not held or self.lemmas[self.chunks[right].first] not in {"a", "an"}
+            return not self.is_new(left, right)
         if self.lemmas[self.chunks[left].head] in lists.ANIMATE:
             return True
         return not any(self.lemmas[chunk.head] in lists.ANIMATE for chunk in self.chunks[:left])

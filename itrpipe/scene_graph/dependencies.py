@@ -151,13 +151,9 @@ class _Mapping:
         return Link("RS", subject, verb) if is_relative else Link("S", verb, subject)
 
     def _be(self, verb: int) -> int | None:
-        """The form of be before a participle; a participle in a list has that of the first."""
+        """The form of be before a participle."""
         own = [each for each in self.children(verb, *AUXILIARIES) if self.words[each].lemma == "be"]
-        if own:
-            return own[-1]
-        word = self.words[verb]
-        shared = word.label == "conj" and self.words[word.head].is_verb and word.tag == self.words[word.head].tag
-        return self._be(word.head) if shared and word.head < verb else None
+        return own[-1] if own else None
 
     def _is_passive(self, verb: int) -> bool:
         if self.children(verb, "auxpass", "nsubjpass", "agent"):

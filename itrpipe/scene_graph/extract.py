@@ -24,6 +24,9 @@ from itrpipe.scene_graph.references import References
 from itrpipe.scene_graph.syntax import Syntax
 
 LINKING_VERBS = frozenset({"look", "seem", "appear", "become", "get", "feel", "remain", "be"})
+"""Verbs that are no action where an adjective follows."""
+EMPTY_VERBS = frozenset({"seem", "appear", "become", "remain"})
+"""Verbs that are never an action."""
 NEVER_OBJECTS = lists.PRONOUNS | lists.DETERMINERS | lists.NUMBERS | {"other", "same", "each", "'s"}
 NOUN_ROLES = ("O", "J", "S", "YS", "SJl", "SJr")
 """Links whose dependent is a noun whatever its tag."""
@@ -173,9 +176,12 @@ class _Extraction:
                 )
             for adjective in self.syntax.dependents("Pa", verb):
                 self.properties.append(Property(subject, (adjective,), "adjective"))
-            linking = self.syntax.dependents("Pa", verb) and self.syntax.tokens[verb].lemma in LINKING_VERBS
-            if not said and not linking:
+            if not said and not self._is_linking(verb):
                 self.properties.append(Property(subject, words, "action"))
+
+    def _is_linking(self, verb: int) -> bool:
+        lemma = self.syntax.tokens[verb].lemma
+        return lemma in EMPTY_VERBS or (lemma in LINKING_VERBS and bool(self.syntax.dependents("Pa", verb)))
 
     def _predicates(self, verb: int, words: tuple[int, ...], subjects: list[int]) -> list[Edge]:
         """What a verb says beside its subject (rules 1, 2, 9), as edges with -1 in the place of the subject."""

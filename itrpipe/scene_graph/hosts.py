@@ -43,7 +43,8 @@ class Hosts:
             person = self.nearest(clause, lists.PERSONS)
             return person if person is not None else self._animal_or_vehicle(clause, last)
         told = clause.main_verb is not None and clause.prepositions.get(last) == "with"
-        if self.lemmas[last] in lists.ANIMALS or lemma in lists.THING_VERBS or told:
+        driven = self.lemmas[last] in lists.VEHICLES and lemma in lists.VEHICLE_VERBS
+        if self.lemmas[last] in lists.ANIMALS or lemma in lists.THING_VERBS or told or driven:
             return last
         return self._animal_or_vehicle(clause, last)
 

@@ -99,6 +99,7 @@ class CaptionPhrases:
         ends = np.searchsorted(caption_image, np.arange(len(image_ids) + 1))
         members = [
             (offsets(_joined(chunks, "element_counts"))[ends], element_labels),
+            (offsets(_joined(chunks, "all_word_counts"))[ends], lemma_labels[_joined(chunks, "all_lemma_ids")]),
         ]
         return cls(
             caption_ids=file.caption_ids,

@@ -53,6 +53,8 @@ class _Draft:
             return "N" if self._stands_for_noun(i) else ""
         if tag != "N" or not entry.verb:
             return ""
+        if self.words[i].endswith("ing") and self._is_worn_before(i) and self.tag(i + 1) == "P":
+            return "VBG"
         if self._continues_verb(i) or self._is_watched(i):
             return "V"
         return "V" if not self._has_verb(i) and (self._ends_in_s(i) or self._is_bare(i)) else ""
@@ -92,11 +94,15 @@ class _Draft:
             return True
         if following in {"D", "PRP"} and (previous == "N" or words[i - 1] in lists.COLOURS):
             return True
-        if words[i - 1] in lists.COLOURS and self.tag(i - 2) in {"P", "VBG"} and following in AFTER_VERB:
+        if self._is_worn_before(i) and following in AFTER_VERB:
             return look_up(words[i]).verb in lists.ACTION_VERBS
         if i > 2 and words[i - 2] == "of" and lemma_of(words[i - 3], "N") in lists.COLLECTIVES:
             return _is_plural(words[i - 1]) and following in AFTER_VERB
         return words[i - 1] in LONE_PARTICLES and following in {"P", "D"}
+
+    def _is_worn_before(self, i: int) -> bool:
+        """Whether a colour that somebody wears stands before a word: a man in red."""
+        return i > 1 and self.words[i - 1] in lists.COLOURS and self.tags[i - 2] in {"P", "VBG"}
 
     def _is_singular_phrase(self, i: int) -> bool:
         """Whether a plural ends a noun phrase that a singular determiner opens: a chef in an apron chops vegetables."""

@@ -115,8 +115,11 @@ def verbs_of_grammar(sentence: Sentence, i: int) -> str:
         return "AUX" if after == "not" or (bare and after) else "V"
     if word in lists.AUXILIARIES:
         return "AUX" if sentence.entry(i + 1).verb or after in lists.BE or after == "not" else "V"
-    if word in lists.HAVE and after.endswith(("ed", "en")):
-        return "AUX" if sentence.entry(i + 1).verb and not sentence.entry(i + 1).adjective else ""
+    if word in lists.HAVE:
+        i += after in lists.ALWAYS_ADVERBS or after.endswith("ly")
+        after = sentence.word(i + 1)
+        participle = after.endswith(("ed", "en")) or after in lists.IRREGULAR_PARTICIPLES
+        return "AUX" if participle and sentence.entry(i + 1).verb and not sentence.nounish(i + 1) else ""
     return ""
 
 
@@ -133,6 +136,8 @@ def subordinator(sentence: Sentence, i: int) -> str:
     word, previous = sentence.words[i], sentence.previous(i)
     if word == "as":
         if sentence.word(i + 1) in lists.ARTICLES and not _verb_follows(sentence, i + 1):
+            return "P"
+        if sentence.nounish(i + 1) and sentence.word(i + 2) in SENTENCE_ENDS | {END}:
             return "P"
         return "P" if previous in {"VBN", "VBG", "J", "R"} else "SUB"
     return "SUB" if word in lists.SUBORDINATORS else ""
@@ -169,6 +174,8 @@ def determiner(sentence: Sentence, i: int) -> str:
     if word == "her":
         participle = sentence.word(i + 1).endswith(("ing", "ed")) and sentence.nounish(i + 2)
         return "D" if participle or sentence.nounish(i + 1) or sentence.opens_noun_phrase(i + 1) else "PRP"
+    if word in lists.DEGREES:
+        return "D" if sentence.nounish(i + 1) else ""
     return "D" if word in lists.DETERMINERS else ""
 
 
@@ -199,7 +206,8 @@ def preposition(sentence: Sentence, i: int) -> str:
         return "TO"
     if word not in lists.PREPOSITIONS:
         return ""
-    if sentence.previous(i) == "D" and word not in {"of", "to", "with", "at", "for", "from", "in", "on"}:
+    owned = sentence.word(i - 1) in lists.ARTICLES | lists.POSSESSIVE_PRONOUNS
+    if owned and word not in {"of", "to", "with", "at", "for", "from", "in", "on"}:
         return "J" if sentence.nounish(i + 1) else "N"
     if word in lists.SPATIAL_ADJECTIVES and sentence.previous(i) == "P" and sentence.nounish(i + 1):
         return "J"
@@ -316,7 +324,8 @@ def open_class(sentence: Sentence, i: int) -> str:
     word, entry, previous = sentence.words[i], sentence.entries[i], sentence.previous(i)
     if describes(word):
         return "J"
-    if entry.adjective and not entry.noun and not (entry.verb and previous == "N"):
+    ends = sentence.word(i + 1) in SENTENCE_ENDS | {END}
+    if entry.adjective and not entry.noun and (ends or not (entry.verb and previous == "N")):
         return "J"
     described = sentence.nounish(i + 1) and sentence.word(i + 1) not in lists.ADVERBS
     joined = previous == "CC" and i > 1 and sentence.tags[i - 2] == "J" and not sentence.nounish(i + 1)

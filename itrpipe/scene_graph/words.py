@@ -28,6 +28,8 @@ POSSESSIVE_PRONOUNS = _words("his her its their my your our whose")
 DETERMINERS = (
     ARTICLES | POSSESSIVE_PRONOUNS | _words("this that these those some any no another each every both all either")
 )
+DEGREES = _words("more most less fewer such")
+"""Determiners before a noun, adverbs elsewhere."""
 PERSONAL_PRONOUNS = _words("he she it they him them i we you me us hers theirs")
 OTHER_PRONOUNS = _words(
     "himself herself itself themselves themself oneself each-other someone somebody something anyone anybody "
@@ -84,6 +86,8 @@ LOCATIONS = _words("top side front back middle bottom edge center centre end bas
 """Nouns that only say where: "on the edge of X" is one relation to X."""
 PLACES = _words("in on at near next inside outside by beside behind under over above below along among atop across")
 """Prepositions that say where all members of a list are."""
+ADJECTIVE_PREPOSITIONS = _words("for of to about from")
+"""After "is" and an adjective these belong to the adjective: is ready for."""
 LOCATION_PREPOSITIONS = _words("on at in to")
 
 # -- quantities -------------------------------------------------------------------------------------------------------
@@ -219,6 +223,8 @@ VEHICLES = _words(
     "car bus train truck boat plane airplane jet bike bicycle motorcycle van taxi ship tractor helicopter "
     "scooter trolley kite ball frisbee"
 )
+VEHICLE_VERBS = _words("drive fly float sail travel roll pass approach move land")
+"""Active participles that are said of a vehicle where one stands right before."""
 GARMENT_FEATURES = _words("stripe dot logo pattern design sleeve trim lettering hood button pocket")
 """Parts of clothes: after "with" they stay with the clothes before them."""
 HOLDERS = CONTAINERS | PERSONS - COLLECTIVES

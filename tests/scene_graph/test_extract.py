@@ -55,6 +55,7 @@ CASES = [
     ("3 verb with particle", "man looks/V/look on/P", "S looks man, K looks on", ["man"], ["man:look on/action"], []),
     ("3 verb that links", "man looks/V/look happy/J", "S looks man, Pa looks happy", ["man"],
      ["man:happy/adjective"], []),
+    ("3 empty verb", "man seems/V/seem to/TO run/V", "S seems man, S run man", ["man"], ["man:run/action"], []),
     ("3 verb with an adjective", "man stands/V/stand barefoot/J", "S stands man, Pa stands barefoot", ["man"],
      ["man:stand/action", "man:barefoot/adjective"], []),
     ("4 copula and noun", "man is/BE/be fire chief", "S is man, O is chief, AN chief fire", ["man"],

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from itrpipe.scene_graph.extract import extract_graph
-from itrpipe.scene_graph.rules import RulesBackend
+from itrpipe.scene_graph.rules import RULES_VERSION, RulesBackend
 from itrpipe.scene_graph.scoring import Facts, Score, facts_of, score_facts
 
 GOLD: dict[str, list[dict[str, Any]]] = tomllib.loads((Path(__file__).parent / "gold.toml").read_text("utf-8"))
 FLOORS = {"objects": 0.93, "attributes": 0.85, "relations": 0.80}
+
+GRAPHS = {
+    ("1", "lexicon", "0.2.3"): "",
+    ("1", "hanta", "0.2.3 1.2.1"): "",
+}
+"""Digest of all graphs, by version of the rules, tagger, and versions of its packages."""
 
 
 def drawn(caption: dict[str, Any]) -> Facts:
@@ -48,6 +56,17 @@ def test_scores_keep_above_the_floors(tagger: str, name: str) -> None:
     scores = score_facts(pairs(backend, GOLD[name]))
     for part, floor in FLOORS.items():
         assert scores[part].f1 >= floor, part
+
+
+@pytest.mark.parametrize(("tagger", "packages"), [("lexicon", ["lemminflect"]), ("hanta", ["lemminflect", "HanTa"])])
+def test_a_change_of_rules_changes_their_version(tagger: str, packages: list[str]) -> None:
+    key = (RULES_VERSION, tagger, " ".join(version(package) for package in packages))
+    if key not in GRAPHS and any(known[0] == RULES_VERSION for known in GRAPHS):
+        pytest.skip(f"no digest for {key}")
+    backend = RulesBackend("lexicon") if tagger == "lexicon" else RulesBackend("hanta")
+    texts = [caption["text"] for name in GOLD for caption in GOLD[name]]
+    graphs = repr([extract_graph(text, backend.analyse(text)) for text in texts])
+    assert hashlib.sha256(graphs.encode()).hexdigest()[:16] == GRAPHS[key], "raise RULES_VERSION and note the digest"
 
 
 def test_more_than_600_captions_a_second() -> None:

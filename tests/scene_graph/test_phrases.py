@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from itrpipe.errors import DataError
 from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
+from itrpipe.scene_graph.label_sets import ImageLabels, Labels, offsets
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.scene_graph.phrases import (
     KINDS,
@@ -210,3 +212,22 @@ def test_arrays_say_what_the_graphs_say(
     assert arrays.truncated == distinct - kept
     cut = sum(len([p for p in elements_of(graph) if p.tokens and p.tokens[-1] >= max_words]) for graph in flat)
     assert arrays.beyond == cut
+
+
+def test_captions_of_an_image_that_do_not_follow_each_other_are_refused(tmp_path: Path) -> None:
+    table = graphs_table([frisbee()] * 3, "test/1")
+    ids = [pa.array(list(names), pa.string()) for names in ("123", "aba")]
+    write_graphs(tmp_path / SCENE_GRAPHS_FILE, [pa.Table.from_arrays([*ids, *table.columns], schema=SCHEMA)])
+    with pytest.raises(DataError, match="captions of an image do not follow each other"):
+        CaptionPhrases.read(tmp_path)
+
+
+def test_parts_of_labels_have_equal_numbers_exactly_where_their_words_are_equal() -> None:
+    labels = Labels.of(offsets(np.array([3, 2, 1, 2])), np.array([0, 1, 2, 1, 2, 2, 2, 1]))
+    parts = [labels.parts[start:end].tolist() for start, end in zip(labels.starts, labels.starts[1:], strict=False)]
+    assert len(set(labels.own.tolist())) == 4
+    assert [len(each) for each in parts] == [6, 3, 1, 3]
+    assert labels.own[1] in parts[0]  # (1, 2) in (0, 1, 2)
+    assert labels.own[3] not in parts[0]  # (2, 1)
+    images = ImageLabels.of(2, [(np.array([0, 1, 2]), np.array([0, 3]))], labels)
+    assert images.contain(np.array([0, 0, 1, 1]), labels.own[[1, 3, 1, 2]]).tolist() == [True, False, False, True]

@@ -101,6 +101,15 @@ CAPTIONS = {
         run run VBP relcl 4
         and and CC cc 6
         laugh laugh VBP conj 6""",
+    "a dog is washed and brushed by girls": """
+        a a DT det 1
+        dog dog NN nsubjpass 3
+        is be VBZ auxpass 3
+        washed wash VBN ROOT 3
+        and and CC cc 3
+        brushed brush VBN conj 3
+        by by IN agent 5
+        girls girl NNS pobj 6""",
     "a cat is a pet": """
         a a DT det 1
         cat cat NN nsubj 2
@@ -151,6 +160,7 @@ EXPECTED: dict[str, tuple[set[Any], set[Any], set[Any]]] = {
     ),
     "there is a kite that a child holds": ({"kite", "child"}, set(), {("child", "hold", "kite")}),
     "a boy and a girl who run and laugh": ({"boy", "girl"}, {("girl", "run"), ("girl", "laugh")}, set()),
+    "a dog is washed and brushed by girls": ({"dog", "girl"}, {("dog", "wash")}, {("girl", "brush", "dog")}),
     "a cat is a pet": ({"cat"}, {("cat", "pet")}, set()),
     "a man climbs out of a boat": ({"man", "boat"}, set(), {("man", "climb out of", "boat")}),
     "dogs tired of a game are close to a goal": (
