@@ -27,6 +27,8 @@ REQUIRED = (
     "matplotlib",
     "jinja2",
     "nltk",
+    "lemminflect",
+    "HanTa",
     "pydantic",
     "filelock",
     "typer",

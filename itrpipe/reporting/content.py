@@ -15,9 +15,12 @@ from itrpipe.reporting.collect import Model, Run, all_artifacts, collect, mining
 from itrpipe.reporting.comparisons import Comparison, check_rankings, compare, conclusion, of_recalls
 from itrpipe.reporting.examples import Example, retrieval_examples
 from itrpipe.reporting.library import Library
+from itrpipe.reporting.matching import MatchingScores, matching_scores, matching_tables
 from itrpipe.reporting.mined import Mining, describe, mined_examples
+from itrpipe.reporting.phrase_view import PhraseView, phrase_view
 from itrpipe.reporting.seeds import Seeds, over_seeds
 from itrpipe.reporting.series import series_of
+from itrpipe.reporting.thumbnails import Picture
 
 MINED_SPLIT = "train"
 
@@ -72,6 +75,19 @@ class Curves:
 
 
 @dataclass(frozen=True)
+class Matching:
+    """How often runs tell pairs from their negatives.
+
+    Attributes:
+        scores: of the runs whose evaluation measured it, often none.
+        tables: the same, one for each choice of negatives.
+    """
+
+    scores: list[MatchingScores]
+    tables: list[tables.Table]
+
+
+@dataclass(frozen=True)
 class Group:
     """The runs on one test set.
 
@@ -83,6 +99,7 @@ class Group:
         results, differences: tables.
         forest: plots of the differences.
         seeds: None when no method has two.
+        matching: of models that read phrases.
         curves: plots of the runs.
     """
 
@@ -95,6 +112,7 @@ class Group:
     differences: list[tables.Table]
     forest: list[plots.Plot]
     seeds: AcrossSeeds | None
+    matching: Matching
     curves: Curves
 
 
@@ -137,6 +155,7 @@ class Content:
         level: of all intervals.
         groups: runs by test set.
         mined, retrieval: examples.
+        phrases: what words are worth; None without a run that scored them.
         has_truth: whether the dataset knows all true matches.
         removed: artifacts that were removed since.
         provenance: costs, versions, commands and messages.
@@ -149,6 +168,7 @@ class Content:
     groups: list[Group]
     mined: Mined
     retrieval: Retrieval
+    phrases: PhraseView | None
     has_truth: bool
     removed: list[Artifact]
     provenance: tables.Provenance
@@ -197,6 +217,7 @@ def gather(
         groups=groups,
         mined=_mined([shown, *runs], libraries, files, options),
         retrieval=_retrieval(shown, groups, libraries, options),
+        phrases=_phrases(groups, libraries, options),
         has_truth=any(run.ranks(oracle=True) is not None for run in runs),
         removed=[artifact for artifact in artifacts if artifact.manifest is None],
         provenance=tables.provenance(artifacts),
@@ -220,7 +241,9 @@ def _group(runs: list[Run], library: Library | None, options: Options, prefix: s
     if split is not None:
         check_rankings(runs, split)
     comparisons = compare(runs, split, options.bootstrap_samples, level)
-    seeds = over_seeds(series_of(runs), split, options.bootstrap_samples, level, baseline_method)
+    series = series_of(runs)
+    seeds = over_seeds(series, split, options.bootstrap_samples, level, baseline_method)
+    matching = matching_scores(series)
     return Group(
         description=_describe_test_set(runs[0]),
         runs=runs,
@@ -231,6 +254,7 @@ def _group(runs: list[Run], library: Library | None, options: Options, prefix: s
         differences=tables.difference_tables(comparisons, level),
         forest=plots.difference_plots(comparisons, prefix),
         seeds=None if seeds is None else _across_seeds(seeds, level),
+        matching=Matching(matching, matching_tables(matching)),
         curves=_curves(runs, prefix),
     )
 
@@ -288,6 +312,17 @@ def _retrieval(
     gallery = library.gallery(shown.settings["split"])
     found = retrieval_examples(shown, baseline, gallery, options.examples, options.seed)
     return Retrieval(shown, baseline is not None, found)
+
+
+def _phrases(groups: Sequence[Group], libraries: Mapping[str, Library | None], options: Options) -> PhraseView | None:
+    """Of the first test set on which a run scored words and phrases."""
+
+    def picture_of(run: Run, image: str) -> Picture:
+        library = libraries[run.prepare.name]
+        return Picture(image, None) if library is None else library.picture(image, run.evaluation.folder)
+
+    found = (phrase_view(group.runs, options.examples, picture_of) for group in groups)
+    return next((view for view in found if view is not None), None)
 
 
 def _warn_of_photographs(libraries: Mapping[str, Library | None], warn: Callable[[str], None]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.errors import DataError
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.examples import Gallery
-from itrpipe.reporting.thumbnails import Album
+from itrpipe.reporting.thumbnails import Album, Picture
 from itrpipe.reporting.truth import TrueMatches
 
 
@@ -26,12 +27,23 @@ class Library:
         for name in self._dataset.splits:
             split = self._dataset.split(name)
             files |= zip(split.image_ids.tolist(), split.files, strict=True)
+        self._images = frozenset(files)
         self.album = Album(root, files)
         self._galleries: dict[str, Gallery] = {}
 
     def split(self, name: str) -> Split:
         """One split."""
         return self.gallery(name).split
+
+    def picture(self, image_id: str, named_by: Path) -> Picture:
+        """Of an image that an artifact names.
+
+        Raises:
+            DataError: the dataset has no such image.
+        """
+        if image_id not in self._images:
+            raise DataError(f"{named_by} names image {image_id}, which {self._folder} does not have; evaluate again")
+        return self.album.picture(image_id)
 
     def gallery(self, name: str) -> Gallery:
         """Captions, pictures and truth of one split."""

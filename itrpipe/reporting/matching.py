@@ -14,7 +14,21 @@ from itrpipe.reporting.tables import DASH, Cell, Row, Table
 MEASURES = ("global", "local", "phrase")
 NEGATIVES = {"uniform": "Random negatives", "hardest": "Hardest negatives"}
 """Choices of negatives with the titles of their tables."""
-_PAIRS = {"pairs": "pairs", "phrase_pairs": "phrase"}
+_MEANINGS = {
+    "uniform": (
+        "How many pairs of a caption and its image, in percent, beat a negative one: the image with another caption "
+        "(image → text), or the caption with another image (text → image), drawn at random. "
+        "Global: the score of the whole caption with the whole image is higher. "
+        "Local: the score of words and phrases with regions is higher. "
+        "Phrase: in the negative pair, the words and phrases that hold for the image score higher on average than the "
+        "others. "
+        "Chance is 50 % for global and local."
+    ),
+    "hardest": (
+        "The same against the hardest negative of a batch of 128, chosen by the intra score, which the global encoders "
+        "of image and caption give."
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -22,14 +36,17 @@ class MatchingScores:
     """What one method reaches, in percent.
 
     Attributes:
-        series: of the method; several evaluations of one model count once.
-        runs: the newest of every seed.
+        series: of the method, the newest run of every seed.
         values: choice of negatives -> direction -> measure -> mean over seeds; None where a seed has no such pairs.
     """
 
     series: Series[Run]
-    runs: list[Run]
     values: dict[str, dict[str, dict[str, Spread | None]]]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """One of every seed."""
+        return self.series.all
 
 
 def matching_scores(series: Sequence[Series[Run]]) -> list[MatchingScores]:
@@ -46,7 +63,7 @@ def matching_scores(series: Sequence[Series[Run]]) -> list[MatchingScores]:
         runs = [run for run in by_seed(each).values() if run.matching is not None and _model(run) not in models]
         models |= {_model(run) for run in runs}
         if runs:
-            found.append(MatchingScores(replace(each, all=tuple(runs)), runs, _values(runs)))
+            found.append(MatchingScores(replace(each, all=tuple(runs)), _values(runs)))
     declared = list(load_declaration("train").confs)
     place = {name: number for number, name in enumerate(declared)}
     return sorted(found, key=lambda each: place.get(each.series.first.settings["method"], len(declared)))
@@ -109,19 +126,7 @@ def _seeds(runs: Sequence[Run]) -> str:
 
 
 def _caption(choice: str, scores: Sequence[MatchingScores]) -> str:
-    parts = [
-        "Percent of pairs of a caption and its image that beat a negative: another caption for the image "
-        "(image → text) or another image for the caption (text → image), drawn at random. "
-        "Global: the pair has the higher score of the whole caption with the whole image. "
-        "Local: it has the higher score of words and phrases with regions. "
-        "Phrase: in the negative pair, the words and phrases that hold for the image score higher on average than those "
-        "that do not. "
-        "Chance is 50 % for global and local."
-        if choice == "uniform"
-        else "The same against the hardest negative of a batch of 128, by the score of the encoders that see an image "
-        "or a caption alone.",
-        _pairs(choice, scores),
-    ]
+    parts = [_MEANINGS[choice], _pairs(choice, scores)]
     if any(len(each.runs) > 1 for each in scores):
         parts.append("Mean ± standard deviation over seeds.")
     if any(mean is None for each in scores for side in each.values[choice].values() for mean in side.values()):
@@ -132,12 +137,11 @@ def _caption(choice: str, scores: Sequence[MatchingScores]) -> str:
 
 
 def _pairs(choice: str, scores: Sequence[MatchingScores]) -> str:
-    counts = {
-        key: [run.matching[choice][side][key] for each in scores for run in each.runs if run.matching for side in DIRECTIONS]
-        for key in _PAIRS
-    }
-    pairs, phrase_pairs = (_span([int(value or 0) for value in counts[key]]) for key in _PAIRS)
-    return f"Pairs in each direction: {pairs}; that have fragments of both kinds, for phrase: {phrase_pairs}."
+    measured = [
+        run.matching[choice][side] for each in scores for run in each.runs if run.matching for side in DIRECTIONS
+    ]
+    pairs, phrase_pairs = (_span([int(each[key] or 0) for each in measured]) for key in ("pairs", "phrase_pairs"))
+    return f"Of {pairs} pairs in each direction; {phrase_pairs} of these have words or phrases of both kinds."
 
 
 def _span(counts: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ from itrpipe.reporting.collect import DIRECTIONS
 from itrpipe.reporting.comparisons import MINUS
 from itrpipe.reporting.content import Content
 from itrpipe.reporting.mined import QUANTILES, TOPS
+from itrpipe.reporting.phrase_view import TONES
 from itrpipe.reporting.plots import MOST_PANELS
 from itrpipe.reporting.tables import duration
 
@@ -28,11 +29,11 @@ def render(content: Content) -> str:
     environment.filters |= {"seconds": duration, "score": score}
     template = environment.get_template(TEMPLATE)
     return template.render(
-        report=content, directions=DIRECTIONS, quantiles=QUANTILES, tops=TOPS, most_panels=MOST_PANELS
+        report=content, directions=DIRECTIONS, quantiles=QUANTILES, tops=TOPS, most_panels=MOST_PANELS, tones=TONES
     )
 
 
-def score(value: float) -> str:
-    """A similarity with three digits and a real minus; zero has none."""
-    text = f"{abs(value):.3f}"
+def score(value: float, digits: int = 3) -> str:
+    """A similarity with a real minus; zero has none."""
+    text = f"{abs(value):.{digits}f}"
     return f"{MINUS}{text}" if value < 0 and float(text) else text

@@ -5,7 +5,7 @@ Source: SSAMT (Fan et al., 2021), case study.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ MOST_RUNS = 2
 KINDS = {"object": "objects", "attribute": "attributes", "relation": "relations"}
 _WORD = "word"
 _SHOWN_METHODS = ("ssamt", "ssamt-local")
-"""The method and its ablation without the loss that the view is about, where there is a choice of runs."""
+"""Shown first where there is a choice of runs: the method, and its ablation without the phrase loss."""
 _LOW, _HIGH = 5.0, 95.0
 """Percentiles of the shown scores at which colours are full."""
 
@@ -62,7 +62,7 @@ class Fragment:
     """A word or a phrase under one image.
 
     Attributes:
-        text: as the caption writes it; parts that do not follow each other are joined by an ellipsis.
+        text: its words as the caption writes them.
         score: cosine with the image.
         tone: step of the colour scale.
         holds: whether the image's own captions say it.
@@ -124,13 +124,40 @@ class PhraseView:
 
 
 Rows = list[dict[str, Any]]
+"""Words and phrases of one caption with one image, as `evaluate` wrote them."""
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """The captions of one run: caption id -> image id -> rows."""
+
+    run: Run
+    captions: dict[str, dict[str, Rows]]
+
+    @classmethod
+    def read(cls, run: Run) -> _Scored:
+        examples: dict[tuple[str, int], dict[str, Rows]] = {}
+        for row in run.fragments or []:
+            images = examples.setdefault((row["caption_id"], row["example"]), {})
+            images.setdefault(row["image_id"], []).append(row)
+        captions: dict[str, dict[str, Rows]] = {}
+        for (caption, _), images in examples.items():
+            captions.setdefault(caption, images)  # a caption that is two examples is shown once
+        return cls(run, captions)
+
+    def only(self, captions: Iterable[str]) -> _Scored:
+        return _Scored(self.run, {each: self.captions[each] for each in captions if each in self.captions})
+
+    def scale(self) -> Scale:
+        pairs = [rows for images in self.captions.values() for rows in images.values()]
+        return Scale.of(self.run.name, [row["score"] for rows in pairs for row in rows])
 
 
 def phrase_view(runs: Sequence[Run], count: int, picture_of: Callable[[Run, str], Picture]) -> PhraseView | None:
     """Shows captions that evaluations wrote with the scores of their words and phrases.
 
     Args:
-        runs: all runs; of those whose evaluation wrote such scores at most two are shown, of different methods.
+        runs: on one test set; of those whose evaluation wrote such scores at most two are shown.
         count: captions at most, first those that all shown runs scored.
         picture_of: makes the picture of an image of a run's dataset.
 
@@ -140,23 +167,85 @@ def phrase_view(runs: Sequence[Run], count: int, picture_of: Callable[[Run, str]
     Raises:
         DataError: an evaluation's words do not lie in their caption one after the other.
     """
-    scored = {run.label: (run, _by_caption(run.fragments or [])) for run in chosen_runs(runs)}
-    wanted: dict[str, int] = {}
-    for _, captions in scored.values():
-        for caption in captions:
-            wanted[caption] = wanted.get(caption, 0) + 1
-    shown = sorted(wanted, key=lambda caption: -wanted[caption])[:count]
-    scales, pairs = [], {caption: {} for caption in shown}
-    for run, captions in scored.values():
-        found = {caption: captions[caption] for caption in shown if caption in captions}
-        scores = [row["score"] for images in found.values() for rows in images.values() for row in rows]
-        if scores:
-            scales.append(Scale.of(run.name, scores))
-        for caption, images in found.items():
-            for image, rows in images.items():
-                if image not in pairs[caption]:
-                    pairs[caption][image] = Pair(picture_of(run, image), rows[0]["matched"], [])
-                pairs[caption][image].readings.append(_reading(run, rows, scales[-1]))
-    if not scales:
+    scored = [_Scored.read(run) for run in chosen_runs(runs)]
+    everywhere = [caption for each in scored for caption in each.captions]
+    shown = sorted(dict.fromkeys(everywhere), key=lambda caption: -everywhere.count(caption))[:count]
+    scored = [found for each in scored if (found := each.only(shown)).captions]
+    if not scored:
         return None
-    return PhraseView(next(iter(scored.values()))[0], scales, [_caption(found, scored) for found in pairs.items()])
+    scales = [each.scale() for each in scored]
+    captions = [_caption(caption, scored, scales, picture_of) for caption in shown]
+    return PhraseView(scored[0].run, scales, captions)
+
+
+def chosen_runs(runs: Sequence[Run]) -> list[Run]:
+    """At most two of the runs with scores of fragments: of different methods, the lowest seed of each."""
+
+    def place(run: Run) -> tuple[int, int, int]:
+        method = run.settings["method"]
+        preferred = _SHOWN_METHODS.index(method) if method in _SHOWN_METHODS else len(_SHOWN_METHODS)
+        return preferred, run.seed, run.rerank
+
+    found: dict[str, Run] = {}
+    for run in sorted((run for run in runs if run.fragments), key=place):
+        found.setdefault(run.settings["method"], run)
+    return list(found.values())[:MOST_RUNS]
+
+
+def pieces(text: str, words: Sequence[tuple[int, int, Fragment]]) -> list[Fragment | str]:
+    """A caption cut into its words and the text between them, in the order of the caption.
+
+    Args:
+        text: of the caption.
+        words: first character, one past the last, and what is shown there.
+
+    Raises:
+        ValueError: words overlap or lie outside the text.
+    """
+    found: list[Fragment | str] = []
+    done = 0
+    for start, end, word in sorted(words, key=lambda each: each[:2]):
+        if not done <= start < end <= len(text):
+            raise ValueError(f"characters {start} to {end} follow {done} of {len(text)}")
+        found += [text[done:start], word] if start > done else [word]
+        done = end
+    return [*found, text[done:]] if done < len(text) else found
+
+
+def _caption(
+    caption: str, scored: Sequence[_Scored], scales: Sequence[Scale], picture_of: Callable[[Run, str], Picture]
+) -> ReadCaption:
+    pairs: dict[str, Pair] = {}
+    text = ""
+    for each, scale in zip(scored, scales, strict=True):
+        for image, rows in each.captions.get(caption, {}).items():
+            text = rows[0]["text"]
+            if image not in pairs:
+                pairs[image] = Pair(picture_of(each.run, image), rows[0]["matched"], [])
+            pairs[image].readings.append(_reading(each.run, rows, scale))
+    return ReadCaption(text, sorted(pairs.values(), key=lambda pair: not pair.matched))
+
+
+def _reading(run: Run, rows: Rows, scale: Scale) -> Reading:
+    words = [(row["starts"][0], row["ends"][-1], _fragment(row, scale)) for row in rows if row["kind"] == _WORD]
+    phrases = {title: [_fragment(row, scale) for row in rows if row["kind"] == kind] for kind, title in KINDS.items()}
+    try:
+        caption = pieces(rows[0]["text"], words)
+    except ValueError as error:
+        where = f"{run.evaluation.folder / run.files.phrases}: words of caption {rows[0]['caption_id']}"
+        raise DataError(f"{where} do not lie in it one after the other ({error}); evaluate again") from None
+    return Reading(run.name, rows[0]["pair_score"], caption, {title: each for title, each in phrases.items() if each})
+
+
+def _fragment(row: dict[str, Any], scale: Scale) -> Fragment:
+    return Fragment(_said(row), row["score"], scale.tone(row["score"]), row["holds"])
+
+
+def _said(row: dict[str, Any]) -> str:
+    """Its words; between neighbours stands what the caption has there, which can be nothing or a hyphen."""
+    said, previous = "", None
+    for token, start, end in sorted(zip(row["tokens"], row["starts"], row["ends"], strict=True)):
+        between = row["text"][previous[1] : start] if previous and token == previous[0] + 1 else " "
+        said += f"{between if previous else ''}{row['text'][start:end]}"
+        previous = (token, end)
+    return said

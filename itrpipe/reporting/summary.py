@@ -8,11 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 from itrpipe.evaluation.bootstrap import Interval
-from itrpipe.reporting.collect import Run
+from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.comparisons import RECALLS, Comparison, excludes_zero, interval_text, signed
 from itrpipe.reporting.content import AcrossSeeds, Content, Group
+from itrpipe.reporting.matching import MEASURES, NEGATIVES, MatchingScores
 from itrpipe.reporting.mined import TOPS
-from itrpipe.reporting.seeds import Difference, SeedComparison, SeedScores
+from itrpipe.reporting.seeds import Difference, SeedComparison, SeedScores, Spread
 from itrpipe.reporting.tables import FULL, ORACLE, duration
 
 WIDTH = 100
@@ -27,6 +28,7 @@ def text(content: Content) -> str:
     for group in content.groups:
         lines += ["", *_wrapped(group.description), *_results(group), *_differences(group, content.level)]
         lines += ["", *_wrapped(group.conclusion), *(_across_seeds(group.seeds, content.level) if group.seeds else [])]
+        lines += _matching(group.matching.scores)
     return "\n".join(lines) + "\n"
 
 
@@ -39,7 +41,7 @@ def results(content: Content, published: Mapping[str, Mapping[str, float | str]]
 
     Returns:
         `runs` with their metrics by protocol, `differences` of pairs of runs, `seeds` of methods over seeds (one
-        entry for each test set that has some), `false_negatives` of mined lists.
+        entry for each test set that has some), `matching` of methods likewise, `false_negatives` of mined lists.
     """
     comparisons = [each for group in content.groups for each in group.comparisons]
     return {
@@ -50,6 +52,7 @@ def results(content: Content, published: Mapping[str, Mapping[str, float | str]]
         "runs": [_run(run, published) for group in content.groups for run in group.runs],
         "differences": [_comparison(each) for each in comparisons],
         "seeds": [_seeds(group) for group in content.groups if group.seeds],
+        "matching": [_matching_scores(group) for group in content.groups if group.matching.scores],
         "false_negatives": {
             each.artifact.name: _shares(each.shares) for each in content.mined.minings if each.shares is not None
         },
@@ -135,6 +138,22 @@ def _mean_difference_lines(shown: Sequence[tuple[SeedComparison, Mapping[str, Di
     return lines
 
 
+def _matching(scores: Sequence[MatchingScores]) -> list[str]:
+    """One line for every run and choice of negatives."""
+    lines = []
+    columns = "".join(name.rjust(_NUMBER + 1) for name in MEASURES)
+    for choice, title in NEGATIVES.items() if scores else ():
+        sides = "".join(side.rjust(len(columns)) for side in ("image to text", "text to image"))
+        lines += ["", f"matching accuracy in percent, {title.lower()}", " " * _NAME + sides]
+        lines += ["run".ljust(_NAME) + columns * 2, _RULE]
+        for run, measured in ((run, run.matching) for each in scores for run in each.runs):
+            assert measured is not None
+            values = [measured[choice][side][name] for side in DIRECTIONS for name in MEASURES]
+            numbers = [("-" if value is None else f"{value:.1f}").rjust(_NUMBER + 1) for value in values]
+            lines += _row(run.name, numbers, "", "")
+    return lines
+
+
 def _recall_names() -> str:
     return "".join(f"R@{name.rpartition('r')[2]}".rjust(_NUMBER) for name in RECALLS[:3])
 
@@ -180,10 +199,12 @@ def _run(run: Run, published: Mapping[str, Mapping[str, float | str]]) -> dict[s
     return {
         "label": run.label,
         "name": run.name,
+        "rerank": run.rerank,
         "artifact": run.evaluation.name,
         **{key: run.settings[key] for key in keys},
         "models": [member.artifact.name for member in run.members],
         "metrics": run.metrics,
+        "matching": run.matching,
         "published": dict(published.get(run.label, {})),
     }
 
@@ -218,6 +239,28 @@ def _seed_scores(scores: SeedScores) -> dict[str, Any]:
         "seeds": scores.seeds,
         **{side: None if each is None else {k: asdict(v) for k, v in each.items()} for side, each in sides.items()},
         "training_seconds": scores.seconds,
+    }
+
+
+def _matching_scores(group: Group) -> dict[str, Any]:
+    return {
+        "test_set": group.description,
+        "scores": [
+            {
+                "name": each.series.name,
+                "runs": [run.label for run in each.runs],
+                "seeds": [run.seed for run in each.runs],
+                **{choice: _spreads(sides) for choice, sides in each.values.items()},
+            }
+            for each in group.matching.scores
+        ],
+    }
+
+
+def _spreads(sides: Mapping[str, Mapping[str, Spread | None]]) -> dict[str, dict[str, Any]]:
+    return {
+        side: {name: None if each is None else asdict(each) for name, each in values.items()}
+        for side, values in sides.items()
     }
 
 

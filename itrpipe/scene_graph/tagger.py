@@ -190,7 +190,9 @@ def there(sentence: Sentence, i: int) -> str:
 def adverb(sentence: Sentence, i: int) -> str:
     word = sentence.words[i]
     if word in lists.ALWAYS_ADVERBS:
-        return "R"
+        after = sentence.entry(i + 1)
+        describes_noun = sentence.previous(i) == "D" and after.noun and not after.adjective
+        return "" if describes_noun and sentence.entry(i).adjective else "R"
     if word in lists.PREPOSITIONS or word not in lists.ADVERBS:
         return ""
     if sentence.previous(i) == "P" and (sentence.entry(i).noun or not sentence.entry(i).known):

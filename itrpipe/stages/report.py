@@ -19,7 +19,7 @@ from itrpipe.stages.prepare import image_root
 if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 PAGE, SUMMARY, RESULTS = "index.html", "summary.txt", "results.json"
 WHERE = "where"
 PUBLISHED = (
@@ -36,7 +36,7 @@ class ReportSettings(Settings):
 
     Attributes:
         title: of the page; empty for the dataset's name.
-        examples: how many retrieval examples and mined negatives.
+        examples: how many retrieval examples, mined negatives and captions with scores of their words.
         seed: of their choice.
         bootstrap_samples: resampled test sets behind an interval over test images.
         interval_level: of paired differences between runs and, over seeds and over test images, between methods.
@@ -96,7 +96,13 @@ def run(job: Job) -> None:
     content = gather(
         [(each.folder, each.manifest) for each in job.inputs.values()],
         FileNames(
-            evaluate.METRICS, evaluate.RANKINGS, evaluate.CROSS_RETRIEVAL, train.HISTORY, mine_negatives.STATISTICS
+            metrics=evaluate.METRICS,
+            rankings=evaluate.RANKINGS,
+            cross_ranks=evaluate.CROSS_RETRIEVAL,
+            matching=evaluate.MATCHING,
+            phrases=evaluate.PHRASES,
+            history=train.HISTORY,
+            statistics=mine_negatives.STATISTICS,
         ),
         train.TEACHER_METHOD,
         Options(**job.settings.model_dump()),

@@ -115,6 +115,7 @@ LEXICON = [
     ("a man behind *her*", "PRP"),
     ("*there* is a dog", "EX"),
     ("he walks *very* slowly", "R"),
+    ("a *still* lake", "J"),
     ("a boy plays *outdoors*", "R"),
     ("he goes *to* a park", "P"),
     ("he tries *to* jump over it", "TO"),
