@@ -76,10 +76,12 @@ def excludes_zero(interval: Interval) -> bool:
     return interval.low > 0 or interval.high < 0
 
 
-def conclusion(comparisons: Sequence[Comparison], split: Split | None, level: float) -> str:
+def conclusion(comparisons: Sequence[Comparison], runs: Sequence[Run], split: Split | None, level: float) -> str:
     """What the differences in RSum allow to say, in one or two sentences."""
     if split is None:
         return "No difference is measured: the dataset was removed, and with it which captions belong to which image."
+    if not comparisons and not any(_may_be_second_round(run) for run in runs):
+        return "No difference to a first round is measured: no run was trained with negatives that one had mined."
     if not comparisons:
         return (
             "No difference is measured: no later run stands beside the evaluation of the round-one run that its "
@@ -168,6 +170,11 @@ def _caveat(comparisons: Sequence[Comparison]) -> str:
     if controls:
         return f"{intervals} A second round cost two trainings: judge it also against {' and '.join(controls)}."
     return f"{intervals} A second round cost two trainings: round one trained for as long is not compared here."
+
+
+def _may_be_second_round(run: Run) -> bool:
+    """Whether a member learned from mined lists; of a removed model that is not known."""
+    return not run.is_baseline and any(member.mining or member.artifact.manifest is None for member in run.members)
 
 
 def _are(count: int) -> str:

@@ -248,7 +248,7 @@ def _group(runs: list[Run], library: Library | None, options: Options, prefix: s
         description=_describe_test_set(runs[0]),
         runs=runs,
         comparisons=comparisons,
-        conclusion=conclusion(comparisons, split, level),
+        conclusion=conclusion(comparisons, runs, split, level),
         of_recalls=of_recalls(comparisons, level),
         results=tables.result_tables(runs, options.published),
         differences=tables.difference_tables(comparisons, level),

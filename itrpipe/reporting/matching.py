@@ -25,8 +25,8 @@ _MEANINGS = {
         "Chance is 50 % for global and local."
     ),
     "hardest": (
-        "The same against the hardest negative of a batch of 128, chosen by the intra score, which the global encoders "
-        "of image and caption give."
+        "The same against the hardest negative of a batch of 128, chosen by the intra score, that of the encoders which "
+        "see an image or a caption alone."
     ),
 }
 

@@ -183,10 +183,12 @@ def _shared_seeds(series: Series[Run], reference: Series[Run]) -> list[int]:
 def _missing(
     compared: Sequence[Series[Run]], pairs: Sequence[tuple[Series[Run], Series[Run]]], baseline_method: str
 ) -> list[str]:
-    """Sentences that name round one and every declared control that a method is not compared with."""
+    """Sentences that name round one and every declared control that a second round is not compared with."""
     controls = [name for name in load_declaration("train").confs if name.startswith(f"{baseline_method}-")]
     found = []
     for each in compared:
+        if not any(member.mining for member in each.first.members):
+            continue  # it has no first round
         done = {member.method_name for one, other in pairs if one is each for member in other.first.members}
         found += [
             f"{each.name} is not compared with {method_title(name, baseline_method)} ({name}): no evaluation of it"

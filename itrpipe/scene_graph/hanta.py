@@ -153,6 +153,8 @@ def _merge(tag: str, name: str, previous: str, word: str) -> str:
         return tag
     if tag == "V" and name.startswith("NN") and look_up(word).verb in ACTION_VERBS and look_up(word).verb != word:
         return tag
+    if tag == "J" and name.startswith("AV") and previous == "D":
+        return tag
     if tag == "J" and (word.endswith(("ing", "ed")) or describes(word)):
         return tag
     if tag == "VBG" and previous in {"BE", "SUB"}:

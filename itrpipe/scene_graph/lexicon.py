@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from itrpipe.scene_graph.words import BE, COVER_WORDS, ORIGINS
+from itrpipe.scene_graph.words import BE, COVER_WORDS, MISSING_ADJECTIVES
 
 NOUN_LEMMAS = {
     "bar": "bar",
@@ -89,7 +89,7 @@ def look_up(word: str) -> Entry:
     return Entry(
         NOUN_LEMMAS.get(word, noun),
         VERB_LEMMAS.get(word, verb) if verb else "",
-        _first(lemmas, "ADJ") or (word if word in ORIGINS or (not lemmas and word.endswith("less")) else ""),
+        _first(lemmas, "ADJ") or (word if word in MISSING_ADJECTIVES or (not lemmas and word.endswith("less")) else ""),
         _first(lemmas, "ADV"),
     )
 

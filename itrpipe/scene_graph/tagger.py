@@ -208,7 +208,7 @@ def preposition(sentence: Sentence, i: int) -> str:
         return "TO"
     if word not in lists.PREPOSITIONS:
         return ""
-    owned = sentence.word(i - 1) in lists.ARTICLES | lists.POSSESSIVE_PRONOUNS
+    owned = sentence.previous(i) == "D" and sentence.word(i - 1) in lists.ARTICLES | lists.POSSESSIVE_PRONOUNS
     if owned and word not in {"of", "to", "with", "at", "for", "from", "in", "on"}:
         return "J" if sentence.nounish(i + 1) else "N"
     if word in lists.SPATIAL_ADJECTIVES and sentence.previous(i) == "P" and sentence.nounish(i + 1):

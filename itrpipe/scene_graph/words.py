@@ -67,8 +67,8 @@ COLOURS = _words(
     "turquoise teal navy violet lavender magenta khaki burgundy blond blonde brunette crimson scarlet "
     "multicolored multi-colored colorful colourful"
 )
-ORIGINS = _words(
-    "asian american african german indian japanese chinese european arab irish mexican hispanic multicolor"
+MISSING_ADJECTIVES = _words(
+    "other asian american african german indian japanese chinese european arab irish mexican hispanic multicolor"
 )
 """Adjectives that the dictionary lacks."""
 

@@ -63,6 +63,7 @@ class TrainSettings(Settings):
         min_word_count: words that are rarer in the captions of train and val become `<unk>`; for backbones that read
             phrases in those of train.
         graphs: configuration of `parse`, for backbones that read phrases.
+        train_share: share of the training images that are used, with all their captions; the same for every seed.
         selection: what the best epoch is chosen by, on the validation split: `rsum` (six recalls) or `r1+r5` (four).
         validation_images: validate on the first so many images.
         model: settings of the backbone, see `itrpipe/models/settings.py`.
@@ -88,6 +89,7 @@ class TrainSettings(Settings):
     precision: Literal["fp32", "bf16"]
     min_word_count: int = Field(ge=1)
     graphs: str = "rules"
+    train_share: float = Field(default=1.0, gt=0, le=1)
     selection: Literal["rsum", "r1+r5"]
     validation_images: int = Field(ge=1)
     model: SerializeAsAny[BackboneSettings]
@@ -209,7 +211,7 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
     if settings.model.reads_phrases:
         wanted["parse"] = Need("parse", settings.graphs)
     if settings.start_from:
-        same = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
+        same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
         wanted["start"] = Need("train", settings.start_from, same)
     return wanted
 
@@ -285,10 +287,11 @@ def _load_splits(job: Job) -> tuple[dict[str, SplitData], Vocabulary]:
 
     settings = job.settings
     folders = {name: job.inputs[name].folder for name in ("prepare", "extract", "parse") if name in job.inputs}
-    if "parse" not in folders:
-        return load_splits(Sources(**folders), settings.min_word_count, job.warn)
+    sources = Sources(**folders, train_share=settings.train_share)
+    if sources.parse is None:
+        return load_splits(sources, settings.min_word_count, job.warn)
     words = {"max_words": settings.model.max_words, "with_phrases": settings.model.phrases}
-    return load_phrase_splits(Sources(**folders), settings.min_word_count, job.warn, **words)
+    return load_phrase_splits(sources, settings.min_word_count, job.warn, **words)
 
 
 def _build_method(job: Job, train: SplitData) -> Method:

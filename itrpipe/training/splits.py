@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
@@ -22,11 +23,13 @@ class Sources:
     Attributes:
         prepare, extract: images, captions and features.
         parse: scene graphs, for models that read phrases.
+        train_share: share of the training images that are used, 0..1.
     """
 
     prepare: Path
     extract: Path
     parse: Path | None = None
+    train_share: float = 1.0
 
 
 def load_splits(
@@ -41,13 +44,11 @@ def load_splits(
             there.
     """
     prepared, features = PreparedDataset.open(sources.prepare), FeatureFile.open(sources.extract / FEATURES)
-    counted = [prepared.split(name).tokens for name in ("train", "val") if name in prepared.splits]
+    chosen = {name: _usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
+    # Words of training images without features count, as they did when the images had some.
+    counted = [_share(prepared.split(name), sources.train_share).tokens for name in ("train", "val") if name in chosen]
     vocabulary = Vocabulary.build(pa.concat_arrays(counted), min_word_count)
-    splits = {
-        name: SplitData(_with_features(prepared.split(name), features, warn), features, vocabulary)
-        for name in prepared.splits
-    }
-    return splits, vocabulary
+    return {name: SplitData(split, features, vocabulary) for name, split in chosen.items()}, vocabulary
 
 
 def load_phrase_splits(
@@ -66,17 +67,17 @@ def load_phrase_splits(
     assert sources.parse is not None
     prepared, features = PreparedDataset.open(sources.prepare), FeatureFile.open(sources.extract / FEATURES)
     phrases = CaptionPhrases.read(sources.parse, max_words)
-    vocabulary = phrase_vocabulary(phrases, prepared.split("train"), min_word_count)
+    chosen = {name: _usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
+    vocabulary = phrase_vocabulary(phrases, chosen["train"], min_word_count)
     splits: dict[str, SplitData] = {
-        name: PhraseSplitData(
-            _with_features(prepared.split(name), features, warn), features, vocabulary, phrases, with_phrases
-        )
-        for name in prepared.splits
+        name: PhraseSplitData(split, features, vocabulary, phrases, with_phrases) for name, split in chosen.items()
     }
     return splits, vocabulary
 
 
-def _with_features(split: Split, features: FeatureFile, warn: Callable[[str], None]) -> Split:
+def _usable(split: Split, features: FeatureFile, train_share: float, warn: Callable[[str], None]) -> Split:
+    """A split as it is trained on: of training images the wanted share, and of these those that have features."""
+    split = _share(split, train_share)
     absent = features.absent(split.image_ids.tolist()) if split.name == "train" else []
     if not absent:
         return split
@@ -85,3 +86,12 @@ def _with_features(split: Split, features: FeatureFile, warn: Callable[[str], No
         f"{absent[0]}"
     )
     return split.without(absent)
+
+
+def _share(split: Split, share: float) -> Split:
+    """The training split with so many of its images; smaller shares lie within larger ones, whatever the run's seed."""
+    if split.name != "train" or share == 1.0:
+        return split
+    order = np.random.default_rng(0).permutation(len(split.image_ids))
+    kept = max(1, round(share * len(order)))
+    return split.without(split.image_ids[order[kept:]].tolist())

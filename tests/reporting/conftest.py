@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -36,8 +37,8 @@ HOSTILE = "<script>alert('caption')</script> & \"><img src=x onerror=alert(1)>"
 MODEL = {"backbone": "vsepp", "seed": 0, "features": "toy"}
 EVALUATE = {"split": "test", "protocols": ("full",), "bootstrap_samples": 100, "interval_level": 0.95}
 EVALUATE |= {"ranking_depth": 20}
-NOISE = {"triplet": 1.6, "triplet-long": 1.5, "aoq": 0.7}
-SECONDS = {"triplet": 10.0, "triplet-long": 20.0, "aoq": 30.0}
+NOISE = {"triplet": 1.6, "triplet-long": 1.5, "aoq": 0.7, "ssamt": 0.7, "ssamt-local": 0.8, "ssamt-global": 0.9}
+SECONDS = {"triplet": 10.0, "triplet-long": 20.0, "aoq": 30.0, "ssamt": 40.0, "ssamt-local": 40.0, "ssamt-global": 40.0}
 SCENES = {"kind": "scenes", "train": 40, "val": 6, "test": 30, "seed": 0, "family_size": 1, "keep_probability": 0.0}
 FILES = {"kind": "files", "format": "", "restval": "train", "bad_images": "refuse", "split_seed": 0}
 FILES |= {"val_fraction": 0.1, "test_fraction": 0.1}
@@ -227,6 +228,80 @@ def add_ensemble(toy: Toy, method: str, members: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True)
+class Read:
+    """One caption with one image, as an evaluation writes it: scores of its words, then of its phrases.
+
+    Attributes:
+        caption_id, image_id, text: of the caption and the image.
+        matched: whether it is the caption's own image.
+        words: score of every word.
+        phrases: kind, token numbers, score and whether the image's captions say it.
+        unsaid: numbers of the words that the image's captions do not say.
+        example: number.
+    """
+
+    caption_id: str
+    image_id: str
+    text: str
+    matched: bool
+    words: Sequence[float]
+    phrases: Sequence[tuple[str, tuple[int, ...], float, bool]] = ()
+    unsaid: Sequence[int] = ()
+    example: int = 0
+
+    def rows(self) -> list[dict[str, Any]]:
+        spans = [each.span() for each in re.finditer(r"\w+", self.text)]
+        given = [("word", (k,), score, k not in self.unsaid) for k, score in enumerate(self.words)]
+        return [
+            {
+                **{name: getattr(self, name) for name in ("example", "caption_id", "image_id", "matched", "text")},
+                **{"kind": kind, "tokens": list(tokens), "score": score, "holds": holds, "pair_score": sum(self.words)},
+                **{"starts": [spans[k][0] for k in tokens], "ends": [spans[k][1] for k in tokens]},
+            }
+            for kind, tokens, score, holds in (*given, *self.phrases)
+        ]
+
+
+def matching_of(first: float, **values: float | None) -> dict[str, Any]:
+    """Six different numbers for each choice of negatives; `values` replace those of `uniform`, image to text."""
+    measures, counts = ("global", "local", "phrase"), {"pairs": 60, "phrase_pairs": 55}
+    found = {
+        choice: {
+            side: {name: first - 10 * i - 3 * j - k for k, name in enumerate(measures)} | counts
+            for j, side in enumerate(("i2t", "t2i"))
+        }
+        for i, choice in enumerate(("uniform", "hardest"))
+    }
+    found["uniform"]["i2t"] |= values
+    return found
+
+
+def add_phrases(
+    toy: Toy, method: str, seed: int = 0, rerank: int = 0, matching: Any = None, reads: Sequence[Read] = ()
+) -> str:
+    """Adds a model that reads phrases, ranking as the toy's AOQ does, and its evaluation; returns its name."""
+    given = {"backbone": "ssamt", "seed": seed, "features": "toy", "method": method}
+    settings = {**EVALUATE, **given, "rerank": rerank}
+    label = f"{method}.ssamt" + (f".s{seed}" if seed else "")
+    name = f"{label}.rerank{rerank}" if rerank else label
+    read = {"prepare": toy.made["prepare"]}
+    if f"train {label}" not in toy.made:
+        toy.made[f"train {label}"] = seal(toy.root, "train", label, given, read, write_model(method, seed, ()))
+
+    def write(job: Job) -> None:
+        for file in ("metrics.json", "rankings.parquet", "cross_retrieval.parquet"):
+            shutil.copy(toy.made["aoq.vsepp"] / file, job.folder / file)
+        if matching is not None:
+            (job.folder / "matching.json").write_text(json.dumps(matching))
+        if reads:
+            rows = [row for each in reads for row in each.rows()]
+            pq.write_table(pa.Table.from_pylist(rows), job.folder / "phrases.parquet")
+
+    toy.made[name] = seal(toy.root, "evaluate", name, settings, read | {"train": toy.made[f"train {label}"]}, write)
+    return name
+
+
+@dataclass(frozen=True)
 class Report:
     """A finished report.
 
@@ -300,6 +375,12 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Toy:
     for method in ("triplet", "aoq"):
         add_ensemble(found, method, ("s1",))
     return found
+
+
+@pytest.fixture(scope="session")
+def phrases() -> Any:
+    """What evaluations of models that read phrases are made with."""
+    return SimpleNamespace(Read=Read, matching_of=matching_of, add=add_phrases)
 
 
 @pytest.fixture(scope="session")

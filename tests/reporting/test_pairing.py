@@ -17,9 +17,11 @@ def member(backbone: str, seed: int, fingerprint: str, miner: str | None = None,
     return SimpleNamespace(backbone_name=backbone, seed=seed, artifact=artifact, mining=mining)
 
 
-def run_of(*members: Any, finished: str = "2026-01-03", is_baseline: bool = False, features: str = "scenes") -> Any:
-    manifest = SimpleNamespace(finished=finished)
-    return SimpleNamespace(members=members, is_baseline=is_baseline, settings={"features": features}, manifest=manifest)
+def run_of(
+    *members: Any, finished: str = "2026-01-03", is_baseline: bool = False, features: str = "scenes", rerank: int = 0
+) -> Any:
+    facts = {"settings": {"features": features}, "manifest": SimpleNamespace(finished=finished)}
+    return SimpleNamespace(members=members, is_baseline=is_baseline, rerank=rerank, **facts)
 
 
 def baseline(fingerprint: str, finished: str) -> Any:
@@ -51,6 +53,15 @@ def test_lists_of_another_backbone_or_removed_ones_leave_the_newest_of_the_same_
 def test_features_must_be_equal():
     other = run_of(member("vsrn", 0, "later", "aaa"), features="mean")
     assert _baseline_of(other, [OLD, NEW]) is None
+
+
+def test_scores_are_compared_with_scores_that_were_re_ranked_alike():
+    again = run_of(member("vsrn", 0, "bbb"), finished="2026-01-02", is_baseline=True, rerank=20)
+    found = run_of(member("vsrn", 0, "later", "bbb"), rerank=20)
+    assert _baseline_of(found, [OLD, NEW, again]) is again
+    assert _baseline_of(found, [OLD, NEW]) is None
+    assert _baseline_of(run_of(member("vsrn", 0, "later", "bbb"), rerank=64), [NEW, again]) is None
+    assert _baseline_of(later("bbb"), [again]) is None
 
 
 def test_an_ensemble_is_compared_with_the_ensemble_of_the_same_members_in_round_one():

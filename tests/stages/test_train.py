@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from itrpipe.artifacts import read_manifest
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.models.base import TextBatch
@@ -67,3 +68,20 @@ def test_a_saved_model_gives_the_embeddings_that_training_wrote(chain: Path) -> 
     (folder / CONFIG).write_text((folder / CONFIG).read_text().replace('"vocabulary_size": ', '"vocabulary_size": 1'))
     with pytest.raises(DataError, match=r"config\.json and vocab\.json do not belong together"):
         load_model(folder)
+
+
+def test_a_share_of_the_training_images_is_the_same_for_every_seed_and_lies_in_larger_ones(
+    chain: Path, invoke: Invoke
+) -> None:
+    chosen = {}
+    for share, seed in ((0.25, 0), (0.5, 0), (0.5, 1)):
+        sets = [f"--set={text}" for text in (*(f"train.{text}" for text in SAME), f"train.train_share={share}")]
+        where = ["--backbone", "vsepp", "--seed", seed, "--dataset", "tiny", "--data", chain]
+        assert invoke("train", *where, *sets).code == 0
+        manifests = [read_manifest(folder) for folder in chain.glob("tiny/train/triplet.vsepp*")]
+        (made,) = [each for each in manifests if (each.settings["train_share"], each.settings["seed"]) == (share, seed)]
+        path = chain / "tiny" / "train" / f"{made.label}-{made.fingerprint[:8]}" / "embeddings.h5"
+        chosen[share, seed] = set(read_embeddings(path, "train").image_ids.tolist())
+        assert len(read_embeddings(path, "val").image_ids) == 4
+    assert (len(chosen[0.25, 0]), len(chosen[0.5, 0])) == (3, 6)
+    assert chosen[0.25, 0] < chosen[0.5, 0] == chosen[0.5, 1]
