@@ -266,7 +266,7 @@ def _with_phrases(job: Job, split: SplitScores) -> SplitScores:
     from itrpipe.training.splits import Sources
 
     settings, block = job.settings, job.execution.encode_block
-    sources = Sources(*(_read_by(job, name) for name in ("prepare", "extract", "parse")))
+    sources = Sources(_read_by(job, "prepare"), _read_by(job, "extract"), _read_by(job, "parse"))
     device = train.resolve_device(job.execution.device)
     opened = PhraseModel.open(job.inputs["train"].folder, sources, settings.split, device)
     if opened.model.settings.phase == "inter":
