@@ -25,7 +25,7 @@ _MEANINGS = {
         "Chance is 50 % for global and local."
     ),
     "hardest": (
-        "The same against the hardest negative of a batch of 128, chosen by the intra score, that of the encoders which "
+        "The same against the hardest negative of a batch of 128, chosen by the intra score, that of the encoders that "
         "see an image or a caption alone."
     ),
 }

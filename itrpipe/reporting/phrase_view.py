@@ -138,6 +138,8 @@ class _Scored:
     def read(cls, run: Run) -> _Scored:
         examples: dict[tuple[str, int], dict[str, Rows]] = {}
         for row in run.fragments or []:
+            if row["kind"] == _WORD and not any(map(str.isalnum, _said(row))):
+                continue  # parsers count punctuation marks as words; what one scores would only distract
             images = examples.setdefault((row["caption_id"], row["example"]), {})
             images.setdefault(row["image_id"], []).append(row)
         captions: dict[str, dict[str, Rows]] = {}

@@ -265,7 +265,7 @@ class Read:
 def matching_of(first: float, **values: float | None) -> dict[str, Any]:
     """Six different numbers for each choice of negatives; `values` replace those of `uniform`, image to text."""
     measures, counts = ("global", "local", "phrase"), {"pairs": 60, "phrase_pairs": 55}
-    found = {
+    found: dict[str, dict[str, dict[str, float | None]]] = {
         choice: {
             side: {name: first - 10 * i - 3 * j - k for k, name in enumerate(measures)} | counts
             for j, side in enumerate(("i2t", "t2i"))

@@ -19,7 +19,15 @@ from itrpipe.reporting.plots import legend, looks_of
 from itrpipe.reporting.series import series_of
 from itrpipe.reporting.titles import backbone_title, method_title
 
-FILES = FileNames("metrics.json", "rankings.parquet", "cross_retrieval.parquet", "history.parquet", "statistics.json")
+FILES = FileNames(
+    metrics="metrics.json",
+    rankings="rankings.parquet",
+    cross_ranks="cross_retrieval.parquet",
+    matching="matching.json",
+    phrases="phrases.parquet",
+    history="history.parquet",
+    statistics="statistics.json",
+)
 RUNS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))
 
 
