@@ -170,7 +170,7 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
 
     def score_matrix(self, images: SsamtImages, texts: SsamtTexts) -> Tensor:
         """Scores [B, T], in tiles of pairs; captions of like length share a tile."""
-        scores = self.intra_matrix(images, texts)
+        scores = self.intra_matrix(images, texts).float()
         if self.settings.phase == "intra":
             return scores
         order = texts.real.sum(dim=1).argsort(stable=True)

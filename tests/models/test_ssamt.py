@@ -213,3 +213,13 @@ def texts_padded(batch: TextBatch, words: int, phrases: int) -> TextBatch:
     members = pad(batch.phrases.tokens, (0, words, 0, phrases))
     kinds = pad(batch.phrases.kinds, (0, phrases), value=-1)
     return TextBatch(pad(batch.tokens, (0, words), value=9), batch.lengths, PhraseBatch(kinds, members))
+
+
+def test_scores_under_bfloat16_autocast_are_near_those_in_single_precision():
+    model = small()
+    encoded, captions = model.encode_images(images()), model.encode_texts(CAPTIONS)
+    exact = model.score_matrix(encoded, captions)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = model.score_matrix(encoded, captions)
+    assert rough.dtype == torch.float32
+    assert 0 < (rough - exact).abs().max() < 0.02
