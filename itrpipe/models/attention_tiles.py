@@ -26,7 +26,7 @@ from itrpipe.models.cross_attention import CrossAttention, Items, attended_score
 
 Products = Literal["fp32", "bf16"]
 
-TILE_VALUES = {"cpu": 1 << 19, "cuda": 1 << 25}
+TILE_VALUES = {"cpu": 1 << 20, "cuda": 1 << 25}
 """Region-word products per tile: on a CPU what its caches hold, on a GPU what hides the launching of kernels."""
 
 KEPT_VALUES = {"cpu": 1 << 22, "cuda": 1 << 25}

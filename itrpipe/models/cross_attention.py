@@ -121,15 +121,20 @@ def attended_scores(affinity: Tensor, context: Items, queries: Items, attention:
     """
     padding = None if queries.padding is None else _as_queries(queries.padding, paired)  # [1 or C, Q, N]
     weights = _attention_weights(affinity, context, padding, attention)  # [C, S, Q, N]
-    inner = (weights * affinity).sum(dim=1)  # [C, Q, N], q . w
     mixed = torch.bmm(context.gram, weights.flatten(2)).view_as(weights)
-    squared = (weights * mixed).sum(dim=1)  # [C, Q, N], |w|^2
+    squared = _multiplied(mixed, weights).sum(dim=1)  # [C, Q, N], |w|^2
+    inner = _multiplied(weights, affinity).sum(dim=1)  # [C, Q, N], q . w
     lengths = _as_queries(queries.gram.diagonal(dim1=1, dim2=2), paired) * squared  # |q|^2 |w|^2
     # A vector of no length (rounding may even leave it below zero) has relevance zero. Published is a division by
     # max(|q| |w|, epsilon), which multiplies its gradient by 1/epsilon; here that is passed on unscaled.
     relevance = inner * lengths.masked_fill(lengths <= NORM_EPSILON**2, 1.0).rsqrt()
     count = queries.count[:, None] if paired else queries.count
     return AGGREGATIONS[attention.aggregation](relevance, padding, count, attention.lambda_lse)
+
+
+def _multiplied(own: Tensor, factor: Tensor) -> Tensor:
+    """own * factor; without gradients in the memory of `own`, which nothing else reads any more."""
+    return own * factor if torch.is_grad_enabled() else own.mul_(factor)
 
 
 def _as_queries(per_vector: Tensor, paired: bool) -> Tensor:
@@ -150,7 +155,8 @@ def _attention_weights(affinity: Tensor, context: Items, query_padding: Tensor |
     # exp(lambda x) = 2^(rate x): on a CPU, powers of two are four times as fast as torch's softmax or exponential.
     rate = attention.lambda_softmax / math.log(2)
     peak = normalised.detach().amax(dim=1, keepdim=True)  # [C, 1, Q, N]
-    weights = torch.add(-rate * peak, normalised, alpha=rate).exp2()
+    exponents = torch.add(-rate * peak, normalised, alpha=rate)
+    weights = exponents.exp2() if torch.is_grad_enabled() else exponents.exp2_()
     if attention.focal is None:
         return weights
     # Weights are finite, so that a product masks them safely.
@@ -192,10 +198,19 @@ def _leaky(affinity: Tensor) -> Tensor:
     return F.leaky_relu(affinity, 0.1)
 
 
-def _l2(affinity: Tensor, query_padding: Tensor | None) -> Tensor:
+def _l2_factor(affinity: Tensor) -> Tensor:
     # The root of an all-zero column, as padding has, must neither make its gradient NaN nor blow it up.
     squared = affinity.square().sum(dim=2, keepdim=True)  # [C, S, 1, N]
-    return affinity * (squared.masked_fill(squared == 0, 1.0).sqrt() + NORM_EPSILON).reciprocal()
+    return (squared.masked_fill(squared == 0, 1.0).sqrt() + NORM_EPSILON).reciprocal()
+
+
+def _l2(affinity: Tensor, query_padding: Tensor | None) -> Tensor:
+    return affinity * _l2_factor(affinity)
+
+
+def _clipped_l2(affinity: Tensor, query_padding: Tensor | None) -> Tensor:
+    clipped = _leaky(affinity)
+    return _multiplied(clipped, _l2_factor(clipped))
 
 
 def _l1(affinity: Tensor, query_padding: Tensor | None) -> Tensor:
@@ -210,7 +225,7 @@ def _softmax(affinity: Tensor, query_padding: Tensor | None) -> Tensor:
 
 
 RAW_FEATURE_NORMS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
-    "clipped_l2norm": lambda affinity, padding: _l2(_leaky(affinity), padding),
+    "clipped_l2norm": _clipped_l2,
     "l2norm": _l2,
     "clipped": lambda affinity, padding: _leaky(affinity),
     "softmax": _softmax,
