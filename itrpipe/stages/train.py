@@ -60,6 +60,7 @@ class TrainSettings(Settings):
         max_updates: training ends after so many updates, if its epochs have not ended before; 0 sets no such end.
         gradient_clip: largest global norm of the gradient.
         precision: `bf16` computes the encoders in bfloat16 (weights and loss stay in single precision).
+        score_precision: of scores for validation and of scores that are written, for models with costly ones.
         min_word_count: words that are rarer in the captions of train and val become `<unk>`; for backbones that read
             phrases in those of train.
         graphs: configuration of `parse`, for backbones that read phrases.
@@ -87,6 +88,7 @@ class TrainSettings(Settings):
     max_updates: int = Field(default=0, ge=0)
     gradient_clip: float = Field(gt=0)
     precision: Literal["fp32", "bf16"]
+    score_precision: Literal["fp32", "bf16"] = "fp32"
     min_word_count: int = Field(ge=1)
     graphs: str = "rules"
     train_share: float = Field(default=1.0, gt=0, le=1)
@@ -349,9 +351,9 @@ def _write_scores(job: Job, model: AnyMatcher, splits: Mapping[str, SplitData], 
     scored = {name: data for name, data in splits.items() if name != "train"}
     with job.reporter.task("scoring val and test", len(scored), "splits") as task:
         for name, data in scored.items():
-            matrix = score_split(
-                model, data, device, job.execution.encode_block, data.num_images, np.arange(data.num_captions)
-            )
+            rows, block = np.arange(data.num_captions), job.execution.encode_block
+            precision = job.settings.score_precision
+            matrix = score_split(model, data, device, block, data.num_images, rows, precision)
             split = data.split
             write_scores(path, name, SplitScores(matrix, split.image_ids, split.caption_ids, split.caption_image))
             task.advance()

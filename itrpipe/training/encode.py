@@ -18,7 +18,13 @@ AnyMatcher = Matcher[Any, Any]
 
 @torch.inference_mode()
 def score_split(
-    model: AnyMatcher, data: SplitData, device: torch.device, block: int, images: int, captions: np.ndarray
+    model: AnyMatcher,
+    data: SplitData,
+    device: torch.device,
+    block: int,
+    images: int,
+    captions: np.ndarray,
+    precision: str = "fp32",
 ) -> np.ndarray:
     """Scores the first images of a split with some of its captions.
 
@@ -29,6 +35,7 @@ def score_split(
         block: images or captions per forward pass.
         images: N, how many images.
         captions: [T] rows of captions.
+        precision: `bf16` computes the scores of pairs in bfloat16; encodings stay in single precision.
 
     Returns:
         Scores [N, T] float32. The encodings of all N images are kept meanwhile.
@@ -37,7 +44,9 @@ def score_split(
     columns = []
     for part in blocks(len(captions), block):
         texts = model.encode_texts(data.texts(captions[part]).to(device))
-        columns.append(torch.cat([model.score_matrix(each, texts).float() for each in encoded]).cpu().numpy())
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            scores = [model.score_matrix(each, texts).float() for each in encoded]
+        columns.append(torch.cat(scores).cpu().numpy())
     return np.concatenate(columns, axis=1)
 
 

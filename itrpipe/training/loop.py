@@ -44,6 +44,7 @@ class LoopSettings:
         schedule: `step` decays by `decay_every`, `linear` warms up over `warmup_updates` and falls to 0 at the end.
         max_updates: training ends after so many, even inside an epoch; 0 leaves it to `epochs`.
         precision: `fp32` or `bf16` (autocast around the encoders).
+        score_precision: of the scores of validation.
         selection: `rsum` (six recalls) or `r1+r5` (four), summed over both directions on the validation split.
         validation_images: validate on the first so many images.
         seed: of everything random.
@@ -64,6 +65,7 @@ class LoopSettings:
     warmup_updates: int
     max_updates: int
     precision: str
+    score_precision: str
     selection: str
     validation_images: int
     seed: int
@@ -143,7 +145,8 @@ class Trainer:
         self._model.eval()
         data, block, limit = self._validation, self._settings.encode_block, self._settings.validation_images
         captions = np.flatnonzero(data.caption_image < limit)
-        scores = score_split(self._model, data, self.device, block, min(limit, data.num_images), captions)
+        images, precision = min(limit, data.num_images), self._settings.score_precision
+        scores = score_split(self._model, data, self.device, block, images, captions, precision)
         metrics = protocols.metrics(ranks(scores, data.caption_image[captions]))
         metrics["r1+r5"] = metrics["rsum"] - metrics["i2t_r10"] - metrics["t2i_r10"]
         return metrics

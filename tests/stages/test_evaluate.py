@@ -190,7 +190,8 @@ def job_on(folder: Path, chosen: EvaluateSettings, *models: SplitScores) -> Job:
     (folder / "prepare").mkdir()
     made = folder / "made"
     made.mkdir()
-    return Job("tiny", "recall", chosen, evaluate.Execution(device="cpu", encode_block=16), inputs, None, made, Reporter())
+    execution = evaluate.Execution(device="cpu", encode_block=16)
+    return Job("tiny", "recall", chosen, execution, inputs, None, made, Reporter())
 
 
 def test_scores_are_averaged_in_single_precision(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_batches_by_tokens_stay_within_their_budget(sizes, budget, epoch):
     *full, last = batches
     assert all(sizes[batch].sum() <= budget for batch in full)
     assert sizes[last].sum() <= budget + sizes.max()  # a single caption left over joins the last
-    following = [np.append(batch, after[0]) for batch, after in zip(batches, full[1:] + [last], strict=False)]
+    following = [np.append(batch, after[0]) for batch, after in zip(batches, [*full[1:], last], strict=False)]
     assert all(sizes[batch].sum() > budget for batch in following[:-1])
 
 

@@ -19,7 +19,7 @@ from itrpipe.models import vsepp
 from itrpipe.models.settings import Vsepp
 from itrpipe.progress import Reporter
 from itrpipe.training.data import SplitData
-from itrpipe.training.encode import write_split
+from itrpipe.training.encode import score_split, write_split
 from itrpipe.training.loop import LoopSettings, Trainer, start_accelerator
 
 IMAGES, PER_IMAGE, REGIONS, WIDTH = 24, 2, 3, 16
@@ -36,6 +36,7 @@ SETTINGS = LoopSettings(
     warmup_updates=0,
     max_updates=0,
     precision="fp32",
+    score_precision="fp32",
     selection="rsum",
     validation_images=IMAGES,
     seed=0,
@@ -240,3 +241,12 @@ def test_frozen_weights_do_not_move(features, tmp_path):
     ).run()
     moved = {name for name, value in encoder.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == {name for name in before if not name.startswith("fc.")}
+
+
+def test_scores_in_bfloat16_are_near_those_in_single_precision(features, tmp_path):
+    run = trainer(features, tmp_path / "a", changed(epochs=1))
+    model, val = run.run(), splits(features)[1]
+    rows = np.arange(val.num_captions)
+    exact, rough = (score_split(model, val, run.device, 7, IMAGES, rows, each) for each in ("fp32", "bf16"))
+    assert rough.dtype == np.float32
+    assert 0 < np.abs(rough - exact).max() < 0.02
