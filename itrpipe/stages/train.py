@@ -349,14 +349,14 @@ def _write_scores(job: Job, model: AnyMatcher, splits: Mapping[str, SplitData], 
     path = job.folder / SCORES
     path.unlink(missing_ok=True)
     scored = {name: data for name, data in splits.items() if name != "train"}
-    with job.reporter.task("scoring val and test", len(scored), "splits") as task:
+    pairs = sum(data.num_images * data.num_captions for data in scored.values())
+    with job.reporter.task("scoring val and test", pairs, "pairs") as task:
         for name, data in scored.items():
             rows, block = np.arange(data.num_captions), job.execution.encode_block
             precision = job.settings.score_precision
-            matrix = score_split(model, data, device, block, data.num_images, rows, precision)
+            matrix = score_split(model, data, device, block, data.num_images, rows, precision, task.advance)
             split = data.split
             write_scores(path, name, SplitScores(matrix, split.image_ids, split.caption_ids, split.caption_image))
-            task.advance()
 
 
 def _record(job: Job, trainer: Trainer) -> None:

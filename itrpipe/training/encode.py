@@ -25,6 +25,7 @@ def score_split(
     images: int,
     captions: np.ndarray,
     precision: str = "fp32",
+    advance: Callable[[int], object] = lambda pairs: None,
 ) -> np.ndarray:
     """Scores the first images of a split with some of its captions.
 
@@ -36,6 +37,7 @@ def score_split(
         images: N, how many images.
         captions: [T] rows of captions.
         precision: `bf16` computes the scores of pairs in bfloat16; encodings stay in single precision.
+        advance: called with the number of pairs done after each block.
 
     Returns:
         Scores [N, T] float32. The encodings of all N images are kept meanwhile.
@@ -44,8 +46,11 @@ def score_split(
     columns = []
     for part in blocks(len(captions), block):
         texts = model.encode_texts(data.texts(captions[part]).to(device))
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            scores = [model.score_matrix(each, texts).float() for each in encoded]
+        scores = []
+        for each in encoded:
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                scores.append(model.score_matrix(each, texts).float())
+            advance(scores[-1].numel())
         columns.append(torch.cat(scores).cpu().numpy())
     return np.concatenate(columns, axis=1)
 
