@@ -12,6 +12,19 @@ import typer
 
 from itrpipe import __version__
 from itrpipe.errors import ItrpipeError, UsageError
+from itrpipe.options import (
+    BackboneOption,
+    DataOption,
+    DatasetOption,
+    DeviceOption,
+    DryRunOption,
+    FeaturesOption,
+    MethodOption,
+    NoDepsOption,
+    SeedOption,
+    SetOption,
+    mapping,
+)
 
 INTERRUPTED = 130
 
@@ -26,21 +39,6 @@ app = typer.Typer(
     epilog="The chain: prepare, extract, train, mine-negatives, train --method aoq, evaluate, report. "
     "To see all of it: itrpipe run demo",
 )
-
-DatasetOption = Annotated[str, typer.Option("--dataset", "-d", envvar="ITRPIPE_DATASET", help="Name of the dataset.")]
-DataOption = Annotated[Path, typer.Option("--data", envvar="ITRPIPE_DATA", help="Folder of all artifacts.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", "-s", metavar="[STAGE.]KEY=VALUE", help="Override a setting; repeatable.")
-]
-NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of running what is missing upstream.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")]
-MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method; `itrpipe train --help` lists all.")]
-BackboneOption = Annotated[str | None, typer.Option("--backbone", "-b", help="Model: vsepp, vsrn, scan, bfan, ssamt.")]
-FeaturesOption = Annotated[
-    str | None, typer.Option("--features", "-f", help="Features to read; default: the only ones.")
-]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of training.")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
 
 
 @app.command()
@@ -118,7 +116,7 @@ def extract(
     """
     from itrpipe.commands import define_features, run_stage
 
-    overrides = _overrides(settings, {"device": device, "shard": shard, "strict": strict or None, **_mapping(map, ids)})
+    overrides = _overrides(settings, {"device": device, "shard": shard, "strict": strict or None, **mapping(map, ids)})
     definition, known, overrides = define_features(data, dataset, features, source, name, overrides)
     run_stage(data, dataset, "extract", overrides, conf=known, definition=definition, dry_run=dry_run, no_deps=no_deps)
 
@@ -429,18 +427,6 @@ def main() -> None:
         if leaving.code == INTERRUPTED:
             typer.echo("interrupted; the same command goes on where it stopped", err=True)
         raise
-
-
-def _mapping(assignments: list[str] | None, ids: Path | None) -> dict[str, Any]:
-    """The options of the importer of arrays as settings."""
-    given: dict[str, Any] = {"ids": None if ids is None else str(ids)}
-    for text in assignments or []:
-        dataset, equals, array = text.partition("=")
-        if not (dataset and equals):
-            raise UsageError(f"--map {text!r} is not of the form NAME=ARRAY, such as regions=features")
-        if given.setdefault(f"map.{dataset}", array) != array:
-            raise UsageError(f"--map gives {dataset} twice; name one array")
-    return given
 
 
 def _interrupt(number: int, frame: object) -> None:

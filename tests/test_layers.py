@@ -25,6 +25,7 @@ LAYERS = (
     {"planning"},
     {"pipeline"},
     {"commands", "recipes", "upkeep", "doctor"},
+    {"options"},
     {"cli"},
     {"__main__"},
 )

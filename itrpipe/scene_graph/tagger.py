@@ -90,6 +90,7 @@ Rule = Callable[[Sentence, int], str]
 
 
 def punctuation(sentence: Sentence, i: int) -> str:
+    """Signs, of which some end a sentence."""
     word = sentence.words[i]
     if word[0].isalnum() or (word[0] in "'_" and len(word) > 1) or word == "&":
         return ""
@@ -107,6 +108,7 @@ def possessive(sentence: Sentence, i: int) -> str:
 
 
 def verbs_of_grammar(sentence: Sentence, i: int) -> str:
+    """Forms of be, do and have, and other auxiliaries; do and have may be ordinary verbs."""
     word, after = sentence.words[i], sentence.word(i + 1)
     if word in lists.BE:
         return "BE"
@@ -124,15 +126,18 @@ def verbs_of_grammar(sentence: Sentence, i: int) -> str:
 
 
 def conjunction(sentence: Sentence, i: int) -> str:
+    """And, or, but."""
     return "CC" if sentence.words[i] in lists.CONJUNCTIONS else ""
 
 
 def number(sentence: Sentence, i: int) -> str:
+    """Numbers, in words or digits."""
     word = sentence.words[i]
     return "CD" if word in lists.NUMBERS or word.replace("-", "").isdecimal() else ""
 
 
 def subordinator(sentence: Sentence, i: int) -> str:
+    """What opens a subordinate clause; "as" may be a preposition."""
     word, previous = sentence.words[i], sentence.previous(i)
     if word == "as":
         if sentence.word(i + 1) in lists.ARTICLES and not _verb_follows(sentence, i + 1):
@@ -157,6 +162,7 @@ def _verb_follows(sentence: Sentence, i: int) -> bool:
 
 
 def relative(sentence: Sentence, i: int) -> str:
+    """Who, which and that behind a noun; "that" may be a determiner."""
     word = sentence.words[i]
     if word not in lists.RELATIVES:
         return ""
@@ -170,6 +176,7 @@ def relative(sentence: Sentence, i: int) -> str:
 
 
 def determiner(sentence: Sentence, i: int) -> str:
+    """Articles and possessive pronouns; "her" may be an object."""
     word = sentence.words[i]
     if word == "her":
         participle = sentence.word(i + 1).endswith(("ing", "ed")) and sentence.nounish(i + 2)
@@ -180,14 +187,17 @@ def determiner(sentence: Sentence, i: int) -> str:
 
 
 def pronoun(sentence: Sentence, i: int) -> str:
+    """Pronouns, which are never objects of the graph."""
     return "PRP" if sentence.words[i] in lists.PERSONAL_PRONOUNS | lists.OTHER_PRONOUNS else ""
 
 
 def there(sentence: Sentence, i: int) -> str:
+    """The "there" of "there is"."""
     return "EX" if sentence.words[i] == "there" and sentence.word(i + 1) in lists.BE | lists.AUXILIARIES else ""
 
 
 def adverb(sentence: Sentence, i: int) -> str:
+    """Adverbs from the lists, unless they stand before a noun."""
     word = sentence.words[i]
     if word in lists.ALWAYS_ADVERBS:
         after = sentence.entry(i + 1)
@@ -203,6 +213,7 @@ def adverb(sentence: Sentence, i: int) -> str:
 
 
 def preposition(sentence: Sentence, i: int) -> str:
+    """Prepositions; before a bare verb "to" is none."""
     word = sentence.words[i]
     if word == "to" and _bare_verb_follows(sentence, i):
         return "TO"
@@ -226,6 +237,7 @@ def _bare_verb_follows(sentence: Sentence, i: int) -> bool:
 
 
 def colour(sentence: Sentence, i: int) -> str:
+    """Colours are adjectives."""
     return "J" if sentence.words[i] in lists.COLOURS else ""
 
 

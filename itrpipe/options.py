@@ -1,0 +1,37 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from itrpipe.errors import UsageError
+
+DatasetOption = Annotated[str, typer.Option("--dataset", "-d", envvar="ITRPIPE_DATASET", help="Name of the dataset.")]
+DataOption = Annotated[Path, typer.Option("--data", envvar="ITRPIPE_DATA", help="Folder of all artifacts.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", "-s", metavar="[STAGE.]KEY=VALUE", help="Override a setting; repeatable.")
+]
+NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of running what is missing upstream.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")]
+MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method; `itrpipe train --help` lists all.")]
+BackboneOption = Annotated[str | None, typer.Option("--backbone", "-b", help="Model: vsepp, vsrn, scan, bfan, ssamt.")]
+FeaturesOption = Annotated[
+    str | None, typer.Option("--features", "-f", help="Features to read; default: the only ones.")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of training.")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+
+
+def mapping(assignments: list[str] | None, ids: Path | None) -> dict[str, Any]:
+    """The options of the importer of arrays as settings."""
+    given: dict[str, Any] = {"ids": None if ids is None else str(ids)}
+    for text in assignments or []:
+        dataset, equals, array = text.partition("=")
+        if not (dataset and equals):
+            raise UsageError(f"--map {text!r} is not of the form NAME=ARRAY, such as regions=features")
+        if given.setdefault(f"map.{dataset}", array) != array:
+            raise UsageError(f"--map gives {dataset} twice; name one array")
+    return given
