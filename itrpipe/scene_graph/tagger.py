@@ -265,6 +265,7 @@ def ing_form(sentence: Sentence, i: int) -> str:
 
 
 def ed_form(sentence: Sentence, i: int) -> str:
+    """A word in -ed is an adjective before what it describes, and a participle elsewhere."""
     word, previous, entry = sentence.words[i], sentence.previous(i), sentence.entry(i)
     irregular = word in lists.IRREGULAR_PARTICIPLES
     if not irregular and (not word.endswith("ed") or len(word) < 5 or (entry.noun and not entry.verb)):
@@ -279,6 +280,7 @@ def ed_form(sentence: Sentence, i: int) -> str:
 
 
 def ly_form(sentence: Sentence, i: int) -> str:
+    """A word in -ly is an adverb, unless the dictionary knows it as a noun or an adjective."""
     word, entry = sentence.words[i], sentence.entry(i)
     return "R" if word.endswith("ly") and len(word) > 4 and not entry.noun and not entry.adjective else ""
 
