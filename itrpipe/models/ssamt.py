@@ -27,8 +27,8 @@ from itrpipe.models.transformer import EncoderLayer, initialise
 
 NUM_KINDS = 3
 """Objects, attributes and relations."""
-_TILE_POSITIONS = 1 << 15
-"""Positions of a tile of pairs that go through the inter encoder together."""
+_TILE_SIZES = {"cpu": 1 << 20, "cuda": 1 << 27}
+"""Elements of the states of a tile of pairs that go through the inter encoder together; on CPUs they fit the cache."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,8 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
     def _tiles(self, images: SsamtImages, texts: SsamtTexts, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Image rows [b, 1] and caption rows [t] of tiles that hold about as many positions each."""
         length = images.real.shape[1] + texts.real.shape[1]
-        pairs = max(1, _TILE_POSITIONS // length)
+        elements = _TILE_SIZES[order.device.type]
+        pairs = max(1, elements // (length * self.settings.embed_dim))
         height = max(1, min(len(images.pooled), int(pairs**0.5)))
         width = max(1, pairs // height)
         rows = torch.arange(len(images.pooled), device=order.device)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.errors import DataError
+from itrpipe.models import ssamt
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.models.settings import Ssamt
 from itrpipe.models.ssamt import SsamtEncoder, build
@@ -101,7 +102,7 @@ def test_the_paper_s_sizes_have_the_paper_s_number_of_parameters():
 
 @pytest.mark.parametrize("phase", ["intra", "inter"])
 def test_tiles_score_as_pairs_do(phase, monkeypatch):
-    monkeypatch.setattr("itrpipe.models.ssamt._TILE_POSITIONS", 64)
+    monkeypatch.setitem(ssamt._TILE_SIZES, "cpu", 64 * SMALL["embed_dim"])
     model = small(phase=phase)
     encoded, captions = model.encode_images(images()), model.encode_texts(CAPTIONS)
     matrix = model.score_matrix(encoded, captions)
