@@ -68,6 +68,8 @@ def run_stage(
     if definition is not None:
         remember(root, dataset, definition, stage, need.conf)
     if folder.exists():
+        if step.state == "up to date" and (show := getattr(load_stage(stage), "show", None)):
+            show(folder, reporter)
         reporter.say(str(folder))
         _refuse_incomplete(folder, strict=getattr(step.execution, "strict", False))
     return folder

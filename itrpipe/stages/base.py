@@ -12,6 +12,8 @@ without torch, and defines:
     sources(settings, definition, cache) -> dict      digests of files outside the data folder
     fingerprinted(settings) -> dict                   optional: the settings as the fingerprint sees them
     run(job) -> None                                  does the work inside `job.folder`
+    show(folder, reporter) -> None                    optional: prints the result of a finished artifact, when it is
+                                                      asked for again
 """
 
 from __future__ import annotations

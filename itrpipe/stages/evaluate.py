@@ -12,8 +12,9 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from itrpipe.config import Settings, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.disk import write_json
+from itrpipe.disk import read_json, write_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
 
@@ -221,7 +222,7 @@ def run(job: Job) -> None:
     write_json(job.folder / METRICS, results)
     write_rankings(job.folder / RANKINGS, split, full, oracle, job.settings.ranking_depth)
     write_cross_retrieval(job.folder / CROSS_RETRIEVAL, split)
-    _say(job, results)
+    _say(results, job.reporter)
     _record(job, results)
 
 
@@ -322,15 +323,20 @@ def _results(job: Job, split: SplitScores, full: Ranks, oracle: Ranks | None) ->
     return results
 
 
-def _say(job: Job, results: Mapping[str, Any]) -> None:
+def show(folder: Path, reporter: Reporter) -> None:
+    """Prints the recalls of a finished evaluation."""
+    _say(read_json(folder / METRICS), reporter)
+
+
+def _say(results: Mapping[str, Any], reporter: Reporter) -> None:
     """Prints the recalls under every protocol."""
     from itrpipe.evaluation.rsum import CUTOFFS
 
     titles = [f"{side} R@{k}" if k == CUTOFFS[0] else f"R@{k}" for side in ("i2t", "t2i") for k in CUTOFFS]
-    job.reporter.say("  " + " " * 8 + "".join(f"{title:>9}" for title in [*titles, "RSum"]))
+    reporter.say("  " + " " * 8 + "".join(f"{title:>9}" for title in [*titles, "RSum"]))
     for name, values in results.items():
         metrics = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in CUTOFFS), "rsum"]
-        job.reporter.say(f"  {name:<8}" + "".join(f"{values[metric]['value']:>9.1f}" for metric in metrics))
+        reporter.say(f"  {name:<8}" + "".join(f"{values[metric]['value']:>9.1f}" for metric in metrics))
 
 
 def _record(job: Job, results: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from itrpipe import commands
 from itrpipe.artifacts import read_manifest
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation import protocols
@@ -248,6 +249,17 @@ def test_coco_prints_and_records_five_folds_and_all_at_once(tmp_path: Path, caps
         assert shown[name] == pytest.approx([values[metric] for metric in [*recalls, "rsum"]], abs=0.05001)
         assert job.metrics[f"{name} rsum"] == pytest.approx(values["rsum"], abs=0.00501)
     assert shown["coco-1k"][-1] > shown["coco-5k"][-1] == shown["full"][-1]
+
+
+def test_asked_for_again_a_finished_evaluation_shows_its_scores(
+    chain: Path, tiny: Callable[..., list[Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = commands.run_stage(chain, "tiny", "evaluate", tiny("aoq"))
+    printed = capsys.readouterr().out
+    assert "up to date" in printed and "done in" not in printed
+    results = json.loads((folder / "metrics.json").read_text())
+    assert table_of(printed)["full"][-1] == pytest.approx(results["full"]["rsum"]["value"], abs=0.05001)
+    assert printed.splitlines()[-1] == str(folder)
 
 
 def test_the_dataset_coco_is_evaluated_under_its_protocols() -> None:
