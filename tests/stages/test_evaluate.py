@@ -256,7 +256,8 @@ def test_asked_for_again_a_finished_evaluation_shows_its_scores(
 ) -> None:
     folder = commands.run_stage(chain, "tiny", "evaluate", tiny("aoq"))
     printed = capsys.readouterr().out
-    assert "up to date" in printed and "done in" not in printed
+    assert "up to date" in printed
+    assert "done in" not in printed
     results = json.loads((folder / "metrics.json").read_text())
     assert table_of(printed)["full"][-1] == pytest.approx(results["full"]["rsum"]["value"], abs=0.05001)
     assert printed.splitlines()[-1] == str(folder)
