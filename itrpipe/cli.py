@@ -23,6 +23,7 @@ from itrpipe.options import (
     NoDepsOption,
     SeedOption,
     SetOption,
+    encoders,
     mapping,
 )
 
@@ -174,6 +175,12 @@ def train(
     negatives_from: Annotated[
         str | None, typer.Option("--negatives-from", help="aoq: backbone whose round one mines; scan, bfan: vsrn.")
     ] = None,
+    vision: Annotated[
+        str | None, typer.Option("--vision", metavar="ID|FOLDER", help="dual-encoder: vision encoder, or random.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="ID|FOLDER", help="dual-encoder: text encoder, or random.")
+    ] = None,
     dataset: DatasetOption = "scenes",
     features: FeaturesOption = None,
     seed: SeedOption = None,
@@ -195,7 +202,11 @@ def train(
       aoq-quintuplet       its Eq. 4: without adaptive weights
       ssamt-intra          first phase of SSAMT: each side alone
       ssamt                its second phase: pairs, with labels of phrases
-    Ablations of AOQ and SSAMT:
+      itm                  the hardest of sampled candidates for every anchor (UNITER)
+      fne                  negatives drawn by their probability to be false, over a momentum memory
+      fne-paper            the same as printed, where the released code does otherwise
+      aoq-guarded          round two that draws likely false negatives less often
+    Ablations of AOQ, SSAMT and FNE:
       aoq-only-offline     no negatives of the batch
       aoq-online-quintuplet  pairs of the batch's negatives instead of mined ones
       aoq-positive-weight  weights by the positive's score
@@ -203,6 +214,7 @@ def train(
       ssamt-local, ssamt-global  without the loss of phrases, of fragments too
       ssamt-words, ssamt-words-local, ssamt-words-global  the same without phrases
       ssamt-intra-words    first phase of these
+      fne-memory-only, fne-only, fne-neither  without the probability, the memory, both
 
     \b
     Backbones (--backbone):
@@ -212,13 +224,19 @@ def train(
       scan-i2t, scan-i2t-avg  regions attend to words
       bfan, bfan-prob      attention both ways, on relevant fragments
       ssamt                phrases, words and regions in one Transformer
+      uniter, uniter-large  words and regions in one BERT
+      dual-encoder         any vision and text encoder of transformers, end to end from pixels (FNE)
+
+    --vision and --text take any encoders of transformers, for all training steps of the chain; a joint model such as
+    CLIP is given as both: --vision openai/clip-vit-base-patch32 --text openai/clip-vit-base-patch32
 
     Example: itrpipe train --method aoq --backbone vsrn --dataset scenes
     """
     from itrpipe.commands import run_stage
 
+    backbone = backbone or ("dual-encoder" if vision or text else None)
     named = {"backbone": backbone, "features": features, "seed": seed, "device": device, "teacher": negatives_from}
-    overrides = _overrides(settings, named)
+    overrides = _overrides([*(settings or []), *encoders(vision, text)], named)
     run_stage(data, dataset, "train", overrides, conf=method, dry_run=dry_run, no_deps=no_deps)
 
 
@@ -236,6 +254,9 @@ def mine_negatives(
     rescore_with: Annotated[
         str | None, typer.Option("--rescore-with", help="Second model that orders what was found, such as bfan.")
     ] = None,
+    guard: Annotated[
+        str | None, typer.Option("--guard", help="fne: write how likely each candidate is a false negative.")
+    ] = None,
     device: DeviceOption = None,
     settings: SetOption = None,
     data: DataOption = Path("data"),
@@ -252,7 +273,7 @@ def mine_negatives(
     from itrpipe.commands import run_stage
 
     model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "engine": engine}
-    model |= {"drop_duplicates": drop_duplicates or None, "rescore_with": rescore_with}
+    model |= {"drop_duplicates": drop_duplicates or None, "rescore_with": rescore_with, "guard": guard}
     run_stage(
         data,
         dataset,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import functools
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -170,7 +170,7 @@ def resolve(
     for part in parts:
         tables = [(f"conf.{name}", declaration.confs[name]) for name in _extended(declaration, part)]
         for name, table in [("defaults", declaration.defaults), *tables]:
-            for section, layer in _select(table, name, selectors, chosen):
+            for section, layer in sorted(_select(table, name, selectors, chosen), key=_weight_in(name, selectors)):
                 resolved.merge({part: layer} if part != conf else layer, f"{declaration.path.name} [{section}]")
     for layer, origin in overrides:
         resolved.merge(layer, origin)
@@ -205,6 +205,8 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
         if first["type"] == "missing":
             raise UsageError(f"{where}: setting {key!r} has no value; give --set {key}=…") from None
         message = first["msg"].removeprefix("Value error, ")
+        if isinstance(first["input"], Mapping):  # a rule about several values, which it names itself
+            raise UsageError(f"{where}: {f'{key}: ' if key else ''}{message}") from None
         raise UsageError(f"{where}: {key} = {first['input']!r} (from {origin}): {message}") from None
 
 
@@ -286,8 +288,8 @@ def _extended(declaration: Declaration, conf: str) -> list[str]:
 
 def _with_family(backbone: str | None, selectors: Iterable[str]) -> list[str]:
     """A backbone, after the one that it is a variant of: `scan` before `scan-i2t`."""
-    family = (backbone or "").partition("-")[0]
-    return [family, backbone] if backbone and family != backbone and family in selectors else [backbone or ""]
+    families = sorted((name for name in selectors if f"{backbone}".startswith(f"{name}-")), key=len)
+    return [*families, backbone or ""]
 
 
 def _combined(declaration: Declaration, conf: str) -> list[str]:
@@ -299,11 +301,24 @@ def _combined(declaration: Declaration, conf: str) -> list[str]:
 def _select(
     table: Mapping[str, Any], name: str, selectors: set[str], chosen: list[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the plain values of `table`, then those of the chosen sub-tables, outermost first."""
+    """Yields the plain values of `table`, then those of the chosen sub-tables."""
     yield name, {key: value for key, value in table.items() if key not in selectors and key not in ABOUT_CONF}
     for selector in chosen:
         if isinstance(table.get(selector), Mapping):
             yield from _select(table[selector], f"{name}.{selector}", selectors, chosen)
+
+
+def _weight_in(name: str, selectors: Iterable[str]) -> Callable[[tuple[str, Any]], int]:
+    """How much a section of a table counts: one for each of its selectors, a variant for its family and for itself.
+
+    So what is said of a backbone on a dataset outweighs what is said of either alone.
+    """
+
+    def weight(section: tuple[str, Any]) -> int:
+        parts = filter(None, section[0].removeprefix(name).split("."))
+        return sum(len(_with_family(part, selectors)) for part in parts)
+
+    return weight
 
 
 def _summary(path: Path) -> str:

@@ -17,12 +17,21 @@ SetOption = Annotated[
 NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of running what is missing upstream.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")]
 MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method; `itrpipe train --help` lists all.")]
-BackboneOption = Annotated[str | None, typer.Option("--backbone", "-b", help="Model: vsepp, vsrn, scan, bfan, ssamt.")]
+BackboneOption = Annotated[
+    str | None, typer.Option("--backbone", "-b", help="Model: vsepp, vsrn, scan, bfan, ssamt, uniter, dual-encoder.")
+]
 FeaturesOption = Annotated[
     str | None, typer.Option("--features", "-f", help="Features to read; default: the only ones.")
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of training.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+
+
+def encoders(vision: str | None, text: str | None) -> list[str]:
+    """The encoders of a dual encoder as assignments to every training step, folders by their whole path."""
+    given = {"vision": vision, "text": text}
+    paths = {name: Path(value).expanduser() for name, value in given.items() if value}
+    return [f"train.model.{name}={path.resolve() if path.is_dir() else given[name]}" for name, path in paths.items()]
 
 
 def mapping(assignments: list[str] | None, ids: Path | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from itrpipe.config import (
     resolve,
     set_dotted,
 )
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
+from itrpipe.datasets.definition import PIXELS, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.progress import Reporter
 from itrpipe.sources import DigestCache
@@ -225,7 +225,13 @@ class Planner:
 
     def _fill_features(self, resolved: Resolved) -> None:
         """Chooses the dataset's only features for a stage that reads features and was told none."""
-        if "features" in resolved.values and not resolved.values["features"]:
+        values = resolved.values
+        if "features" in values and not values["features"] and "method" in values:
+            method, backbone = (str(values[name]) for name in ("method", "backbone"))
+            usual = load_stage("train").usual_features(method, backbone, self.dataset)
+            if usual:
+                values["features"], resolved.origins["features"] = usual, f"features of {backbone or method}"
+        if "features" in values and not values["features"]:
             if self.definition.prepare is None:
                 stage_definition(self.definition, Need("prepare", ""), self.dataset)
             set_dotted(resolved.values, "features", self.definition.default_features(self.dataset))
@@ -290,6 +296,8 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) ->
             )
         return definition.prepare
     if need.stage == "extract":
+        if need.conf == PIXELS and PIXELS not in definition.features:
+            return StageDefinition(conf=PIXELS)  # there is nothing to choose about them
         if need.conf not in definition.features:
             known = ", ".join(definition.features) or "none"
             raise MissingInputError(

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,6 +203,61 @@ def artifacts_in() -> Callable[[Path], dict[str, int]]:
 def tiny_fixture() -> Callable[..., list[Override]]:
     """`tiny`, for tests."""
     return tiny
+
+
+@pytest.fixture(scope="session")
+def saved_encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tiny encoders of random weights as transformers saves them: `vit`, `bert`, `clip` and `siglip`."""
+    import torch
+    import transformers
+
+    root = tmp_path_factory.mktemp("encoders")
+    layers: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    vision: dict[str, Any] = {"image_size": 32, "patch_size": 16, **layers}
+    limits = {"bert": 40, "clip": 20, "siglip": 16}
+    words = {name: _save_tokenizer(root / name, limit) for name, limit in limits.items()}
+    text: dict[str, dict[str, Any]] = {
+        name: {"vocab_size": words[name], "max_position_embeddings": limit, "pad_token_id": 0, **layers}
+        for name, limit in limits.items()
+    }
+    for name in ("clip", "siglip"):
+        text[name] |= {"bos_token_id": 2, "eos_token_id": 3}
+    siglip: dict[str, Any] = {"vision_config": vision, "text_config": {**text["siglip"], "projection_size": 16}}
+    clip = transformers.CLIPConfig(vision_config=vision, text_config=text["clip"], projection_dim=12)
+    torch.manual_seed(0)
+    transformers.ViTModel(transformers.ViTConfig(**vision)).save_pretrained(root / "vit")
+    transformers.BertModel(transformers.BertConfig(**text["bert"])).save_pretrained(root / "bert")
+    transformers.CLIPModel(clip).save_pretrained(root / "clip")
+    transformers.SiglipModel(transformers.SiglipConfig(**siglip)).save_pretrained(root / "siglip")
+    size = {"height": 32, "width": 32}
+    transformers.ViTImageProcessor(size=size).save_pretrained(root / "vit")
+    transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=32).save_pretrained(root / "clip")
+    transformers.SiglipImageProcessor(size=size).save_pretrained(root / "siglip")
+    return root
+
+
+def _save_tokenizer(folder: Path, limit: int) -> int:
+    """Saves a tokenizer of the words of the tiny captions and single digits; returns how many tokens it has."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    digits = [str(number) for number in range(10)]
+    words = [*["a", "number", "is", "on", "the"], *SUBJECTS, *PLACES, *digits, *(f"##{digit}" for digit in digits)]
+    vocabulary = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
+    made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)  # pyright: ignore
+    special: dict[str, Any] = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=limit, **special).save_pretrained(
+        folder
+    )
+    return len(vocabulary)
 
 
 @pytest.fixture

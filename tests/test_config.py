@@ -123,6 +123,24 @@ def test_a_variant_of_a_backbone_takes_its_values_and_adds_its_own() -> None:
     assert resolve(declaration(**tables), "aoq", backbones=known, backbone="vsrn").values == {"epochs": 2, "rate": 2.0}
 
 
+def test_what_is_said_of_a_backbone_on_a_dataset_outweighs_what_is_said_of_either() -> None:
+    tables = {
+        "defaults": {
+            "vsrn": {"epochs": 1, "rate": 1.0, "coco": {"epochs": 2, "rate": 2.0}},
+            "vsrn-wide": {"rate": 3.0},
+            "coco": {"epochs": 4, "rate": 4.0},
+        }
+    }
+    known = ("vsepp", "vsrn", "vsrn-wide")
+
+    def values(backbone: str) -> dict[str, Any]:
+        return resolve(declaration(**tables), "aoq", backbones=known, backbone=backbone, dataset="coco").values
+
+    assert values("vsrn") == {"epochs": 2, "rate": 2.0}
+    assert values("vsepp") == {"epochs": 4, "rate": 4.0}
+    assert values("vsrn-wide") == {"epochs": 2, "rate": 3.0}  # and of a variant what is its own
+
+
 def test_merging_leaves_the_declaration_as_it_was() -> None:
     tables = {"defaults": {"loss": {"margin": 0.1}}}
     resolved_by(tables, overrides=[({"loss.margin": 3}, "x")])
@@ -309,7 +327,8 @@ def test_every_setting_without_a_default_is_declared(stage: str, data_root: Path
 
 def test_every_stage_module_is_declared_and_every_declaration_has_a_module_and_a_command() -> None:
     folder = Path(command_line.__file__).parent / "stages"
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "base"}
+    shared = {"__init__", "base", "model_analyses"}
+    modules = {path.stem for path in folder.glob("*.py")} - shared
     assert modules == set(declared_stages())
     commands = set(typer.main.get_command(command_line.app).commands)
     assert {stage.replace("_", "-") for stage in declared_stages()} <= commands

@@ -20,7 +20,7 @@ LAYERS = (
     {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},
     {"methods"},
-    {"training", "mining", "evaluation", "reporting"},
+    {"training", "mining", "synthesis", "evaluation", "reporting"},
     {"stages"},
     {"planning"},
     {"pipeline"},

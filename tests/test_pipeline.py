@@ -18,7 +18,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.planning import Override, Planner, Step, parse_override, unique_steps
 from itrpipe.stages.base import Need, load_stage
-from itrpipe.stages.train import TrainSettings
+from itrpipe.training.settings import TrainSettings
 
 Tiny = Callable[..., list[Override]]
 EVERYTHING = {

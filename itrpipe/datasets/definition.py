@@ -17,6 +17,8 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DEFINITION = "dataset.json"
 EMBEDDED = "scenes"
+PIXELS = "pixels"
+"""Configuration of `extract` that keeps the images themselves; every dataset has it without being told."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -56,9 +58,11 @@ class DatasetDefinition(BaseModel):
             MissingInputError: the dataset has none.
             UsageError: it has several.
         """
-        if len(self.features) == 1:
-            return next(iter(self.features))
-        if self.features:
+        # Models that read pixels ask for them by name.
+        features = [name for name, stage in self.features.items() if stage.conf != PIXELS] or [*self.features]
+        if len(features) == 1:
+            return features[0]
+        if features:
             raise UsageError(f"dataset {dataset!r} has features {', '.join(self.features)}; choose with --features")
         raise MissingInputError(
             f"dataset {dataset!r} has no features yet; run `itrpipe extract --dataset {dataset} --features NAME`"

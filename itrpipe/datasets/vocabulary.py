@@ -15,6 +15,7 @@ from itrpipe.errors import DataError
 
 if TYPE_CHECKING:
     from itrpipe.datasets.columns import TokenLists
+    from itrpipe.datasets.prepared import Split
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
@@ -88,6 +89,10 @@ class Vocabulary:
         ids = found.fill_null(UNKNOWN - len(SPECIALS)).to_numpy() + len(SPECIALS)
         counts = np.diff(lists.offsets.to_numpy())
         return _pad(ids, counts)
+
+    def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of the captions of a split, as `encode_all` does."""
+        return self.encode_all(split.tokens)
 
     def to_json(self) -> dict[str, Any]:
         """Return the published form: `word2idx`, `idx2word` (ids as text, as JSON has it) and `idx`, the size."""

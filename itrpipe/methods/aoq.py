@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from itrpipe.errors import UsageError
 from itrpipe.losses.quintuplet import (
     OfflineScores,
     adaptive_offline_quintuplet_loss,
@@ -31,7 +32,8 @@ from itrpipe.methods.base import Batch, PairSource, auxiliary_terms, same_image_
 from itrpipe.methods.settings import Aoq, Triplet
 from itrpipe.methods.triplet import TripletMethod
 from itrpipe.models.base import Matcher
-from itrpipe.negatives.offline import OfflineNegatives
+from itrpipe.negatives.lists import PROBABILITY_OF
+from itrpipe.negatives.offline import FalseNegativeGuard, OfflineNegatives
 
 
 class AoqMethod:
@@ -55,9 +57,9 @@ class AoqMethod:
         drawn = self._negatives.draw(captions, rng)
         # The order of the three groups is that of the released code, whose BatchNorm sees them one by one.
         pairs = {
-            "positive": self._data.pairs(images, captions),
-            "offline": self._data.pairs(drawn.image, drawn.text),
-            "derived": self._data.pairs(drawn.image_of_text, drawn.text_of_image),
+            "positive": self._data.pairs(images, captions, rng),
+            "offline": self._data.pairs(drawn.image, drawn.text, rng),
+            "derived": self._data.pairs(drawn.image_of_text, drawn.text_of_image, rng),
         }
         return Batch(pairs, torch.from_numpy(images), {"corresponding_draws": drawn.corresponding})
 
@@ -145,7 +147,11 @@ def build(settings: Aoq, data: PairSource, lists: Mapping[str, np.ndarray]) -> A
     Args:
         settings: see `Aoq`.
         data: the training set.
-        lists: `texts_for_images` [N, K1] and `images_for_texts` [T, K2], from `itrpipe mine-negatives`.
+        lists: `texts_for_images` [N, K1] and `images_for_texts` [T, K2], from `itrpipe mine-negatives`; where it
+            guarded, the probabilities of the candidates under the same names with `PROBABILITY_OF` before them.
+
+    Raises:
+        UsageError: the settings ask for these probabilities and there are none.
     """
     negatives = OfflineNegatives(
         lists["texts_for_images"],
@@ -155,5 +161,19 @@ def build(settings: Aoq, data: PairSource, lists: Mapping[str, np.ndarray]) -> A
         top_images=settings.top_images,
         coupled=settings.coupled,
         redraw=settings.redraw,
+        guard=_guard(settings, lists),
     )
     return AoqMethod(settings, data, negatives)
+
+
+def _guard(settings: Aoq, lists: Mapping[str, np.ndarray]) -> FalseNegativeGuard | None:
+    if settings.false_negatives == "keep":
+        return None
+    names = [f"{PROBABILITY_OF}{direction}" for direction in ("texts_for_images", "images_for_texts")]
+    if not lists.keys() >= set(names):
+        raise UsageError(
+            f"loss.false_negatives = {settings.false_negatives} needs lists that say how likely each candidate is a "
+            "false negative; mine them with `itrpipe mine-negatives --guard fne`"
+        )
+    drop_above = settings.drop_above if settings.false_negatives == "drop" else None
+    return FalseNegativeGuard(lists[names[0]], lists[names[1]], drop_above)

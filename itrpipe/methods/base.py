@@ -7,11 +7,11 @@ loss with a model. It never opens a file: the data it needs is given to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itrpipe.models.base import ImageBatch, Matcher, TextBatch
 
@@ -23,8 +23,8 @@ class PairSource(Protocol):
 
     caption_image: np.ndarray
 
-    def pairs(self, images: np.ndarray, captions: np.ndarray) -> Pairs:
-        """Batches of the given image rows and caption rows, [B] each."""
+    def pairs(self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None) -> Pairs:
+        """Batches of the given image rows and caption rows, [B] each; with `rng` images may be changed at random."""
         ...
 
 
@@ -34,7 +34,8 @@ class Batch:
     Args:
         pairs: name -> image and text batch; `positive` is always there.
         images: [B] image row of each positive pair.
-        statistics: counts that the method wants averaged into the history.
+        statistics: counts that the method wants averaged into the history; `losses` may add some, as tensors that stay
+            on the device.
         captions: [B] caption row of each positive pair, on the CPU, for methods that look it up again.
     """
 
@@ -42,7 +43,7 @@ class Batch:
         self,
         pairs: Mapping[str, Pairs],
         images: Tensor,
-        statistics: Mapping[str, float] | None = None,
+        statistics: Mapping[str, float | Tensor] | None = None,
         captions: np.ndarray | None = None,
     ) -> None:
         self.pairs = dict(pairs)
@@ -71,6 +72,22 @@ class Method(Protocol):
 
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Named loss terms of a batch of an epoch (0-based); training minimises their sum."""
+        ...
+
+
+@runtime_checkable
+class StatefulMethod(Method, Protocol):
+    """A method that keeps tensors between steps."""
+
+    def attach(self, model: Any) -> nn.Module:
+        """Makes these tensors for a model, once and before the first step, and returns them for checkpoints to hold.
+
+        The model is on its device and has the weights that training starts from.
+        """
+        ...
+
+    def start_epoch(self, epoch: int) -> None:
+        """Called before the first step of an epoch (0-based), and not where training goes on inside one."""
         ...
 
 

@@ -5,7 +5,7 @@ Kept apart from the methods so that a configuration can be read and checked with
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -20,7 +20,12 @@ class MethodSettings(Settings):
         mask_same_image: do not count two captions of one image as each other's negatives.
         sum_epochs: train the first so many epochs with all negatives of the batch (AOQ Eq. 1) instead, which
             keeps the hardest-negative loss off its plateau at twice the margin; VSE-infinity does so for one epoch.
+        needs_embeddings: whether it compares embeddings by inner product, which not every backbone has.
+        only_backbone: the one backbone that it trains; empty where it trains others too.
     """
+
+    needs_embeddings: ClassVar[bool] = False
+    only_backbone: ClassVar[str] = ""
 
     auxiliary_weight: float = Field(default=1.0, ge=0)
     mask_same_image: bool = False
@@ -54,6 +59,9 @@ class Aoq(MethodSettings):
         coupled: tie the image's rank to the text's, as the released code does.
         redraw: draw again while the drawn text describes the drawn image, as the paper says.
         teacher: backbone whose round one is mined; None for the model's own.
+        false_negatives: candidates that mining took for false negatives (`--guard fne`) are drawn like others (`keep`),
+            with weight 1 - P (`weigh`), or not at all where P is above `drop_above` (`drop`).
+        drop_above: probability of `drop`.
     """
 
     variant: Literal["adaptive-quintuplet", "quintuplet", "offline-triplet"] = "adaptive-quintuplet"
@@ -69,11 +77,15 @@ class Aoq(MethodSettings):
     coupled: bool = False
     redraw: bool = True
     teacher: str | None = None
+    false_negatives: Literal["keep", "weigh", "drop"] = "keep"
+    drop_above: float = Field(default=0.5, ge=0, le=1)
 
     @model_validator(mode="after")
     def _coupled_ranks_fit(self) -> Aoq:
         if self.coupled and self.top_images > self.top_texts:
             raise ValueError("coupled ranks need top_images <= top_texts")
+        if self.coupled and self.false_negatives == "weigh":
+            raise ValueError("coupled ranks are drawn alike; give --set loss.false_negatives=drop or coupled=false")
         return self
 
     @model_validator(mode="after")
@@ -116,6 +128,95 @@ class Ssamt(MethodSettings):
     temperature: float = Field(default=0.05, gt=0)
     top_k: int = Field(default=10, ge=1)
     label_stopwords: Literal["keep", "drop"] = "keep"
+
+
+class Fne(MethodSettings):
+    """False-negative elimination over a momentum memory. Source: FNE (Li et al., ACM MM 2023); its released code.
+
+    Attributes:
+        margin: of the triplet loss.
+        candidates: one negative for each anchor, `drawn` by its probability to be false, or the `hardest`, which is the
+            paper's "w/o FNE".
+        momentum_twin: candidates are encoded by a slowly following copy of the model; off, by the model itself, which
+            is the paper's "w/o MMM" and has no memory.
+        momentum: m of the copy.
+        momentum_eval: the copy runs in evaluation mode; in the released code dropout is active.
+        memory_size: pairs of earlier batches that are candidates too.
+        mask_unfilled: the memory starts empty; in the released code it starts with random vectors that count.
+        prior: p, share of matches among all pairs.
+        alpha: of the weights of candidates that are no likely match.
+        posterior_threshold: lambda, probability above which a candidate is a likely match.
+        posterior_scale: factor of the probability in the weight of a likely match.
+        window: draw only candidates above the mean similarity of matches less the margin (released code).
+        fallback: the hardest candidate where the window leaves none (released code).
+        min_count: matches that an epoch must have seen before probabilities are used.
+        negative_source: mismatches of the statistics are the `hardest` of the batch or `all`.
+        ties: of pairs with equal scores `none` counts as a match, or the `first` (released code).
+        reset_each_epoch: start the statistics anew in every epoch (released code).
+        monotone: let the probability not fall again for the most similar candidates.
+        warm_epochs: first epochs with the hardest negatives of the batch alone (released code).
+    """
+
+    needs_embeddings: ClassVar[bool] = True
+
+    margin: float = Field(default=0.2, ge=0)
+    candidates: Literal["drawn", "hardest"] = "drawn"
+    momentum_twin: bool = True
+    momentum: float = Field(default=0.995, ge=0, lt=1)
+    momentum_eval: bool = True
+    memory_size: int = Field(default=8192, ge=0)
+    mask_unfilled: bool = True
+    prior: float = Field(default=1e-4, gt=0, lt=1)
+    alpha: float = Field(default=0.5, ge=0)
+    posterior_threshold: float = Field(default=0.001, ge=0, le=1)
+    posterior_scale: float = Field(default=0.5, ge=0)
+    window: bool = True
+    fallback: bool = True
+    min_count: int = Field(default=200, ge=0)
+    negative_source: Literal["hardest", "all"] = "hardest"
+    ties: Literal["none", "first"] = "none"
+    reset_each_epoch: bool = True
+    monotone: bool = False
+    warm_epochs: int = Field(default=1, ge=0)
+
+    @property
+    def online_epochs(self) -> int:
+        """First epochs that know the negatives of the batch only."""
+        return max(self.warm_epochs, self.sum_epochs)
+
+    @model_validator(mode="after")
+    def _memory_has_its_twin(self) -> Fne:
+        if self.memory_size and not self.momentum_twin:
+            raise ValueError(
+                f"memory_size = {self.memory_size} needs momentum_twin = true; give --set loss.memory_size=0 as well"
+            )
+        return self
+
+
+class Itm(MethodSettings):
+    """Image-text matching with the hardest of sampled negatives. Source: UNITER (Chen et al., ECCV 2020), appendix.
+
+    Attributes:
+        margin: of the hinge between the sigmoids of two scores.
+        sampled_negatives: images drawn for each caption, and captions for each image, that do not belong to it.
+        hard_negatives: how many of them, those with the highest scores, it is trained with; in the first `sum_epochs`
+            epochs the first drawn instead.
+    """
+
+    only_backbone: ClassVar[str] = "uniter"
+
+    margin: float = Field(default=0.2, ge=0)
+    sampled_negatives: int = Field(default=399, ge=1)
+    hard_negatives: int = Field(default=31, ge=1)
+
+    @model_validator(mode="after")
+    def _enough_are_sampled(self) -> Itm:
+        if self.hard_negatives > self.sampled_negatives:
+            raise ValueError(
+                f"hard_negatives = {self.hard_negatives} are to be found among sampled_negatives = "
+                f"{self.sampled_negatives}; raise those or lower these"
+            )
+        return self
 
 
 def methods() -> dict[str, type[MethodSettings]]:

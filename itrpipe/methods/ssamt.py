@@ -53,7 +53,7 @@ class SsamtMethod:
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """The captions and their images."""
         images = self._data.caption_image[captions]
-        pairs = {"positive": self._data.pairs(images, captions)}
+        pairs = {"positive": self._data.pairs(images, captions, rng)}
         return Batch(pairs, torch.from_numpy(images), captions=captions)
 
     def losses(self, model: SsamtEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:

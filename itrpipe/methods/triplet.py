@@ -34,7 +34,7 @@ class TripletMethod:
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """The captions and their images."""
         images = self._data.caption_image[captions]
-        return Batch({"positive": self._data.pairs(images, captions)}, torch.from_numpy(images))
+        return Batch({"positive": self._data.pairs(images, captions, rng)}, torch.from_numpy(images))
 
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`triplet` (Eq. 1 or 2, summed over the batch) and the backbone's `auxiliary` loss."""

@@ -29,6 +29,7 @@ from itrpipe.models.base import (
 from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.encode import AnyMatcher
 from itrpipe.training.saved import SavedModel, load_model
+from itrpipe.training.splits import open_split
 
 _ROWS_PER_PASS = 256
 _COUNTED_ROWS = 8_192
@@ -216,8 +217,8 @@ def open_scorer(
                 f"{prepared} and {extracted} hold {len(ours):,} training rows and the mining model embedded "
                 f"{len(theirs):,} or others; run `itrpipe train` again"
             )
-    data = SplitData(split, features, saved.vocabulary)
-    return PairScorer(saved.model, data, saved.config["model"]["embed_dim"], torch.device(device), memory)
+    data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
+    return PairScorer(saved.model, data, saved.embed_dim, torch.device(device), memory)
 
 
 def _lengths(data: SplitData) -> np.ndarray:

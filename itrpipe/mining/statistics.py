@@ -88,7 +88,8 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
     """What the quantiles do not say, a sentence per fact.
 
     Args:
-        statistics: of `mining_statistics`; with `search` and `rescored` where an index or a second model was used.
+        statistics: of `mining_statistics`; with `search`, `rescored` and `guard` where an index, a second model or a
+            guard was used.
     """
     said = _search_sentences(statistics["search"]) if "search" in statistics else []
     if "rescored" in statistics:
@@ -108,7 +109,16 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
             f"{words}: {count:,} of {total:,} candidates dropped because of {reason}"
             for reason, count in dropped.items()
         ]
+        if "guard" in statistics:
+            said += _guard_sentences(statistics["guard"]["above"][name], words, candidates)
     return said
+
+
+def _guard_sentences(above: Mapping[str, int], words: str, candidates: int) -> list[str]:
+    return [
+        f"{words}: {count:,} of {candidates:,} candidates are false negatives with a probability above {level}"
+        for level, count in above.items()
+    ]
 
 
 def _search_sentences(search: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,8 @@ product, which is what makes it minable through an index (the one exception in t
 `measure = "order"`). A `CrossAttentionModel` keeps every region and every word and has no embedding to mine.
 
 Each model file defines `build(settings, image_dim, vocabulary_size)`, which gives a `DualEncoder` or a
-`CrossAttentionModel`; `settings` is the class of the same name in `itrpipe.models.settings`.
+`CrossAttentionModel`; `settings` is the class of the same name in `itrpipe.models.settings`. A file whose models have
+a `description` also defines `restored(description)`, which gives what `build` then takes as its fourth argument.
 
 Shapes: B images, T captions, R regions, W words, D embedding width, G width of a global image feature.
 """
@@ -18,7 +19,7 @@ Shapes: B images, T captions, R regions, W words, D embedding width, G width of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,21 +32,27 @@ from itrpipe.models.cross_attention import CrossAttention
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """Visual features of B images.
+    """Visual features of B images, or the images themselves.
 
     Attributes:
-        regions: [B, R, D_in] region features, half or single precision; rows past `count` are zero.
+        regions: [B, R, D_in] region features, half or single precision; rows past `count` are zero. R is 0 where the
+            model reads something else.
         count: [B] int64, number of real regions per image (1..R), or None where all R are real.
         global_: [B, G] one feature for the whole image, or None where the extractor has none.
+        pixels: [B, 3, h, w] uint8, for models that train their own vision encoder, else None.
+        boxes: [B, R, 4] x0, y0, x1, y1 of the regions in 0..1, or None where the extractor has none.
     """
 
     regions: Tensor
     count: Tensor | None = None
     global_: Tensor | None = None
+    pixels: Tensor | None = None
+    boxes: Tensor | None = None
 
     def to(self, device: torch.device | str) -> ImageBatch:
         """The same batch on `device`, copied asynchronously where the memory is pinned."""
-        return ImageBatch(*(_move(tensor, device) for tensor in (self.regions, self.count, self.global_)))  # pyright: ignore
+        parts = (self.regions, self.count, self.global_, self.pixels, self.boxes)
+        return ImageBatch(*(_move(tensor, device) for tensor in parts))  # pyright: ignore
 
 
 @dataclass(frozen=True)
@@ -166,6 +173,15 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
     def score_pairs(self, images: ImageT, texts: TextT) -> Tensor:
         """Scores [B] of image k with caption k; B and T are equal."""
         raise NotImplementedError
+
+    def undecayed(self) -> set[str]:
+        """Names of the parameters that weight decay leaves alone: biases, and the scales of layer norms."""
+        scales = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.LayerNorm)}
+        return {name for name, _ in self.named_parameters() if name.endswith("bias") or name in scales}
+
+    def description(self) -> dict[str, Any]:
+        """What has to be known beside the settings to build this model again; nothing for most."""
+        return {}
 
     def auxiliary_loss(self, images: ImageT, texts: TextBatch) -> Tensor | None:
         """A training loss of the model's own, unweighted, for image k with caption k; None where it has none."""

@@ -16,7 +16,7 @@ from itrpipe.models.base import (
     unit_vectors,
 )
 from itrpipe.models.cross_attention import Attention, CrossAttention
-from itrpipe.models.settings import BackboneSettings, Scan
+from itrpipe.models.settings import RegionBackbone, Scan
 from itrpipe.models.text_words import BiGruWordEncoder
 from itrpipe.models.vsepp import image_projection
 
@@ -31,9 +31,7 @@ class RegionWordModel(CrossAttentionModel):
         vocabulary_size: number of token ids.
     """
 
-    def __init__(
-        self, settings: BackboneSettings, scoring: CrossAttention, image_dim: int, vocabulary_size: int
-    ) -> None:
+    def __init__(self, settings: RegionBackbone, scoring: CrossAttention, image_dim: int, vocabulary_size: int) -> None:
         super().__init__(scoring)
         self.fc = image_projection(image_dim, settings.embed_dim)
         self.text = BiGruWordEncoder(vocabulary_size, settings.word_dim, settings.embed_dim)

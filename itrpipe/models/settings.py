@@ -5,15 +5,19 @@ Kept apart from the models so that a configuration can be read and checked witho
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from itrpipe.config import Settings
 
+RANDOM = "random"
+"""Stands for a hub id or folder: a small encoder with random weights."""
+
 
 class BackboneSettings(Settings):
-    """Settings that every backbone has.
+    """What is known of every backbone.
 
     Attributes:
         embeds: whether an image and a caption are one vector each, which mining and search need.
@@ -23,11 +27,15 @@ class BackboneSettings(Settings):
     embeds: ClassVar[bool] = True
     reads_phrases: ClassVar[bool] = False
 
+
+class RegionBackbone(BackboneSettings):
+    """Settings of the backbones that read region features and words."""
+
     embed_dim: int = Field(default=1024, ge=1, description="Width D of the joint space of images and captions.")
     word_dim: int = Field(default=300, ge=1, description="Width of the word embedding that feeds the text GRU.")
 
 
-class Vsepp(BackboneSettings):
+class Vsepp(RegionBackbone):
     """VSE++ on region features: mean-pooled regions and a GRU. Source: VSE++ (Faghri et al., BMVC 2018)."""
 
     measure: Literal["cosine", "order"] = Field(
@@ -40,7 +48,7 @@ class Vsepp(BackboneSettings):
     )
 
 
-class Vsrn(BackboneSettings):
+class Vsrn(RegionBackbone):
     """VSRN: region graph reasoning, a GRU over regions and a captioning branch. Source: VSRN (Li et al., ICCV 2019)."""
 
     embed_dim: int = Field(default=2048, ge=1, description="Width D of the joint space of images and captions.")
@@ -66,7 +74,7 @@ class Vsrn(BackboneSettings):
     )
 
 
-class Scan(BackboneSettings):
+class Scan(RegionBackbone):
     """SCAN: words attend to regions, or regions to words. Source: SCAN (Lee et al., ECCV 2018)."""
 
     embeds: ClassVar[bool] = False
@@ -93,7 +101,7 @@ class Scan(BackboneSettings):
     )
 
 
-class Bfan(BackboneSettings):
+class Bfan(RegionBackbone):
     """BFAN: attention in both directions, on the relevant fragments only. Source: BFAN (Liu et al., ACM MM 2019)."""
 
     embeds: ClassVar[bool] = False
@@ -105,7 +113,7 @@ class Bfan(BackboneSettings):
     lambda_softmax: float = Field(default=20.0, gt=0.0, description="Inverse temperature of the attention.")
 
 
-class Ssamt(BackboneSettings):
+class Ssamt(RegionBackbone):
     """SSAMT: phrases, words and regions in one masked Transformer. Source: SSAMT (Fan et al., 2021)."""
 
     embeds: ClassVar[bool] = False
@@ -134,11 +142,106 @@ class Ssamt(BackboneSettings):
         return self
 
 
+class Uniter(BackboneSettings):
+    """UNITER: words and regions in one BERT. Source: UNITER (Chen et al., ECCV 2020); the sizes are those of base."""
+
+    embeds: ClassVar[bool] = False
+
+    initial: str = Field(
+        default="", description="Published weights to start from: a state dict of UNITER, TAGS or BERT; empty: random."
+    )
+    tokenizer: str = Field(
+        default="", description="Tokenizer of word pieces: hub id or folder, as bert-base-cased; empty: our own words."
+    )
+    tokenizer_revision: str = Field(default="main", description="Branch, tag or commit of its hub id.")
+    embed_dim: int = Field(default=768, ge=1, description="Width d of all states.")
+    layers: int = Field(default=12, ge=1, description="Layers of the encoder.")
+    heads: int = Field(default=12, ge=1, description="Attention heads; the width is a multiple of it.")
+    feed_forward_dim: int = Field(default=3072, ge=1, description="Width of the feed-forward networks.")
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="Dropout of embeddings, attention and layers.")
+    max_words: int = Field(default=512, ge=2, description="Positions of a caption, start and end included.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Uniter:
+        if self.initial and not self.tokenizer:
+            raise ValueError("published weights are of word pieces; give --set model.tokenizer=bert-base-cased as well")
+        if self.embed_dim % self.heads:
+            raise ValueError(f"embed_dim = {self.embed_dim} is no multiple of heads = {self.heads}")
+        return self
+
+
+class DualEncoder(BackboneSettings):
+    """A vision encoder and a text encoder of transformers, trained end to end. Source: FNE §4.1.
+
+    A pretrained encoder is a hub id or a folder; a joint model such as CLIP is named as both. `random` is a small one
+    of the given size with random weights: a ViT, or a BERT that reads our own vocabulary of words.
+    """
+
+    images: Literal["pixels", "regions", "global"] = Field(
+        default="pixels",
+        description="What stands for an image: its pixels, or frozen features: the mean region, or the global vector.",
+    )
+    vision: str = Field(
+        default="google/vit-base-patch16-384", min_length=1, description="Vision encoder: hub id, folder or 'random'."
+    )
+    text: str = Field(
+        default="bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'."
+    )
+    vision_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `vision`.")
+    text_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `text`.")
+    embed_dim: int = Field(
+        default=0, ge=0, description="Width D of a joint space that each side is projected to; 0: no projection."
+    )
+    image_pool: Literal["auto", "mean", "cls", "own"] = Field(
+        default="auto",
+        description="Image vector: mean of all tokens, first token, or the encoder's own (CLIP, SigLIP: auto).",
+    )
+    text_pool: Literal["auto", "mean", "mean-all", "cls", "eot", "own"] = Field(
+        default="auto",
+        description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or the encoder's own.",
+    )
+    normalisation: Literal["auto", "own", "clip"] = Field(
+        default="auto",
+        description="Mean and deviation of colours: the encoder's own (auto: of CLIP and SigLIP), else CLIP's.",
+    )
+    augment: Literal["none", "crop", "flip", "full"] = Field(
+        default="full", description="Changes of training images: random crops, and flips, and RandAugment."
+    )
+    clean_captions: bool = Field(default=True, description="Lower-case captions and drop punctuation.")
+    max_words: int = Field(default=30, ge=1, description="Words kept of a caption.")
+    gradient_checkpointing: bool = Field(
+        default=False, description="Compute activations anew in the backward pass: a third slower, far less memory."
+    )
+    image_size: tuple[int, int] = Field(
+        default=(96, 128), description="Height and width in pixels that a random vision encoder sees."
+    )
+    patch_size: int = Field(default=16, ge=1, description="Side of its patches in pixels.")
+    width: int = Field(default=128, ge=1, description="Hidden width of random encoders.")
+    heads: int = Field(default=4, ge=1, description="Their attention heads.")
+    vision_layers: int = Field(default=3, ge=1, description="Layers of a random vision encoder.")
+    text_layers: int = Field(default=2, ge=1, description="Layers of a random text encoder.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> DualEncoder:
+        if self.images != "pixels" and not self.embed_dim:
+            raise ValueError(f"images = {self.images} needs a projection; give --set model.embed_dim=768 or another")
+        if self.width % self.heads:
+            raise ValueError(f"width = {self.width} is no multiple of heads = {self.heads}")
+        if any(side < self.patch_size for side in self.image_size):
+            raise ValueError(f"image_size = {self.image_size} is smaller than a patch of {self.patch_size} pixels")
+        return self
+
+
 def backbone_family(name: str) -> str:
-    """The backbone that a name is a variant of: `scan` for `scan-i2t`, itself for `scan`."""
-    return name.partition("-")[0]
+    """The backbone that a name is a variant of: `scan` for `scan-i2t`, itself for `scan` and what is not known."""
+    return next((known for known in backbones() if name.startswith(f"{known}-")), name)
 
 
 def backbones() -> dict[str, type[BackboneSettings]]:
-    """Backbone name (file stem of its model) -> its settings class."""
-    return {kind.__name__.lower(): kind for kind in BackboneSettings.__subclasses__()}
+    """Backbone name -> its settings class: `dual-encoder`, of `dual_encoder.py`, is configured by `DualEncoder`."""
+    kinds = [kind for base in (BackboneSettings, RegionBackbone) for kind in base.__subclasses__()]
+    return {_hyphenated(kind.__name__): kind for kind in kinds if kind is not RegionBackbone}
+
+
+def _hyphenated(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()

@@ -17,36 +17,51 @@ class EncoderLayer(nn.Module):
         heads: attention heads.
         inner: width of the feed-forward network.
         dropout: of attention weights and of both residual branches.
+        epsilon: of the layer norms.
     """
 
-    def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, inner: int, dropout: float, epsilon: float = 1e-5) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
         self.project = nn.Linear(width, 3 * width)
         self.output = nn.Linear(width, width)
-        self.attention_norm = nn.LayerNorm(width)
+        self.attention_norm = nn.LayerNorm(width, eps=epsilon)
         self.feed_forward = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
-        self.feed_forward_norm = nn.LayerNorm(width)
+        self.feed_forward_norm = nn.LayerNorm(width, eps=epsilon)
 
-    def forward(self, states: Tensor, allowed: Tensor, projected: Tensor | None = None) -> Tensor:
-        """Next states [B, n, d].
+    def forward(
+        self, states: Tensor, allowed: Tensor | None, projected: Tensor | None = None, first: int | None = None
+    ) -> Tensor:
+        """Next states [B, n, d], or [B, first, d].
 
         Args:
             states: [B, n, d].
             allowed: bool [B, 1, n, n] or broadcastable; query (row) may look at key (column). Every row needs one.
+                None allows everything.
             projected: [B, n, 3d] `project(states)`, where it is known already.
+            first: compute the next states of the first so many positions only; they still look at all.
         """
-        batch, length, width = states.shape
+        batch, _, width = states.shape
         queries, keys, values = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2)
-            for part in (self.project(states) if projected is None else projected).chunk(3, dim=-1)
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self._projected(states, projected, first)
         )
         dropout = self.dropout if self.training else 0.0
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=allowed, dropout_p=dropout)
-        attended = self.output(attended.transpose(1, 2).reshape(batch, length, width))
-        states = self.attention_norm(states + F.dropout(attended, self.dropout, self.training))
+        attended = self.output(attended.transpose(1, 2).reshape(batch, -1, width))
+        states = self.attention_norm(states[:, :first] + F.dropout(attended, self.dropout, self.training))
         forwarded = F.dropout(self.feed_forward(states), self.dropout, self.training)
         return self.feed_forward_norm(states + forwarded)
+
+    def _projected(self, states: Tensor, projected: Tensor | None, first: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, first, d], keys and values [B, n, d]."""
+        if projected is None and first is not None:
+            width = states.shape[-1]
+            weight, bias = self.project.weight, self.project.bias
+            queries = F.linear(states[:, :first], weight[:width], bias[:width])
+            keys, values = F.linear(states, weight[width:], bias[width:]).chunk(2, dim=-1)
+            return queries, keys, values
+        queries, keys, values = (self.project(states) if projected is None else projected).chunk(3, dim=-1)
+        return queries[:, :first], keys, values
 
 
 def initialise(module: nn.Module, deviation: float = 0.02) -> None:

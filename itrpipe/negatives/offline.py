@@ -1,7 +1,8 @@
 """Negatives drawn from lists that were mined over the whole training set.
 
 Source: AOQ (Chen et al., ECCV 2020), section 3.2: for an anchor the negative is sampled uniformly from the
-top h of its list, and sampled again while the two drawn items correspond to each other.
+top h of its list, and sampled again while the two drawn items correspond to each other. Candidates that
+mining took for false negatives (FNE) can be drawn less often or not at all.
 """
 
 from __future__ import annotations
@@ -13,6 +14,31 @@ import numpy as np
 from itrpipe.errors import UsageError
 
 MAX_REDRAWS = 20
+LEAST_WEIGHT = 1e-3
+"""Of a candidate that is a match for certain, so that an anchor with no others still has a negative."""
+
+
+@dataclass(frozen=True)
+class FalseNegativeGuard:
+    """What is known of false negatives among the candidates.
+
+    Attributes:
+        of_texts: [N, K1] probability of each candidate of `texts_for_images` to be a true match, 0..1.
+        of_images: [T, K2] likewise of `images_for_texts`.
+        drop_above: leave out candidates with a higher probability P; None draws from all, with weight 1 - P.
+    """
+
+    of_texts: np.ndarray
+    of_images: np.ndarray
+    drop_above: float | None = None
+
+    def apply(self, lists: np.ndarray, probability: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Lists [A, K] without what is left out, and the weights [A, K] of the rest, None where all are alike."""
+        if self.drop_above is None:
+            return lists, np.maximum(1 - probability.astype(np.float32), LEAST_WEIGHT)
+        goes = probability > self.drop_above
+        order = np.argsort(goes, axis=1, kind="stable")
+        return np.take_along_axis(np.where(goes, -1, lists), order, axis=1), None
 
 
 @dataclass(frozen=True)
@@ -46,10 +72,11 @@ class OfflineNegatives:
         coupled: tie the rank of the image to the rank of the text, n and n * top_images // top_texts, as the
             released code does; otherwise the two are independent, as the paper reads.
         redraw: sample the text again while it corresponds to the drawn image (the paper; the code does not).
+        guard: how likely the candidates are false negatives and what follows from that; None draws from all alike.
 
     Raises:
-        UsageError: the lists are shorter than asked for, or an anchor has no candidate left. Where filters made a
-            list shorter, negatives are drawn from what is left of its top.
+        UsageError: the lists are shorter than asked for, or an anchor has no candidate left. Where filters or the guard
+            made a list shorter, negatives are drawn from what is left of its top.
     """
 
     def __init__(
@@ -62,6 +89,7 @@ class OfflineNegatives:
         top_images: int,
         coupled: bool = False,
         redraw: bool = True,
+        guard: FalseNegativeGuard | None = None,
     ) -> None:
         for name, asked, lists in (
             ("top_texts", top_texts, texts_for_images),
@@ -72,8 +100,12 @@ class OfflineNegatives:
                     f"{name} = {asked} but the mined lists hold {lists.shape[1]}; "
                     f"lower --set aoq.{name}=… or raise --set mine_negatives.{name.replace('top', 'num')}=…"
                 )
-        self._text_limits = _limits("texts_for_images", texts_for_images, top_texts)
-        self._image_limits = _limits("images_for_texts", images_for_texts, top_images)
+        of_texts = of_images = None
+        if guard is not None:
+            texts_for_images, of_texts = guard.apply(texts_for_images, guard.of_texts)
+            images_for_texts, of_images = guard.apply(images_for_texts, guard.of_images)
+        self._text_ranks = RankSampler("texts_for_images", texts_for_images, top_texts, of_texts)
+        self._image_ranks = RankSampler("images_for_texts", images_for_texts, top_images, of_images)
         self._texts_for_images = texts_for_images
         self._images_for_texts = images_for_texts
         self._caption_image = caption_image
@@ -92,14 +124,12 @@ class OfflineNegatives:
             rng: source of randomness.
         """
         images = self._caption_image[captions]
-        rank = _ranks(rng, self._top_texts, self._text_limits, images)
+        rank = self._text_ranks.draw(rng, images)
         text = self._texts_for_images[images, rank]
         if self._coupled:
-            image_rank = rank * self._top_images // self._top_texts
-            if self._image_limits is not None:
-                image_rank = np.minimum(image_rank, self._image_limits[captions] - 1)
+            image_rank = self._image_ranks.clip(rank * self._top_images // self._top_texts, captions)
         else:
-            image_rank = _ranks(rng, self._top_images, self._image_limits, captions)
+            image_rank = self._image_ranks.draw(rng, captions)
         image = self._images_for_texts[captions, image_rank]
         if self._redraw:
             text = self._draw_again(text, image, images, rng)
@@ -121,22 +151,46 @@ class OfflineNegatives:
             clash = np.flatnonzero(self._caption_image[text] == image)
             if not len(clash):
                 break
-            ranks = _ranks(rng, self._top_texts, self._text_limits, anchors[clash])
+            ranks = self._text_ranks.draw(rng, anchors[clash])
             text[clash] = self._texts_for_images[anchors[clash], ranks]
         return text
 
 
-def _limits(direction: str, lists: np.ndarray, top: int) -> np.ndarray | None:
-    """How many candidates each anchor [A] draws from, or None where all draw from `top`; a missing one is negative."""
-    counts = np.minimum((lists >= 0).sum(axis=1), top)
-    if not counts.all():
-        raise UsageError(
-            f"{(counts == 0).sum():,} of {len(counts):,} anchors of {direction} have no candidate left: "
-            "loosen the window that mine-negatives was given"
-        )
-    return None if (counts == top).all() else counts
+class RankSampler:
+    """Draws places in the mined lists of one direction.
 
+    Args:
+        direction: name of the lists, for messages.
+        lists: [A, K] rows of candidates; a missing one is negative and stands behind the last.
+        top: draw among the first so many.
+        weights: [A, K] of the candidates, above 0; None weighs all alike.
 
-def _ranks(rng: np.random.Generator, top: int, limits: np.ndarray | None, anchors: np.ndarray) -> np.ndarray:
-    """Uniform ranks [B] below what each anchor has."""
-    return rng.integers(top, size=len(anchors)) if limits is None else rng.integers(limits[anchors])
+    Raises:
+        UsageError: an anchor has no candidate.
+    """
+
+    def __init__(self, direction: str, lists: np.ndarray, top: int, weights: np.ndarray | None = None) -> None:
+        counts = np.minimum((lists >= 0).sum(axis=1), top)
+        if not counts.all():
+            raise UsageError(
+                f"{(counts == 0).sum():,} of {len(counts):,} anchors of {direction} have no candidate left: "
+                "loosen the window that mine-negatives was given, or raise loss.drop_above"
+            )
+        self._top, self._limits = top, None if (counts == top).all() else counts
+        self._cumulative = None
+        if weights is not None:
+            self._cumulative = np.cumsum(np.where(lists < 0, 0, weights)[:, :top], axis=1, dtype=np.float32)
+
+    def draw(self, rng: np.random.Generator, anchors: np.ndarray) -> np.ndarray:
+        """Ranks [B] for the given anchors [B]."""
+        if self._cumulative is not None:
+            sums = self._cumulative[anchors]
+            drawn = rng.random(len(anchors)) * sums[:, -1]
+            return self.clip((sums <= drawn[:, None]).sum(axis=1), anchors)
+        if self._limits is None:
+            return rng.integers(self._top, size=len(anchors))
+        return rng.integers(self._limits[anchors])
+
+    def clip(self, ranks: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+        """Ranks [B], lowered to the last one that each anchor [B] has."""
+        return np.minimum(ranks, (self._top if self._limits is None else self._limits[anchors]) - 1)

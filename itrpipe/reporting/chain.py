@@ -22,6 +22,8 @@ class FileNames:
     Attributes:
         metrics, rankings, cross_ranks: of `evaluate`.
         matching, phrases: of `evaluate`, where the model reads phrases.
+        false_negatives, hard_candidates: of `evaluate`, where the method estimates false negatives.
+        word_maps: of `evaluate`, where scores are means over words and patches.
         history: of `train`.
         statistics: of `mine_negatives`.
     """
@@ -31,6 +33,9 @@ class FileNames:
     cross_ranks: str
     matching: str
     phrases: str
+    false_negatives: str
+    hard_candidates: str
+    word_maps: str
     history: str
     statistics: str
 

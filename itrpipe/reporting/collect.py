@@ -228,11 +228,32 @@ class Run:
         return read_json(self.evaluation.folder / self.files.matching)
 
     @cached_property
+    def false_negatives(self) -> dict[str, Any] | None:
+        """How the run estimates false negatives of the training split; None where evaluation did not measure it."""
+        if self.files.false_negatives not in self.manifest.outputs:
+            return None
+        return read_json(self.evaluation.folder / self.files.false_negatives)
+
+    @cached_property
+    def hard_candidates(self) -> list[dict[str, Any]]:
+        """Hard training candidates of some anchors, with their probabilities; empty where there is none."""
+        if self.files.hard_candidates not in self.manifest.outputs:
+            return []
+        return read_table(self.evaluation.folder / self.files.hard_candidates).to_pylist()
+
+    @cached_property
     def fragments(self) -> list[dict[str, Any]] | None:
         """Words and phrases of some captions with their scores; None where evaluation did not write any."""
         if self.files.phrases not in self.manifest.outputs:
             return None
         return read_table(self.evaluation.folder / self.files.phrases).to_pylist()
+
+    @cached_property
+    def word_maps(self) -> list[dict[str, Any]]:
+        """Words of some captions with their maps over images; empty where evaluation did not write any."""
+        if self.files.word_maps not in self.manifest.outputs:
+            return []
+        return read_table(self.evaluation.folder / self.files.word_maps).to_pylist()
 
     def ranks(self, *, oracle: bool = False) -> Ranks | None:
         """Ranks of both directions; None when every true match is asked for but not known."""

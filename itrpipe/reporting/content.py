@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 from itrpipe.artifacts import Manifest
 from itrpipe.errors import MissingInputError
@@ -14,6 +15,7 @@ from itrpipe.reporting.chain import Artifact, FileNames
 from itrpipe.reporting.collect import Model, Run, all_artifacts, collect, minings, models
 from itrpipe.reporting.comparisons import Comparison, check_rankings, compare, conclusion, of_recalls
 from itrpipe.reporting.examples import Example, retrieval_examples
+from itrpipe.reporting.false_negatives import FalseNegatives, estimated
 from itrpipe.reporting.library import Library
 from itrpipe.reporting.matching import MatchingScores, matching_scores, matching_tables
 from itrpipe.reporting.mined import Mining, describe, mined_examples
@@ -21,8 +23,10 @@ from itrpipe.reporting.phrase_view import PhraseView, phrase_view
 from itrpipe.reporting.seeds import Seeds, over_seeds
 from itrpipe.reporting.series import series_of
 from itrpipe.reporting.thumbnails import Picture
+from itrpipe.reporting.word_maps import WordMapView, word_map_view
 
 MINED_SPLIT = "train"
+View = TypeVar("View")
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,9 @@ class Content:
         level: of all intervals.
         groups: runs by test set.
         mined, retrieval: examples.
+        false_negatives: estimates; None without a run that made some.
         phrases: what words are worth; None without a run that scored them.
+        word_maps: where words look; None without a run that mapped them.
         has_truth: whether the dataset knows all true matches.
         removed: artifacts that were removed since.
         provenance: costs, versions, commands and messages.
@@ -167,8 +173,10 @@ class Content:
     level: float
     groups: list[Group]
     mined: Mined
+    false_negatives: FalseNegatives | None
     retrieval: Retrieval
     phrases: PhraseView | None
+    word_maps: WordMapView | None
     has_truth: bool
     removed: list[Artifact]
     provenance: tables.Provenance
@@ -216,8 +224,10 @@ def gather(
         level=options.interval_level,
         groups=groups,
         mined=_mined([shown, *runs], libraries, files, options),
+        false_negatives=_false_negatives([shown, *runs], libraries, options),
         retrieval=_retrieval(shown, groups, libraries, options),
-        phrases=_phrases(groups, libraries, options),
+        phrases=_first_view(phrase_view, groups, libraries, options),
+        word_maps=_first_view(word_map_view, groups, libraries, options),
         has_truth=any(run.ranks(oracle=True) is not None for run in runs),
         removed=[artifact for artifact in artifacts if artifact.manifest is None],
         provenance=tables.provenance(artifacts),
@@ -301,6 +311,18 @@ def _mined(runs: Sequence[Run], libraries: Mapping[str, Library | None], files: 
     return Mined(described, shown, examples)
 
 
+def _false_negatives(
+    runs: Sequence[Run], libraries: Mapping[str, Library | None], options: Options
+) -> FalseNegatives | None:
+    """Of every run once, the shown one first."""
+    measured = list({run.label: run for run in runs if run.false_negatives is not None}.values())
+    if not measured:
+        return None
+    library = libraries[measured[0].prepare.name]
+    gallery = None if library is None else library.gallery(MINED_SPLIT)
+    return estimated(measured, gallery, options.examples, options.seed)
+
+
 def _retrieval(
     shown: Run, groups: Sequence[Group], libraries: Mapping[str, Library | None], options: Options
 ) -> Retrieval:
@@ -314,14 +336,19 @@ def _retrieval(
     return Retrieval(shown, baseline is not None, found)
 
 
-def _phrases(groups: Sequence[Group], libraries: Mapping[str, Library | None], options: Options) -> PhraseView | None:
-    """Of the first test set on which a run scored words and phrases."""
+def _first_view(
+    make: Callable[[Sequence[Run], int, Callable[[Run, str], Picture]], View | None],
+    groups: Sequence[Group],
+    libraries: Mapping[str, Library | None],
+    options: Options,
+) -> View | None:
+    """Of the first test set on which a run scored or mapped words."""
 
     def picture_of(run: Run, image: str) -> Picture:
         library = libraries[run.prepare.name]
         return Picture(image, None) if library is None else library.picture(image, run.evaluation.folder)
 
-    found = (phrase_view(group.runs, options.examples, picture_of) for group in groups)
+    found = (make(group.runs, options.examples, picture_of) for group in groups)
     return next((view for view in found if view is not None), None)
 
 

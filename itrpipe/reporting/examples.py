@@ -29,6 +29,8 @@ class Candidate:
         score: similarity with the query.
         place: position from 1.
         mark: whether it is right.
+        false_negative: estimated probability, 0..1, that it matches though it counts as a negative; None where nothing
+            estimated it.
     """
 
     text: str
@@ -36,6 +38,7 @@ class Candidate:
     score: float
     place: int
     mark: Mark
+    false_negative: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,10 @@ class Gallery:
         """First own caption of an image row."""
         return self.text(int(self.split.captions_of_image[image]))
 
-    def candidate(self, direction: str, query: int, row: int, score: float, place: int) -> Candidate:
-        """A candidate of a query, `direction` being that of the search."""
+    def candidate(
+        self, direction: str, query: int, row: int, score: float, place: int, false_negative: float | None = None
+    ) -> Candidate:
+        """A candidate of a query, `direction` being that of the search; see `Candidate`."""
         image, caption = (query, row) if direction == "i2t" else (row, query)
         mark: Mark = ""
         if self.split.caption_image[caption] == image:
@@ -93,9 +98,8 @@ class Gallery:
         elif self.truth is not None and bool(self.truth.contains(np.array([caption]), np.array([image]))[0]):
             mark = "true"
         shows_text = direction == "i2t"
-        return Candidate(
-            self.text(row) if shows_text else "", None if shows_text else self.picture(row), score, place, mark
-        )
+        shown = ("" if not shows_text else self.text(row), None if shows_text else self.picture(row))
+        return Candidate(*shown, score, place, mark, false_negative)
 
 
 def retrieval_examples(

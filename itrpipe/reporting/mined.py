@@ -67,11 +67,13 @@ class ShownList:
         anchors: [A] gallery rows of images or captions.
         candidates: [A, K] gallery rows of the other kind, hardest first, -1 behind the end of a shorter list.
         scores: [A, K].
+        false_negative: [A, K] estimated probability, 0..1, of each to be a true match; None where nothing estimated it.
     """
 
     anchors: np.ndarray
     candidates: np.ndarray
     scores: np.ndarray
+    false_negative: np.ndarray | None = None
 
 
 def read_lists(artifact: Artifact, gallery: Gallery) -> dict[str, ShownList]:
@@ -96,6 +98,7 @@ def read_lists(artifact: Artifact, gallery: Gallery) -> dict[str, ShownList]:
             # Taken as a row number, -1 would be the last candidate.
             np.where(mined.candidates >= 0, rows[other[direction]][mined.candidates], -1),
             mined.scores,
+            mined.false_negative_probability,
         )
         for direction, mined in lists.items()
     }
@@ -135,10 +138,12 @@ def mined_examples(artifact: Artifact, gallery: Gallery, count: int, seed: int) 
 
 def _example(mined: ShownList, direction: str, gallery: Gallery, anchor_place: int) -> Example:
     search, anchor = SEARCHES[direction], int(mined.anchors[anchor_place])
-    hardest = zip(*(each[anchor_place, :SHOWN].tolist() for each in (mined.candidates, mined.scores)), strict=True)
+    rows, scores = (each[anchor_place, :SHOWN].tolist() for each in (mined.candidates, mined.scores))
+    estimated = mined.false_negative
+    chances = [None] * len(rows) if estimated is None else estimated[anchor_place, :SHOWN].tolist()
     candidates = [
-        gallery.candidate(search, anchor, row, score, place + 1)
-        for place, (row, score) in enumerate(hardest)
+        gallery.candidate(search, anchor, row, score, place + 1, chance)
+        for place, (row, score, chance) in enumerate(zip(rows, scores, chances, strict=True))
         if row >= 0  # behind the end of a list that a filter made shorter
     ]
     if search == "i2t":

@@ -13,6 +13,7 @@ from itrpipe.reporting.mined import QUANTILES, TOPS
 from itrpipe.reporting.phrase_view import TONES
 from itrpipe.reporting.plots import MOST_PANELS
 from itrpipe.reporting.tables import duration
+from itrpipe.reporting.word_maps import TONES as HEATS
 
 TEMPLATE = "page.html.j2"
 
@@ -26,10 +27,16 @@ def render(content: Content) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"seconds": duration, "score": score}
+    environment.filters |= {"seconds": duration, "score": score, "percent": percent}
     template = environment.get_template(TEMPLATE)
     return template.render(
-        report=content, directions=DIRECTIONS, quantiles=QUANTILES, tops=TOPS, most_panels=MOST_PANELS, tones=TONES
+        report=content,
+        directions=DIRECTIONS,
+        quantiles=QUANTILES,
+        tops=TOPS,
+        most_panels=MOST_PANELS,
+        tones=TONES,
+        heats=HEATS,
     )
 
 
@@ -37,3 +44,12 @@ def score(value: float, digits: int = 3) -> str:
     """A similarity with a real minus; zero has none."""
     text = f"{abs(value):.{digits}f}"
     return f"{MINUS}{text}" if value < 0 and float(text) else text
+
+
+def percent(share: float) -> str:
+    """A share of 1 in percent, without digits that an estimate does not have; the ends are only reached exactly."""
+    if 0 < share < 0.01:
+        return "< 1 %"
+    if 0.99 < share < 1:
+        return "> 99 %"
+    return f"{100 * share:.0f} %"

@@ -205,6 +205,7 @@ def _run(run: Run, published: Mapping[str, Mapping[str, float | str]]) -> dict[s
         "models": [member.artifact.name for member in run.members],
         "metrics": run.metrics,
         "matching": run.matching,
+        "estimated_false_negatives": run.false_negatives,
         "published": dict(published.get(run.label, {})),
     }
 

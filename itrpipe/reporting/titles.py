@@ -5,11 +5,14 @@ from __future__ import annotations
 from itrpipe.config import conf_title
 
 _FAMILIES = {"vsepp": "VSE++"}
+_WHOLE = {"dual-encoder": "dual encoder"}
 _ROUND_ONE = "round one"
 
 
 def backbone_title(name: str) -> str:
     """A backbone as papers write it, with its variant: `scan-i2t` is `SCAN i2t`."""
+    if name in _WHOLE:
+        return _WHOLE[name]
     family, *variant = name.split("-")
     return " ".join([_FAMILIES.get(family, family.upper()), *variant])
 

@@ -13,10 +13,11 @@ from pydantic import Field, ValidationInfo, field_validator
 from itrpipe.config import Settings, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.disk import read_json, write_json
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.progress import Reporter
-from itrpipe.stages import train
+from itrpipe.stages import model_analyses, train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
+from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from itrpipe.features.scores import SplitScores
 
 SCHEMA_VERSION = 2
-MATCHING, PHRASES = "matching.json", "phrases.parquet"
 METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
 FULL, ORACLE = "full", "oracle"
 LONGEST_LABEL = 200
@@ -127,7 +127,7 @@ class EvaluateSettings(Settings):
     def _canonical(cls, value: str, info: ValidationInfo) -> str:
         if value or "method" not in info.data:
             return train.canonical_backbone(value)
-        return train.usual_backbone(info.data["method"])
+        return training_settings.usual_backbone(info.data["method"])
 
     @field_validator("ensemble_with")
     @classmethod
@@ -191,7 +191,7 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
     Raises:
         UsageError: `rerank` is set and the model does not rank in two steps.
     """
-    if settings.rerank and (settings.ensemble_with or not train.reads_phrases(settings.backbone)):
+    if settings.rerank and (settings.ensemble_with or not training_settings.reads_phrases(settings.backbone)):
         raise UsageError(
             f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; leave it "
             "out"
@@ -209,13 +209,13 @@ def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
 
 
 def run(job: Job) -> None:
-    """Writes metrics.json, rankings.parquet and cross_retrieval.parquet; of models with phrases also what these do."""
+    """Writes metrics.json, rankings.parquet and cross_retrieval.parquet; of some models also what is theirs alone."""
     from itrpipe.evaluation.ranks import ranks
     from itrpipe.evaluation.written import write_cross_retrieval, write_rankings
 
     split = _averaged(job)
-    if train.reads_phrases(job.settings.backbone) and not job.settings.ensemble_with:
-        split = _with_phrases(job, split)
+    if not job.settings.ensemble_with:
+        split = model_analyses.with_phrases(job, split)
     full = ranks(split.matrix, split.caption_image)
     oracle = _oracle_ranks(job, split)
     results = _results(job, split, full, oracle)
@@ -224,6 +224,9 @@ def run(job: Job) -> None:
     write_cross_retrieval(job.folder / CROSS_RETRIEVAL, split)
     _say(results, job.reporter)
     _record(job, results)
+    if not job.settings.ensemble_with:
+        model_analyses.write_false_negatives(job)
+        model_analyses.write_word_maps(job, split)
 
 
 def _averaged(job: Job) -> SplitScores:
@@ -251,45 +254,9 @@ def _read(job: Job, name: str, model: Model) -> SplitEmbeddings | SplitScores:
     from itrpipe.features.scores import SCORES, read_scores
 
     folder = job.inputs[name].folder
-    if train.embeds(model.backbone):
+    if training_settings.embeds(model.backbone):
         return read_embeddings(folder / EMBEDDINGS, job.settings.split)
     return read_scores(folder / SCORES, job.settings.split)
-
-
-def _with_phrases(job: Job, split: SplitScores) -> SplitScores:
-    """Writes matching.json and phrases.parquet; the scores, which are new ones where only the best are ranked again."""
-    from dataclasses import replace
-
-    import pyarrow.parquet as pq
-
-    from itrpipe.training.phrase_analysis import PhraseModel, fragment_scores, matching_accuracy
-    from itrpipe.training.rerank import reranked_scores
-    from itrpipe.training.splits import Sources
-
-    settings, block = job.settings, job.execution.encode_block
-    sources = Sources(_read_by(job, "prepare"), _read_by(job, "extract"), _read_by(job, "parse"))
-    device = train.resolve_device(job.execution.device)
-    opened = PhraseModel.open(job.inputs["train"].folder, sources, settings.split, device)
-    if opened.model.settings.phase == "inter":
-        write_json(job.folder / MATCHING, matching_accuracy(opened))
-        pq.write_table(fragment_scores(opened, block=block), job.folder / PHRASES)
-    if not settings.rerank:
-        return split
-    return replace(split, matrix=reranked_scores(opened, settings.rerank, block, job.reporter))
-
-
-def _read_by(job: Job, name: str) -> Path:
-    """The artifact that the model was trained on.
-
-    Raises:
-        MissingInputError: it was removed since.
-    """
-    trained = job.inputs["train"]
-    record = trained.manifest.inputs[name]
-    folder = trained.folder.parent.parent / record.stage / record.name
-    if not folder.exists():
-        raise MissingInputError(f"{folder}, which the model was trained on, is not there; run `itrpipe {record.stage}`")
-    return folder
 
 
 def _refuse_other_rows(

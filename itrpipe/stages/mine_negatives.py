@@ -13,6 +13,7 @@ from itrpipe.disk import require_space, write_json
 from itrpipe.errors import UsageError
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
+from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 STATE, RESCORED, STATISTICS = "state.safetensors", "rescored.safetensors", "statistics.json"
-BYTES_PER_CANDIDATE = 6
+BYTES_PER_CANDIDATE, BYTES_PER_PROBABILITY = 6, 2
 FAISS_BLOCK = 4_096
 EXPECTED_RECALL = 0.99
 """Share of the exact candidates below which an index is called bad."""
@@ -69,6 +70,9 @@ class MineSettings(Settings):
         index: of `faiss`: `flat` searches everything, `ivf` the nearest of many clusters of vectors.
         num_lists: clusters of `ivf`; 0: about 4 sqrt(n) of n vectors.
         num_probes: clusters of `ivf` that are searched; 0: one in four.
+        guard: `fne` writes how likely each candidate is a false negative, by the mining model's similarities.
+        guard_prior: of `fne`: p, share of matches among all pairs.
+        guard_batch_size: of `fne`: pairs whose negatives compete in the statistics of mismatches.
     """
 
     method: str
@@ -87,6 +91,18 @@ class MineSettings(Settings):
     index: Literal["flat", "ivf"] = "flat"
     num_lists: int = Field(default=0, ge=0)
     num_probes: int = Field(default=0, ge=0)
+    guard: Literal["none", "fne"] = "none"
+    guard_prior: float = Field(default=1e-4, gt=0, lt=1)
+    guard_batch_size: int = Field(default=32, ge=2)
+
+    @field_validator("guard")
+    @classmethod
+    def _knows_the_scores(cls, value: str, info: ValidationInfo) -> str:
+        if value != "none" and info.data.get("rescore_with"):
+            raise ValueError(
+                "it reads similarities of embeddings and rescore_with replaces them; leave one of both out"
+            )
+        return value
 
     @field_validator("backbone", "rescore_with")
     @classmethod
@@ -149,8 +165,9 @@ def label(conf: str, settings: MineSettings) -> str:
 
 
 def fingerprinted(settings: MineSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: those of a second model or an index count where there is one."""
+    """The settings as the fingerprint sees them: a second model's, an index's or a guard's count where there is one."""
     unused = () if settings.rescore_with else ("rescore_with", "rescore_texts", "rescore_images")
+    unused += () if settings.guard != "none" else ("guard", "guard_prior", "guard_batch_size")
     unused += () if settings.index != "flat" else ("index", "num_lists", "num_probes")
     return settings.model_dump(mode="json", exclude=set(unused))
 
@@ -161,7 +178,7 @@ def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Ne
     Raises:
         UsageError: the mining model has no embeddings.
     """
-    if not train.embeds(settings.backbone):
+    if not training_settings.embeds(settings.backbone):
         raise UsageError(
             f"{settings.backbone} compares regions with words and has no embeddings to search; mine with another "
             "backbone, such as vsrn, and train with `--negatives-from vsrn`"
@@ -177,6 +194,7 @@ def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Ne
 def run(job: Job) -> None:
     """Writes both lists and statistics.json."""
     from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
+    from itrpipe.mining.guard import guarded
     from itrpipe.mining.pair_scorer import load_scoring_model
     from itrpipe.mining.windows import positive_scores
 
@@ -190,7 +208,8 @@ def run(job: Job) -> None:
     images, texts = len(embeddings.images), len(embeddings.texts)
     _require_candidates(settings, embeddings)
     wanted = images * settings.num_texts + texts * settings.num_images
-    require_space(job.folder, BYTES_PER_CANDIDATE * wanted, "the mined lists")
+    width = BYTES_PER_CANDIDATE + (BYTES_PER_PROBABILITY if settings.guard != "none" else 0)
+    require_space(job.folder, width * wanted, "the mined lists")
     # Read first: what cannot score pairs is better found out before mining than after.
     second = load_scoring_model(job.inputs["rescorer"].folder) if settings.rescore_with else None
     mined, facts = _mined(job, embeddings)
@@ -199,7 +218,11 @@ def run(job: Job) -> None:
     else:
         positives = positive_scores(embeddings.images, embeddings.texts, embeddings.caption_image)
     lists, statistics = _filtered(job, embeddings, mined, positives)
-    _write(job, embeddings, lists)
+    probability: dict[str, np.ndarray] = {}
+    if settings.guard != "none":
+        sizes = {"prior": settings.guard_prior, "batch_size": settings.guard_batch_size}
+        probability, facts["guard"] = guarded(embeddings, lists, **sizes)
+    _write(job, embeddings, lists, probability)
     write_json(job.folder / STATISTICS, statistics | facts)
     _show(job, statistics | facts)
 
@@ -344,11 +367,13 @@ def _require_candidates(settings: MineSettings, embeddings: SplitEmbeddings) -> 
             )
 
 
-def _write(job: Job, embeddings: SplitEmbeddings, lists: Mapping[str, CandidateLists]) -> None:
+def _write(
+    job: Job, embeddings: SplitEmbeddings, lists: Mapping[str, CandidateLists], probability: Mapping[str, np.ndarray]
+) -> None:
     from itrpipe.negatives.lists import MinedList, write_list
 
     for direction, ids in (("texts_for_images", embeddings.image_ids), ("images_for_texts", embeddings.caption_ids)):
-        mined = MinedList(ids, lists[direction].candidates, lists[direction].scores)
+        mined = MinedList(ids, lists[direction].candidates, lists[direction].scores, probability.get(direction))
         write_list(job.folder, direction, mined)
         job.metrics[direction] = mined.candidates.shape[1]
     job.metrics |= {"images": len(embeddings.images), "captions": len(embeddings.texts)}

@@ -12,7 +12,7 @@ from itrpipe.config import Settings, did_you_mean, leaves
 from itrpipe.datasets.definition import DatasetDefinition, load_definition
 from itrpipe.disk import write_json, write_text
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.stages import evaluate, mine_negatives, train
+from itrpipe.stages import evaluate, mine_negatives, model_analyses, train
 from itrpipe.stages.base import Job, Need, no_sources
 from itrpipe.stages.prepare import image_root
 
@@ -99,8 +99,11 @@ def run(job: Job) -> None:
             metrics=evaluate.METRICS,
             rankings=evaluate.RANKINGS,
             cross_ranks=evaluate.CROSS_RETRIEVAL,
-            matching=evaluate.MATCHING,
-            phrases=evaluate.PHRASES,
+            matching=model_analyses.MATCHING,
+            phrases=model_analyses.PHRASES,
+            false_negatives=model_analyses.FALSE_NEGATIVES,
+            hard_candidates=model_analyses.HARD_CANDIDATES,
+            word_maps=model_analyses.WORD_MAPS,
             history=train.HISTORY,
             statistics=mine_negatives.STATISTICS,
         ),

@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
-from itrpipe.datasets.definition import DatasetDefinition
+from itrpipe.config import Settings
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.methods.settings import Aoq, MethodSettings, methods
-from itrpipe.models.settings import BackboneSettings, backbone_family
-from itrpipe.models.settings import backbones as backbone_classes
-from itrpipe.stages.base import Job, Need, no_sources, prepare_need
+from itrpipe.methods.settings import Aoq
+from itrpipe.models.settings import RANDOM, DualEncoder, Uniter, backbone_family
+from itrpipe.sources import DigestCache
+from itrpipe.stages.base import Job, Need, prepare_need
+from itrpipe.training import settings as training_settings
+from itrpipe.training.settings import TrainExecution, TrainSettings, settings_of
 
 if TYPE_CHECKING:
     import torch
 
-    from itrpipe.datasets.vocabulary import Vocabulary
     from itrpipe.methods.base import Method
-    from itrpipe.models.base import DualEncoder
+    from itrpipe.models.base import DualEncoder as AnyDualEncoder
+    from itrpipe.models.dual_encoder import Encoders
+    from itrpipe.training.captions import CaptionTokens
     from itrpipe.training.data import SplitData
     from itrpipe.training.encode import AnyMatcher
     from itrpipe.training.loop import LoopSettings, Trainer
@@ -35,147 +38,17 @@ SCHEMA_VERSION = 1
 TEACHER_METHOD = "triplet"
 DEFAULT_TEACHER = "vsrn"  # AOQ §4.2: the lists of SCAN and BFAN are VSRN's
 HISTORY = "history.parquet"
-sources = no_sources
-
-
-class TrainSettings(Settings):
-    """Settings that determine the trained weights.
-
-    Attributes:
-        backbone: file stem in `itrpipe/models/`, or a variant of one that `stages/4_train.toml` declares (`scan-i2t`).
-        method: file stem in `itrpipe/methods/`.
-        features: which features of the dataset; empty for its only ones.
-        seed: of initialisation, order and draws.
-        start_from: configuration whose trained weights this run starts from, of the same backbone, seed and features;
-            empty starts from random weights.
-        epochs: passes over all captions.
-        batch_size: pairs per step.
-        learning_rate: of Adam at the start.
-        decay_every: epochs after which the rate is multiplied by `decay_factor`, again and again.
-        batch_by: what `batch_size` counts: `pairs`, or `tokens`, the words and regions of the pairs.
-        accumulate: batches whose mean gradient makes one update.
-        schedule: `step` multiplies the rate as `decay_every` says; `linear` raises it over `warmup_updates` and lowers
-            it to 0 at the last update.
-        warmup_updates: of schedule `linear`.
-        max_updates: training ends after so many updates, if its epochs have not ended before; 0 sets no such end.
-        gradient_clip: largest global norm of the gradient.
-        precision: `bf16` computes the encoders in bfloat16 (weights and loss stay in single precision).
-        score_precision: of scores for validation and of scores that are written, for models with costly ones.
-        min_word_count: words that are rarer in the captions of train and val become `<unk>`; for backbones that read
-            phrases in those of train.
-        graphs: configuration of `parse`, for backbones that read phrases.
-        train_share: share of the training images that are used, with all their captions; the same for every seed.
-        selection: what the best epoch is chosen by, on the validation split: `rsum` (six recalls) or `r1+r5` (four).
-        validation_images: validate on the first so many images.
-        model: settings of the backbone, see `itrpipe/models/settings.py`.
-        loss: settings of the method, see `itrpipe/methods/settings.py`.
-    """
-
-    backbone: str
-    method: str
-    features: str
-    seed: int = Field(ge=0)
-    start_from: str = ""
-    epochs: int = Field(ge=1)
-    batch_size: int = Field(ge=2)
-    learning_rate: float = Field(gt=0)
-    decay_every: int = Field(ge=1)
-    decay_factor: float = Field(gt=0, le=1)
-    batch_by: Literal["pairs", "tokens"] = "pairs"
-    accumulate: int = Field(default=1, ge=1)
-    schedule: Literal["step", "linear"] = "step"
-    warmup_updates: int = Field(default=0, ge=0)
-    max_updates: int = Field(default=0, ge=0)
-    gradient_clip: float = Field(gt=0)
-    precision: Literal["fp32", "bf16"]
-    score_precision: Literal["fp32", "bf16"] = "fp32"
-    min_word_count: int = Field(ge=1)
-    graphs: str = "rules"
-    train_share: float = Field(default=1.0, gt=0, le=1)
-    selection: Literal["rsum", "r1+r5"]
-    validation_images: int = Field(ge=1)
-    model: SerializeAsAny[BackboneSettings]
-    loss: SerializeAsAny[MethodSettings]
-
-    @model_validator(mode="after")
-    def _uses_its_negatives(self) -> TrainSettings:
-        if isinstance(self.loss, Aoq) and self.epochs <= self.loss.sum_epochs:
-            raise ValueError(
-                f"epochs = {self.epochs} all fall within loss.sum_epochs = {self.loss.sum_epochs}, so the offline "
-                "negatives would never be used; raise epochs or give --set aoq.loss.sum_epochs=0"
-            )
-        return self
-
-    @field_validator("backbone")
-    @classmethod
-    def _known_backbone(cls, value: str) -> str:
-        return _known(canonical_backbone(value), backbones(), "backbone")
-
-    @field_validator("method")
-    @classmethod
-    def _known_method(cls, value: str) -> str:
-        return _known(value, methods(), "method")
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _bind_model(cls, value: Any, info: ValidationInfo) -> Any:
-        return _settings_of(info.data["backbone"]).model_validate(value) if "backbone" in info.data else value
-
-    @field_validator("loss", mode="before")
-    @classmethod
-    def _bind_loss(cls, value: Any, info: ValidationInfo) -> Any:
-        return methods()[info.data["method"]].model_validate(value) if "method" in info.data else value
-
-
-class Execution(Settings):
-    """Settings that change how training is executed, not what comes out.
-
-    Attributes:
-        device: `auto` takes CUDA when there is one.
-        threads: CPU threads; 0 leaves the choice to the library.
-        encode_block: rows per forward pass when validating and embedding.
-        prefetch: batches made ahead.
-        checkpoint_seconds: time between two checkpoints inside an epoch.
-    """
-
-    device: Literal["auto", "cpu", "cuda"]
-    threads: int = Field(ge=0)
-    encode_block: int = Field(ge=1)
-    prefetch: int = Field(ge=1)
-    checkpoint_seconds: float = Field(ge=0)
+Execution = TrainExecution
+backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
+usual_features = training_settings.usual_features
+INITIAL = "initial"
+# Settings that are newer than artifacts which must not go stale: they count where they are not at their default.
+NEWER = {"": ("decay_at", "optimizer"), "loss": ("false_negatives", "drop_above")}
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
     """Every configuration binds to `TrainSettings`."""
     return TrainSettings
-
-
-def backbones() -> tuple[str, ...]:
-    """Every backbone, and the variants of them that have a table in the declaration."""
-    known = tuple(backbone_classes())
-    variants = (name for name in load_declaration("train").defaults if "-" in name and backbone_family(name) in known)
-    return (*known, *variants)
-
-
-def embeds(backbone: str) -> bool:
-    """Whether a backbone makes one vector of an image and one of a caption."""
-    return _settings_of(canonical_backbone(backbone)).embeds
-
-
-def reads_phrases(backbone: str) -> bool:
-    """Whether a backbone reads the scene graphs of captions."""
-    return _settings_of(canonical_backbone(backbone)).reads_phrases
-
-
-def usual_backbone(method: str) -> str:
-    """The backbone that a configuration is trained on where none is named."""
-    resolved = resolve(load_declaration("train"), method, backbones=backbones())
-    return canonical_backbone(resolved.values["backbone"])
-
-
-def canonical_backbone(name: str) -> str:
-    """File stem of a backbone given as people write it: `vse++` is `vsepp`."""
-    return name.lower().replace("+", "p")
 
 
 def label(conf: str, settings: TrainSettings) -> str:
@@ -186,6 +59,36 @@ def label(conf: str, settings: TrainSettings) -> str:
 def run_label(conf: str, backbone: str, seed: int) -> str:
     """Name of a training run inside its dataset."""
     return f"{conf}.{backbone}{f'.s{seed}' if seed else ''}"
+
+
+def sources(settings: TrainSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+    """Digests of pretrained encoders and published weights that lie on this machine.
+
+    Raises:
+        MissingInputError: there is no such folder or file.
+    """
+    digests = {}
+    for name, folder in _local_encoders(settings).items():
+        if name == INITIAL:
+            digests[name] = cache.digest(folder)
+            continue
+        if not folder.is_dir():
+            raise MissingInputError(f"{folder} is not a folder; name a folder with config.json, or a hub id")
+        digests[name] = cache.combined([file for file in folder.iterdir() if file.is_file()], folder, "hashing weights")
+    return digests
+
+
+def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
+    """The settings as the fingerprint sees them: of encoders in folders their content counts and not where they lie."""
+    values = settings.model_dump(mode="json")
+    for part, names in NEWER.items():
+        group: Settings = getattr(settings, part) if part else settings
+        for name in names:
+            field = type(group).model_fields.get(name)
+            if field is not None and getattr(group, name) == field.default:
+                del (values[part] if part else values)[name]
+    values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
+    return values
 
 
 def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, Need]:
@@ -200,15 +103,25 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
             f"method {settings.method!r} does not train backbone {settings.backbone!r}: ssamt-intra and ssamt train "
             "ssamt, and nothing else does; leave --backbone out or name another --method"
         )
+    _refuse_without_embeddings(settings)
+    only = settings.loss.only_backbone
+    if only and backbone_family(settings.backbone) != only:
+        raise UsageError(
+            f"method {settings.method!r} does not train backbone {settings.backbone!r}: it trains {only} and nothing "
+            "else; leave --backbone out or name another --method"
+        )
     wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
     if isinstance(settings.loss, Aoq):
         own = settings.backbone if settings.model.embeds else DEFAULT_TEACHER
+        mining = settings.loss.teacher or own
         teacher = {
-            "backbone": settings.loss.teacher or own,
+            "backbone": mining,
             "method": TEACHER_METHOD,
             "seed": settings.seed,
-            "features": settings.features,
+            "features": settings.features if _reads_alike(settings, mining) else "",
         }
+        if settings.loss.false_negatives != "keep":
+            teacher["guard"] = "fne"
         wanted["mine_negatives"] = Need("mine_negatives", "exact", teacher)
     if settings.model.reads_phrases:
         wanted["parse"] = Need("parse", settings.graphs)
@@ -218,25 +131,47 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
     return wanted
 
 
+def _reads_alike(settings: TrainSettings, backbone: str) -> bool:
+    """Whether another backbone can be trained on the same features; where one reads pixels, it usually cannot."""
+    pixels = isinstance(settings.model, DualEncoder) and settings.model.images == "pixels"
+    return pixels == (settings_of(canonical_backbone(backbone)) is DualEncoder)
+
+
+def _refuse_without_embeddings(settings: TrainSettings) -> None:
+    if not settings.loss.needs_embeddings:
+        return
+    measure = getattr(settings.model, "measure", "cosine")
+    if not settings.model.embeds or measure != "cosine":
+        how = f"compares by {measure}" if settings.model.embeds else "scores pairs and has no embeddings"
+        raise UsageError(
+            f"method {settings.method!r} compares embeddings by inner product and backbone {settings.backbone!r} "
+            f"{how}; train another --backbone, such as vsepp"
+        )
+
+
 def run(job: Job) -> None:
     """Trains, keeps the weights that validated best, and embeds every split with them."""
     import torch
 
-    from itrpipe.models.base import DualEncoder
+    from itrpipe.models.base import DualEncoder as AnyDualEncoder
     from itrpipe.training.loop import Trainer
     from itrpipe.training.saved import build_model, save_model, start_from
 
     if job.execution.threads:
         torch.set_num_threads(job.execution.threads)
     torch.manual_seed(job.settings.seed)
-    splits, vocabulary = _load_splits(job)
+    encoders = _open_encoders(job)
+    splits, tokens = _load_splits(job, encoders)
     for split in ("train", "val"):
         if split not in splits:
             raise MissingInputError(f"dataset {job.dataset!r} has no {split} split, which training needs")
     image_dim = splits["train"].image_dim
-    model = build_model(job.settings.model_dump(), image_dim, len(vocabulary))
+    settings = job.settings.model_dump(mode="json")
+    model = build_model(settings, image_dim, len(tokens), encoders)
+    if isinstance(job.settings.model, Uniter) and job.settings.model.initial:
+        _load_published(job, model)
     if "start" in job.inputs:
-        start_from(job.inputs["start"].folder, model, job.settings.model_dump(), vocabulary)
+        start_from(job.inputs["start"].folder, model, settings, tokens)
     method = _build_method(job, splits["train"])
     trainer = Trainer(
         _loop_settings(job),
@@ -249,9 +184,9 @@ def run(job: Job) -> None:
         job.reporter,
     )
     model = trainer.run()
-    save_model(job.folder, model, vocabulary, job.settings.model_dump(mode="json"), image_dim)
+    save_model(job.folder, model, tokens, settings, image_dim)
     _write_history(job, trainer.position.history)
-    if isinstance(model, DualEncoder):
+    if isinstance(model, AnyDualEncoder):
         _write_embeddings(job, model, splits, trainer.device)
     else:
         _write_scores(job, model, splits, trainer.device)
@@ -273,32 +208,60 @@ def resolve_device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _settings_of(backbone: str) -> type[BackboneSettings]:
-    return backbone_classes()[backbone_family(backbone)]
+def _local_encoders(settings: TrainSettings) -> dict[str, Path]:
+    """`vision`, `text`, `tokenizer` and `initial`, those of them that name a folder or file of this machine."""
+    if isinstance(settings.model, Uniter):
+        model = settings.model
+        found = {INITIAL: Path(model.initial).expanduser()} if model.initial else {}
+        folder = Path(model.tokenizer).expanduser()
+        local = model.tokenizer and (folder.is_absolute() or folder.exists())
+        return {**found, "tokenizer": folder} if local else found
+    if not isinstance(settings.model, DualEncoder):
+        return {}
+    named = {"vision": settings.model.vision} if settings.model.images == "pixels" else {}
+    named["text"] = settings.model.text
+    paths = {name: Path(value).expanduser() for name, value in named.items() if value != RANDOM}
+    return {name: path for name, path in paths.items() if path.is_absolute() or path.exists()}
 
 
-def _known(value: str, known: Iterable[str], what: str) -> str:
-    if value not in known:
-        hint = did_you_mean(value, known) or f"; known: {', '.join(sorted(known))}"
-        raise ValueError(f"there is no {what} of this name{hint}")
-    return value
+def _open_encoders(job: Job) -> Encoders | None:
+    """The encoders of transformers that the model is made of, where it is."""
+    if not isinstance(job.settings.model, DualEncoder):
+        return None
+    from itrpipe.models.dual_encoder import open_encoders
+
+    encoders = open_encoders(job.settings.model)
+    for note in encoders.notes:
+        job.warn(note)
+    return encoders
 
 
-def _load_splits(job: Job) -> tuple[dict[str, SplitData], Vocabulary]:
-    from itrpipe.training.splits import Sources, load_phrase_splits, load_splits
+def _load_splits(job: Job, encoders: Encoders | None) -> tuple[dict[str, SplitData], CaptionTokens]:
+    from itrpipe.training.captions import named_tokens
+    from itrpipe.training.splits import Sources, load_encoder_splits, load_phrase_splits, load_splits
 
     settings = job.settings
     folders = {name: job.inputs[name].folder for name in ("prepare", "extract", "parse") if name in job.inputs}
     sources = Sources(**folders, train_share=settings.train_share)
+    if encoders is not None:
+        return load_encoder_splits(sources, settings.min_word_count, job.warn, settings.model, encoders)
     if sources.parse is None:
-        return load_splits(sources, settings.min_word_count, job.warn)
+        return load_splits(sources, settings.min_word_count, job.warn, named_tokens(settings.model))
     words = {"max_words": settings.model.max_words, "with_phrases": settings.model.phrases}
     return load_phrase_splits(sources, settings.min_word_count, job.warn, **words)
 
 
+def _load_published(job: Job, model: AnyMatcher) -> None:
+    from itrpipe.models.uniter import UniterEncoder
+    from itrpipe.models.uniter_weights import load_published
+
+    assert isinstance(model, UniterEncoder)
+    job.reporter.say(f"  {load_published(model, Path(job.settings.model.initial).expanduser())}")
+
+
 def _build_method(job: Job, train: SplitData) -> Method:
     from itrpipe.errors import DataError
-    from itrpipe.negatives.lists import FILES, read_list
+    from itrpipe.negatives.lists import FILES, PROBABILITY_OF, read_list
 
     lists = {}
     if "mine_negatives" in job.inputs:
@@ -311,6 +274,9 @@ def _build_method(job: Job, train: SplitData) -> Method:
             if not np.array_equal(mined[direction].anchor_ids, ids):
                 raise DataError(f"{folder}: its {direction} are of another training set; run `itrpipe mine-negatives`")
         lists = {direction: each.candidates for direction, each in mined.items()}
+        for direction, each in mined.items():
+            if each.false_negative_probability is not None:
+                lists[f"{PROBABILITY_OF}{direction}"] = each.false_negative_probability
     module = importlib.import_module(f"itrpipe.methods.{job.settings.method.replace('-', '_')}")
     return module.build(job.settings.loss, train, lists)
 
@@ -326,10 +292,12 @@ def _write_history(job: Job, history: list[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_pylist(history), job.folder / HISTORY)
+    # The first epochs may be trained with another loss; its table would have no columns for the later one.
+    names = list(dict.fromkeys(name for row in history for name in row))
+    pq.write_table(pa.table({name: [row.get(name) for row in history] for name in names}), job.folder / HISTORY)
 
 
-def _write_embeddings(job: Job, model: DualEncoder, splits: Mapping[str, SplitData], device: torch.device) -> None:
+def _write_embeddings(job: Job, model: AnyDualEncoder, splits: Mapping[str, SplitData], device: torch.device) -> None:
     from itrpipe.features.embeddings import EMBEDDINGS
     from itrpipe.training.encode import write_split
 

@@ -1,7 +1,7 @@
 """Everything a training run needs to go on at the exact step, in one safetensors file.
 
-Model, optimiser moments, random-number states, position in the epoch, running sums and history go
-into tensors and one JSON text; nothing is pickled.
+Model, optimiser moments, the method's state, random-number states, position in the epoch, running sums
+and history go into tensors and one JSON text; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -44,9 +44,17 @@ class Position:
     seconds: float = 0.0
 
 
-def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:
-    """Writes a checkpoint atomically."""
+def save_checkpoint(
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    position: Position,
+    method_state: nn.Module | None = None,
+) -> None:
+    """Writes a checkpoint atomically, with the state of the method where it has one."""
     tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+    if method_state is not None:
+        tensors |= {f"method/{name}": tensor for name, tensor in method_state.state_dict().items()}
     tensors |= {f"optimizer/{name}": tensor for name, tensor in _optimizer_tensors(optimizer).items()}
     tensors["random/cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
@@ -55,8 +63,10 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     write_bytes(path, save(tensors, {"position": json.dumps(asdict(position))}))
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Position:
-    """Puts model, optimiser and random-number state back to where the checkpoint was written.
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, method_state: nn.Module | None = None
+) -> Position:
+    """Puts model, optimiser, method and random-number state back to where the checkpoint was written.
 
     Raises:
         DataError: the file is truncated or of another model.
@@ -67,6 +77,8 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
             position = Position(**json.loads(file.metadata()["position"]))
         model.load_state_dict(_with_prefix(tensors, "model/"))
         _restore_optimizer(optimizer, _with_prefix(tensors, "optimizer/"))
+        if method_state is not None:
+            method_state.load_state_dict(_with_prefix(tensors, "method/"))
     except (SafetensorError, KeyError, RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path} is not a checkpoint of this run ({reason}); remove its folder and rerun") from None

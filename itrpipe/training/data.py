@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError
 from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
+
+if TYPE_CHECKING:
+    from itrpipe.training.captions import CaptionTokens
 
 
 class SplitData:
@@ -20,7 +23,7 @@ class SplitData:
     Args:
         split: images and captions.
         features: file that holds the features of all its images.
-        vocabulary: turns tokens into ids.
+        tokens: turns captions into ids.
 
     Raises:
         DataError: the features have no regions.
@@ -29,19 +32,16 @@ class SplitData:
         caption_image: [T] int64, row of the image that each caption describes.
         num_images: N.
         num_captions: T.
-        image_dim: D_in, width of a region feature.
+        image_dim: D_in, width of what the file has of an image: of a region feature, of a global vector, of a pixel.
     """
 
-    def __init__(self, split: Split, features: FeatureFile, vocabulary: Vocabulary) -> None:
+    def __init__(self, split: Split, features: FeatureFile, tokens: CaptionTokens) -> None:
         self.split = split
         self.caption_image = split.caption_image
         self.num_images, self.num_captions = len(split.image_ids), len(split.caption_ids)
-        if features.regions is None or features.count is None:
-            raise DataError(f"{features.path} holds no regions, which these backbones read; extract others")
-        self.image_dim = features.regions.shape[2]
-        self._regions, self._count, self._global = features.regions, features.count, features.global_
+        self.image_dim = self._open_images(features)
         self._rows = features.rows(split.image_ids.tolist())
-        self._tokens, self._lengths = vocabulary.encode_all(split.tokens)
+        self._tokens, self._lengths = tokens.encode_split(split)
 
     @property
     def region_counts(self) -> np.ndarray:
@@ -56,6 +56,7 @@ class SplitData:
             regions=torch.from_numpy(self._regions[stored]),  # [B, R, D_in] f16
             count=None if (count == self._regions.shape[1]).all() else torch.from_numpy(count),
             global_=None if self._global is None else torch.from_numpy(self._global[stored]),
+            boxes=None if self._boxes is None else torch.from_numpy(self._boxes[stored]),
         )
 
     def texts(self, rows: np.ndarray) -> TextBatch:
@@ -68,9 +69,19 @@ class SplitData:
         """[T] words of each caption and regions of its image together."""
         return self._lengths.astype(np.int64) + self.region_counts[self.caption_image]
 
-    def pairs(self, images: np.ndarray, captions: np.ndarray) -> tuple[ImageBatch, TextBatch]:
-        """Aligned batches of image rows and caption rows, [B] each."""
+    def pairs(
+        self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
+    ) -> tuple[ImageBatch, TextBatch]:
+        """Aligned batches of image rows and caption rows, [B] each; `rng` is for data that change images at random."""
         return self.images(images), self.texts(captions)
+
+    def _open_images(self, features: FeatureFile) -> int:
+        """Keeps the memory maps that batches are cut from; returns D_in."""
+        if features.regions is None or features.count is None:
+            raise DataError(f"{features.path} holds no regions, which these backbones read; extract others")
+        self._regions, self._count, self._global = features.regions, features.count, features.global_
+        self._boxes = features.boxes
+        return features.regions.shape[2]
 
 
 def epoch_batches(

@@ -2,7 +2,7 @@
 
 What makes resuming exact: the order of an epoch and the draws of a step come from generators seeded by
 (seed, epoch) and (seed, epoch, step), so the position alone restores them; everything else that has a
-state (weights, optimiser moments, dropout's generator, running sums) is in the checkpoint.
+state (weights, optimiser moments, tensors of the method, dropout's generator, running sums) is in the checkpoint.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from torch import Tensor
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation import protocols
 from itrpipe.evaluation.ranks import ranks
-from itrpipe.methods.base import Batch, Method
+from itrpipe.methods.base import Batch, Method, StatefulMethod
 from itrpipe.progress import Reporter, Task
 from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 from itrpipe.training.data import SplitData, epoch_batches
 from itrpipe.training.encode import AnyMatcher, score_split
+from itrpipe.training.optimizers import OPTIMIZERS
 from itrpipe.training.prefetch import Prefetcher
-from itrpipe.training.schedule import step_decay, warmup_and_linear_decay
+from itrpipe.training.schedule import decay_after, step_decay, warmup_and_decay_to_floor, warmup_and_linear_decay
 
 CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
 
@@ -41,7 +42,8 @@ class LoopSettings:
         epochs, batch_size, learning_rate, decay_every, decay_factor, gradient_clip: as in the papers.
         batch_by: what `batch_size` counts, `pairs` or `tokens` (words and regions).
         accumulate: batches whose mean gradient makes one update.
-        schedule: `step` decays by `decay_every`, `linear` warms up over `warmup_updates` and falls to 0 at the end.
+        schedule: `step` decays by `decay_every`, `linear` warms up over `warmup_updates` and falls to 0 at the end;
+            `linear-uniter` is one update ahead of it and ends at 1e-8.
         max_updates: training ends after so many, even inside an epoch; 0 leaves it to `epochs`.
         precision: `fp32` or `bf16` (autocast around the encoders).
         score_precision: of the scores of validation.
@@ -51,6 +53,8 @@ class LoopSettings:
         encode_block: rows per forward pass outside training.
         prefetch: batches made ahead.
         checkpoint_seconds: time between checkpoints inside an epoch.
+        optimizer: name in `itrpipe.training.optimizers`.
+        decay_at: epochs after each of which schedule `step` decays; empty leaves it to `decay_every`.
     """
 
     epochs: int
@@ -72,6 +76,8 @@ class LoopSettings:
     encode_block: int
     prefetch: int
     checkpoint_seconds: float
+    optimizer: str = "adam"
+    decay_at: tuple[int, ...] = ()
 
 
 class Trainer:
@@ -106,10 +112,11 @@ class Trainer:
         self._settings, self._method, self._work, self._reporter = settings, method, work, reporter
         self._train, self._validation = train, validation
         self._accelerator = start_accelerator(device, settings.precision)
-        trained = [weights for weights in model.parameters() if weights.requires_grad]
-        optimizer = torch.optim.Adam(trained, lr=settings.learning_rate, fused=True)
+        optimizer = OPTIMIZERS[settings.optimizer](model, settings.learning_rate)
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
         self.device = self._accelerator.device
+        self._stateful = method if isinstance(method, StatefulMethod) else None
+        self._method_state = None if self._stateful is None else self._stateful.attach(self._model)
         self.position = Position()
         self.waited_seconds = 0.0
         self.trained_seconds = 0.0
@@ -128,7 +135,7 @@ class Trainer:
         """
         checkpoint = self._work / CHECKPOINT
         if checkpoint.exists():
-            self.position = load_checkpoint(checkpoint, self._model, self._optimizer.optimizer)
+            self.position = load_checkpoint(checkpoint, self._model, self._optimizer.optimizer, self._method_state)
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         done = sum(self._steps[: self.position.epoch]) + self.position.step
         most = min(sum(self._steps), self._total_updates * self._settings.accumulate)
@@ -162,6 +169,8 @@ class Trainer:
             name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()
         }
         self._model.train()
+        if self._stateful is not None and position.step == 0:
+            self._stateful.start_epoch(position.epoch)
         prefetcher = Prefetcher(make, range(position.step, len(batches)), settings.prefetch)
         start = saved = time.monotonic()
         for batch in prefetcher:
@@ -187,8 +196,9 @@ class Trainer:
         settings, position = self._settings, self.position
         first = position.step - position.step % settings.accumulate
         gathered = min(settings.accumulate, steps - first)  # an epoch may end before its last update is full
+        batch = batch.to(self.device)
         with self._accelerator.autocast():
-            losses = self._method.losses(self._model, batch.to(self.device), position.epoch)
+            losses = self._method.losses(self._model, batch, position.epoch)
         total = torch.stack(list(losses.values())).sum()
         if position.step == first:
             self._optimizer.zero_grad()
@@ -218,10 +228,14 @@ class Trainer:
 
     def _rate(self) -> float:
         settings, position = self._settings, self.position
+        if settings.schedule == "step" and settings.decay_at:
+            ends, factor = settings.decay_at, settings.decay_factor
+            return decay_after(settings.learning_rate, position.epoch, ends=ends, factor=factor)
         if settings.schedule == "step":
             decay = {"every": settings.decay_every, "factor": settings.decay_factor}
             return step_decay(settings.learning_rate, position.epoch, **decay)
-        return warmup_and_linear_decay(
+        shape = {"linear": warmup_and_linear_decay, "linear-uniter": warmup_and_decay_to_floor}[settings.schedule]
+        return shape(
             settings.learning_rate, position.updates, warmup=settings.warmup_updates, total=self._total_updates
         )
 
@@ -246,7 +260,8 @@ class Trainer:
                 )
 
     def _save(self) -> None:
-        save_checkpoint(self._work / CHECKPOINT, self._model, self._optimizer.optimizer, self.position)
+        path, optimizer = self._work / CHECKPOINT, self._optimizer.optimizer
+        save_checkpoint(path, self._model, optimizer, self.position, self._method_state)
 
     def _finish_epoch(self) -> None:
         """Validates, keeps the weights if they are the best so far, writes history and checkpoint."""

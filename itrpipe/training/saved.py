@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from itrpipe.config import leaves
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.disk import read_json, write_json
 from itrpipe.errors import DataError, UsageError
-from itrpipe.models.settings import backbone_family, backbones
+from itrpipe.models.settings import BackboneSettings, backbone_family, backbones
+from itrpipe.training.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
 from itrpipe.training.checkpoint import load_weights, save_weights
 from itrpipe.training.encode import AnyMatcher
 
-MODEL, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocab.json"
+MODEL, CONFIG = "model.safetensors", "config.json"
 
-PHASE = "phase"
+PHASE, NETWORKS = "phase", "networks"
 
 
 @dataclass(frozen=True)
@@ -27,38 +30,63 @@ class SavedModel:
 
     Attributes:
         model: with the weights that validated best, in evaluation mode, on the CPU.
-        vocabulary: that it was trained with.
-        config: its settings, `image_dim` and `vocabulary_size`.
+        tokens: turns captions into the ids that it was trained with.
+        config: its settings, `image_dim` and `vocabulary_size`; of encoders of transformers also `networks`.
     """
 
     model: AnyMatcher
-    vocabulary: Vocabulary
+    tokens: CaptionTokens
     config: dict[str, Any]
 
+    @property
+    def settings(self) -> BackboneSettings:
+        """Of the backbone."""
+        return _backbone(self.config)
 
-def build_model(settings: Mapping[str, Any], image_dim: int, vocabulary_size: int) -> AnyMatcher:
+    @property
+    def embed_dim(self) -> int:
+        """D of its embeddings, or of its regions and words."""
+        return getattr(self.model, "embed_dim", None) or self.config["model"]["embed_dim"]
+
+    @property
+    def frame(self) -> tuple[int, int] | None:
+        """Height and width of the images that it reads; None where it reads features."""
+        return getattr(getattr(self.model, "vision", None), "frame", None)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words of a model that has no tokenizer of its own."""
+        assert isinstance(self.tokens, Vocabulary)
+        return self.tokens
+
+
+def build_model(
+    settings: Mapping[str, Any], image_dim: int, vocabulary_size: int, encoders: Any | None = None
+) -> AnyMatcher:
     """Makes the backbone that `settings` describes, freshly initialised.
 
     Args:
         settings: dumped settings of `itrpipe train`, as in `config.json`.
         image_dim: D_in, width of a region feature.
         vocabulary_size: number of token ids.
+        encoders: opened by the module of the backbone, of those that have some.
     """
-    backbone = backbone_family(settings["backbone"])
-    module = importlib.import_module(f"itrpipe.models.{backbone}")
-    return module.build(backbones()[backbone].model_validate(settings["model"]), image_dim, vocabulary_size)
+    opened = () if encoders is None else (encoders,)
+    return _module(settings).build(_backbone(settings), image_dim, vocabulary_size, *opened)
 
 
 def save_model(
-    folder: Path, model: AnyMatcher, vocabulary: Vocabulary, settings: Mapping[str, Any], image_dim: int
+    folder: Path, model: AnyMatcher, tokens: CaptionTokens, settings: Mapping[str, Any], image_dim: int
 ) -> None:
-    """Writes the three files of a trained model."""
+    """Writes a trained model: weights, what reads captions, and all that is needed to build it again."""
     save_weights(folder / MODEL, model)
-    vocabulary.save(folder / VOCABULARY)
-    write_json(folder / CONFIG, {**settings, "image_dim": image_dim, "vocabulary_size": len(vocabulary)})
+    save_tokens(folder, tokens)
+    networks = {NETWORKS: description} if (description := model.description()) else {}
+    sizes = {"image_dim": image_dim, "vocabulary_size": len(tokens)}
+    write_json(folder / CONFIG, {**settings, **sizes, **networks})
 
 
-def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], vocabulary: Vocabulary) -> None:
+def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tokens: CaptionTokens) -> None:
     """Gives a model the weights of a trained one.
 
     Raises:
@@ -72,7 +100,7 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], voc
                 f"{folder} was trained with model.{key} = {trained}, which model.{key} = {value} cannot start from; "
                 "give both runs the same value"
             )
-    if Vocabulary.load(folder / VOCABULARY) != vocabulary:
+    if load_tokens(folder, _backbone(settings), max_tokens_of(model)) != tokens:
         raise DataError(f"{folder} was trained with another vocabulary; give both runs the same min_word_count")
     load_weights(folder / MODEL, model)
 
@@ -83,10 +111,27 @@ def load_model(folder: Path) -> SavedModel:
     Raises:
         DataError: one of the files is damaged or they do not belong together.
     """
-    config, vocabulary = read_json(folder / CONFIG), Vocabulary.load(folder / VOCABULARY)
-    if not isinstance(config, dict) or len(vocabulary) != config.get("vocabulary_size"):
+    config = read_json(folder / CONFIG)
+    if not isinstance(config, dict):
+        raise DataError(f"{folder / CONFIG} holds no settings; run `itrpipe train` again")
+    encoders = _module(config).restored(config[NETWORKS]) if NETWORKS in config else None
+    model = build_model(config, config["image_dim"], config["vocabulary_size"], encoders)
+    tokens = load_tokens(folder, _backbone(config), max_tokens_of(model))
+    if len(tokens) != config["vocabulary_size"]:
         raise DataError(f"{folder / CONFIG} and {VOCABULARY} do not belong together; run `itrpipe train` again")
-    model = build_model(config, config["image_dim"], config["vocabulary_size"])
     load_weights(folder / MODEL, model)
     model.eval()
-    return SavedModel(model, vocabulary, config)
+    return SavedModel(model, tokens, config)
+
+
+def max_tokens_of(model: AnyMatcher) -> int:
+    """Longest caption in tokens that a model takes, where its text encoder has a limit."""
+    return getattr(getattr(model, "text", None), "max_tokens", sys.maxsize)
+
+
+def _backbone(settings: Mapping[str, Any]) -> BackboneSettings:
+    return backbones()[backbone_family(settings["backbone"])].model_validate(settings["model"])
+
+
+def _module(settings: Mapping[str, Any]) -> ModuleType:
+    return importlib.import_module(f"itrpipe.models.{backbone_family(settings['backbone']).replace('-', '_')}")

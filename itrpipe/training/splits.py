@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,14 @@ import pyarrow as pa
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.models.settings import BackboneSettings, DualEncoder
+from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds
 from itrpipe.training.data import SplitData
 from itrpipe.training.phrase_data import PhraseSplitData, phrase_vocabulary
+from itrpipe.training.pixel_data import GlobalSplitData, PixelSplitData
+
+if TYPE_CHECKING:
+    from itrpipe.models.dual_encoder import Encoders
 
 
 @dataclass(frozen=True)
@@ -33,8 +40,8 @@ class Sources:
 
 
 def load_splits(
-    sources: Sources, min_word_count: int, warn: Callable[[str], None]
-) -> tuple[dict[str, SplitData], Vocabulary]:
+    sources: Sources, min_word_count: int, warn: Callable[[str], None], tokens: CaptionTokens | None = None
+) -> tuple[dict[str, SplitData], CaptionTokens]:
     """Opens every split for a model that reads words; the vocabulary comes from train and val, as in the papers.
 
     Args:
@@ -42,13 +49,67 @@ def load_splits(
         min_word_count: rarer words are unknown.
         warn: is told which training images are left out for want of features; in other splits every image must be
             there.
+        tokens: turns captions into ids; None for a vocabulary of our own.
     """
     prepared, features = PreparedDataset.open(sources.prepare), FeatureFile.open(sources.extract / FEATURES)
     chosen = {name: _usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
-    # Words of training images without features count, as they did when the images had some.
-    counted = [_share(prepared.split(name), sources.train_share).tokens for name in ("train", "val") if name in chosen]
-    vocabulary = Vocabulary.build(pa.concat_arrays(counted), min_word_count)
-    return {name: SplitData(split, features, vocabulary) for name, split in chosen.items()}, vocabulary
+    if tokens is None:
+        # Words of training images without features count, as they did when the images had some.
+        parts = [
+            _share(prepared.split(name), sources.train_share).tokens for name in ("train", "val") if name in chosen
+        ]
+        tokens = Vocabulary.build(pa.concat_arrays(parts), min_word_count)
+    return {name: SplitData(split, features, tokens) for name, split in chosen.items()}, tokens
+
+
+def load_encoder_splits(
+    sources: Sources, min_word_count: int, warn: Callable[[str], None], settings: DualEncoder, encoders: Encoders
+) -> tuple[dict[str, SplitData], CaptionTokens]:
+    """Opens every split for encoders of transformers.
+
+    Args:
+        sources, min_word_count, warn: see `load_splits`; words are those that the settings keep of a caption.
+        settings: of the model.
+        encoders: opened.
+    """
+    prepared, features = PreparedDataset.open(sources.prepare), FeatureFile.open(sources.extract / FEATURES)
+    chosen = {name: _usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
+    reading = Reading.of(settings)
+    if encoders.tokenizer is not None and encoders.text is not None:
+        tokens: CaptionTokens = PieceIds(encoders.tokenizer, reading, encoders.text.max_tokens)
+    else:
+        counted = [_share(prepared.split(name), sources.train_share) for name in ("train", "val") if name in chosen]
+        words = pa.concat_arrays([reading.words(split) for split in counted])
+        tokens = WordIds(Vocabulary.build(words, min_word_count), reading)
+    frame = None if encoders.vision is None else encoders.vision.frame
+    return {name: open_split(split, features, tokens, settings, frame) for name, split in chosen.items()}, tokens
+
+
+def open_split(
+    split: Split,
+    features: FeatureFile,
+    tokens: CaptionTokens,
+    settings: BackboneSettings,
+    frame: tuple[int, int] | None = None,
+) -> SplitData:
+    """One split as a model without phrases reads it.
+
+    Args:
+        split: images and captions.
+        features: of its images.
+        tokens: turns captions into ids.
+        settings: of the model.
+        frame: height and width of the images that the model reads, where it reads images.
+
+    Raises:
+        DataError: the features are not what the model reads.
+    """
+    if not isinstance(settings, DualEncoder) or settings.images == "regions":
+        return SplitData(split, features, tokens)
+    if settings.images == "global":
+        return GlobalSplitData(split, features, tokens)
+    assert frame is not None
+    return PixelSplitData(split, features, tokens, frame, settings.augment)
 
 
 def load_phrase_splits(

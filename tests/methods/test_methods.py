@@ -30,7 +30,9 @@ class Rows:
             torch.randn(len(CAPTION_IMAGE), WIDTH, generator=generator), dim=1
         )
 
-    def pairs(self, images: np.ndarray, captions: np.ndarray) -> tuple[ImageBatch, TextBatch]:
+    def pairs(
+        self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
+    ) -> tuple[ImageBatch, TextBatch]:
         lengths = torch.ones(len(captions), dtype=torch.int64)
         return (
             ImageBatch(torch.from_numpy(images).float()[:, None, None]),

@@ -31,7 +31,9 @@ class Rows:
         self.holds = torch.rand(4, 6, PHRASES + WORDS, generator=generator) < 0.5
         self.asked: list[tuple[list[int], list[int]]] = []
 
-    def pairs(self, images: np.ndarray, captions: np.ndarray) -> tuple[ImageBatch, TextBatch]:
+    def pairs(
+        self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
+    ) -> tuple[ImageBatch, TextBatch]:
         count = len(captions)
         members = torch.tensor([[1, 0, 0, 0], [0, 1, 1, 0]], dtype=torch.bool).expand(count, -1, -1)
         phrases = PhraseBatch(torch.tensor([0, 1]).expand(count, -1), members)

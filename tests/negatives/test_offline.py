@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import UsageError
-from itrpipe.negatives.offline import OfflineNegatives
+from itrpipe.negatives.offline import FalseNegativeGuard, OfflineNegatives
 
 
 def random_lists(images: int, per_image: int, num_texts: int, num_images: int, seed: int):
@@ -112,3 +112,63 @@ def test_shorter_lists_are_drawn_from_up_to_their_end_and_empty_ones_refused():
     texts[2, 0] = -1
     with pytest.raises(UsageError, match="1 of 4 anchors of texts_for_images have no candidate left"):
         OfflineNegatives(texts, images, caption_image, top_texts=3, top_images=2)
+
+
+# Candidates that mining took for false negatives
+
+
+def guarded_lists(seed: int = 0):
+    texts, candidates, caption_image = random_lists(8, 3, 12, 6, seed)
+    rng = np.random.default_rng(seed)
+    of_texts, of_images = (rng.random(lists.shape).astype(np.float16) for lists in (texts, candidates))
+    return texts, candidates, caption_image, of_texts, of_images
+
+
+def draws(sampler: OfflineNegatives, caption_image: np.ndarray, rounds: int = 400):
+    captions = np.tile(np.arange(len(caption_image)), rounds)
+    return captions, sampler.draw(captions, np.random.default_rng(1))
+
+
+def test_candidates_above_the_limit_are_never_drawn_and_the_next_ones_are():
+    texts, candidates, caption_image, of_texts, of_images = guarded_lists()
+    of_texts[:, 0] = of_images[:, 0] = 0.1  # so that every list keeps one
+    guard = FalseNegativeGuard(of_texts, of_images, drop_above=0.4)
+    sampler = OfflineNegatives(texts, candidates, caption_image, top_texts=4, top_images=2, redraw=False, guard=guard)
+    captions, drawn = draws(sampler, caption_image)
+    for anchor in range(len(candidates)):
+        allowed = candidates[anchor][of_images[anchor] <= 0.4][:2]
+        assert set(drawn.image[captions == anchor]) == set(allowed)
+    for anchor in range(len(texts)):
+        allowed = texts[anchor][of_texts[anchor] <= 0.4][:4]
+        assert set(drawn.text[caption_image[captions] == anchor]) == set(allowed)
+
+
+def test_weighed_candidates_are_drawn_in_proportion_to_what_speaks_for_them():
+    texts, candidates, caption_image, of_texts, of_images = guarded_lists()
+    of_texts[0] = 1.0  # nothing but matches: the least weight is left to each
+    texts[1, 3:] = -1
+    guard = FalseNegativeGuard(of_texts, of_images)
+    sampler = OfflineNegatives(texts, candidates, caption_image, top_texts=5, top_images=4, redraw=False, guard=guard)
+    captions, drawn = draws(sampler, caption_image, rounds=4000)
+    for lists, probability, picked, anchors, top in (
+        (texts, of_texts, drawn.text, caption_image[captions], 5),
+        (candidates, of_images, drawn.image, captions, 4),
+    ):
+        for anchor in range(3):
+            own = picked[anchors == anchor]
+            weights = np.where(lists[anchor] < 0, 0, np.maximum(1 - probability[anchor].astype(float), 1e-3))[:top]
+            shares = [(own == row).mean() for row in lists[anchor, :top]]
+            np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.03)
+            assert sum(shares) == pytest.approx(1)
+
+
+def test_an_anchor_with_nothing_but_likely_matches_is_refused_when_they_are_dropped():
+    texts, candidates, caption_image, of_texts, of_images = guarded_lists()
+    of_images[5] = 0.9
+    with pytest.raises(
+        UsageError, match=r"1 of 24 anchors of images_for_texts have no candidate.*raise loss\.drop_above"
+    ):
+        OfflineNegatives(
+            texts, candidates, caption_image, top_texts=4, top_images=2,
+            guard=FalseNegativeGuard(of_texts, of_images, drop_above=0.89),
+        )  # fmt: skip

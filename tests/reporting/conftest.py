@@ -39,6 +39,7 @@ EVALUATE = {"split": "test", "protocols": ("full",), "bootstrap_samples": 100, "
 EVALUATE |= {"ranking_depth": 20}
 NOISE = {"triplet": 1.6, "triplet-long": 1.5, "aoq": 0.7, "ssamt": 0.7, "ssamt-local": 0.8, "ssamt-global": 0.9}
 SECONDS = {"triplet": 10.0, "triplet-long": 20.0, "aoq": 30.0, "ssamt": 40.0, "ssamt-local": 40.0, "ssamt-global": 40.0}
+SECONDS |= {"fne": 40.0, "fne-memory-only": 40.0}
 SCENES = {"kind": "scenes", "train": 40, "val": 6, "test": 30, "seed": 0, "family_size": 1, "keep_probability": 0.0}
 FILES = {"kind": "files", "format": "", "restval": "train", "bad_images": "refuse", "split_seed": 0}
 FILES |= {"val_fraction": 0.1, "test_fraction": 0.1}
@@ -301,6 +302,38 @@ def add_phrases(
     return name
 
 
+def add_estimates(toy: Toy, figures: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Adds a model trained with FNE, ranking as the toy's AOQ does, and what its evaluation estimated; its name."""
+    given, label = {**MODEL, "method": "fne"}, "fne.vsepp"
+    read = {"prepare": toy.made["prepare"]}
+    toy.made["fne"] = seal(toy.root, "train", label, given, read, write_model("aoq", 0, ()))
+
+    def write(job: Job) -> None:
+        for file in ("metrics.json", "rankings.parquet", "cross_retrieval.parquet"):
+            shutil.copy(toy.made["aoq.vsepp"] / file, job.folder / file)
+        (job.folder / "false_negatives.json").write_text(json.dumps(figures))
+        pq.write_table(pa.Table.from_pylist(list(rows)), job.folder / "false_negatives.parquet")
+
+    toy.made[label] = seal(toy.root, "evaluate", label, {**EVALUATE, **given}, read | {"train": toy.made["fne"]}, write)
+    return label
+
+
+def add_word_maps(toy: Toy, method: str, rows: Sequence[Mapping[str, Any]], seed: int = 0) -> str:
+    """Adds a dual encoder, ranking as the toy's AOQ does, and the maps that its evaluation wrote; its name."""
+    given = {**MODEL, "backbone": "dual-encoder", "method": method, "seed": seed}
+    label = f"{method}.dual-encoder" + (f".s{seed}" if seed else "")
+    read = {"prepare": toy.made["prepare"]}
+    trained = seal(toy.root, "train", label, given, read, write_model("aoq", seed, ()))
+
+    def write(job: Job) -> None:
+        for file in ("metrics.json", "rankings.parquet", "cross_retrieval.parquet"):
+            shutil.copy(toy.made["aoq.vsepp"] / file, job.folder / file)
+        pq.write_table(pa.Table.from_pylist(list(rows)), job.folder / "word_maps.parquet")
+
+    toy.made[label] = seal(toy.root, "evaluate", label, {**EVALUATE, **given}, read | {"train": trained}, write)
+    return label
+
+
 @dataclass(frozen=True)
 class Report:
     """A finished report.
@@ -387,3 +420,15 @@ def phrases() -> Any:
 def build_toy() -> Callable[..., Toy]:
     """Builds a dataset with the truth in a folder; takes the other arguments of `build`."""
     return lambda root, **given: build(root, SCENES, **given)
+
+
+@pytest.fixture(scope="session", name="add_estimates")
+def add_estimates_fixture() -> Callable[..., str]:
+    """`add_estimates`, for tests."""
+    return add_estimates
+
+
+@pytest.fixture(scope="session", name="add_word_maps")
+def add_word_maps_fixture() -> Callable[..., str]:
+    """`add_word_maps`, for tests."""
+    return add_word_maps

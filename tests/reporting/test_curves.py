@@ -25,6 +25,9 @@ FILES = FileNames(
     cross_ranks="cross_retrieval.parquet",
     matching="matching.json",
     phrases="phrases.parquet",
+    false_negatives="false_negatives.json",
+    hard_candidates="false_negatives.parquet",
+    word_maps="word_maps.parquet",
     history="history.parquet",
     statistics="statistics.json",
 )

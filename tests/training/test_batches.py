@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from itrpipe.training.data import epoch_batches
 from itrpipe.training.prefetch import Prefetcher
-from itrpipe.training.schedule import step_decay, warmup_and_linear_decay
+from itrpipe.training.schedule import decay_after, step_decay, warmup_and_linear_decay
 
 
 @given(count=st.integers(2, 500), size=st.integers(2, 64), seed=st.integers(0, 5), epoch=st.integers(0, 5))
@@ -105,3 +105,8 @@ def test_waiting_is_measured():
     prefetcher = Prefetcher(lambda item: time.sleep(0.02), range(5), depth=1)
     list(prefetcher)
     assert prefetcher.waited_seconds >= 0.05
+
+
+@pytest.mark.parametrize(("epoch", "rate"), [(0, 2e-5), (4, 2e-5), (5, 2e-6), (14, 2e-6), (15, 2e-7), (24, 2e-7)])
+def test_decay_after_chosen_epochs_follows_the_code_of_fne(epoch: int, rate: float) -> None:
+    assert decay_after(2e-5, epoch, ends=[5, 15], factor=0.1) == pytest.approx(rate)

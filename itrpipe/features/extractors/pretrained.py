@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import json
 import pickle
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-import huggingface_hub
 import numpy as np
 import torch
 import transformers
-from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError, StrictDataclassError
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
-from transformers.utils import logging
 
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extractors.base import Images
+from itrpipe.features.extractors.model_files import CONFIG, PICKLES, SAFETENSORS, find_folder, has_any, quiet
 from itrpipe.features.extractors.pretrained_pixels import Preprocessing, load_preprocessing, reason_of
 from itrpipe.features.settings import Resnet, Vit
 from itrpipe.features.store import FeatureSpec
@@ -33,11 +30,6 @@ from itrpipe.features.store import FeatureSpec
 RANDOM_NOTE = "random weights: these features are noise"
 
 _BATCH = 32
-_CONFIG = "config.json"
-_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
-_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
-_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_SHARDS = {_SAFETENSORS: "model-*-of-*.safetensors", _PICKLES: "pytorch_model-*-of-*.bin"}
 
 
 class Grid(NamedTuple):
@@ -75,28 +67,40 @@ class GridVectors(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Family:
-    """How one kind of network is loaded and read.
+class Kind:
+    """How one kind of network is loaded.
 
     Attributes:
         network: class of transformers.
-        read: runs the network on pixels [B, 3, h, w] and finds its vectors.
-        part: the sub-configuration of the vision tower where a checkpoint holds more than that, else empty.
+        part: the sub-configuration of this network where a checkpoint holds more than that, else empty.
         options: of the network's constructor.
         optional: modules that become the identity where a checkpoint lacks them.
-        unused: last names of parameters that a checkpoint may lack because `read` does not use them.
-        any_frame: whether the network takes frames of other sizes than its `image_size`.
-        attention: implementation of attention, or None where there is no attention.
+        unused: last names of parameters that a checkpoint may lack because nothing uses them.
+        attention: implementation of attention, or None where there is no choice.
     """
 
     network: str
+    part: str = field(default="", kw_only=True)
+    options: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    optional: tuple[str, ...] = field(default=(), kw_only=True)
+    unused: tuple[str, ...] = field(default=(), kw_only=True)
+    attention: str | None = field(default="sdpa", kw_only=True)
+
+
+@dataclass(frozen=True)
+class Family(Kind):
+    """How one kind of vision network is loaded and read.
+
+    Attributes:
+        read: runs the network on pixels [B, 3, h, w] and finds its vectors.
+        any_frame: whether the network takes frames of other sizes than its `image_size`.
+    """
+
     read: Callable[[Any, torch.Tensor], GridVectors]
-    part: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    optional: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
-    any_frame: bool = False
-    attention: str | None = "sdpa"
+    any_frame: bool = field(default=False, kw_only=True)
+
+
+KindOrFamily = TypeVar("KindOrFamily", bound=Kind)
 
 
 class VisionNetwork(nn.Module):
@@ -215,76 +219,24 @@ def load_pretrained(settings: Vit | Resnet, families: Mapping[str, Family]) -> P
         UsageError: the model type or the image processor is not supported, or the two do not fit each other.
     """
     random = settings.weights == "random"
-    folder, notes = _find(settings.model, settings.revision, weights=not random)
-    with _quiet(progress=False):
-        family, config = _load_config(folder, families)
+    folder, notes = find_folder(settings.model, settings.revision, weights=not random)
+    with quiet():
+        family, config = load_config(folder, families)
         preprocessing = load_preprocessing(folder)
         _check_frame(folder, family, config, preprocessing.frame)
-        model = _random_model(family, config) if random else _load_model(folder, family, config)
+        model = _random_model(family, config) if random else load_weights(folder, family, config)
     notes += preprocessing.notes + ((RANDOM_NOTE,) if random else ())
     return Pretrained(VisionNetwork(model, family).eval(), preprocessing, notes)
 
 
-def _find(model: str, revision: str, *, weights: bool) -> tuple[Path, tuple[str, ...]]:
-    """Returns the folder with the model's files, after downloading them where needed, and notes."""
-    folder, notes = Path(model).expanduser(), ()
-    if not folder.is_dir():
-        if folder.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or folder.exists():
-            raise MissingInputError(f"{model} is not a folder; name a folder with {_CONFIG}, or a hub id.")
-        folder = _download(model, revision, (_CONFIG, *_PROCESSOR_FILES))
-        if weights:
-            folder = _download(model, folder.name, (*_SAFETENSORS, _SHARDS[_SAFETENSORS]))
-            if not _has(folder, _SAFETENSORS):
-                folder = _download(model, folder.name, (*_PICKLES, _SHARDS[_PICKLES]))
-        notes = (f"{model} is at commit {folder.name}",)
-    for names in ((_CONFIG,), _PROCESSOR_FILES, *([_SAFETENSORS + _PICKLES] if weights else [])):
-        if not _has(folder, names):
-            raise MissingInputError(f"{folder} has no {' nor '.join(names)}; download all files of the model again.")
-    return folder, notes
+def load_config(folder: Path, families: Mapping[str, KindOrFamily]) -> tuple[KindOrFamily, Any]:
+    """Returns the family, and the configuration of its network.
 
-
-def _has(folder: Path, names: tuple[str, ...]) -> bool:
-    return any((folder / name).is_file() for name in names)
-
-
-def _download(model: str, revision: str, names: tuple[str, ...]) -> Path:
-    """Returns the folder of the hub's cache, named by the commit, that holds those of the files that there are."""
-    try:
-        with _quiet(progress=sys.stderr.isatty()):
-            return Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=list(names)))
-    except RepositoryNotFoundError:
-        raise _not_on_hub(model, "there is no such model, or it needs a login") from None
-    except RevisionNotFoundError:
-        raise _not_on_hub(model, f"it has no revision '{revision}'") from None
-    except Exception as error:  # the client's own errors and those of its HTTP library have no base in common
-        raise _not_on_hub(model, reason_of(error)) from None
-
-
-def _not_on_hub(model: str, reason: str) -> MissingInputError:
-    return MissingInputError(
-        f"{model} was not found on the hub ({reason}); correct the name, or download it where there is a network and "
-        "name its folder."
-    )
-
-
-@contextmanager
-def _quiet(*, progress: bool) -> Iterator[None]:
-    """Keeps the reports of transformers from the terminal, and unless `progress` its bars too."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    if not progress:
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars and not progress:
-            logging.enable_progress_bar()
-
-
-def _load_config(folder: Path, families: Mapping[str, Family]) -> tuple[Family, Any]:
-    """Returns the family, and the configuration of its network."""
-    path = folder / _CONFIG
+    Raises:
+        DataError: the configuration is damaged.
+        UsageError: the model type is not among the families.
+    """
+    path = folder / CONFIG
     try:
         kind = str(json.loads(path.read_text("utf-8")).get("model_type"))
     except (ValueError, AttributeError) as error:
@@ -329,15 +281,19 @@ def _random_model(family: Family, config: Any) -> nn.Module:
     return model
 
 
-def _load_model(folder: Path, family: Family, config: Any) -> nn.Module:
-    """Returns the network with the weights in `folder`, safetensors if there are any."""
+def load_weights(folder: Path, family: Kind, config: Any) -> nn.Module:
+    """Returns the network with the weights in `folder`, safetensors if there are any.
+
+    Raises:
+        DataError: the weights are damaged or of another network.
+    """
     attention = {"attn_implementation": family.attention} if family.attention else {}
     try:
         model, report = getattr(transformers, family.network).from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
-            use_safetensors=_has(folder, _SAFETENSORS),
+            use_safetensors=has_any(folder, SAFETENSORS),
             weights_only=True,
             local_files_only=True,
             ignore_mismatched_sizes=True,  # they are in the report
@@ -347,8 +303,8 @@ def _load_model(folder: Path, family: Family, config: Any) -> nn.Module:
         )
     except pickle.UnpicklingError:  # its message advises to run whatever the file holds
         raise DataError(
-            f"{folder}: {_PICKLES[0]} is damaged or holds more than tensors, which is never loaded; download the "
-            f"weights again, as {_SAFETENSORS[0]} if there is one."
+            f"{folder}: {PICKLES[0]} is damaged or holds more than tensors, which is never loaded; download the "
+            f"weights again, as {SAFETENSORS[0]} if there is one."
         ) from None
     except (OSError, EOFError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise DataError(f"{folder}: the weights cannot be read ({reason_of(error)}); download them again.") from None
@@ -356,11 +312,11 @@ def _load_model(folder: Path, family: Family, config: Any) -> nn.Module:
     return model
 
 
-def _check_report(folder: Path, family: Family, model: nn.Module, report: Mapping[str, Any]) -> None:
+def _check_report(folder: Path, family: Kind, model: nn.Module, report: Mapping[str, Any]) -> None:
     """Refuses parameters that transformers would leave random, and drops optional modules that are not there."""
     for name, found, expected in sorted(report["mismatched_keys"]):
         raise DataError(
-            f"{folder}: '{name}' has shape {tuple(found)} in the weights and {tuple(expected)} by {_CONFIG}; "
+            f"{folder}: '{name}' has shape {tuple(found)} in the weights and {tuple(expected)} by {CONFIG}; "
             "download the model again."
         )
     missing = {name for name in report["missing_keys"] if name.rpartition(".")[2] not in family.unused}

@@ -1,0 +1,236 @@
+"""The text side of a dual encoder: a text network of transformers from token ids to one vector per caption.
+
+Shapes: T captions, W tokens, D width of a token or of the network's own caption vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.extractors.model_files import find_folder, quiet
+from itrpipe.features.extractors.pretrained import Kind, load_config, load_weights
+from itrpipe.features.extractors.pretrained_pixels import reason_of
+from itrpipe.models.settings import RANDOM, DualEncoder
+from itrpipe.models.vision_tower import described, pool_of, rebuilt, width_of
+
+PADDED_LENGTH = 30
+"""Tokens that captions are padded to when padding counts. Source: FNE's released code, testing."""
+
+_TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+_WITH_TOKENIZERS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt")
+_NO_POOLER = {"add_pooling_layer": False}
+
+KINDS: dict[str, Kind] = {
+    "bert": Kind("BertModel", options=_NO_POOLER),
+    "roberta": Kind("RobertaModel", options=_NO_POOLER),
+    "xlm-roberta": Kind("XLMRobertaModel", options=_NO_POOLER),
+    "camembert": Kind("CamembertModel", options=_NO_POOLER),
+    "mpnet": Kind("MPNetModel", options=_NO_POOLER, attention=None),
+    "distilbert": Kind("DistilBertModel"),
+    "electra": Kind("ElectraModel"),
+    "deberta-v2": Kind("DebertaV2Model", attention=None),
+    "modernbert": Kind("ModernBertModel"),
+    "clip": Kind("CLIPTextModelWithProjection", part="text_config"),
+    "clip_text_model": Kind("CLIPTextModelWithProjection", optional=("text_projection",)),
+    "siglip": Kind("SiglipTextModel", part="text_config"),
+    "siglip_text_model": Kind("SiglipTextModel"),
+}
+
+
+class Read(NamedTuple):
+    """What a network makes of captions.
+
+    Attributes:
+        tokens: [T, W, D].
+        own: [T, D'] the network's own vector of the caption, or None where it was trained without.
+    """
+
+    tokens: Tensor
+    own: Tensor | None
+
+
+class TextTower(nn.Module):
+    """Runs a network on captions and pools their tokens.
+
+    Args:
+        network: of transformers.
+        pool: `mean` of a caption's tokens, first and last among them; `mean-all`, padding too, as FNE's code has it,
+            which pads to the longest of the batch in training and to 30 otherwise; `cls`, the first token; `eot`, the
+            last; or `own`.
+
+    Attributes:
+        network, pool: as given.
+        width: D of the vectors it gives.
+    """
+
+    def __init__(self, network: Any, pool: str) -> None:
+        super().__init__()
+        self.network, self.pool = network, pool
+        self.width = width_of(self, torch.zeros(1, 3, dtype=torch.int64), torch.tensor([3]))
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest caption in tokens that there are positions for."""
+        config = self.network.config
+        # RoBERTa and its like count positions from behind that of padding.
+        unused = [
+            part.padding_idx + 1
+            for name, part in self.network.named_modules()
+            if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None
+        ]
+        return config.max_position_embeddings - max(unused, default=0)
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Returns vectors [T, D] of captions [T, W] int64 with lengths [T]; what is behind a length plays no part."""
+        found, real = self._read(tokens, lengths)
+        return self._pooled(found, real, lengths)
+
+    def tokens(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Returns all tokens [T, W, D] of captions [T, W] int64; what is behind a length is zero."""
+        found, real = self._read(tokens, lengths)
+        return found.tokens.masked_fill(~real.unsqueeze(2), 0)[:, : tokens.shape[1]]
+
+    def description(self) -> dict[str, Any]:
+        """Everything but the weights, for `restored`."""
+        return {**described(self.network), "pool": self.pool}
+
+    def _read(self, tokens: Tensor, lengths: Tensor) -> tuple[Read, Tensor]:
+        """What the network makes of captions, and the mask [T, W'] of their tokens; W' may be more than W."""
+        read, fixed = _OWN.get(type(self.network).__name__, (_read_tokens, False))
+        width = self.max_tokens if fixed else self._width(tokens.shape[1])
+        tokens = F.pad(tokens, (0, max(0, width - tokens.shape[1])))
+        real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]  # [T, W]
+        tokens = tokens.masked_fill(~real, self.network.config.pad_token_id or 0)
+        return read(self.network, tokens, None if fixed else real.long()), real
+
+    def _width(self, width: int) -> int:
+        return max(width, PADDED_LENGTH) if self.pool == "mean-all" and not self.training else width
+
+    def _pooled(self, found: Read, real: Tensor, lengths: Tensor) -> Tensor:
+        if self.pool == "own":
+            assert found.own is not None
+            return found.own
+        states = found.tokens
+        if self.pool == "mean":
+            kept = real.unsqueeze(2).to(states.dtype)
+            return (states * kept).sum(dim=1) / kept.sum(dim=1)
+        if self.pool == "mean-all":
+            return states.mean(dim=1)
+        place = lengths - 1 if self.pool == "eot" else torch.zeros_like(lengths)
+        return states[torch.arange(len(states), device=states.device), place]
+
+
+def pretrained(settings: DualEncoder) -> tuple[TextTower, Any, tuple[str, ...]]:
+    """Loads the text encoder that settings name, its tokenizer, and notes that a user should read.
+
+    Raises:
+        MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
+        DataError: a file is damaged, or the weights are of another network.
+        UsageError: the model type is not supported, or its tokens cannot be pooled so.
+    """
+    files = {"required": _TOKENIZERS, "further": _WITH_TOKENIZERS}
+    folder, notes = find_folder(settings.text, settings.text_revision, weights=True, **files)
+    with quiet():
+        kind, config = load_config(folder, KINDS)
+        network = load_weights(folder, kind, config)
+        tokenizer = load_tokenizer(folder)
+    pool = pool_of(settings.text_pool, type(network).__name__ in _OWN, settings.text, "text_pool")
+    if len(tokenizer) > config.vocab_size:
+        raise DataError(
+            f"{folder}: the tokenizer has {len(tokenizer):,} tokens and the network embeds {config.vocab_size:,}; they "
+            "do not belong together, download the model again."
+        )
+    return TextTower(network, pool), tokenizer, notes
+
+
+def find_tokenizer(model: str, revision: str) -> Any:
+    """Reads the tokenizer of a hub id or folder.
+
+    Raises:
+        MissingInputError: there is no such folder or hub id, it has no tokenizer, or the hub cannot be reached.
+        DataError: a file is damaged.
+    """
+    files = {"required": _TOKENIZERS, "further": _WITH_TOKENIZERS}
+    folder, _ = find_folder(model, revision, weights=False, **files)
+    with quiet():
+        return load_tokenizer(folder)
+
+
+def load_tokenizer(folder: Any) -> Any:
+    """Reads the tokenizer of a folder.
+
+    Raises:
+        MissingInputError: a library that it needs is not installed.
+        DataError: a file is damaged.
+    """
+    try:
+        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except ImportError as error:
+        raise MissingInputError(
+            f"{folder}: the tokenizer needs a library that is not installed ({reason_of(error)}); install it with pip."
+        ) from None
+    except Exception as error:  # the Rust library raises bare exceptions
+        raise DataError(
+            f"{folder}: the tokenizer cannot be read ({reason_of(error)}); download the model again."
+        ) from None
+
+
+def random(settings: DualEncoder, vocabulary_size: int) -> TextTower:
+    """Makes a small BERT with random weights.
+
+    Raises:
+        UsageError: it has nothing that the settings ask for.
+    """
+    config = transformers.BertConfig(
+        vocab_size=vocabulary_size,  # pyright: ignore[reportCallIssue]
+        hidden_size=settings.width,  # pyright: ignore[reportCallIssue]
+        intermediate_size=4 * settings.width,  # pyright: ignore[reportCallIssue]
+        num_hidden_layers=settings.text_layers,  # pyright: ignore[reportCallIssue]
+        num_attention_heads=settings.heads,  # pyright: ignore[reportCallIssue]
+        max_position_embeddings=max(settings.max_words + 2, PADDED_LENGTH),  # pyright: ignore[reportCallIssue]
+    )
+    network = transformers.BertModel(config, add_pooling_layer=False)
+    return TextTower(network, pool_of(settings.text_pool, False, RANDOM, "text_pool"))
+
+
+def restored(description: Mapping[str, Any]) -> TextTower:
+    """Makes a tower of `TextTower.description` with random weights, to be filled."""
+    return TextTower(rebuilt(description, KINDS), description["pool"])
+
+
+def _read_tokens(network: Any, tokens: Tensor, mask: Tensor | None) -> Read:
+    return Read(network(tokens, attention_mask=mask).last_hidden_state, None)
+
+
+def _read_clip(network: Any, tokens: Tensor, mask: Tensor | None) -> Read:
+    """CLIP's own vector is the projected state of its end token."""
+    found = network(tokens, attention_mask=mask)
+    return Read(found.last_hidden_state, found.text_embeds)
+
+
+def _read_siglip(network: Any, tokens: Tensor, mask: Tensor | None) -> Read:
+    """SigLIP's own vector is the state of the last position, whatever stands there."""
+    found = network(tokens)
+    return Read(found.last_hidden_state, found.pooler_output)
+
+
+_Reader = Callable[[Any, Tensor, Tensor | None], Read]
+# Networks with a caption vector of their own; and whether they are trained on captions of one length without a mask.
+_OWN: dict[str, tuple[_Reader, bool]] = {
+    "CLIPTextModelWithProjection": (_read_clip, False),
+    "SiglipTextModel": (_read_siglip, True),
+}

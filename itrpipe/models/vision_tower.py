@@ -1,0 +1,218 @@
+"""The image side of a dual encoder: a vision network of transformers from bytes of pixels to one vector per image.
+
+Shapes: B images, n tokens, D width of a token or of the network's own image vector.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from itrpipe.errors import UsageError
+from itrpipe.features.extractors import resnet, vit
+from itrpipe.features.extractors.pretrained import Grid, Kind, load_pretrained
+from itrpipe.features.settings import Vit
+from itrpipe.models.settings import RANDOM, DualEncoder
+
+FAMILIES = vit.FAMILIES | resnet.FAMILIES
+
+# Mean and deviation of red, green and blue in bytes. Source: CLIP, also FNE's released code.
+_CLIP_MEAN = tuple(255.0 * value for value in (0.48145466, 0.4578275, 0.40821073))
+_CLIP_STD = tuple(255.0 * value for value in (0.26862954, 0.26130258, 0.27577711))
+
+
+class Seen(NamedTuple):
+    """What a network makes of images.
+
+    Attributes:
+        tokens: [B, n, D], a class token first where there is one.
+        own: [B, D'] the network's own vector of the image, or None where it was trained without.
+    """
+
+    tokens: Tensor
+    own: Tensor | None
+
+
+class VisionTower(nn.Module):
+    """Normalises bytes, runs a network, pools its tokens.
+
+    Args:
+        network: of transformers.
+        pool: `mean` of all tokens, the class token among them, as FNE's code has it; `cls`, the first; or `own`.
+        mean, std: of the colours [3], in bytes.
+        frame: height and width of the images that the network takes.
+
+    Attributes:
+        network, pool, frame: as given.
+        width: D of the vectors it gives.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, network: Any, pool: str, mean: Sequence[float], std: Sequence[float], frame: tuple[int, int]
+    ) -> None:
+        super().__init__()
+        self.network, self.pool, self.frame = network, pool, frame
+        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
+        self.width = width_of(self, torch.zeros(1, 3, *frame, dtype=torch.uint8))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Returns vectors [B, D] of images [B, 3, h, w] uint8 of the frame's size."""
+        seen = self._see(pixels)
+        if self.pool == "own":
+            assert seen.own is not None
+            return seen.own
+        return seen.tokens[:, 0] if self.pool == "cls" else seen.tokens.mean(dim=1)
+
+    def tokens(self, pixels: Tensor) -> Tensor:
+        """Returns all tokens [B, n, D] of images [B, 3, h, w] uint8; the cells of `grid` are the last, row by row."""
+        return self._see(pixels).tokens
+
+    @torch.no_grad()
+    def grid(self) -> Grid:
+        """The cells of the frame that have tokens, found by running the network once."""
+        family = next(each for each in FAMILIES.values() if each.network == type(self.network).__name__)
+        return family.read(self.network, torch.zeros(1, 3, *self.frame, device=self.mean.device)).grid
+
+    def _see(self, pixels: Tensor) -> Seen:
+        assert pixels.shape[1:] == (3, *self.frame)
+        assert pixels.dtype == torch.uint8
+        return reader_of(self.network)(self.network, (pixels.float() - self.mean) / self.std)
+
+    def description(self) -> dict[str, Any]:
+        """Everything but the weights, for `restored`."""
+        colours = {"mean": self.mean.flatten().tolist(), "std": self.std.flatten().tolist()}
+        return {**described(self.network), "pool": self.pool, "frame": list(self.frame), **colours}
+
+
+def pretrained(settings: DualEncoder) -> tuple[VisionTower, tuple[str, ...]]:
+    """Loads the vision encoder that settings name, and notes that a user should read.
+
+    Raises:
+        MissingInputError, DataError: as of `load_pretrained`.
+        UsageError: likewise, or its tokens cannot be pooled so.
+    """
+    where = Vit(
+        kind="vit", model=settings.vision, revision=settings.vision_revision, weights="pretrained", precision="fp32"
+    )
+    found = load_pretrained(where, FAMILIES)
+    network: Any = found.network.model
+    own = type(network).__name__ in _OWN
+    pool = pool_of(settings.image_pool, own, settings.vision, "image_pool")
+    colours = _CLIP_MEAN, _CLIP_STD
+    if settings.normalisation == "own" or (settings.normalisation == "auto" and own):
+        normalization = found.preprocessing.normalization
+        colours = normalization.mean.flatten().tolist(), normalization.std.flatten().tolist()
+    return VisionTower(network, pool, *colours, found.preprocessing.frame), found.notes
+
+
+def random(settings: DualEncoder) -> VisionTower:
+    """Makes a small ViT with random weights.
+
+    Raises:
+        UsageError: it has nothing that the settings ask for.
+    """
+    config = transformers.ViTConfig(
+        image_size=settings.image_size,  # pyright: ignore[reportCallIssue]
+        patch_size=settings.patch_size,  # pyright: ignore[reportCallIssue]
+        hidden_size=settings.width,  # pyright: ignore[reportCallIssue]
+        intermediate_size=4 * settings.width,  # pyright: ignore[reportCallIssue]
+        num_hidden_layers=settings.vision_layers,  # pyright: ignore[reportCallIssue]
+        num_attention_heads=settings.heads,  # pyright: ignore[reportCallIssue]
+    )
+    if settings.normalisation == "own":
+        raise UsageError("a random vision encoder has no normalisation of its own; leave model.normalisation out")
+    pool = pool_of(settings.image_pool, False, RANDOM, "image_pool")
+    network = transformers.ViTModel(config, add_pooling_layer=False)
+    return VisionTower(network, pool, _CLIP_MEAN, _CLIP_STD, settings.image_size)
+
+
+def restored(description: Mapping[str, Any]) -> VisionTower:
+    """Makes a tower of `VisionTower.description` with random weights, to be filled."""
+    network = rebuilt(description, FAMILIES)
+    colours = description["mean"], description["std"]
+    return VisionTower(network, description["pool"], *colours, tuple(description["frame"]))
+
+
+def pool_of(wanted: str, own: bool, model: str, setting: str) -> str:
+    """The pooling that `auto` stands for: an encoder's own where it has one, else the mean.
+
+    Raises:
+        UsageError: the encoder has none of its own and that was asked for.
+    """
+    if wanted == "own" and not own:
+        raise UsageError(
+            f"{model} has no {'image' if setting == 'image_pool' else 'text'} vector of its own, as CLIP and SigLIP "
+            f"have; give --set model.{setting}=mean"
+        )
+    return wanted if wanted != "auto" else "own" if own else "mean"
+
+
+@torch.no_grad()
+def width_of(tower: nn.Module, *inputs: Tensor) -> int:
+    """D of the vectors that a tower gives, found by running it once; no random number is drawn."""
+    training = tower.training
+    width = tower.eval()(*inputs).shape[1]
+    tower.train(training)
+    return width
+
+
+def described(network: Any) -> dict[str, Any]:
+    """Class and configuration of a network; `rebuilt` makes it again."""
+    config = json.loads(network.config.to_json_string(use_diff=False))
+    identities = [name for name, part in network.named_children() if isinstance(part, nn.Identity)]
+    return {
+        "network": type(network).__name__,
+        # Where it was loaded from is of no use to who gets the trained model.
+        "config": {key: value for key, value in config.items() if key != "_name_or_path"},
+        "identities": identities,
+    }
+
+
+def rebuilt(description: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Any:
+    """Makes the network of `described` with random weights; one of the given kinds."""
+    name = description["network"]
+    kind = next(kind for kind in kinds.values() if kind.network == name)
+    made = getattr(transformers, name)
+    network = made(made.config_class.from_dict(description["config"]), **kind.options)
+    for part in description["identities"]:
+        setattr(network, part, nn.Identity())
+    return network
+
+
+def reader_of(network: Any) -> Callable[[Any, Tensor], Seen]:
+    """The function that runs a network on pixels [B, 3, h, w] float32."""
+    return _OWN.get(type(network).__name__, _see_tokens)
+
+
+def _see_tokens(network: Any, pixels: Tensor) -> Seen:
+    """Tokens as they come out; the cells of a feature map are tokens."""
+    states = network(pixels).last_hidden_state
+    return Seen(states.flatten(2).transpose(1, 2) if states.ndim == 4 else states, None)
+
+
+def _see_clip(network: Any, pixels: Tensor) -> Seen:
+    """The norm before CLIP's projection is trained on the class token; it is applied to all, to keep one scale."""
+    found = network.vision_model(pixels)
+    tokens = network.vision_model.post_layernorm(found.last_hidden_state)
+    return Seen(tokens, network.visual_projection(found.pooler_output))
+
+
+def _see_siglip(network: Any, pixels: Tensor) -> Seen:
+    """SigLIP's own vector is its attention pooling."""
+    found = network(pixels)
+    return Seen(found.last_hidden_state, found.pooler_output)
+
+
+_OWN: dict[str, Callable[[Any, Tensor], Seen]] = {
+    "CLIPVisionModelWithProjection": _see_clip,
+    "SiglipVisionModel": _see_siglip,
+}

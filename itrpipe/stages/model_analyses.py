@@ -1,0 +1,122 @@
+"""What `itrpipe evaluate` finds out about single models of some kinds, beside the ranks of all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from itrpipe.config import load_declaration, resolve
+from itrpipe.disk import write_json
+from itrpipe.errors import MissingInputError
+from itrpipe.methods.settings import Fne
+from itrpipe.models.settings import backbone_family
+from itrpipe.stages import train
+from itrpipe.stages.base import Job
+from itrpipe.training import settings as training_settings
+
+if TYPE_CHECKING:
+    from itrpipe.features.scores import SplitScores
+
+MATCHING, PHRASES = "matching.json", "phrases.parquet"
+FALSE_NEGATIVES, HARD_CANDIDATES = "false_negatives.json", "false_negatives.parquet"
+WORD_MAPS = "word_maps.parquet"
+FALSE_NEGATIVE_METHOD = "fne"
+WORD_MAP_BACKBONE = "dual-encoder"
+
+
+def with_phrases(job: Job, split: SplitScores) -> SplitScores:
+    """Of models that read phrases: writes matching.json and phrases.parquet, and ranks again where only the best are.
+
+    Returns:
+        The scores, new ones where they were ranked again.
+
+    Raises:
+        MissingInputError: what the model was trained on was removed since.
+    """
+    from dataclasses import replace
+
+    import pyarrow.parquet as pq
+
+    from itrpipe.training.phrase_analysis import PhraseModel, fragment_scores, matching_accuracy
+    from itrpipe.training.rerank import reranked_scores
+    from itrpipe.training.splits import Sources
+
+    settings = job.settings
+    if not training_settings.reads_phrases(settings.backbone):
+        return split
+    block = job.execution.encode_block
+    sources = Sources(_existing(job, "prepare"), _existing(job, "extract"), _existing(job, "parse"))
+    device = train.resolve_device(job.execution.device)
+    opened = PhraseModel.open(job.inputs["train"].folder, sources, settings.split, device)
+    if opened.model.settings.phase == "inter":
+        write_json(job.folder / MATCHING, matching_accuracy(opened))
+        pq.write_table(fragment_scores(opened, block=block), job.folder / PHRASES)
+    if not settings.rerank:
+        return split
+    return replace(split, matrix=reranked_scores(opened, settings.rerank, block, job.reporter))
+
+
+def write_false_negatives(job: Job) -> None:
+    """Of models trained with FNE: writes false_negatives.json and .parquet, about the training split in any case."""
+    import pyarrow.parquet as pq
+
+    from itrpipe.training.false_negatives import TrainingSet, analyse
+
+    if _method_of(job.settings.method) != FALSE_NEGATIVE_METHOD:
+        return
+    trained = job.inputs["train"]
+    data = TrainingSet.open(trained.folder, job.inputs["prepare"].folder)
+    settings = Fne.model_validate(trained.manifest.settings["loss"])
+    figures, candidates = analyse(data, settings, trained.manifest.settings["batch_size"])
+    write_json(job.folder / FALSE_NEGATIVES, figures)
+    pq.write_table(candidates, job.folder / HARD_CANDIDATES)
+
+
+def write_word_maps(job: Job, split: SplitScores) -> None:
+    """Of dual encoders whose scores are means over words and patches: writes word_maps.parquet.
+
+    Metrics do not need the images that the model was trained on; where these are gone there is a warning instead.
+    """
+    import pyarrow.parquet as pq
+
+    from itrpipe.training.saved import load_model
+    from itrpipe.training.splits import Sources
+    from itrpipe.training.word_maps import has_word_maps, word_maps
+
+    if backbone_family(job.settings.backbone) != WORD_MAP_BACKBONE:
+        return
+    saved = load_model(job.inputs["train"].folder)
+    if not has_word_maps(saved):
+        return
+    sources = Sources(_read_by(job, "prepare"), _read_by(job, "extract"))
+    missing = [folder for folder in (sources.prepare, sources.extract) if not folder.exists()]
+    if missing:
+        job.warn(f"{WORD_MAPS} is left out: {missing[0]}, which the model was trained on, is not there")
+        return
+    device = train.resolve_device(job.execution.device)
+    pq.write_table(word_maps(saved, sources, job.settings.split, split, device), job.folder / WORD_MAPS)
+
+
+def _method_of(conf: str) -> str:
+    return resolve(load_declaration("train"), conf, backbones=train.backbones()).values["method"]
+
+
+def _existing(job: Job, name: str) -> Path:
+    """Folder of the artifact that the model was trained on.
+
+    Raises:
+        MissingInputError: it was removed since.
+    """
+    folder = _read_by(job, name)
+    if not folder.exists():
+        raise MissingInputError(
+            f"{folder}, which the model was trained on, is not there; run `itrpipe {folder.parent.name}`"
+        )
+    return folder
+
+
+def _read_by(job: Job, name: str) -> Path:
+    """Where the artifact lies or lay that the model was trained on."""
+    trained = job.inputs["train"]
+    record = trained.manifest.inputs[name]
+    return trained.folder.parent.parent / record.stage / record.name

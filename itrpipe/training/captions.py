@@ -1,0 +1,237 @@
+"""Captions as token ids: by our own vocabulary of words, or by the tokenizer of a pretrained text encoder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from itrpipe.datasets.columns import word_lists
+from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.tokens import spans
+from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.models.settings import BackboneSettings, DualEncoder, Uniter
+
+VOCABULARY, TOKENIZER = "vocab.json", "tokenizer"
+
+_SPACED = re.compile(r"\S+")
+_WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
+_DROPPED = str.maketrans("-/", "  ", ",.'!?\"()*#:;~")
+
+
+class CaptionTokens(Protocol):
+    """Turns captions into token ids."""
+
+    def __len__(self) -> int:
+        """Number of token ids."""
+        ...
+
+    def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids of the captions of a split.
+
+        Returns:
+            tokens: int32 [T, W], padded to the longest caption.
+            lengths: int32 [T].
+        """
+        ...
+
+
+class LocatedWord(NamedTuple):
+    """A word of a caption.
+
+    Attributes:
+        start, end: its characters in the text that is read, end exclusive.
+        places: of its tokens among those of the caption, counted from 0; several where it is cut into pieces.
+    """
+
+    start: int
+    end: int
+    places: tuple[int, ...]
+
+
+class LocatedWords(NamedTuple):
+    """A caption with its words.
+
+    Attributes:
+        text: as it is read.
+        words: in order; what is read of a caption beside words, such as its ends, is in none.
+    """
+
+    text: str
+    words: list[LocatedWord]
+
+
+def clean(text: str) -> str:
+    """A caption in lower case without punctuation, hyphens and slashes as spaces. Source: ALBEF's and FNE's code."""
+    return " ".join(text.lower().translate(_DROPPED).replace("<person>", "person").split())
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What of a caption is read.
+
+    Attributes:
+        cleaned: without case and punctuation.
+        max_words: words kept.
+    """
+
+    cleaned: bool
+    max_words: int
+
+    @classmethod
+    def of(cls, settings: DualEncoder | Uniter) -> Reading:
+        """As the settings of a model have it."""
+        return cls(isinstance(settings, DualEncoder) and settings.clean_captions, settings.max_words)
+
+    def texts(self, split: Split) -> list[str]:
+        """The captions of a split, T of them."""
+        texts = map(clean, split.texts) if self.cleaned else split.texts
+        longer = re.compile(rf"\s*((?:\S+\s+){{{self.max_words - 1}}}\S+)\s.*", re.DOTALL)
+        return [found[1] if (found := longer.fullmatch(text)) else text for text in texts]
+
+    def words(self, split: Split) -> pa.ListArray:
+        """The words of the captions of a split: those of cleaned captions, else those that `prepare` cut."""
+        if self.cleaned:
+            return pa.array([text.split() for text in self.texts(split)], pa.list_(pa.string()))
+        return pa.array([words[: self.max_words] for words in split.tokens.to_pylist()], pa.list_(pa.string()))
+
+
+@dataclass(frozen=True)
+class WordIds:
+    """Words of a vocabulary of our own, between start and end.
+
+    Attributes:
+        vocabulary: the words.
+        reading: what of a caption is read.
+    """
+
+    vocabulary: Vocabulary
+    reading: Reading
+
+    def __len__(self) -> int:
+        """Number of token ids."""
+        return len(self.vocabulary)
+
+    def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
+        """See `CaptionTokens`."""
+        return self.vocabulary.encode_all(word_lists(self.reading.words(split)))
+
+    def located_words(self, split: Split) -> list[LocatedWords]:
+        """The words of the captions of a split, T of them, and where each stands."""
+        if self.reading.cleaned:
+            found = [(text, [each.span() for each in _SPACED.finditer(text)]) for text in self.reading.texts(split)]
+        else:
+            found = [(text, spans(text)[: self.reading.max_words]) for text in split.texts]
+        return [
+            LocatedWords(text, [LocatedWord(*span, (place,)) for place, span in enumerate(words, 1)])
+            for text, words in found
+        ]
+
+
+class PieceIds:
+    """Pieces of words by the tokenizer of a pretrained text encoder.
+
+    Args:
+        tokenizer: of transformers.
+        reading: what of a caption is read.
+        max_tokens: longest caption, start and end included.
+    """
+
+    def __init__(self, tokenizer: Any, reading: Reading, max_tokens: int) -> None:
+        self.tokenizer, self._reading = tokenizer, reading
+        self._max_tokens = min(max_tokens, tokenizer.model_max_length)
+
+    def __len__(self) -> int:
+        """Number of token ids."""
+        return len(self.tokenizer)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other gives every caption the same ids."""
+        if not isinstance(other, PieceIds):
+            return NotImplemented
+        same = (self._reading, self._max_tokens) == (other._reading, other._max_tokens)
+        return same and self.tokenizer.get_vocab() == other.tokenizer.get_vocab()
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
+        """See `CaptionTokens`."""
+        found = self._tokenized(self._reading.texts(split))["input_ids"]
+        lengths = np.array([len(ids) for ids in found], dtype=np.int32)
+        tokens = np.zeros((len(found), int(lengths.max(initial=1))), dtype=np.int32)
+        tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.concatenate([np.asarray(ids) for ids in found])
+        return tokens, lengths
+
+    @property
+    def locates_words(self) -> bool:
+        """Whether the tokenizer tells which characters a piece is of; few that are written in Python do not."""
+        return self.tokenizer.is_fast
+
+    def located_words(self, split: Split) -> list[LocatedWords]:
+        """The words of the captions of a split, T of them, and where each stands; see `locates_words`."""
+        texts = self._reading.texts(split)
+        pieces = self._tokenized(texts, return_offsets_mapping=True)["offset_mapping"]
+        return [LocatedWords(text, _words_of(text, own)) for text, own in zip(texts, pieces, strict=True)]
+
+    def _tokenized(self, texts: list[str], **more: Any) -> Any:
+        return self.tokenizer(texts, truncation=True, max_length=self._max_tokens, **more)
+
+
+def _words_of(text: str, pieces: list[tuple[int, int]]) -> list[LocatedWord]:
+    """Words with the pieces that end in them, given the characters of every piece; some begin with a space."""
+    found = []
+    for word in _WORD.finditer(text):
+        places = [
+            place for place, (start, end) in enumerate(pieces) if start < end and word.start() < end <= word.end()
+        ]
+        found += [LocatedWord(*word.span(), tuple(places))] if places else []
+    return found
+
+
+def named_tokens(settings: BackboneSettings) -> CaptionTokens | None:
+    """The tokenizer that the settings of a backbone name; None where they name none.
+
+    Raises:
+        MissingInputError: there is no such folder or hub id, it has no tokenizer, or the hub cannot be reached.
+        DataError: a file is damaged.
+    """
+    if not isinstance(settings, Uniter) or not settings.tokenizer:
+        return None
+    from itrpipe.models.text_tower import find_tokenizer  # transformers is large
+
+    tokenizer = find_tokenizer(settings.tokenizer, settings.tokenizer_revision)
+    return PieceIds(tokenizer, Reading.of(settings), settings.max_words)
+
+
+def save_tokens(folder: Path, tokens: CaptionTokens) -> None:
+    """Writes what a trained model needs to read captions: vocab.json, or the files of a tokenizer."""
+    if isinstance(tokens, PieceIds):
+        tokens.tokenizer.save_pretrained(folder / TOKENIZER)
+    else:
+        vocabulary = tokens.vocabulary if isinstance(tokens, WordIds) else tokens
+        assert isinstance(vocabulary, Vocabulary)
+        vocabulary.save(folder / VOCABULARY)
+
+
+def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
+    """Reads what `save_tokens` wrote.
+
+    Args:
+        folder: of the trained model.
+        settings: of its backbone.
+        max_tokens: longest caption that its text encoder takes.
+
+    Raises:
+        MissingInputError: there is nothing of it.
+        DataError: a file is damaged.
+    """
+    if (folder / TOKENIZER).is_dir():
+        from itrpipe.models.text_tower import load_tokenizer  # transformers is large
+
+        return PieceIds(load_tokenizer(folder / TOKENIZER), Reading.of(settings), max_tokens)
+    vocabulary = Vocabulary.load(folder / VOCABULARY)
+    return WordIds(vocabulary, Reading.of(settings)) if isinstance(settings, DualEncoder) else vocabulary

@@ -1,0 +1,179 @@
+"""What determines a training run, and what of that can be told before there is one.
+
+Nothing heavy is imported here, because plans are made without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
+
+from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
+from itrpipe.methods.settings import Aoq, Fne, MethodSettings, methods
+from itrpipe.models.settings import BackboneSettings, backbone_family
+from itrpipe.models.settings import backbones as backbone_classes
+
+
+class TrainSettings(Settings):
+    """Settings that determine the trained weights.
+
+    Attributes:
+        backbone: file stem in `itrpipe/models/`, or a variant of one that `stages/4_train.toml` declares (`scan-i2t`).
+        method: file stem in `itrpipe/methods/`.
+        features: which features of the dataset; empty for its only ones.
+        seed: of initialisation, order and draws.
+        start_from: configuration whose trained weights this run starts from, of the same backbone, seed and features;
+            empty starts from random weights.
+        epochs: passes over all captions.
+        batch_size: pairs per step.
+        learning_rate: of Adam at the start.
+        decay_every: epochs after which the rate is multiplied by `decay_factor`, again and again.
+        decay_at: numbers of epochs after each of which that happens instead; empty leaves it to `decay_every`.
+        batch_by: what `batch_size` counts: `pairs`, or `tokens`, the words and regions of the pairs.
+        accumulate: batches whose mean gradient makes one update.
+        optimizer: `adam`, or `adamw-uniter`: with weight decay, as UNITER's code computes it.
+        schedule: `step` multiplies the rate as `decay_every` says; `linear` raises it over `warmup_updates` and lowers
+            it to 0 at the last update; `linear-uniter` counts updates from 1, as UNITER's code does.
+        warmup_updates: of schedules `linear` and `linear-uniter`.
+        max_updates: training ends after so many updates, if its epochs have not ended before; 0 sets no such end.
+        gradient_clip: largest global norm of the gradient.
+        precision: `bf16` computes the encoders in bfloat16 (weights and loss stay in single precision).
+        score_precision: of scores for validation and of scores that are written, for models with costly ones.
+        min_word_count: words that are rarer in the captions of train and val become `<unk>`; for backbones that read
+            phrases in those of train.
+        graphs: configuration of `parse`, for backbones that read phrases.
+        train_share: share of the training images that are used, with all their captions; the same for every seed.
+        selection: what the best epoch is chosen by, on the validation split: `rsum` (six recalls) or `r1+r5` (four).
+        validation_images: validate on the first so many images.
+        model: settings of the backbone, see `itrpipe/models/settings.py`.
+        loss: settings of the method, see `itrpipe/methods/settings.py`.
+    """
+
+    backbone: str
+    method: str
+    features: str
+    seed: int = Field(ge=0)
+    start_from: str = ""
+    epochs: int = Field(ge=1)
+    batch_size: int = Field(ge=2)
+    learning_rate: float = Field(gt=0)
+    decay_every: int = Field(ge=1)
+    decay_at: tuple[int, ...] = ()
+    decay_factor: float = Field(gt=0, le=1)
+    batch_by: Literal["pairs", "tokens"] = "pairs"
+    accumulate: int = Field(default=1, ge=1)
+    optimizer: Literal["adam", "adamw-uniter"] = "adam"
+    schedule: Literal["step", "linear", "linear-uniter"] = "step"
+    warmup_updates: int = Field(default=0, ge=0)
+    max_updates: int = Field(default=0, ge=0)
+    gradient_clip: float = Field(gt=0)
+    precision: Literal["fp32", "bf16"]
+    score_precision: Literal["fp32", "bf16"] = "fp32"
+    min_word_count: int = Field(ge=1)
+    graphs: str = "rules"
+    train_share: float = Field(default=1.0, gt=0, le=1)
+    selection: Literal["rsum", "r1+r5"]
+    validation_images: int = Field(ge=1)
+    model: SerializeAsAny[BackboneSettings]
+    loss: SerializeAsAny[MethodSettings]
+
+    @model_validator(mode="after")
+    def _uses_its_negatives(self) -> TrainSettings:
+        if isinstance(self.loss, Aoq) and self.epochs <= self.loss.sum_epochs:
+            raise ValueError(
+                f"epochs = {self.epochs} all fall within loss.sum_epochs = {self.loss.sum_epochs}, so the offline "
+                "negatives would never be used; raise epochs or give --set aoq.loss.sum_epochs=0"
+            )
+        if isinstance(self.loss, Fne) and self.epochs <= self.loss.online_epochs:
+            raise ValueError(
+                f"epochs = {self.epochs} all fall within loss.warm_epochs = {self.loss.warm_epochs} and "
+                f"loss.sum_epochs = {self.loss.sum_epochs}, so no negative would ever be drawn; raise epochs"
+            )
+        return self
+
+    @field_validator("backbone")
+    @classmethod
+    def _known_backbone(cls, value: str) -> str:
+        return _known(canonical_backbone(value), backbones(), "backbone")
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, value: str) -> str:
+        return _known(value, methods(), "method")
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _bind_model(cls, value: Any, info: ValidationInfo) -> Any:
+        return settings_of(info.data["backbone"]).model_validate(value) if "backbone" in info.data else value
+
+    @field_validator("loss", mode="before")
+    @classmethod
+    def _bind_loss(cls, value: Any, info: ValidationInfo) -> Any:
+        return methods()[info.data["method"]].model_validate(value) if "method" in info.data else value
+
+
+class TrainExecution(Settings):
+    """Settings that change how training is executed, not what comes out.
+
+    Attributes:
+        device: `auto` takes CUDA when there is one.
+        threads: CPU threads; 0 leaves the choice to the library.
+        encode_block: rows per forward pass when validating and embedding.
+        prefetch: batches made ahead.
+        checkpoint_seconds: time between two checkpoints inside an epoch.
+    """
+
+    device: Literal["auto", "cpu", "cuda"]
+    threads: int = Field(ge=0)
+    encode_block: int = Field(ge=1)
+    prefetch: int = Field(ge=1)
+    checkpoint_seconds: float = Field(ge=0)
+
+
+def backbones() -> tuple[str, ...]:
+    """Every backbone, and the variants of them that have a table in the declaration."""
+    known = tuple(backbone_classes())
+    variants = (name for name in load_declaration("train").defaults if backbone_family(name) in {*known} - {name})
+    return (*known, *variants)
+
+
+def embeds(backbone: str) -> bool:
+    """Whether a backbone makes one vector of an image and one of a caption."""
+    return settings_of(canonical_backbone(backbone)).embeds
+
+
+def reads_phrases(backbone: str) -> bool:
+    """Whether a backbone reads the scene graphs of captions."""
+    return settings_of(canonical_backbone(backbone)).reads_phrases
+
+
+def usual_backbone(method: str) -> str:
+    """The backbone that a configuration is trained on where none is named."""
+    resolved = resolve(load_declaration("train"), method, backbones=backbones())
+    return canonical_backbone(resolved.values["backbone"])
+
+
+def usual_features(method: str, backbone: str, dataset: str) -> str:
+    """The features that a model is trained on where none are named; empty for the only ones of the dataset."""
+    chosen = canonical_backbone(backbone) or usual_backbone(method)
+    declared = resolve(load_declaration("train"), method, backbones=backbones(), backbone=chosen, dataset=dataset)
+    return declared.values["features"]
+
+
+def canonical_backbone(name: str) -> str:
+    """File stem of a backbone given as people write it: `vse++` is `vsepp`."""
+    return name.lower().replace("+", "p")
+
+
+def settings_of(backbone: str) -> type[BackboneSettings]:
+    """Settings class of a backbone, by its canonical name."""
+    return backbone_classes()[backbone_family(backbone)]
+
+
+def _known(value: str, known: Iterable[str], what: str) -> str:
+    if value not in known:
+        hint = did_you_mean(value, known) or f"; known: {', '.join(sorted(known))}"
+        raise ValueError(f"there is no {what} of this name{hint}")
+    return value

@@ -1,0 +1,336 @@
+"""The FNE method against its formulas written out, its ablations, and runs that repeat and go on exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pydantic import ValidationError
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.errors import DataError
+from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
+from itrpipe.losses.triplet import triplet_loss
+from itrpipe.methods import fne
+from itrpipe.methods.base import StatefulMethod
+from itrpipe.methods.settings import Fne
+from itrpipe.models import vsepp
+from itrpipe.models.settings import Vsepp
+from itrpipe.progress import Reporter
+from itrpipe.training.data import SplitData
+from itrpipe.training.loop import LoopSettings, Trainer
+
+IMAGES, PER_IMAGE, REGIONS, WIDTH, DIM = 20, 2, 3, 8, 16
+SETTINGS = LoopSettings(
+    epochs=3,
+    batch_size=8,
+    learning_rate=0.005,
+    decay_every=4,
+    decay_factor=0.1,
+    gradient_clip=2.0,
+    batch_by="pairs",
+    accumulate=1,
+    schedule="step",
+    warmup_updates=0,
+    max_updates=0,
+    precision="fp32",
+    score_precision="fp32",
+    selection="rsum",
+    validation_images=IMAGES,
+    seed=0,
+    encode_block=50,
+    prefetch=2,
+    checkpoint_seconds=0,
+)
+
+
+class TinySplit:
+    """A split whose caption words say which image they belong to."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.image_ids = np.array([f"{name}-{i}" for i in range(IMAGES)])
+        self.caption_image = np.repeat(np.arange(IMAGES), PER_IMAGE)
+        self.caption_ids = np.array([f"{name}-{i}#{k}" for i in range(IMAGES) for k in range(PER_IMAGE)])
+        self.tokens = pa.array([[f"word{i}", f"filler{k}"] for i in range(IMAGES) for k in range(PER_IMAGE)])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> tuple[SplitData, SplitData, int]:
+    path = tmp_path_factory.mktemp("features") / FEATURES
+    regions = np.random.default_rng(0).standard_normal((IMAGES, REGIONS, WIDTH)).astype(np.float16)
+    train, val = TinySplit("train"), TinySplit("val")
+    create_features(path, [*train.image_ids.tolist(), *val.image_ids.tolist()], FeatureSpec(REGIONS, WIDTH), "test")
+    with FeatureWriter(path) as writer:
+        count = np.full(2 * IMAGES, REGIONS, dtype=np.int16)
+        writer.write(0, {"regions": np.concatenate([regions, regions]), "count": count})
+    features, vocabulary = FeatureFile.open(path), Vocabulary.build(train.tokens, 1)
+    return SplitData(train, features, vocabulary), SplitData(val, features, vocabulary), len(vocabulary)  # pyright: ignore
+
+
+def attached(data, **settings: Any):
+    """A fresh model and a method attached to it, and the method's state."""
+    torch.manual_seed(0)
+    model = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), WIDTH, data[2])
+    method = fne.build(Fne(**{"memory_size": 12, "min_count": 0, "warm_epochs": 0, **settings}), data[0], {})
+    return model, method, method.attach(model)
+
+
+def make_batch(method, seed: int, size: int = 6):
+    rng = np.random.default_rng(seed)
+    return method.collate(rng.choice(IMAGES * PER_IMAGE, size, replace=False), rng)
+
+
+def trainer(data, work: Path, loss: Fne | None = None, **loop: Any) -> Trainer:
+    work.mkdir(exist_ok=True)
+    torch.manual_seed(0)
+    model = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), WIDTH, data[2])
+    method = fne.build(loss or Fne(memory_size=20, min_count=3), data[0], {})
+    settings = LoopSettings(**{**SETTINGS.__dict__, **loop})
+    return Trainer(settings, model, method, data[0], data[1], "cpu", work, Reporter())
+
+
+def test_a_step_is_the_equation_of_the_paper(data):
+    model, method, state = attached(data, margin=0.5, candidates="hardest")
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.add_(0.1 * torch.randn_like(weights))
+    memory = []  # (image row, image, text) of earlier batches, oldest first
+    twin = {name: value.clone() for name, value in state.twin.model.state_dict().items()}
+    for step in range(4):
+        batch = make_batch(method, step)
+        twin = {name: 0.995 * value + 0.005 * model.state_dict()[name] for name, value in twin.items()}
+        follower = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), WIDTH, data[2])
+        follower.load_state_dict(twin)
+        images, texts = batch.pairs["positive"]
+        with torch.no_grad():
+            v, t = model.encode_images(images).embedding, model.encode_texts(texts).embedding
+            v_m, t_m = follower.encode_images(images).embedding, follower.encode_texts(texts).embedding
+        rows = batch.images.tolist()
+        pool = [*zip(rows, v_m, t_m, strict=True), *memory[-12:]]
+        expected = 0.0
+        for k, row in enumerate(rows):
+            negative_texts = [float(v[k] @ text) for other, _, text in pool if other != row]
+            negative_images = [float(t[k] @ image) for other, image, _ in pool if other != row]
+            expected += max(0.0, 0.5 - float(v[k] @ t_m[k]) + max(negative_texts)) / len(rows)
+            expected += max(0.0, 0.5 - float(t[k] @ v_m[k]) + max(negative_images)) / len(rows)
+        losses = method.losses(model, batch, epoch=0)
+        assert set(losses) == {"fne"}
+        assert losses["fne"].item() == pytest.approx(expected, abs=1e-5)
+        assert batch.statistics["hardest_text_share"] == 1
+        memory += zip(rows, v_m, t_m, strict=True)
+    assert len(memory) > 12
+    losses["fne"].backward()
+    assert all(weights.grad is not None for weights in model.parameters())
+    assert all(weights.grad is None for weights in state.parameters())
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_drawn_similarities_and_their_gradient_are_those_of_the_matrix_though_the_queue_is_overwritten(size):
+    torch.manual_seed(0)
+    queue = torch.randn(size, 3) if size else None
+    anchors, own = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    columns = torch.tensor([0, 3, 4, 8] if size else [3, 1, 0, 0])
+    pool = torch.cat([own, queue]) if queue is not None else own
+    expected = (anchors @ pool.T).gather(1, columns[:, None])[:, 0]
+    weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    gradients = torch.autograd.grad((expected * weights).sum(), (anchors, own))
+    candidates = fne.Pool(own, queue)
+    torch.testing.assert_close(candidates.similarities(anchors), (anchors @ pool.T).detach())
+    found = (anchors * candidates.rows(columns)).sum(dim=1)
+    torch.testing.assert_close(found, expected)
+    if queue is not None:
+        queue.zero_()
+    for ours, theirs in zip(torch.autograd.grad((found * weights).sum(), (anchors, own)), gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_only_the_online_side_gets_a_gradient(data):
+    model, method, _ = attached(data, margin=1.0)
+    method.losses(model, make_batch(method, 0), epoch=0)["fne"].backward()
+    image, text = model.fc.weight.grad.abs().max(), model.text.embed.weight.grad.abs().max()
+    assert image > 0
+    assert text > 0
+    with pytest.raises(AttributeError):
+        model.twin  # noqa: B018 (the twin is no part of the model that is saved)
+
+
+def test_warm_epochs_are_the_triplet_loss_and_write_no_memory(data):
+    model, method, state = attached(data, warm_epochs=2, sum_epochs=1, mask_same_image=True)
+    for epoch, hardest in ((0, False), (1, True)):
+        batch = make_batch(method, 5)
+        images, texts = batch.pairs["positive"]
+        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+        same = batch.images[:, None] == batch.images[None, :]
+        losses = method.losses(model, batch, epoch)
+        assert set(losses) == {"triplet"}
+        assert losses["triplet"].item() == pytest.approx(triplet_loss(scores, 0.2, hardest, same).item() / 6, abs=1e-6)
+    assert not state.queues.filled.any()
+    assert not state.statistics.count.any()
+    method.losses(model, make_batch(method, 5), epoch=2)
+    assert state.queues.filled.sum() == 6
+
+
+def test_without_twin_and_drawing_it_is_the_hardest_triplet_of_other_images(data):
+    model, method, state = attached(data, memory_size=0, momentum_twin=False, candidates="hardest")
+    assert (state.twin, state.queues) == (None, None)
+    batch = make_batch(method, 3)
+    images, texts = batch.pairs["positive"]
+    scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+    same = batch.images[:, None] == batch.images[None, :]
+    expected = triplet_loss(scores, 0.2, True, same) / 6
+    found = method.losses(model, batch, 0)["fne"]
+    torch.testing.assert_close(found, expected)
+    ours, theirs = (torch.autograd.grad(loss, list(model.parameters())) for loss in (found, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+
+
+def test_statistics_are_an_epochs_own_or_go_on(data):
+    for reset in (True, False):
+        model, method, state = attached(data, reset_each_epoch=reset)
+        for step in range(3):
+            method.losses(model, make_batch(method, step), 0)
+        assert state.statistics.count[1] > 0
+        method.start_epoch(1)
+        assert bool(state.statistics.count.any()) != reset
+
+
+def test_the_history_tells_how_hard_and_how_likely_false_the_draws_are(data, tmp_path):
+    run = trainer(data, tmp_path / "a")
+    run.run()
+    rows = run.position.history
+    assert [next(name for name in row if name.startswith("loss_")) for row in rows] == [
+        "loss_triplet", "loss_fne", "loss_fne",
+    ]  # fmt: skip
+    for row in rows[1:]:
+        assert 0 < row["mean_hardest_text_share"] <= 1
+        assert 0 <= row["mean_image_probability"] <= 1
+        assert 0 <= row["mean_fallback_text_share"] <= row["mean_hardest_text_share"]
+        assert 0 <= row["mean_retained"] <= 8
+
+
+def test_similarities_stay_in_single_precision_under_autocast(data, monkeypatch):
+    model, method, _ = attached(data)
+    seen = []
+    weights = method._weights
+
+    def noted(similarities, *rest):
+        seen.append((similarities.dtype, torch.is_autocast_enabled("cpu")))
+        return weights(similarities, *rest)
+
+    monkeypatch.setattr(method, "_weights", noted)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = method.losses(model, make_batch(method, 0), 0)["fne"]
+    assert seen == [(torch.float32, False)] * 2
+    assert loss.dtype == torch.float32
+
+
+class NothingRead(TorchDispatchMode):
+    """Refuses what waits for a device: reading a value, and shapes that depend on values."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function)
+        assert not any(each in name for each in ("_local_scalar_dense", "nonzero", "masked_select", "unique")), name
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("choice", ["drawn", "hardest"])
+def test_a_step_reads_no_value_from_the_device(data, choice):
+    model, method, state = attached(data, candidates=choice)
+    batch = make_batch(method, 0)
+    images, texts = (each.embedding for each in encoded(model, batch))
+    candidates = state.twin.encode(*batch.pairs["positive"])
+    with NothingRead():
+        method._drawn_loss(images, texts, candidates, batch).backward()
+        state.twin.follow()
+    with NothingRead(), pytest.raises(AssertionError, match="_local_scalar_dense"):
+        batch.statistics["retained"].item()
+
+
+def encoded(model, batch):
+    images, texts = batch.pairs["positive"]
+    return model.encode_images(images), model.encode_texts(texts)
+
+
+def test_six_steps_repeat_bit_for_bit(data, tmp_path):
+    settings = {"epochs": 2, "max_updates": 6}
+    loss = Fne(memory_size=20, min_count=3, warm_epochs=0)
+    runs = []
+    for name in "ab":
+        runs.append(trainer(data, tmp_path / name, loss, **settings))
+        runs[-1].run()
+        assert runs[-1].position.updates == 6
+    first, second = runs
+    assert first.position.history == second.position.history
+    for one, other in ((first._model, second._model), (first._method_state, second._method_state)):
+        for name, value in one.state_dict().items():
+            assert torch.equal(value, other.state_dict()[name]), name
+    assert first._method_state.queues.filled.all()
+
+
+@pytest.mark.parametrize("stop", [1, 7, 12])
+def test_an_interrupted_run_goes_on_exactly(data, tmp_path, stop):
+    whole = trainer(data, tmp_path / "a")
+    whole.run()
+    broken = trainer(data, tmp_path / "b")
+    step, taken = broken._step, []
+
+    def interrupted(*arguments):
+        if len(taken) == stop:
+            raise KeyboardInterrupt
+        taken.append(0)
+        return step(*arguments)
+
+    broken._step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        broken.run()
+    resumed = trainer(data, tmp_path / "b")
+    torch.randn(7)  # the generator is where a new process would not have it
+    resumed.run()
+    assert resumed.position.history == whole.position.history
+    for one, other in ((whole._model, resumed._model), (whole._method_state, resumed._method_state)):
+        for name, value in one.state_dict().items():
+            assert torch.equal(value, other.state_dict()[name]), name
+
+
+def test_a_checkpoint_of_another_memory_is_refused(data, tmp_path):
+    trainer(data, tmp_path / "a").run()
+    with pytest.raises(DataError, match="is not a checkpoint of this run"):
+        trainer(data, tmp_path / "a", Fne(memory_size=21, min_count=3)).run()
+
+
+def test_the_state_of_a_method_without_one_is_not_asked_for(data):
+    assert isinstance(fne.build(Fne(), data[0], {}), StatefulMethod)
+    from itrpipe.methods import triplet
+    from itrpipe.methods.settings import Triplet
+
+    assert not isinstance(triplet.build(Triplet(), data[0], {}), StatefulMethod)
+
+
+def test_a_memory_needs_its_twin():
+    with pytest.raises(ValidationError, match="memory_size = 8192 needs momentum_twin = true"):
+        Fne(momentum_twin=False)
+    assert Fne(momentum_twin=False, memory_size=0).online_epochs == 1
+    assert Fne(sum_epochs=3).online_epochs == 3
+
+
+def test_likely_matches_are_drawn_less_often_than_without_their_probability(data):
+    """Two candidates of an anchor are as similar as its positive, one above lambda and one an easy negative."""
+    _, method, state = attached(data, prior=0.01, posterior_scale=4.0)
+    state.statistics.count += torch.tensor([300.0, 600.0])
+    state.statistics.total += torch.tensor([300 * 0.8, 600 * 0.4])
+    state.statistics.deviation += torch.tensor([299 * 0.005, 599 * 0.01])
+    similarities = torch.tensor([[0.8, 0.82, 0.62]])
+    weights = method._weights(similarities, similarities[:, 0], torch.tensor([[True, False, False]]))
+    assert weights[0, 0] == 0
+    assert weights[0, 1] < 0.2 < 0.9 < weights[0, 2]
+    _, plain, _ = attached(data, candidates="hardest")
+    assert plain._weights(similarities, similarities[:, 0], torch.tensor([[True, False, False]])).tolist() == [
+        [0, 1, 0]
+    ]

@@ -1,0 +1,287 @@
+"""The dual encoder of transformers: pretrained and random encoders, joint models, pooling, masks, rebuilding."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+import transformers
+from torch.nn.functional import normalize
+
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.models import dual_encoder
+from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.dual_encoder import TransformerDualEncoder, build, open_encoders, restored
+from itrpipe.models.settings import DualEncoder, backbone_family, backbones
+
+CLIP_MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073]).view(3, 1, 1)
+CLIP_STD = torch.tensor([0.26862954, 0.26130258, 0.27577711]).view(3, 1, 1)
+SMALL = {"image_size": (32, 48), "width": 16, "heads": 2, "vision_layers": 2, "text_layers": 2}
+LENGTHS = torch.tensor([9, 4, 6])
+
+
+def of_random(**values: Any) -> TransformerDualEncoder:
+    torch.manual_seed(0)
+    settings = DualEncoder(**{"vision": "random", "text": "random", **SMALL, **values})  # pyright: ignore
+    return build(settings, 12, 40).eval()
+
+
+def of_saved(root: Path, vision: str, text: str, **values: Any) -> TransformerDualEncoder:
+    settings = DualEncoder(vision=str(root / vision), text=str(root / text), **values)
+    return build(settings, 0, 0).eval()
+
+
+def pictures(height: int = 32, width: int = 32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (3, 3, height, width), dtype=torch.uint8, generator=generator)
+
+
+def images(pixels: torch.Tensor) -> ImageBatch:
+    return ImageBatch(torch.empty(len(pixels), 0, 0), pixels=pixels)
+
+
+def captions() -> TextBatch:
+    """Three captions between 2 and 3, the first of them with the width of the batch, and noise behind the others."""
+    tokens = torch.randint(4, 20, (3, 9), generator=torch.Generator().manual_seed(2))
+    tokens[:, 0] = 2
+    tokens[torch.arange(3), LENGTHS - 1] = 3
+    return TextBatch(tokens, LENGTHS)
+
+
+def real_tokens() -> tuple[torch.Tensor, torch.Tensor]:
+    """The captions padded with 0, and the mask of what is real."""
+    mask = torch.arange(9) < LENGTHS[:, None]
+    return captions().tokens.masked_fill(~mask, 0), mask
+
+
+def test_backbones_have_the_names_of_their_files_with_hyphens() -> None:
+    assert backbones()["dual-encoder"] is DualEncoder
+    assert {"vsepp", "vsrn", "scan", "bfan", "ssamt"} <= backbones().keys()
+    names = ("scan-i2t", "dual-encoder", "dual-encoder-clip", "dual-what")
+    assert [backbone_family(name) for name in names] == ["scan", "dual-encoder", "dual-encoder", "dual-what"]
+
+
+@pytest.mark.parametrize(("vision", "text"), [("vit", "bert"), ("clip", "clip"), ("siglip", "siglip"), ("random", "")])
+def test_a_caption_alone_has_the_embedding_that_it_has_among_longer_ones(
+    vision: str, text: str, saved_encoders: Path
+) -> None:
+    model = of_random() if vision == "random" else of_saved(saved_encoders, vision, text)
+    batch = captions()
+    together = model.encode_texts(batch).embedding
+    torch.testing.assert_close(together.norm(dim=1), torch.ones(3))
+    for row, length in enumerate(LENGTHS.tolist()):
+        alone = TextBatch(batch.tokens[row : row + 1, :length], LENGTHS[row : row + 1])
+        torch.testing.assert_close(model.encode_texts(alone).embedding[0], together[row], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_clip_embeds_as_transformers_does(saved_encoders: Path) -> None:
+    model = of_saved(saved_encoders, "clip", "clip")
+    reference = transformers.CLIPModel.from_pretrained(saved_encoders / "clip").eval()
+    tokens, mask = real_tokens()
+    colours = (pictures() / 255 - CLIP_MEAN) / CLIP_STD
+    expected = reference(input_ids=tokens, attention_mask=mask.long(), pixel_values=colours)
+    found = model.encode_images(images(pictures())), model.encode_texts(captions())
+    torch.testing.assert_close(found[0].embedding, expected.image_embeds, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found[1].embedding, expected.text_embeds, atol=1e-5, rtol=0)
+    assert model.embed_dim == 12
+
+
+@torch.no_grad()
+def test_siglip_embeds_as_transformers_does_on_captions_padded_to_its_length(saved_encoders: Path) -> None:
+    model = of_saved(saved_encoders, "siglip", "siglip")
+    reference = transformers.SiglipModel.from_pretrained(saved_encoders / "siglip").eval()
+    tokens = torch.nn.functional.pad(real_tokens()[0], (0, 7))
+    expected = reference(input_ids=tokens, pixel_values=(pictures() / 255 - 0.5) / 0.5)
+    found = model.encode_images(images(pictures())), model.encode_texts(captions())
+    torch.testing.assert_close(found[0].embedding, expected.image_embeds, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found[1].embedding, expected.text_embeds, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pool", ["mean", "mean-all", "cls", "eot"])
+def test_captions_are_pooled_as_by_hand(pool: str, saved_encoders: Path) -> None:
+    model = of_saved(saved_encoders, "vit", "bert", text_pool=pool)
+    bert = transformers.BertModel.from_pretrained(saved_encoders / "bert").eval()
+    tokens, mask = real_tokens()
+    if pool == "mean-all":  # FNE's code pads to 30 outside training
+        tokens, mask = (torch.nn.functional.pad(each, (0, 21)) for each in (tokens, mask))
+    states = bert(input_ids=tokens, attention_mask=mask.long()).last_hidden_state
+    expected = {
+        "mean": torch.stack([each[:length].mean(dim=0) for each, length in zip(states, LENGTHS, strict=True)]),
+        "mean-all": states.mean(dim=1),
+        "cls": states[:, 0],
+        "eot": torch.stack([each[length - 1] for each, length in zip(states, LENGTHS, strict=True)]),
+    }[pool]
+    torch.testing.assert_close(model.encode_texts(captions()).embedding, normalize(expected), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_counted_padding_is_that_of_the_batch_in_training(saved_encoders: Path) -> None:
+    model = of_saved(saved_encoders, "vit", "bert", text_pool="mean-all").train()
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    tokens, mask = real_tokens()
+    states = model.text.network(tokens, attention_mask=mask.long()).last_hidden_state
+    expected = normalize(states.mean(dim=1))
+    torch.testing.assert_close(model.encode_texts(captions()).embedding, expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("pool", "normalisation"), [("mean", "auto"), ("cls", "own")])
+def test_images_are_normalised_and_pooled_as_by_hand(pool: str, normalisation: str, saved_encoders: Path) -> None:
+    model = of_saved(saved_encoders, "vit", "bert", image_pool=pool, normalisation=normalisation)
+    vit = transformers.ViTModel.from_pretrained(saved_encoders / "vit").eval()
+    mean, std = (CLIP_MEAN, CLIP_STD) if normalisation == "auto" else (0.5, 0.5)
+    states = vit(pixel_values=(pictures() / 255 - mean) / std).last_hidden_state  # [B, 5, D], the class token first
+    expected = states.mean(dim=1) if pool == "mean" else states[:, 0]
+    torch.testing.assert_close(
+        model.encode_images(images(pictures())).embedding, normalize(expected), atol=1e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize(("vision", "text", "dim"), [("vit", "bert", 0), ("clip", "bert", 8), ("siglip", "siglip", 0)])
+def test_a_model_is_built_again_from_its_description_without_its_files(
+    vision: str, text: str, dim: int, saved_encoders: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(saved_encoders, tmp_path / "moved"))
+    model = of_saved(root, vision, text, embed_dim=dim)
+    description = json.loads(json.dumps(model.description()))
+    assert str(tmp_path) not in json.dumps(description)
+    shutil.rmtree(root)
+    again = build(model.settings, 0, 0, restored(description)).eval()
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(
+        again.encode_images(images(pictures())).embedding, model.encode_images(images(pictures())).embedding
+    )
+    assert torch.equal(again.encode_texts(captions()).embedding, model.encode_texts(captions()).embedding)
+    assert again.embed_dim == model.embed_dim == (dim or 16)
+
+
+def test_blocks_of_images_are_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = of_random(), images(pictures(32, 48))
+    whole = model.encode_images(batch).embedding
+    sizes: list[int] = []
+    assert model.vision is not None
+    model.vision.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+    monkeypatch.setattr(dual_encoder, "_IMAGES_AT_ONCE", 2)
+    torch.testing.assert_close(model.encode_images(batch).embedding, whole)
+    model.train().encode_images(batch)
+    assert sizes == [2, 1, 3]
+
+
+def test_random_encoders_are_trained_and_may_keep_less_in_memory() -> None:
+    gradients = []
+    for less in (False, True):
+        model = of_random(gradient_checkpointing=less).train()
+        twin = copy.deepcopy(model)
+        torch.manual_seed(3)
+        encoded = model.encode_images(images(pictures(32, 48))), model.encode_texts(captions())
+        model.score_pairs(*encoded).sum().backward()
+        assert all(weights.grad is not None and weights.grad.abs().sum() > 0 for weights in model.vision.parameters())  # pyright: ignore
+        assert all(weights.grad is None for weights in twin.parameters())
+        gradients.append([weights.grad for weights in model.parameters() if weights.grad is not None])
+    assert len(gradients[0]) == len(gradients[1])
+    for plain, anew in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, anew, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["regions", "global"])
+def test_frozen_features_are_averaged_and_projected(kind: str) -> None:
+    model = of_random(images=kind, embed_dim=6)
+    assert model.vision is None
+    regions = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(4))
+    regions[1, 2] = 0.0
+    vectors = torch.stack([regions[0].mean(dim=0), regions[1, :2].mean(dim=0)])
+    batch = ImageBatch(regions, torch.tensor([3, 2])) if kind == "regions" else ImageBatch(regions, global_=vectors)
+    expected = normalize(vectors @ model.project_images.weight.T + model.project_images.bias)  # pyright: ignore
+    torch.testing.assert_close(model.encode_images(batch).embedding, expected)
+    assert model.encode_texts(captions()).embedding.shape == (3, 6)
+
+
+def test_frozen_features_need_a_projection() -> None:
+    with pytest.raises(ValueError, match=r"needs a projection; give --set model.embed_dim"):
+        DualEncoder(images="regions", text="random")
+
+
+def test_encoders_of_different_widths_need_a_projection(saved_encoders: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"width 12 and text vectors .* 16; project both with --set model.embed_dim=16"
+    ):
+        of_saved(saved_encoders, "clip", "bert")
+
+
+def test_only_joint_models_have_vectors_of_their_own(saved_encoders: Path) -> None:
+    with pytest.raises(UsageError, match=r"has no image vector of its own.*give --set model.image_pool=mean"):
+        of_saved(saved_encoders, "vit", "bert", image_pool="own")
+    with pytest.raises(UsageError, match=r"has no text vector of its own.*give --set model.text_pool=mean"):
+        of_saved(saved_encoders, "clip", "bert", text_pool="own")
+
+
+@pytest.mark.parametrize(
+    ("broken", "error", "message"),
+    [
+        ("bert/tokenizer.json", MissingInputError, "has no tokenizer.json nor vocab.txt"),
+        ("bert/config.json", MissingInputError, "has no config.json"),
+        ("bert/model.safetensors", MissingInputError, "has no model.safetensors"),
+        ("vit/preprocessor_config.json", MissingInputError, "has no preprocessor_config.json"),
+        ("vit", MissingInputError, "vit is not a folder"),
+    ],
+)
+def test_what_is_missing_is_named_in_one_line(
+    broken: str, error: type[Exception], message: str, saved_encoders: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(saved_encoders, tmp_path / "encoders"))
+    path = root / broken
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(error, match=message) as raised:
+        open_encoders(DualEncoder(vision=str(root / "vit"), text=str(root / "bert")))
+    assert "\n" not in str(raised.value)
+
+
+def test_damaged_files_and_foreign_tokenizers_are_refused(saved_encoders: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(saved_encoders, tmp_path / "encoders"))
+    settings = DualEncoder(vision="random", text=str(root / "bert"), **SMALL)  # pyright: ignore
+    tokenizer = json.loads((root / "bert" / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] |= {f"new{number}": len(tokenizer["model"]["vocab"]) + number for number in range(5)}
+    (root / "bert" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(DataError, match="the tokenizer has 43 tokens and the network embeds 38"):
+        open_encoders(settings)
+    (root / "bert" / "tokenizer.json").write_text("{")
+    with pytest.raises(DataError, match="the tokenizer cannot be read"):
+        open_encoders(settings)
+
+
+def test_a_vision_model_is_no_text_encoder(saved_encoders: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(saved_encoders / "vit", tmp_path / "vit"))
+    shutil.copy(saved_encoders / "bert" / "tokenizer.json", root)
+    with pytest.raises(UsageError, match="model type 'vit' is not supported, supported are bert, "):
+        open_encoders(DualEncoder(vision="random", text=str(root), **SMALL))  # pyright: ignore
+
+
+def test_encoders_of_the_hub_are_downloaded_with_all_that_they_need(
+    saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = Path(shutil.copytree(saved_encoders / "bert", tmp_path / "0123abc"))
+    asked: list[tuple[str, str, set[str]]] = []
+
+    def download(model: str, revision: str, allow_patterns: list[str]) -> str:
+        asked.append((model, revision, set(allow_patterns)))
+        return str(commit)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    settings = DualEncoder(vision="random", text="bert-base-uncased", text_revision="v2", **SMALL)  # pyright: ignore
+    opened = open_encoders(settings)
+    assert opened.notes == ("bert-base-uncased is at commit 0123abc",)
+    assert len(opened.tokenizer) == 38  # pyright: ignore
+    assert asked[0][:2] == ("bert-base-uncased", "v2")
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "merges.txt"} <= asked[0][2]
+    assert asked[1][:2] == ("bert-base-uncased", "0123abc")  # the weights of the same commit
+    assert "model.safetensors" in asked[1][2]

@@ -1,0 +1,238 @@
+"""The dual encoder through the chain: pixels, both rounds, evaluation, encoders in folders, interruption."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from itrpipe.artifacts import read_manifest
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.features.embeddings import read_embeddings
+from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.models.dual_encoder import open_encoders
+from itrpipe.models.settings import DualEncoder
+from itrpipe.planning import Planner, parse_override
+from itrpipe.stages import train as stage
+from itrpipe.stages.base import Need
+from itrpipe.training import loop
+from itrpipe.training.saved import CONFIG, MODEL, load_model
+from itrpipe.training.splits import open_split
+
+Invoke = Callable[..., Any]
+SMALL = ["train.batch_size=20", "train.min_word_count=1"]
+ONE = "train.epochs=1"
+PIXELS = ["pixels.height=32", "pixels.width=32", "extract.workers=0"]
+RANDOM = ["image_size=[32, 32]", "width=16", "vision_layers=1", "text_layers=1", "vision=random", "text=random"]
+
+
+def train(invoke: Invoke, root: Path, *options: object, sets: list[str]) -> Any:
+    assignments = [f"--set={text}" for text in [*SMALL, *([] if "--features" in options else PIXELS), *sets]]
+    return invoke("train", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", root, *options, *assignments)
+
+
+def random_encoders(*more: str) -> list[str]:
+    changed = {text.partition("=")[0] for text in more}
+    kept = [text for text in RANDOM if text.partition("=")[0] not in changed]
+    return [f"train.model.{text}" for text in (*kept, *more)]
+
+
+def folder_of(root: Path, pattern: str) -> Path:
+    (folder,) = (path for path in root.glob(f"tiny/train/{pattern}-*") if not path.name.endswith(".partial"))
+    return folder
+
+
+def embedded_again(root: Path, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Embeddings of the validation split by the model that the folder holds."""
+    saved = load_model(folder)
+    (prepared,), (extracted,) = root.glob("tiny/prepare/[!.]*"), root.glob("tiny/extract/pixels-*")
+    split, features = PreparedDataset.open(prepared).split("val"), FeatureFile.open(extracted / FEATURES)
+    data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
+    with torch.inference_mode():
+        images = saved.model.encode_images(data.images(np.arange(data.num_images))).embedding
+        texts = saved.model.encode_texts(data.texts(np.arange(data.num_captions))).embedding
+    return images.numpy(), texts.numpy()
+
+
+def test_both_rounds_from_random_encoders_with_pixels_that_nobody_asked_for(defined: Path, invoke: Invoke) -> None:
+    lists = ["aoq.top_texts=5", "aoq.top_images=3", "mine_negatives.num_texts=5", "mine_negatives.num_images=3"]
+    sets = [*random_encoders(), *lists, ONE, "aoq.loss.sum_epochs=0"]
+    outcome = train(invoke, defined, "--method", "aoq", sets=sets)
+    assert outcome.code == 0, outcome.err
+    (extracted,) = defined.glob("tiny/extract/[!.]*")
+    assert read_manifest(extracted).settings == {"kind": "pixels", "height": 32, "width": 32, "fit": "stretch"}
+    folder = folder_of(defined, "aoq.dual-encoder")
+    written = read_embeddings(folder / "embeddings.h5", "val")
+    images, texts = embedded_again(defined, folder)
+    np.testing.assert_allclose(images, written.images, atol=1e-3)  # stored in half precision
+    np.testing.assert_allclose(texts, written.texts, atol=1e-3)
+    assignments = [f"--set={text}" for text in [*SMALL, *PIXELS, *sets, "evaluate.bootstrap_samples=100"]]
+    where = ["--method", "aoq", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", defined]
+    outcome = invoke("evaluate", *where, *assignments)
+    assert outcome.code == 0, outcome.err
+    assert "✓ train/aoq.dual-encoder" in outcome.out
+    assert folder_of(defined, "triplet.dual-encoder")
+    outcome = invoke("report", "--dataset", "tiny", "--data", defined)
+    assert outcome.code == 0, outcome.err
+    assert "dual-encoder" in outcome.out
+
+
+@pytest.mark.parametrize(("vision", "text"), [("vit", "bert"), ("clip", "clip")])
+def test_pretrained_encoders_in_folders_are_loaded_and_the_trained_model_needs_them_no_more(
+    vision: str, text: str, defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(saved_encoders, tmp_path / "encoders"))
+    named = ["--vision", root / vision, "--text", root / text]
+    outcome = train(invoke, defined, *named, sets=[ONE, "train.learning_rate=1e-9"])
+    assert outcome.code == 0, outcome.err
+    folder = folder_of(defined, "triplet.dual-encoder")
+    after = load_file(folder / MODEL)
+    encoders = open_encoders(DualEncoder(vision=str(root / vision), text=str(root / text)))
+    assert encoders.vision is not None
+    assert encoders.text is not None
+    before = {"vision": encoders.vision.state_dict(), "text": encoders.text.state_dict()}
+    for name, value in ((f"{side}.{name}", value) for side, state in before.items() for name, value in state.items()):
+        np.testing.assert_allclose(after[name], value, atol=1e-6, err_msg=name)
+    images, texts = embedded_again(defined, folder)
+    shutil.rmtree(root)
+    again = embedded_again(defined, folder)
+    assert np.array_equal(images, again[0])
+    assert np.array_equal(texts, again[1])
+    description = (folder / CONFIG).read_text()
+    assert str(tmp_path) not in json.dumps(json.loads(description)["networks"])
+
+
+def test_encoders_in_folders_count_by_content_and_not_by_place(
+    defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+) -> None:
+    def plan(root: Path, *more: str) -> str:
+        named = ["--vision", root / "vit", "--text", root / "bert", "--dry-run"]
+        outcome = train(invoke, defined, *named, sets=[*more])
+        assert outcome.code == 0, outcome.err
+        (line,) = [line for line in outcome.out.splitlines() if "train/triplet" in line]
+        return line.split()[1]
+
+    first = plan(saved_encoders)
+    moved = Path(shutil.copytree(saved_encoders, tmp_path / "moved"))
+    assert plan(moved) == first
+    assert plan(moved, "train.model.augment=none") != first
+    config = moved / "bert" / "config.json"
+    config.write_text(config.read_text() + "\n")
+    assert plan(moved) != first
+
+
+def test_an_interrupted_run_goes_on_to_the_same_weights(
+    defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = ["--vision", saved_encoders / "vit", "--text", saved_encoders / "bert"]
+    sets = [
+        "train.epochs=2",
+        "train.decay_at=[1]",
+        "train.learning_rate=1e-3",
+        "train.checkpoint_seconds=0",
+        "train.model.augment=full",
+    ]
+    other = Path(shutil.copytree(defined, tmp_path / "other"))
+    outcome = train(invoke, other, *named, sets=sets)
+    assert outcome.code == 0, outcome.err
+    steps, step = [0], loop.Trainer._step
+
+    def interrupted(trainer: loop.Trainer, *arguments: Any) -> bool:
+        steps[0] += 1
+        if steps[0] == 5:
+            raise KeyboardInterrupt
+        return step(trainer, *arguments)
+
+    monkeypatch.setattr(loop.Trainer, "_step", interrupted)
+    assert train(invoke, defined, *named, sets=sets).code == 130
+    monkeypatch.setattr(loop.Trainer, "_step", step)
+    outcome = train(invoke, defined, *named, sets=sets)
+    assert outcome.code == 0, outcome.err
+    assert "going on in epoch 2 after step 1" in outcome.out
+    folders = [folder_of(root, "triplet.dual-encoder") for root in (other, defined)]
+    rates = pq.read_table(folders[0] / "history.parquet")["learning_rate"].to_pylist()
+    assert rates == pytest.approx([1e-3, 1e-4])
+    for name in (MODEL, "history.parquet"):
+        assert folders[0].joinpath(name).read_bytes() == folders[1].joinpath(name).read_bytes(), name
+
+
+def test_naming_an_encoder_chooses_the_backbone_for_every_training_step(defined: Path, invoke: Invoke) -> None:
+    named = ["--vision", "random", "--text", "random", "--dataset", "tiny", "--data", defined, "--dry-run"]
+    outcome = invoke("train", "--method", "aoq", *named)
+    assert outcome.code == 0, outcome.err
+    assert "train/aoq.dual-encoder-" in outcome.out
+    other = invoke("train", "--method", "aoq", *named, "--set", "train.model.width=256")
+    rounds = [{line.split()[1] for line in each.out.splitlines() if " train/" in line} for each in (outcome, other)]
+    assert len(rounds[0] | rounds[1]) == 4  # both rounds have other encoders
+
+
+def test_fine_tuning_starts_from_the_encoders_of_round_one(defined: Path, invoke: Invoke) -> None:
+    lists = ["top_texts=5", "top_images=3", "mine_negatives.num_texts=5", "mine_negatives.num_images=3"]
+    sets = [*random_encoders(), ONE, *lists, "aoq-fine-tune.learning_rate=1e-9"]
+    outcome = train(invoke, defined, "--method", "aoq-fine-tune", sets=sets)
+    assert outcome.code == 0, outcome.err
+    before, after = (
+        load_file(folder_of(defined, f"{method}.dual-encoder") / MODEL) for method in ("triplet", "aoq-fine-tune")
+    )
+    assert before.keys() == after.keys()
+    for name, weights in before.items():
+        np.testing.assert_allclose(after[name], weights, atol=1e-6, err_msg=name)
+
+
+def test_newer_settings_leave_the_names_of_older_artifacts_alone() -> None:
+    planner = Planner(Path("data"), "scenes", [parse_override("backbone=vsepp")], remember=False)
+    settings, _, _ = planner.configure_checked(Need("train", "aoq"))
+    assert isinstance(settings, stage.TrainSettings)
+    plain = stage.fingerprinted(settings)
+    assert not {"decay_at", "optimizer"} & plain.keys()
+    assert "false_negatives" not in plain["loss"]
+    assert plain["learning_rate"] == settings.learning_rate
+    chosen = stage.fingerprinted(settings.model_copy(update={"decay_at": (3,)}))
+    assert chosen == {**plain, "decay_at": [3]}
+
+
+def test_frozen_features_take_the_place_of_a_vision_encoder(defined: Path, invoke: Invoke) -> None:
+    outcome = train(
+        invoke, defined, "--features", "precomp", sets=[*random_encoders("images=regions", "embed_dim=8"), ONE]
+    )
+    assert outcome.code == 0, outcome.err
+    assert not list(defined.glob("tiny/extract/pixels-*"))
+    names = load_file(folder_of(defined, "triplet.dual-encoder") / MODEL)
+    assert names["project_images.weight"].shape == (8, 8)
+    assert not any(name.startswith("vision.") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("options", "sets", "code", "message"),
+    [
+        (["--vision", "/nowhere/vit"], [], 3, "/nowhere/vit is not a folder; name a folder with config.json, or a hub"),
+        (["--features", "precomp"], random_encoders(), 4, "holds no pixels, which this model is trained on"),
+        ([], random_encoders("width=17"), 2, "width = 17 is no multiple of heads = 4"),
+        ([], random_encoders("image_pool=own"), 2, "random has no image vector of its own"),
+    ],
+)
+def test_what_cannot_be_trained_is_told_in_one_line(
+    options: list[str], sets: list[str], code: int, message: str, defined: Path, invoke: Invoke
+) -> None:
+    outcome = train(invoke, defined, *options, sets=sets)
+    assert outcome.code == code
+    assert message in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
+
+
+def test_pixels_do_not_make_the_choice_of_features_ambiguous(defined: Path, invoke: Invoke) -> None:
+    sets = [f"--set={text}" for text in ("height=32", "width=32", "workers=0")]
+    assert invoke("extract", "--dataset", "tiny", "--features", "pixels", "--data", defined, *sets).code == 0
+    outcome = invoke("train", "--backbone", "vsepp", "--dataset", "tiny", "--data", defined, "--dry-run")
+    assert outcome.code == 0, outcome.err
+    assert "extract/precomp-" in outcome.out
+    outcome = invoke("train", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", defined, "--dry-run")
+    assert "✓ extract/pixels-" in outcome.out

@@ -1,0 +1,190 @@
+"""FNE through the command line: training, its refusals, killed runs, guarded lists and what evaluation makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors import safe_open
+
+from itrpipe.artifacts import read_manifest
+from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
+from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
+from itrpipe.negatives.lists import FILES, read_list
+from itrpipe.stages.model_analyses import FALSE_NEGATIVES, HARD_CANDIDATES
+from itrpipe.training.checkpoint import load_weights
+from itrpipe.training.saved import MODEL, load_model
+
+Invoke = Callable[..., Any]
+# As in the finished chain, so that its round one is up to date.
+SAME = ["train.batch_size=16", "train.model.embed_dim=8", "train.model.word_dim=8", "train.min_word_count=1"]
+ROUND_ONE = ["train.epochs=1", *SAME]
+SMALL = ["train.epochs=3", *SAME, "fne.loss.memory_size=24", "fne.loss.min_count=0", "evaluate.bootstrap_samples=100"]
+
+
+def sets(*values: str) -> list[str]:
+    return [f"--set={text}" for text in values]
+
+
+def folder_of(root: Path, stage: str, label: str) -> Path:
+    (folder,) = root.glob(f"tiny/{stage}/{label}-*")
+    return folder
+
+
+@pytest.fixture
+def run(chain: Path, invoke: Invoke) -> Callable[..., Any]:
+    """Runs a command on the dataset `tiny`."""
+
+    def on_tiny(command: str, *arguments: object) -> Any:
+        return invoke(command, *arguments, "--dataset", "tiny", "--data", chain)
+
+    return on_tiny
+
+
+def test_fne_trains_and_is_evaluated(chain: Path, run: Callable[..., Any]) -> None:
+    outcome = run("evaluate", "--method", "fne", "--backbone", "vsepp", *sets(*SMALL))
+    assert outcome.code == 0, outcome.err
+    folder = folder_of(chain, "train", "fne.vsepp")
+    rows = pq.read_table(folder / "history.parquet").to_pylist()
+    assert [row["loss_fne"] is None for row in rows] == [True, False, False]
+    assert rows[0]["loss_triplet"] > 0
+    assert all(0 <= row["mean_hardest_text_share"] <= 1 for row in rows[1:])
+    model = load_model(folder).model
+    load_weights(folder / MODEL, model)
+    assert not any("twin" in name for name in model.state_dict())
+    assert len(read_embeddings(folder / EMBEDDINGS, "test").images) == 4
+    evaluated = folder_of(chain, "evaluate", "fne.vsepp")
+    figures = json.loads((evaluated / FALSE_NEGATIVES).read_text())
+    unknown = {"drawn": None, "hardest": None, "anchors": 32 * 16, "roc_area": None}
+    assert figures["drawn"]["texts_for_images"] == unknown
+    candidates = pq.read_table(evaluated / HARD_CANDIDATES)
+    assert candidates.num_rows == 12 * 20 + 60 * 11
+    assert {FALSE_NEGATIVES, HARD_CANDIDATES} <= read_manifest(evaluated).outputs.keys()
+    assert not (folder_of(chain, "evaluate", "triplet.vsepp") / FALSE_NEGATIVES).exists()
+
+
+@pytest.mark.parametrize("conf", ["fne-paper", "fne-memory-only", "fne-only", "fne-neither"])
+def test_every_configuration_trains(chain: Path, run: Callable[..., Any], conf: str) -> None:
+    memory = () if conf in ("fne-only", "fne-neither") else (f"{conf}.loss.memory_size=24",)
+    outcome = run("train", "--method", conf, "--backbone", "vsepp", *sets("train.epochs=2", *SAME, *memory))
+    assert outcome.code == 0, outcome.err
+    rows = pq.read_table(folder_of(chain, "train", f"{conf}.vsepp") / "history.parquet").to_pylist()
+    assert rows[1]["loss_fne"] > 0
+    if conf in ("fne-memory-only", "fne-neither"):
+        assert rows[1]["mean_hardest_text_share"] == rows[1]["mean_hardest_image_share"] == 1
+
+
+@pytest.mark.parametrize("backbone", ["scan", "bfan", "vsepp-order"])
+def test_models_without_comparable_embeddings_are_refused_when_planning(run: Callable[..., Any], backbone: str) -> None:
+    outcome = run("train", "--method", "fne", "--backbone", backbone, "--dry-run")
+    assert outcome.code == 2
+    assert "method 'fne' compares embeddings by inner product" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_run_that_would_never_draw_is_refused_when_planning(run: Callable[..., Any]) -> None:
+    outcome = run("train", "--method", "fne", "--backbone", "vsepp", "--dry-run", *sets("epochs=1"))
+    assert outcome.code == 2
+    assert "no negative would ever be drawn" in outcome.err
+
+
+def training(root: Path) -> subprocess.Popen[str]:
+    small = sets("epochs=6", "checkpoint_seconds=0", *SMALL[1:-1])
+    return subprocess.Popen(
+        [sys.executable, "-m", "itrpipe", "train", "--method", "fne", "--backbone", "vsepp", *small,
+         "--dataset", "tiny", "--data", str(root)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_bytes(chain: Path, tmp_path: Path) -> None:
+    whole = shutil.copytree(chain, tmp_path / "whole")
+    process = training(whole)
+    assert process.wait(timeout=120) == 0, process.communicate()[0]
+    process = training(chain)
+    checkpoint = ".work/checkpoint.safetensors"
+    position: dict[str, Any] = {"step": 0, "epoch": 0}
+    while process.poll() is None and not (position["epoch"] and position["step"]):
+        for path in chain.glob(f"tiny/train/fne*.partial/{checkpoint}"):
+            with safe_open(path, framework="np") as file:
+                position = json.loads(file.metadata()["position"])
+        time.sleep(0.001)
+    assert process.poll() is None, "the run ended before it was killed"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    process = training(chain)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert "going on in epoch" in output
+    found, expected = (read_manifest(folder_of(root, "train", "fne.vsepp")).outputs for root in (chain, whole))
+    assert found == expected
+
+
+# Guarded lists
+
+
+MINING = [*ROUND_ONE, "num_texts=5", "num_images=3"]
+
+
+def test_the_guard_writes_the_probability_of_every_candidate(chain: Path, run: Callable[..., Any]) -> None:
+    plain = Path(run("mine-negatives", "--backbone", "vsepp", *sets(*MINING)).out.strip().splitlines()[-1])
+    asked = sets("guard_prior=0.2", "guard_batch_size=4", *MINING)
+    outcome = run("mine-negatives", "--backbone", "vsepp", "--guard", "fne", *asked)
+    assert outcome.code == 0, outcome.err
+    guarded = Path(outcome.out.strip().splitlines()[-1])
+    stored = read_embeddings(folder_of(chain, "train", "triplet.vsepp") / EMBEDDINGS, "train")
+    gaussians = estimate_gaussians(stored.images, stored.texts, stored.caption_image, batch_size=4)
+    facts = json.loads((guarded / "statistics.json").read_text())["guard"]
+    assert facts["mean"]["matches"] == pytest.approx(gaussians.mean[0].item(), abs=1e-5)
+    for direction in FILES:
+        ours, theirs = read_list(guarded, direction), read_list(plain, direction)
+        np.testing.assert_array_equal(ours.candidates, theirs.candidates)
+        assert theirs.false_negative_probability is None
+        assert ours.false_negative_probability is not None
+        expected = probabilities(ours.scores.astype(np.float32), gaussians, 0.2)
+        np.testing.assert_allclose(ours.false_negative_probability, expected, atol=0.02)
+        above = int((ours.false_negative_probability > 0.5).sum())
+        assert f"{facts['above'][direction]['0.5']:,} of {ours.candidates.size:,} candidates are false" in outcome.out
+        assert abs(facts["above"][direction]["0.5"] - above) <= 1
+
+
+def test_a_guard_and_a_second_model_exclude_each_other(run: Callable[..., Any]) -> None:
+    outcome = run("mine-negatives", "--backbone", "vsepp", "--guard", "fne", "--rescore-with", "bfan", "--dry-run")
+    assert outcome.code == 2
+    assert "rescore_with replaces them" in outcome.err
+
+
+AOQ = ["aoq-guarded.loss.top_texts=5", "aoq-guarded.loss.top_images=3"]
+LISTS = ["mine_negatives.num_texts=5", "mine_negatives.num_images=3", "mine_negatives.guard_batch_size=4"]
+
+
+def test_guarded_aoq_has_guarded_lists_made(chain: Path, run: Callable[..., Any]) -> None:
+    asked = sets(*ROUND_ONE, *AOQ, *LISTS)
+    outcome = run("train", "--method", "aoq-guarded", "--backbone", "vsepp", *asked)
+    assert outcome.code == 0, outcome.err
+    trained = read_manifest(folder_of(chain, "train", "aoq-guarded.vsepp"))
+    (lists,) = chain.glob(f"tiny/mine_negatives/{trained.inputs['mine_negatives'].name}")
+    assert read_manifest(lists).settings["guard"] == "fne"
+
+
+def test_lists_without_probabilities_are_refused_with_the_remedy(run: Callable[..., Any]) -> None:
+    asked = sets(*ROUND_ONE, *AOQ, *LISTS[:2], "mine_negatives.guard=none")
+    outcome = run("train", "--method", "aoq-guarded", "--backbone", "vsepp", *asked)
+    assert outcome.code == 2
+    assert "contradicts guard = 'fne'" in outcome.err

@@ -1,0 +1,154 @@
+"""UNITER's AdamW against the formula in double precision, its groups and its state; and the learning rates."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from itrpipe.models.settings import Uniter
+from itrpipe.models.uniter import build
+from itrpipe.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from itrpipe.training.optimizers import OPTIMIZERS, UniterAdamW
+from itrpipe.training.schedule import warmup_and_decay_to_floor, warmup_and_linear_decay
+
+
+def by_hand(start: np.ndarray, gradients: list[np.ndarray], rate: float, decay: float, eps: float) -> np.ndarray:
+    """The released code's order, one number at a time: eps before the correction of bias, decay after the move."""
+    weights, mean, square = start.astype(np.float64), np.zeros(start.shape), np.zeros(start.shape)
+    for step, gradient in enumerate(gradients, start=1):
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.98 * square + 0.02 * gradient**2
+        size = rate * math.sqrt(1 - 0.98**step) / (1 - 0.9**step)
+        weights = weights - size * mean / (np.sqrt(square) + eps)
+        weights = weights - rate * decay * weights
+    return weights
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-5])
+def test_steps_follow_the_formula(scale: float) -> None:
+    random = np.random.default_rng(0)
+    start = random.standard_normal((3, 4))
+    gradients = [scale * random.standard_normal((3, 4)) for _ in range(6)]
+    weights = nn.Parameter(torch.from_numpy(start.copy()))
+    optimizer = UniterAdamW([weights], lr=0.05)
+    for gradient in gradients:
+        weights.grad = torch.from_numpy(gradient)
+        optimizer.step()
+    expected = by_hand(start, gradients, 0.05, 0.01, 1e-6)
+    np.testing.assert_allclose(weights.detach().numpy(), expected, rtol=0, atol=1e-12)
+    # Neither place of eps nor order of decay could be another.
+    torch_order = nn.Parameter(torch.from_numpy(start.copy()))
+    other = torch.optim.AdamW([torch_order], lr=0.05, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01)
+    for gradient in gradients:
+        torch_order.grad = torch.from_numpy(gradient)
+        other.step()
+    assert np.abs(torch_order.detach().numpy() - expected).max() > 1e-6
+
+
+def test_the_first_step_by_hand() -> None:
+    weights = nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
+    weights.grad = torch.tensor([1e-5], dtype=torch.float64)
+    UniterAdamW([weights], lr=0.1).step()
+    # m = 1e-6, sqrt(v) = sqrt(0.02) 1e-5 = 1.41421e-6; size = 0.1 sqrt(0.02) / 0.1
+    moved = 2.0 - math.sqrt(0.02) * 1e-6 / (math.sqrt(0.02) * 1e-5 + 1e-6)
+    assert weights.item() == pytest.approx(moved * (1 - 0.001), abs=1e-15)
+
+
+def test_each_parameter_counts_its_own_steps_and_rests_without_a_gradient() -> None:
+    first, late = (nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
+    optimizer = UniterAdamW([first, late], lr=0.01)
+    gradients = [np.array([0.3, -2.0]), np.array([1.0, 0.1]), np.array([-0.5, 0.2])]
+    for step, gradient in enumerate(gradients):
+        first.grad = torch.from_numpy(gradient)
+        late.grad = torch.from_numpy(gradient) if step == 2 else None
+        optimizer.step()
+        if step < 2:
+            assert torch.equal(late, torch.ones_like(late))
+    np.testing.assert_allclose(first.detach(), by_hand(np.ones(2), gradients, 0.01, 0.01, 1e-6), atol=1e-12)
+    np.testing.assert_allclose(late.detach(), by_hand(np.ones(2), gradients[2:], 0.01, 0.01, 1e-6), atol=1e-12)
+
+
+def model():
+    torch.manual_seed(0)
+    return build(Uniter(embed_dim=8, layers=1, heads=2, feed_forward_dim=8, max_words=8), 4, 10)
+
+
+def test_decay_is_for_the_matrices_and_two_layer_norms() -> None:
+    made = model()
+    optimizer = OPTIMIZERS["adamw-uniter"](made, 0.01)
+    names = {id(weights): name for name, weights in made.named_parameters()}
+    decayed, spared = ({names[id(weights)] for weights in group["params"]} for group in optimizer.param_groups)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.01]
+    assert spared == made.undecayed()
+    assert decayed | spared == set(names.values())
+    assert {"image.box_norm.weight", "text.word.weight", "text.position.weight", "rank.weight"} <= decayed
+    assert {"layers.0.attention_norm.weight", "rank.bias", "masked_word.bias"} <= spared
+
+
+def test_frozen_weights_are_left_to_themselves() -> None:
+    made = model()
+    made.image.requires_grad_(False)
+    for name, make in OPTIMIZERS.items():
+        given = {id(weights) for group in make(made, 0.01).param_groups for weights in group["params"]}
+        assert not given & {id(weights) for weights in made.image.parameters()}, name
+        assert given == {id(weights) for weights in made.parameters() if weights.requires_grad}, name
+
+
+def steps(made: nn.Module, optimizer: torch.optim.Optimizer, seeds: range) -> None:
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(seed)
+        for weights in made.parameters():
+            weights.grad = torch.randn(weights.shape, generator=generator)
+        optimizer.step()
+
+
+def test_a_checkpoint_in_between_changes_nothing(tmp_path: Path) -> None:
+    whole, halved, resumed = model(), model(), model()
+    steps(whole, OPTIMIZERS["adamw-uniter"](whole, 0.01), range(6))
+    optimizer = OPTIMIZERS["adamw-uniter"](halved, 0.01)
+    steps(halved, optimizer, range(3))
+    save_checkpoint(tmp_path / "checkpoint.safetensors", halved, optimizer, Position())
+    again = OPTIMIZERS["adamw-uniter"](resumed, 0.01)
+    load_checkpoint(tmp_path / "checkpoint.safetensors", resumed, again)
+    steps(resumed, again, range(3, 6))
+    for name, weights in whole.state_dict().items():
+        assert torch.equal(weights, resumed.state_dict()[name]), name
+        assert name not in halved.undecayed() or not torch.equal(weights, halved.state_dict()[name])
+
+
+def test_the_gradient_is_clipped_to_a_global_norm_as_in_the_released_code() -> None:
+    pairs = [nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    for weights, gradient in zip(pairs, ([3.0, 0.0], [0.0, 4.0]), strict=True):
+        weights.grad = torch.tensor(gradient)
+    assert nn.utils.clip_grad_norm_(pairs, 2.0).item() == pytest.approx(5.0)
+    torch.testing.assert_close(torch.stack([weights.grad for weights in pairs]).norm(), torch.tensor(2.0))  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("update", "expected"),
+    [
+        (0, 5e-5 / 500),
+        (249, 2.5e-5),
+        (499, 5e-5),
+        (500, 5e-5 * 4499 / 4500),
+        (2749, 2.5e-5),
+        (4998, 5e-5 / 4500),
+        (4999, 1e-8),
+        (6000, 1e-8),
+    ],
+)
+def test_rates_of_uniter_count_updates_from_one(update: int, expected: float) -> None:
+    assert warmup_and_decay_to_floor(5e-5, update, warmup=500, total=5000) == pytest.approx(expected, rel=1e-12)
+
+
+def test_rates_of_uniter_are_one_update_ahead_of_the_usual_ones() -> None:
+    for update in range(10, 99):
+        ahead = warmup_and_linear_decay(1.0, update + 1, warmup=10, total=100)
+        assert warmup_and_decay_to_floor(1.0, update, warmup=10, total=100) == pytest.approx(ahead)
+    assert warmup_and_decay_to_floor(1.0, 0, warmup=0, total=4) == 0.75
