@@ -1,0 +1,1 @@
+"""Negative sentences for whole training sets: written by a trained model, or by rules."""

@@ -1,0 +1,208 @@
+"""Synthetic sentences on disk: one Parquet file, made block by block, that goes on after an interruption.
+
+`sentences.parquet` has a row per sentence, those of a caption together and in the order of the captions:
+
+    caption_id               string        the caption that it was made of
+    image_id                 string        its image, for which the sentence is a negative
+    text                     string
+    edits                    list<struct<position: int16, old: string, new: string>>   see `Edit`
+    score                    float         of the image with the sentence; null where no model scored it
+    positive_score           float         of the image with the caption; null where no model scored it
+    log_probability          float         mean logarithm of the probability of the written words, by the model that
+                                           wrote them, at temperature 1; null where rules did
+    caption_log_probability  float         the same of the caption's words in their places
+    kept                     bool
+    reason                   dictionary    `kept`, or why it was rejected, see `itrpipe.negatives.synthetic.REASONS`
+
+How many sentences were drawn in all, by what became of them, stands in the file's metadata.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from itrpipe.disk import full_disk_as_error, write_bytes
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.synthesis.edits import Edit
+
+SENTENCES_FILE = "sentences.parquet"
+EDIT = pa.struct([("position", pa.int16()), ("old", pa.string()), ("new", pa.string())])
+SCHEMA = pa.schema(
+    [
+        ("caption_id", pa.string()),
+        ("image_id", pa.string()),
+        ("text", pa.string()),
+        ("edits", pa.list_(EDIT)),
+        ("score", pa.float32()),
+        ("positive_score", pa.float32()),
+        ("log_probability", pa.float32()),
+        ("caption_log_probability", pa.float32()),
+        ("kept", pa.bool_()),
+        ("reason", pa.dictionary(pa.int8(), pa.string())),
+    ]
+)
+_DRAWN = b"drawn"
+
+
+class Sentence(NamedTuple):
+    """A row of the file."""
+
+    caption_id: str
+    image_id: str
+    text: str
+    edits: Sequence[Edit]
+    score: float | None
+    positive_score: float | None
+    log_probability: float | None
+    caption_log_probability: float | None
+    kept: bool
+    reason: str
+
+
+class SentenceBlocks:
+    """The blocks of captions whose sentences are made, each with a file of its own as soon as it is done.
+
+    Args:
+        folder: exists; a file in it is whole, and a block that has one is not made again.
+        num_captions: T.
+        block_size: captions of a block.
+    """
+
+    def __init__(self, folder: Path, num_captions: int, block_size: int) -> None:
+        self._folder, self._num_captions, self._block_size = folder, num_captions, block_size
+
+    def __len__(self) -> int:
+        return -(-self._num_captions // self._block_size)
+
+    def captions(self, block: int) -> range:
+        """Rows of the captions of a block."""
+        start = block * self._block_size
+        return range(start, min(start + self._block_size, self._num_captions))
+
+    def pending(self) -> list[int]:
+        """Blocks that are still to be made, ascending."""
+        return [block for block in range(len(self)) if not self._path(block).exists()]
+
+    def write(self, block: int, sentences: Sequence[Sentence], drawn: Mapping[str, int]) -> None:
+        """Writes the file of a block.
+
+        Args:
+            block: its number.
+            sentences: of its captions, in their order.
+            drawn: reason -> how many sentences it was that became of, those without a row included.
+
+        Raises:
+            DiskFullError: no space is left.
+        """
+        table = _table(sentences).replace_schema_metadata({_DRAWN: json.dumps(dict(drawn)).encode()})
+        stream = io.BytesIO()
+        pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
+        write_bytes(self._path(block), stream.getvalue())
+
+    def join(self, folder: Path) -> None:
+        """Writes `sentences.parquet` into a folder from the files of all blocks; each becomes a row group.
+
+        Raises:
+            DataError: a block's file is damaged.
+            DiskFullError: no space is left.
+        """
+        path = folder / SENTENCES_FILE
+        drawn: Counter[str] = Counter()
+        with (
+            full_disk_as_error(path),
+            pq.ParquetWriter(path, SCHEMA, compression="zstd", write_page_checksum=True) as out,
+        ):
+            for block in range(len(self)):
+                table, counts = _read(self._path(block), "remove it and run the same command again")
+                drawn.update(counts)
+                if table.num_rows:
+                    out.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)
+            out.add_key_value_metadata({_DRAWN: json.dumps(dict(sorted(drawn.items()))).encode()})
+
+    def _path(self, block: int) -> Path:
+        return self._folder / f"{block:06}.parquet"
+
+
+class SentenceFile:
+    """Reads `sentences.parquet` a row group at a time.
+
+    Args:
+        folder: holds it.
+
+    Raises:
+        MissingInputError: there is no such file.
+        DataError: it is damaged or has other columns.
+
+    Attributes:
+        drawn: reason -> number of sentences drawn, those without a row included.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / SENTENCES_FILE
+        if not self.path.is_file():
+            raise MissingInputError(f"{self.path} is not there; run `itrpipe synthesize`")
+        try:
+            self._file = pq.ParquetFile(self.path, page_checksum_verification=True)
+            self.drawn = _drawn(self._file)
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+            raise _damage(self.path, error, _AGAIN) from None
+        if not self._file.schema_arrow.equals(SCHEMA, check_metadata=False):
+            found = ", ".join(f"{field.name} {field.type}" for field in self._file.schema_arrow)
+            raise DataError(f"{self.path} has other columns than this version writes ({found}); {_AGAIN}")
+
+    def __len__(self) -> int:
+        return self._file.metadata.num_rows
+
+    def row_groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yields tables in order, of all columns unless some are named.
+
+        Raises:
+            DataError: a page is damaged.
+        """
+        for number in range(self._file.num_row_groups):
+            try:
+                yield self._file.read_row_group(number, columns=list(columns) if columns else None)
+            except (OSError, pa.ArrowException) as error:
+                raise _damage(self.path, error, _AGAIN) from None
+
+
+_AGAIN = "run `itrpipe synthesize` again"
+
+
+def _table(sentences: Sequence[Sentence]) -> pa.Table:
+    columns = dict(zip(Sentence._fields, zip(*sentences, strict=True), strict=True)) if sentences else {}
+    arrays = []
+    for field in SCHEMA:
+        values = list(columns.get(field.name, ()))
+        if field.name == "edits":
+            values = [[edit.__dict__ for edit in edits] for edits in values]
+        is_reason = field.name == "reason"
+        plain = pa.array(values, pa.string() if is_reason else field.type)
+        arrays.append(plain.dictionary_encode().cast(field.type) if is_reason else plain)
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _read(path: Path, remedy: str) -> tuple[pa.Table, dict[str, int]]:
+    try:
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        return file.read(), _drawn(file)
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise _damage(path, error, remedy) from None
+
+
+def _drawn(file: pq.ParquetFile) -> dict[str, int]:
+    counts = json.loads((file.metadata.metadata or {})[_DRAWN])
+    return {str(reason): int(count) for reason, count in counts.items()}
+
+
+def _damage(path: Path, error: Exception, remedy: str) -> DataError:
+    reason = " ".join(str(error).split())
+    return DataError(f"{path} is damaged ({reason}); {remedy}")

@@ -1,0 +1,250 @@
+"""Sentences by rules, the edits they consist of, and what the two lexicons say of nouns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.scene_graph.rules import RulesBackend
+from itrpipe.synthesis.edits import Edit, apply_edits
+from itrpipe.synthesis.english import article_before, number_value, plural
+from itrpipe.synthesis.noun_lexicon import SmallLexicon, WordNet, contradict
+from itrpipe.synthesis.prepositions import COMMON, GROUPS, contradicting
+from itrpipe.synthesis.rules import (
+    NounVocabulary,
+    Slot,
+    TaggedCaption,
+    draw_sentences,
+    noun_slots,
+    numeral_slots,
+    relation_slots,
+)
+from itrpipe.synthesis.small_lexicon import KINDS
+
+BACKEND = RulesBackend("lexicon")
+WORDS = ("a", "an", "two", "3", "dog", "dogs", "red", "and", "with", "on", "under", ",", ".", "is", "running", "The")
+
+
+def tagged(text: str) -> TaggedCaption:
+    return TaggedCaption(text, BACKEND.analyse(text).tokens)
+
+
+def sentences(text: str, slots: list[Slot]) -> set[str]:
+    found = draw_sentences(slots, 10_000, np.random.default_rng(0))
+    starts = [token.start for token in tagged(text).tokens]
+    return {apply_edits(text, starts, edits) for edits in found}
+
+
+def vocabulary(*captions: str) -> NounVocabulary:
+    return NounVocabulary(map(tagged, captions), SmallLexicon(), 1)
+
+
+# Edits
+
+
+def test_edits_replace_words_and_keep_all_else() -> None:
+    text, starts = "Two  dogs, one cat.", [0, 5, 9, 11, 15, 18]
+    edits = [Edit(3, "one cat", "a bird"), Edit(0, "Two", "Three")]
+    assert apply_edits(text, starts, edits) == "Three  dogs, a bird."
+    assert apply_edits(text, starts, []) == text
+    for wrong in ([Edit(1, "cats", "x")], [Edit(9, "dogs", "x")], [Edit(3, "one cat", "x"), Edit(4, "cat", "y")]):
+        with pytest.raises(DataError, match="the edits are of another caption"):
+            apply_edits(text, starts, wrong)
+
+
+# Nouns
+
+
+def test_another_noun_contradicts_keeps_its_number_and_is_no_word_of_the_image() -> None:
+    text = "A dog with two puppies near an umbrella."
+    known = vocabulary("dogs, cats and animals", "an elephant or a bus near an umbrella", "one pet and one car")
+    found = sentences(text, noun_slots(tagged(text), {"car", "cars", *tagged(text).words}, known))
+    assert "A cat with two puppies near an umbrella." in found
+    assert "An elephant with two puppies near an umbrella." in found
+    assert "A dog with two buses near an umbrella." in found
+    assert "A dog with two puppies near a cat." in found
+    together = " ".join(found)
+    assert "car" not in together
+    # Of the umbrella there is no other name, of a dog and of puppies there are two.
+    assert len(found) == 3 + 3 + 5
+    assert not any(("animal" in each or "pet" in each) and "an umbrella" in each for each in found)
+
+
+def test_nouns_are_counted_by_lemma_and_rare_ones_are_not_used() -> None:
+    captions = list(map(tagged, ["a dog", "three dogs", "a cat", "his idea", "an idea"]))
+    assert NounVocabulary(captions, SmallLexicon(), 2).nouns == ("dog",)
+    with pytest.raises(UsageError, match="none of 3 nouns occurs 9 times"):
+        NounVocabulary(captions, SmallLexicon(), 9)
+
+
+def test_unknown_nouns_are_left_alone() -> None:
+    known = vocabulary("a dog and a cat")
+    assert known.instead_of("zeitgeist") == ()
+    assert known.instead_of("puppy") == ("cat",)
+
+
+# Numerals
+
+
+def test_another_number_changes_the_form_of_its_noun() -> None:
+    found = sentences("Two old buses.", numeral_slots(tagged("Two old buses.")))
+    assert {"One old bus.", "An old bus.", "Three old buses.", "Eighty old buses."} <= found
+    assert "A old bus." not in found
+    assert "Two old buses." not in found
+    assert len(found) == 26 - 1 + 1
+    found = sentences("a red bus and a man", numeral_slots(tagged("a red bus and a man")))
+    assert {"two red buses and a man", "a red bus and seven men"} <= found
+    assert not any(one in sentence for sentence in found for one in ("one ", "an "))
+    assert "four dogs" in sentences("3 dogs", numeral_slots(tagged("3 dogs")))
+
+
+@pytest.mark.parametrize("text", ["one", "a big", "twenty two dogs", "", "dogs run", "five"])
+def test_numbers_that_count_nothing_are_left_alone(text: str) -> None:
+    assert numeral_slots(tagged(text)) == []
+
+
+def test_articles_follow_the_sound() -> None:
+    words = ["apple", "unicycle", "hour", "horse", "Elephant", "one-way", "umbrella", "x-ray"]
+    assert [article_before(word) for word in words] == ["an", "a", "an", "a", "an", "a", "an", "an"]
+    assert [plural(noun) for noun in ("bus", "child", "sheep", "city")] == ["buses", "children", "sheep", "cities"]
+    assert [number_value(word) for word in ("an", "twenty", "eighty", "17", "many")] == [1, 20, 80, 17, None]
+
+
+# Relations
+
+
+def test_noun_phrases_change_places_unless_they_are_joined() -> None:
+    text = "A man and a boy sit on a red bench, under a tree."
+    found = sentences(text, relation_slots(tagged(text)))
+    assert "A red bench and a boy sit on a man, under a tree." in found
+    assert "A man and a tree sit on a red bench, under a boy." in found
+    assert "A boy and a man sit on a red bench, under a tree." not in found
+    listed = "a cup, a bowl and a plate"
+    assert sentences(listed, relation_slots(tagged(listed))) == set()
+    same = "a dog behind a dog"
+    assert "a dog behind a dog" not in sentences(same, relation_slots(tagged(same)))
+
+
+def test_another_preposition_contradicts_the_old_one() -> None:
+    text = "a dog next to a box"
+    found = sentences(text, relation_slots(tagged(text)))
+    assert {"a dog behind a box", "a dog under a box", "a box next to a dog"} <= found
+    assert "a dog near a box" not in found
+    assert not any(word in contradicting(word) for group in GROUPS for word in group)
+    assert contradicting("of") == ()
+    assert set(contradicting("behind")) < set(COMMON)
+
+
+# Drawing
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=5), st.integers(0, 12), st.integers(0, 1000))
+def test_draws_are_distinct_and_come_from_all_slots(sizes: list[int], most: int, seed: int) -> None:
+    slots = [
+        Slot([f"{row}:{column}" for column in range(size)], lambda new, at=row: [Edit(at, "x", new)])
+        for row, size in enumerate(sizes)
+    ]
+    found = draw_sentences(slots, most, np.random.default_rng(seed))
+    written = [edit.new for edits in found for edit in edits]
+    assert len(set(written)) == len(written) == min(most, sum(sizes))
+    assert all(edit.new.startswith(f"{edit.position}:") for edits in found for edit in edits)
+    again = draw_sentences(slots, most, np.random.default_rng(seed))
+    assert again == found
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=9))
+def test_every_rule_takes_any_caption_and_changes_it(words: list[str]) -> None:
+    text = " ".join(words)
+    caption = tagged(text)
+    known = vocabulary("a cat, a horse and an elephant")
+    for slots in (noun_slots(caption, set(caption.words), known), numeral_slots(caption), relation_slots(caption)):
+        assert text not in sentences(text, slots)
+
+
+# Lexicons
+
+
+def test_the_small_lexicon_knows_what_stands_above_and_below() -> None:
+    lexicon = SmallLexicon()
+    for first, second in (("dog", "puppy"), ("boy", "person"), ("boy", "child"), ("taxi", "car"), ("someone", "lady")):
+        assert not contradict(lexicon, first, second)
+        assert not contradict(lexicon, second, first)
+    assert contradict(lexicon, "dog", "cat")
+    assert contradict(lexicon, "boy", "woman")
+    assert all(not contradict(lexicon, noun, noun) for noun in KINDS)
+    assert lexicon.concrete("umbrella")
+    assert not lexicon.concrete("idea")
+
+
+SYNSETS = {
+    "00001740": ("entity", [], ["00001930", "00002137"]),
+    "00001930": ("physical_entity", ["00001740"], ["00003000"]),
+    "00002137": ("idea", ["00001740"], []),
+    "00003000": ("animal", ["00001930"], ["00004000", "00005000"]),
+    "00004000": ("dog domestic_dog", ["00003000"], ["00006000"]),
+    "00005000": ("cat", ["00003000"], []),
+    "00006000": ("puppy", ["00004000"], []),
+}
+
+
+@pytest.fixture
+def wordnet(tmp_path: Path) -> Path:
+    """A database of seven synsets in WordNet's own format, in which a synset is found by its place in the file."""
+    for part in ("verb", "adj", "adv", "noun"):
+        for name in (f"index.{part}", f"data.{part}", f"{part}.exc"):
+            (tmp_path / name).write_text("")
+    (tmp_path / "lexnames").write_text("00\tnoun.Tops\t1\n")
+    places: dict[str, int] = {}
+    for _ in range(2):  # the second time with the places of the first, which are of the same width
+        at, lines = 0, []
+        for offset, (words, above, below) in SYNSETS.items():
+            places[offset] = at
+            names = "".join(f" {word} 0" for word in words.split())
+            links = "".join(
+                f" {mark} {places.get(other, 0):08d} n 0000"
+                for mark, others in (("@", above), ("~", below))
+                for other in others
+            )
+            count = len(above) + len(below)
+            line = f"{at:08d} 00 n {len(words.split()):02x}{names} {count:03d}{links} | what it is\n"
+            at += len(line)
+            lines.append(line)
+    (tmp_path / "data.noun").write_text("".join(lines))
+    index = [
+        f"{word} n 1 2 @ ~ 1 0 {places[offset]:08d}\n"
+        for offset, (words, *_) in SYNSETS.items()
+        for word in words.split()
+    ]
+    (tmp_path / "index.noun").write_text("".join(sorted(index)))
+    return tmp_path
+
+
+def test_wordnet_is_read_from_the_directory_that_is_named(wordnet: Path) -> None:
+    lexicon = WordNet(wordnet)
+    assert lexicon.meanings("dog") == {"dog.n.01"}
+    assert lexicon.compatible("dog") == {"dog.n.01", "animal.n.01", "puppy.n.01"}
+    assert contradict(lexicon, "dog", "cat")
+    assert not contradict(lexicon, "dog", "puppy")
+    assert not contradict(lexicon, "animal", "dog")
+    # Only what is next above or below is asked for.
+    assert contradict(lexicon, "puppy", "animal")
+    assert not contradict(lexicon, "dog", "domestic dog")
+    assert [noun for noun in ("dog", "idea", "entity", "unknown") if lexicon.concrete(noun)] == ["dog"]
+    assert lexicon.meanings("unknown") == frozenset()
+
+
+def test_a_directory_without_wordnet_is_refused(wordnet: Path, tmp_path: Path) -> None:
+    (wordnet / "data.verb").unlink()
+    with pytest.raises(MissingInputError, match=r"no file 'data\.verb'.*nltk's package wordnet"):
+        WordNet(wordnet)
+    (wordnet / "data.verb").write_text("")
+    (wordnet / "index.noun").write_text("dog n zero\n")
+    with pytest.raises(DataError, match=r"WordNet database is damaged.*unpack it again"):
+        WordNet(wordnet)
