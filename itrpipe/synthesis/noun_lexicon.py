@@ -99,6 +99,8 @@ def _open_wordnet(folder: Path) -> WordNetCorpusReader:
     from nltk.corpus.reader.wordnet import WordNetCorpusReader, WordNetError
 
     class EnglishWordNet(WordNetCorpusReader):
+        """WordNet without the tables of other languages."""
+
         def map_wn(self, version: str = "wordnet") -> None:
             """Leaves out what only other languages need: a second WordNet in nltk's own folder."""
 

@@ -58,6 +58,7 @@ def find_folder(
 
 
 def has_any(folder: Path, names: tuple[str, ...]) -> bool:
+    """Whether a folder has a file of one of these names."""
     return any((folder / name).is_file() for name in names)
 
 
