@@ -8,9 +8,9 @@ Shapes: T captions of a block, K masked copies of each, L draws for each copy, N
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,16 +18,10 @@ from torch import Tensor
 
 from itrpipe.models.base import TextBatch
 from itrpipe.negatives import synthetic
-from itrpipe.negatives.masking import (
-    UNLABELLED,
-    MaskTokens,
-    mask_captions,
-    over_pieces,
-    single_positions,
-    with_single_positions,
-)
-from itrpipe.negatives.word_keys import CONTINUATION, TokenKeys
-from itrpipe.synthesis.captions import NO_WORD, TokenCaptions
+from itrpipe.negatives.caption_masks import Candidates, CaptionMasks, Compare, SpecialTokens, known_words
+from itrpipe.negatives.masking import UNLABELLED
+from itrpipe.negatives.word_keys import CONTINUATION
+from itrpipe.synthesis.captions import TokenCaptions
 from itrpipe.synthesis.edits import Edit, apply_edits
 from itrpipe.synthesis.sentences import Sentence
 
@@ -76,24 +70,9 @@ class ModelSettings:
     temperature: float = 1.5
     noise: bool = True
     exclude_specials: bool = True
-    compare: Literal["piece", "word", "off"] = "piece"
+    compare: Compare = "piece"
     write_rejected: bool = False
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class SpecialTokens:
-    """Token ids that are no words.
-
-    Attributes:
-        mask_id: of `[MASK]`.
-        others: padding, start, end, unknown and the like.
-        random_ids: first token id of ordinary words, and one more than the last.
-    """
-
-    mask_id: int
-    others: tuple[int, ...]
-    random_ids: tuple[int, int]
 
 
 class _Made(NamedTuple):
@@ -134,24 +113,24 @@ class ModelMaker:
         self,
         captions: TokenCaptions,
         model: SentenceModel,
-        candidates: Callable[[np.ndarray], np.ndarray] | None,
+        candidates: Candidates | None,
         settings: ModelSettings,
         specials: SpecialTokens,
         device: torch.device | str = "cpu",
     ) -> None:
-        self._captions, self._model, self._candidates = captions, model, candidates
+        self._captions, self._model = captions, model
         self._settings, self._device = settings, device
-        self._mask = MaskTokens(specials.mask_id, specials.random_ids, settings.noise)
-        self._excluded = (specials.mask_id, *specials.others) if settings.exclude_specials else ()
-        ignored = (specials.mask_id, *specials.others)
-        self._keys = {
-            "piece": lambda: TokenKeys.of_tokens(len(captions.pieces), ignored).to(device),
-            "word": lambda: TokenKeys.of_words(captions.pieces, ignored).to(device),
-            "off": lambda: None,
-        }[settings.compare]()
-        self._siblings = _Siblings(captions.image_rows)
-        # One more row, of padding, for images with fewer captions than others.
-        self._tokens = np.pad(captions.tokens, ((0, 1), (0, 0)))
+        self._excluded = specials.all if settings.exclude_specials else ()
+        self._masks = CaptionMasks(
+            captions.tokens,
+            captions.words,
+            captions.image_rows,
+            captions.pieces,
+            candidates,
+            specials,
+            settings.compare,
+        )
+        self._keys = None if self._masks.keys is None else self._masks.keys.to(device)
 
     @torch.inference_mode()
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
@@ -165,8 +144,8 @@ class ModelMaker:
         """Masks, refills, filters and ranks in one pass of the model over the masked copies and one over the rest."""
         settings = self._settings
         width = int(self._captions.lengths[rows].max())
-        tokens = self._tokens[rows, :width]
-        masked = mask_captions(tokens, self._groups(rows, width), settings.copies, self._mask, rng)
+        tokens = self._captions.tokens[rows, :width]
+        masked = self._masks.draw(rows, width, settings.copies, settings.noise, rng)
         copies, labels, captions, images, lengths = (
             torch.from_numpy(each).to(self._device)
             for each in (
@@ -191,27 +170,14 @@ class ModelMaker:
         def score(owners: Tensor, found: Tensor) -> Tensor:
             return self._model.rank(images[owners], TextBatch(found, lengths[owners]))
 
-        reasons = synthetic.reject(sentences, captions, self._keys, self._known(rows))
+        known = known_words(self._keys, self._masks.siblings(rows), self._device)
+        reasons = synthetic.reject(sentences, captions, self._keys, known)
         scores = synthetic.score_kept(score, sentences, reasons)
         reasons = synthetic.mark_outranked(reasons, synthetic.select_hardest(scores, settings.keep))
         positive = self._model.rank(images, TextBatch(captions, lengths)).float()
         likely, own = (each.expand_as(likely).reshape(reasons.shape) for each in (likely, own))
         repeated = synthetic.repeated_later(sentences)
         return _Made(*(each.cpu().numpy() for each in (sentences, reasons, scores, positive, likely, own, repeated)))
-
-    def _groups(self, rows: np.ndarray, width: int) -> np.ndarray:
-        """What is masked together, bool [T, P, W]."""
-        words = self._captions.words[rows, :width]
-        if self._candidates is None:
-            return single_positions(words != NO_WORD)
-        return with_single_positions(over_pieces(self._candidates(rows), words), words != NO_WORD)
-
-    def _known(self, rows: np.ndarray) -> Tensor | None:
-        """Keys of the words of all captions of each caption's image."""
-        if self._keys is None:
-            return None
-        own = self._tokens[self._siblings.of(self._captions.image_rows[rows])]  # [T, n, W]
-        return self._keys.of_captions(torch.from_numpy(own).to(self._device))
 
     def _sentences(self, rows: np.ndarray, made: _Made) -> list[Sentence]:
         """The rows of the file: of every caption the kept ones, hardest first, then the others if they are wanted."""
@@ -252,26 +218,6 @@ class ModelMaker:
             inside = np.flatnonzero((words >= first) & (words <= last)).tolist()
             edits.append(Edit(first, captions.texts[caption][start:end], _spell([pieces[at] for at in inside])))
         return edits
-
-
-class _Siblings:
-    """The captions of every image.
-
-    Args:
-        image_rows: int64 [captions], row of each caption's image.
-    """
-
-    def __init__(self, image_rows: np.ndarray) -> None:
-        self._order = np.argsort(image_rows, kind="stable")
-        self._counts = np.bincount(image_rows)
-        self._starts = np.cumsum(self._counts) - self._counts
-
-    def of(self, images: np.ndarray) -> np.ndarray:
-        """Rows int64 [T, n] of the captions of images [T]; behind the last one there is the number of all captions."""
-        place = np.arange(int(self._counts[images].max()))
-        real = place < self._counts[images, None]
-        found = self._starts[images, None] + place
-        return np.where(real, self._order[np.where(real, found, 0)], len(self._order))
 
 
 def _runs(changed: Sequence[int], words: np.ndarray, pieces: Sequence[str]) -> list[tuple[int, int]]:

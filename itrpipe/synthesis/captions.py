@@ -11,10 +11,10 @@ import numpy as np
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.tokens import spans
 from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.negatives.caption_masks import NO_WORD
 from itrpipe.negatives.masking import over_pieces
 from itrpipe.scene_graph.mask_candidates import MaskCandidates
 
-NO_WORD = -1
 MASK = "<mask>"
 """What `[MASK]` is called behind the words of a vocabulary of our own."""
 

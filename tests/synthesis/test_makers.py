@@ -14,10 +14,11 @@ from rich.console import Console
 from torch import Tensor
 
 from itrpipe.models.base import TextBatch
+from itrpipe.negatives.caption_masks import SpecialTokens
 from itrpipe.negatives.masking import MASK_RATE
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.rules import RulesBackend
-from itrpipe.synthesis.by_model import ModelMaker, ModelSettings, SpecialTokens
+from itrpipe.synthesis.by_model import ModelMaker, ModelSettings
 from itrpipe.synthesis.by_rules import RuleCaptions, RuleMaker
 from itrpipe.synthesis.captions import TokenCaptions
 from itrpipe.synthesis.edits import Edit, apply_edits
