@@ -25,6 +25,8 @@ from itrpipe.options import (
     SetOption,
     encoders,
     mapping,
+    whole_path,
+    with_negatives,
 )
 
 INTERRUPTED = 130
@@ -175,6 +177,9 @@ def train(
     negatives_from: Annotated[
         str | None, typer.Option("--negatives-from", help="aoq: backbone whose round one mines; scan, bfan: vsrn.")
     ] = None,
+    negatives: Annotated[
+        str | None, typer.Option("--negatives", help="triplet: synthetic adds the sentences of itrpipe synthesize.")
+    ] = None,
     vision: Annotated[
         str | None, typer.Option("--vision", metavar="ID|FOLDER", help="dual-encoder: vision encoder, or random.")
     ] = None,
@@ -203,10 +208,14 @@ def train(
       ssamt-intra          first phase of SSAMT: each side alone
       ssamt                its second phase: pairs, with labels of phrases
       itm                  the hardest of sampled candidates for every anchor (UNITER)
+      pretrain             masked words and matching, before itm and tags where there are no published weights
+      tags                 the same with sentences that the model writes in every step
+      tags-dc              its second phase: which words of these are wrong, and what should stand there
       fne                  negatives drawn by their probability to be false, over a momentum memory
       fne-paper            the same as printed, where the released code does otherwise
       aoq-guarded          round two that draws likely false negatives less often
-    Ablations of AOQ, SSAMT and FNE:
+      triplet-synthetic    round one with sentences of itrpipe synthesize too (--negatives synthetic)
+    Ablations of AOQ, SSAMT, FNE and TAGS-DC:
       aoq-only-offline     no negatives of the batch
       aoq-online-quintuplet  pairs of the batch's negatives instead of mined ones
       aoq-positive-weight  weights by the positive's score
@@ -215,6 +224,8 @@ def train(
       ssamt-words, ssamt-words-local, ssamt-words-global  the same without phrases
       ssamt-intra-words    first phase of these
       fne-memory-only, fne-only, fne-neither  without the probability, the memory, both
+      tags-words, tags-static, tags-discriminate  single words masked, sentences of synthesize, no correction
+      itm-long             control: itm for the updates of both phases of tags-dc
 
     \b
     Backbones (--backbone):
@@ -237,6 +248,7 @@ def train(
     backbone = backbone or ("dual-encoder" if vision or text else None)
     named = {"backbone": backbone, "features": features, "seed": seed, "device": device, "teacher": negatives_from}
     overrides = _overrides([*(settings or []), *encoders(vision, text)], named)
+    method = with_negatives(method, negatives)
     run_stage(data, dataset, "train", overrides, conf=method, dry_run=dry_run, no_deps=no_deps)
 
 
@@ -285,6 +297,45 @@ def mine_negatives(
 
 
 @app.command()
+def synthesize(
+    by: Annotated[str, typer.Option("--by", help="phrases, words or vse-c.")] = "phrases",
+    method: Annotated[
+        str | None, typer.Option("--method", "-m", help="Training of the model that writes; pretrain.")
+    ] = None,
+    backbone: Annotated[str | None, typer.Option("--backbone", "-b", help="Model: uniter, uniter-large.")] = None,
+    dataset: DatasetOption = "scenes",
+    features: FeaturesOption = None,
+    seed: SeedOption = None,
+    language_model: Annotated[
+        str | None, typer.Option("--language-model", metavar="ID|FOLDER", help="GPT-2 that measures perplexity.")
+    ] = None,
+    wordnet: Annotated[Path | None, typer.Option("--wordnet", help="vse-c: folder of a WordNet database.")] = None,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Write negative sentences for every training caption.
+
+    \b
+    Makers (--by):
+      phrases  masks objects, attributes and relations; a UNITER that sees the image writes others (TAGS-DC)
+      words    the same with single words masked
+      vse-c    replaces nouns, numerals and relations by rules; needs no model
+
+    Sentences that may be true of the image are dropped; of the others the hardest are kept (--set keep=).
+
+    Example: itrpipe synthesize --dataset scenes
+    """
+    from itrpipe.commands import run_stage
+
+    named = {"method": method, "backbone": backbone, "features": features, "seed": seed, "device": device}
+    named |= {"language_model": whole_path(language_model), "wordnet": wordnet and str(wordnet.resolve())}
+    run_stage(data, dataset, "synthesize", _overrides(settings, named), conf=by, dry_run=dry_run, no_deps=no_deps)
+
+
+@app.command()
 def evaluate(
     method: MethodOption = "triplet",
     backbone: BackboneOption = None,
@@ -320,6 +371,37 @@ def evaluate(
     model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "split": split}
     model |= {"ensemble_with": ensemble_with or None, "rerank": rerank, "device": device}
     run_stage(data, dataset, "evaluate", _overrides(settings, model), dry_run=dry_run, no_deps=no_deps)
+
+
+@app.command()
+def explain(
+    image: Annotated[str, typer.Option("--image", metavar="ID|FILE", help="Image of the dataset, or a photograph.")],
+    caption: Annotated[str, typer.Option("--caption", help="Any sentence.")],
+    method: MethodOption = "tags-dc",
+    backbone: BackboneOption = None,
+    dataset: DatasetOption = "scenes",
+    features: FeaturesOption = None,
+    seed: SeedOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every word.")] = False,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+) -> None:
+    """Show which words of a caption do not belong to an image, and what should stand there.
+
+    Words are coloured by the probability that they do not match the image; those above one half carry their number and
+    are replaced in the corrected sentence. The match is the probability that the whole sentence belongs to the image.
+    This takes a model that learned to discriminate and correct words: tags-dc. An image is named by its id or file; a
+    photograph that is no part of the dataset is read by the extractor of the dataset's features.
+
+    Example: itrpipe explain --image test-000000 --caption "a cat on a red roof"
+    """
+    from itrpipe.explain import explain as explain_caption
+
+    named = {"backbone": backbone, "features": features, "seed": seed, "device": device}
+    overrides = _overrides(settings, named)
+    explain_caption(data, dataset, image, caption, method, overrides, no_deps=no_deps, as_json=as_json)
 
 
 @app.command()

@@ -34,6 +34,30 @@ def encoders(vision: str | None, text: str | None) -> list[str]:
     return [f"train.model.{name}={path.resolve() if path.is_dir() else given[name]}" for name, path in paths.items()]
 
 
+def whole_path(model: str | None) -> str | None:
+    """A hub id as it is, a folder by its whole path: later commands may run in another folder."""
+    folder = Path(model).expanduser() if model else None
+    return str(folder.resolve()) if folder and folder.is_dir() else model
+
+
+def with_negatives(method: str, negatives: str | None) -> str:
+    """The training configuration that adds further negatives to another.
+
+    Raises:
+        UsageError: there are no such negatives, or the method has none of them.
+    """
+    if negatives is None:
+        return method
+    if negatives != "synthetic":
+        raise UsageError(f"--negatives {negatives}: there are none of this name; known: synthetic")
+    if method not in ("triplet", "triplet-synthetic"):
+        raise UsageError(
+            f"--negatives synthetic adds sentences to --method triplet, not to {method}; tags-static reads them with "
+            "UNITER"
+        )
+    return "triplet-synthetic"
+
+
 def mapping(assignments: list[str] | None, ids: Path | None) -> dict[str, Any]:
     """The options of the importer of arrays as settings."""
     given: dict[str, Any] = {"ids": None if ids is None else str(ids)}

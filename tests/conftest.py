@@ -241,6 +241,27 @@ def saved_encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def saved_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny GPT-2 of random weights, which reads ten tokens, as transformers saves it."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("gpt2")
+    words = ["<|endoftext|>", "<unk>", "a", "is", "on", "the", "runs", *SUBJECTS, *PLACES]
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    special: dict[str, Any] = {"bos_token": words[0], "eos_token": words[0], "unk_token": words[1]}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special).save_pretrained(folder)
+    sizes: dict[str, Any] = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 10, "vocab_size": len(words)}
+    torch.manual_seed(0)
+    # Transformers' own deviation of 0.02 would make every word about equally likely.
+    config = transformers.GPT2Config(initializer_range=0.5, bos_token_id=0, eos_token_id=0, **sizes)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
 def _save_tokenizer(folder: Path, limit: int) -> int:
     """Saves a tokenizer of the words of the tiny captions and single digits; returns how many tokens it has."""
     import transformers

@@ -84,3 +84,24 @@ def triplet_loss(
     texts = hinge(positive[:, None], scores, margin)  # [B, B]
     images = hinge(positive[None, :], scores, margin)  # [B, B]
     return (texts + images).masked_fill(excluded_pairs(scores, not_negative), 0.0).sum()
+
+
+def hardest_sentence_loss(positive: Tensor, negatives: Tensor, owners: Tensor, margin: float) -> Tensor:
+    """Hinge of each pair with the hardest of the sentences that are negatives of its image alone, summed.
+
+        L = sum_(i,t) max_(t') [margin - S(i,t) + S(i,t')]+
+
+    Args:
+        positive: [B] scores of the pairs.
+        negatives: [n] scores of the image of each sentence's pair with the sentence.
+        owners: [n] int64, number of that pair.
+        margin: by how much a positive must beat a negative, in units of the score.
+
+    Returns:
+        Scalar; a pair without sentences counts with 0.
+
+    References:
+        Shi et al. (VSE-C), COLING 2018, section 3.3.
+    """
+    hardest = torch.full_like(positive, float("-inf")).scatter_reduce(0, owners, negatives, "amax")
+    return hinge(positive, hardest, margin).sum()

@@ -7,6 +7,7 @@ loss with a model. It never opens a file: the data it needs is given to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -28,6 +29,23 @@ class PairSource(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class OwnedTexts:
+    """n negative sentences of the captions of a batch.
+
+    Attributes:
+        texts: the sentences.
+        owners: int64 [n], number of the pair whose image each is a negative of; those of a pair together, rising.
+    """
+
+    texts: TextBatch
+    owners: Tensor
+
+    def to(self, device: torch.device | str) -> OwnedTexts:
+        """The same on a device."""
+        return OwnedTexts(self.texts.to(device), self.owners.to(device, non_blocking=True))
+
+
 class Batch:
     """One training batch: the positives, named further pairs, and the rows of every positive.
 
@@ -37,6 +55,7 @@ class Batch:
         statistics: counts that the method wants averaged into the history; `losses` may add some, as tensors that stay
             on the device.
         captions: [B] caption row of each positive pair, on the CPU, for methods that look it up again.
+        sentences: further negatives of the images.
     """
 
     def __init__(
@@ -45,16 +64,18 @@ class Batch:
         images: Tensor,
         statistics: Mapping[str, float | Tensor] | None = None,
         captions: np.ndarray | None = None,
+        sentences: OwnedTexts | None = None,
     ) -> None:
         self.pairs = dict(pairs)
         self.images = images
         self.statistics = dict(statistics or {})
-        self.captions = captions
+        self.captions, self.sentences = captions, sentences
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device."""
         pairs = {name: (images.to(device), texts.to(device)) for name, (images, texts) in self.pairs.items()}
-        return Batch(pairs, self.images.to(device, non_blocking=True), self.statistics, self.captions)
+        sentences = None if self.sentences is None else self.sentences.to(device)
+        return Batch(pairs, self.images.to(device, non_blocking=True), self.statistics, self.captions, sentences)
 
 
 class Method(Protocol):

@@ -12,13 +12,14 @@ Source: UNITER (Chen et al., ECCV 2020), fine-tuning for retrieval with hard neg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
 from itrpipe.losses.itm import ranking_hinges
@@ -87,12 +88,15 @@ class ItmMethod:
 
     Raises:
         UsageError: the training set is too small for so many negatives.
+
+    Attributes:
+        settings, data: as given.
     """
 
     means = True
 
     def __init__(self, settings: Itm, data: PoolSource) -> None:
-        self._settings, self._data = settings, data
+        self.settings, self.data = settings, data
         self._captions_of = _rows_by_image(data.caption_image)
         most_own = max(map(len, self._captions_of))
         spare = min(len(self._captions_of) - 1, len(data.caption_image) - most_own)
@@ -104,7 +108,7 @@ class ItmMethod:
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ItmBatch:
         """The captions with candidate images, and as many images with candidate captions."""
-        own = self._data.caption_image
+        own = self.data.caption_image
         with_images, with_captions = self._text_anchored(captions, rng), self._image_anchored(len(captions), rng)
         image_rows, caption_rows = (
             np.concatenate(sides) for sides in zip(with_images, with_captions, strict=True)
@@ -112,18 +116,25 @@ class ItmMethod:
         images, image_at = np.unique(image_rows, return_inverse=True)
         texts, caption_at = np.unique(caption_rows, return_inverse=True)
         places = (torch.from_numpy(at.reshape(image_rows.shape)) for at in (image_at, caption_at))
-        pool = self._data.images(images), self._data.texts(texts)
+        pool = self.data.images(images), self.data.texts(texts)
         return ItmBatch(*pool, PairRows(*places), torch.from_numpy(own[captions]))
 
     def losses(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> dict[str, Tensor]:
         """`text_anchored` and `image_anchored`, means over anchors and negatives."""
+        return self.ranking_terms(self.hard_scores(model, batch, epoch), batch)
+
+    def hard_scores(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> Tensor:
+        """Scores [2 B, 1 + M] of the pairs that are trained, those of each anchor with its match first."""
         rows = self.hard_rows(model, batch, epoch)
         images, image_rows = _used(rows.images)
         texts, text_rows = _used(rows.captions)
         image_batch, text_batch = batch.pairs["pool"]
-        encoded = model.encode_images(_images_at(image_batch, images)), model.encode_texts(_texts_at(text_batch, texts))
-        scores = model.score_at(*encoded, image_rows.flatten(), text_rows.flatten()).view(rows.images.shape)
-        hinges = ranking_hinges(scores, self._settings.margin)
+        encoded = model.encode_images(images_at(image_batch, images)), model.encode_texts(texts_at(text_batch, texts))
+        return model.score_at(*encoded, image_rows.flatten(), text_rows.flatten()).view(rows.images.shape)
+
+    def ranking_terms(self, scores: Tensor, batch: ItmBatch) -> dict[str, Tensor]:
+        """`text_anchored` and `image_anchored` of the scores that `hard_scores` gave."""
+        hinges = ranking_hinges(scores, self.settings.margin)
         batch.statistics["active_negatives"] = (hinges.detach() > 0).float().mean()
         with_images, with_captions = hinges.chunk(2)
         return {"text_anchored": with_images.mean(), "image_anchored": with_captions.mean()}
@@ -133,37 +144,44 @@ class ItmMethod:
 
         The model scores in evaluation mode and is put back into the mode it had; that draws no random numbers.
         """
-        hard = self._settings.hard_negatives
-        if epoch < self._settings.sum_epochs:
+        hard = self.settings.hard_negatives
+        if epoch < self.settings.sum_epochs:
             return batch.rows.at(torch.arange(hard).expand(len(batch.rows.images), -1))
         images, texts = batch.pairs["pool"]
-        training = model.training
-        model.eval()
-        try:
-            with torch.no_grad():
-                encoded = model.encode_images(images), model.encode_texts(texts)
-                negatives = PairRows(batch.rows.images[:, 1:], batch.rows.captions[:, 1:])
-                scores = model.score_at(*encoded, negatives.images.flatten(), negatives.captions.flatten())
-        finally:
-            model.train(training)
-            # Autocast keeps the weights it has cast; with some versions of torch those cast here know of no gradient.
-            torch.clear_autocast_cache()
+        with scoring(model):
+            encoded = model.encode_images(images), model.encode_texts(texts)
+            negatives = PairRows(batch.rows.images[:, 1:], batch.rows.captions[:, 1:])
+            scores = model.score_at(*encoded, negatives.images.flatten(), negatives.captions.flatten())
         return batch.rows.at(scores.view(negatives.images.shape).topk(hard, dim=1).indices.cpu())
 
     def _text_anchored(self, captions: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Image and caption rows [B, 1 + N] of captions with images that are not theirs."""
-        own = self._data.caption_image[captions, None]
+        own = self.data.caption_image[captions, None]
         excluded = own == np.arange(len(self._captions_of))
-        images = np.concatenate([own, draw_others(excluded, self._settings.sampled_negatives, rng)], axis=1)
+        images = np.concatenate([own, draw_others(excluded, self.settings.sampled_negatives, rng)], axis=1)
         return images, np.broadcast_to(captions[:, None], images.shape)
 
     def _image_anchored(self, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Likewise of `size` images with captions that are not theirs."""
         images = rng.choice(len(self._captions_of), size, replace=size > len(self._captions_of))[:, None]
         matching = np.array([[rng.choice(self._captions_of[image])] for image in images[:, 0]])
-        excluded = images == self._data.caption_image
-        captions = np.concatenate([matching, draw_others(excluded, self._settings.sampled_negatives, rng)], axis=1)
+        excluded = images == self.data.caption_image
+        captions = np.concatenate([matching, draw_others(excluded, self.settings.sampled_negatives, rng)], axis=1)
         return np.broadcast_to(images, captions.shape), captions
+
+
+@contextmanager
+def scoring(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; then the model is put back into the mode it had. Draws no random numbers."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+        # Autocast keeps the weights it has cast; with some versions of torch those cast here know of no gradient.
+        torch.clear_autocast_cache()
 
 
 def draw_others(excluded: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -186,13 +204,15 @@ def _used(rows: Tensor) -> tuple[Tensor, Tensor]:
     return torch.unique(rows, return_inverse=True)
 
 
-def _images_at(images: ImageBatch, rows: Tensor) -> ImageBatch:
+def images_at(images: ImageBatch, rows: Tensor) -> ImageBatch:
+    """The images of the given rows."""
     rows = rows.to(images.regions.device)
     count = None if images.count is None else images.count[rows]
     return ImageBatch(images.regions[rows], count, boxes=None if images.boxes is None else images.boxes[rows])
 
 
-def _texts_at(texts: TextBatch, rows: Tensor) -> TextBatch:
+def texts_at(texts: TextBatch, rows: Tensor) -> TextBatch:
+    """The captions of the given rows."""
     rows = rows.to(texts.tokens.device)
     return TextBatch(texts.tokens[rows], texts.lengths[rows])
 

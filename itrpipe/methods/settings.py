@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from itrpipe.config import Settings
+from itrpipe.config import Settings, hyphenated
 
 
 class MethodSettings(Settings):
@@ -38,10 +38,15 @@ class Triplet(MethodSettings):
     Attributes:
         margin: gamma.
         max_violation: hardest negative of the batch only (Eq. 2), else all of them (Eq. 1).
+        synthetic_sentences: sentences of `itrpipe synthesize` drawn for each caption, as further negatives of its
+            image; 0: none.
+        synthetic_weight: of the loss with the hardest of these.
     """
 
     margin: float = Field(default=0.2, ge=0)
     max_violation: bool = True
+    synthetic_sentences: int = Field(default=0, ge=0)
+    synthetic_weight: float = Field(default=1.0, ge=0)
 
 
 class Aoq(MethodSettings):
@@ -219,6 +224,101 @@ class Itm(MethodSettings):
         return self
 
 
+class Pretrain(MethodSettings):
+    """Masked words and matching, which UNITER is pretrained with. Source: UNITER (Chen et al., ECCV 2020), §3.2.
+
+    Attributes:
+        negatives: images drawn for each caption that are not its own.
+        mask: what is masked together: single `words`, or the `phrases` of the scene graph.
+        noise: put random words at 10 % of the masked positions and leave 10 % as they are.
+        weight_words: of the loss of masked words.
+        weight_matching: of the loss of matching.
+    """
+
+    only_backbone: ClassVar[str] = "uniter"
+
+    negatives: int = Field(default=1, ge=1)
+    mask: Literal["words", "phrases"] = "words"
+    noise: bool = True
+    weight_words: float = Field(default=1.0, ge=0)
+    weight_matching: float = Field(default=1.0, ge=0)
+
+
+class Tags(Itm):
+    """Synthetic negative sentences beside hard negatives. Source: TAGS-DC (Fan et al., Findings of NAACL 2022).
+
+    Attributes:
+        generator: who writes the sentences: the model itself in every step (`dynamic`), or another one before training
+            (`static`, the sentences of `itrpipe synthesize`).
+        mask: what is masked together: `phrases` of the scene graph, or single `words`.
+        copies: K, masked copies of a caption.
+        draws: L, refills of a copy.
+        temperature: tau of the draws.
+        noise: put random words at 10 % of the masked positions and leave 10 % as they are.
+        exclude_specials: never draw start, end, padding, the unknown word or the mask.
+        compare: what the filter against false negatives compares with the captions of the image: token ids (`piece`)
+            or whole words without case (`word`); `off` leaves it out.
+        keep: m, sentences that a caption is trained with, the hardest.
+        weight_words: lambda_MLM.
+        weight_sentences: lambda_ISTM.
+    """
+
+    generator: Literal["dynamic", "static"] = "dynamic"
+    mask: Literal["phrases", "words"] = "phrases"
+    copies: int = Field(default=20, ge=1)
+    draws: int = Field(default=20, ge=1)
+    temperature: float = Field(default=1.5, gt=0)
+    noise: bool = True
+    exclude_specials: bool = True
+    compare: Literal["piece", "word", "off"] = "piece"
+    keep: int = Field(default=31, ge=1)
+    weight_words: float = Field(default=0.1, ge=0)
+    weight_sentences: float = Field(default=1e-3, ge=0)
+
+    @model_validator(mode="after")
+    def _a_file_teaches_no_words(self) -> Tags:
+        if self.generator == "static" and self.weight_words:
+            raise ValueError(
+                f"weight_words = {self.weight_words} trains the model to write, which generator = static leaves to "
+                "another one; give --set loss.weight_words=0"
+            )
+        return self
+
+
+class TagsDc(Tags):
+    """The same with discrimination and correction of words. Source: TAGS-DC, section 2.3; its released code.
+
+    Attributes:
+        weight_discrimination: lambda_WoD.
+        weight_correction: lambda_WoC.
+        match_weight: of the words of a sentence that are its caption's, in the loss of discrimination; the others
+            count 1 (released code).
+        count_ends: count start and end of a sentence as words (released code).
+        correct: at which words: those `masked` when the sentence was written (released code), or `all`.
+    """
+
+    weight_discrimination: float = Field(default=1e-3, ge=0)
+    weight_correction: float = Field(default=1e-3, ge=0)
+    match_weight: float = Field(default=0.11, ge=0)
+    count_ends: bool = True
+    correct: Literal["masked", "all"] = "masked"
+
+    @model_validator(mode="after")
+    def _sentences_word_by_word(self) -> TagsDc:
+        if self.generator == "static":
+            raise ValueError(
+                "generator = static keeps sentences without saying which of their tokens were masked, which "
+                "discrimination and correction need; use method tags, or generator = dynamic"
+            )
+        return self
+
+
 def methods() -> dict[str, type[MethodSettings]]:
-    """Method name (file stem, with hyphens) -> its settings class."""
-    return {kind.__name__.lower(): kind for kind in MethodSettings.__subclasses__()}
+    """Method name -> its settings class: `tags-dc`, of `tags_dc.py`, is configured by `TagsDc`."""
+    found: list[type[MethodSettings]] = []
+    unread = [MethodSettings]
+    while unread:
+        kinds = unread.pop().__subclasses__()
+        found += kinds
+        unread += kinds
+    return {hyphenated(kind.__name__): kind for kind in found}

@@ -18,7 +18,7 @@ Shapes: B images, T captions, R regions, W words, D embedding width, G width of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -145,6 +145,17 @@ class WordEncoding:
 
     words: Tensor
     lengths: Tensor
+
+
+Encoding = TypeVar("Encoding")
+
+
+def rows_of(encoding: Encoding, rows: Tensor) -> Encoding:
+    """The images or captions of the given rows, of any of the encodings above or of others that are made like them."""
+    assert is_dataclass(encoding)
+    assert not isinstance(encoding, type)
+    held = {field.name: getattr(encoding, field.name) for field in fields(encoding)}
+    return replace(encoding, **{name: value if value is None else value[rows] for name, value in held.items()})
 
 
 ImageT = TypeVar("ImageT")

@@ -5,12 +5,11 @@ Kept apart from the models so that a configuration can be read and checked witho
 
 from __future__ import annotations
 
-import re
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from itrpipe.config import Settings
+from itrpipe.config import Settings, hyphenated
 
 RANDOM = "random"
 """Stands for a hub id or folder: a small encoder with random weights."""
@@ -160,6 +159,9 @@ class Uniter(BackboneSettings):
     feed_forward_dim: int = Field(default=3072, ge=1, description="Width of the feed-forward networks.")
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="Dropout of embeddings, attention and layers.")
     max_words: int = Field(default=512, ge=2, description="Positions of a caption, start and end included.")
+    initial_deviation: float = Field(
+        default=0.02, gt=0, description="Standard deviation of random weights; BERT's suits wide models."
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Uniter:
@@ -240,8 +242,4 @@ def backbone_family(name: str) -> str:
 def backbones() -> dict[str, type[BackboneSettings]]:
     """Backbone name -> its settings class: `dual-encoder`, of `dual_encoder.py`, is configured by `DualEncoder`."""
     kinds = [kind for base in (BackboneSettings, RegionBackbone) for kind in base.__subclasses__()]
-    return {_hyphenated(kind.__name__): kind for kind in kinds if kind is not RegionBackbone}
-
-
-def _hyphenated(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+    return {hyphenated(kind.__name__): kind for kind in kinds if kind is not RegionBackbone}

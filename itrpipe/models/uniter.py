@@ -15,7 +15,7 @@ Shapes: N pairs, B images, R regions, T captions, W words, L positions of a sequ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -128,7 +128,7 @@ class UniterEncoder(Matcher[UniterImages, UniterTexts]):
         self.match, self.rank = nn.Linear(width, 2), nn.Linear(width, 1)
         self.word_match = nn.Linear(width, 2)
         self.masked_word, self.correction = (TokenHead(width, vocabulary_size) for _ in range(2))
-        initialise(self)
+        initialise(self, settings.initial_deviation)
         self.derive_heads({"rank", "word_match", "correction"})
 
     def derive_heads(self, heads: set[str]) -> None:
@@ -191,16 +191,34 @@ class UniterEncoder(Matcher[UniterImages, UniterTexts]):
             images, texts: what pairs are made of; each is embedded once, however many pairs it is in.
             image_rows, text_rows: [N] rows of images and captions, on any device.
         """
+        return self.read_at(images, texts, image_rows, text_rows, 1, lambda states: self.rank_score(states[:, 0]))
+
+    def read_at(
+        self,
+        images: UniterImages,
+        texts: UniterTexts,
+        image_rows: Tensor,
+        text_rows: Tensor,
+        first: int,
+        read: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """What is read from the last states of pairs of any images and captions, [N, ...].
+
+        Args:
+            images, texts, image_rows, text_rows: see `score_at`.
+            first: how many positions of each pair are read; those behind its last hold anything.
+            read: states [n, first, d] of some pairs to [n, ...].
+        """
         pool = self.pool(images, texts)
         order, parts = [], []
         for rows, length, padded in self._tiles(images.count, texts.lengths, image_rows, text_rows):
             device = images.count.device
             on_device = (image_rows[rows].to(device), text_rows[rows].to(device))
-            states = self.encode(pool, pool.sequences(*on_device, length, padded), first=1)
-            parts.append(self.rank_score(states[:, 0]))
+            states = self.encode(pool, pool.sequences(*on_device, length, padded), first)
+            parts.append(read(F.pad(states, (0, 0, 0, first - states.shape[1]))))
             order.append(rows)
-        scores = torch.cat(parts)
-        return scores[torch.cat(order).argsort().to(scores.device)]
+        found = torch.cat(parts)
+        return found[torch.cat(order).argsort().to(found.device)]
 
     def pool(self, images: UniterImages, texts: UniterTexts) -> Pool:
         """Gathers all words and regions, and lets the first layer look at each once where that is the same."""

@@ -24,6 +24,7 @@ class FileNames:
         matching, phrases: of `evaluate`, where the model reads phrases.
         false_negatives, hard_candidates: of `evaluate`, where the method estimates false negatives.
         word_maps: of `evaluate`, where scores are means over words and patches.
+        words, word_corrections: of `evaluate`, where the model learned which words are wrong.
         history: of `train`.
         statistics: of `mine_negatives`.
     """
@@ -36,6 +37,8 @@ class FileNames:
     false_negatives: str
     hard_candidates: str
     word_maps: str
+    words: str
+    word_corrections: str
     history: str
     statistics: str
 

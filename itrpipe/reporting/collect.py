@@ -255,6 +255,20 @@ class Run:
             return []
         return read_table(self.evaluation.folder / self.files.word_maps).to_pylist()
 
+    @cached_property
+    def words(self) -> dict[str, Any] | None:
+        """How often the model tells wrong words and corrects them; None where evaluation did not measure it."""
+        if self.files.words not in self.manifest.outputs:
+            return None
+        return read_json(self.evaluation.folder / self.files.words)
+
+    @cached_property
+    def word_corrections(self) -> list[dict[str, Any]]:
+        """Sentences with wrong words as the model judged and corrected them; empty where there are none."""
+        if self.files.word_corrections not in self.manifest.outputs:
+            return []
+        return read_table(self.evaluation.folder / self.files.word_corrections).to_pylist()
+
     def ranks(self, *, oracle: bool = False) -> Ranks | None:
         """Ranks of both directions; None when every true match is asked for but not known."""
         sides = [each.oracle_rank if oracle else each.rank for each in self.rankings.values()]

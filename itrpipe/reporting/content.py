@@ -24,6 +24,7 @@ from itrpipe.reporting.seeds import Seeds, over_seeds
 from itrpipe.reporting.series import series_of
 from itrpipe.reporting.thumbnails import Picture
 from itrpipe.reporting.word_maps import WordMapView, word_map_view
+from itrpipe.reporting.wrong_words import WrongWords, wrong_words_view
 
 MINED_SPLIT = "train"
 View = TypeVar("View")
@@ -162,6 +163,7 @@ class Content:
         false_negatives: estimates; None without a run that made some.
         phrases: what words are worth; None without a run that scored them.
         word_maps: where words look; None without a run that mapped them.
+        wrong_words: which words are wrong; None without a run that judged them.
         has_truth: whether the dataset knows all true matches.
         removed: artifacts that were removed since.
         provenance: costs, versions, commands and messages.
@@ -177,6 +179,7 @@ class Content:
     retrieval: Retrieval
     phrases: PhraseView | None
     word_maps: WordMapView | None
+    wrong_words: WrongWords | None
     has_truth: bool
     removed: list[Artifact]
     provenance: tables.Provenance
@@ -228,6 +231,7 @@ def gather(
         retrieval=_retrieval(shown, groups, libraries, options),
         phrases=_first_view(phrase_view, groups, libraries, options),
         word_maps=_first_view(word_map_view, groups, libraries, options),
+        wrong_words=_first_view(wrong_words_view, groups, libraries, options),
         has_truth=any(run.ranks(oracle=True) is not None for run in runs),
         removed=[artifact for artifact in artifacts if artifact.manifest is None],
         provenance=tables.provenance(artifacts),
@@ -342,7 +346,7 @@ def _first_view(
     libraries: Mapping[str, Library | None],
     options: Options,
 ) -> View | None:
-    """Of the first test set on which a run scored or mapped words."""
+    """Of the first test set on which a run scored, mapped or judged words."""
 
     def picture_of(run: Run, image: str) -> Picture:
         library = libraries[run.prepare.name]

@@ -14,6 +14,7 @@ from itrpipe.reporting.phrase_view import TONES
 from itrpipe.reporting.plots import MOST_PANELS
 from itrpipe.reporting.tables import duration
 from itrpipe.reporting.word_maps import TONES as HEATS
+from itrpipe.reporting.wrong_words import SPANS, STEPS
 
 TEMPLATE = "page.html.j2"
 
@@ -37,6 +38,8 @@ def render(content: Content) -> str:
         most_panels=MOST_PANELS,
         tones=TONES,
         heats=HEATS,
+        word_spans=SPANS,
+        steps=STEPS,
     )
 
 

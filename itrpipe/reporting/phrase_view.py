@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -123,6 +123,7 @@ class PhraseView:
     captions: list[ReadCaption]
 
 
+Shown = TypeVar("Shown")
 Rows = list[dict[str, Any]]
 """Words and phrases of one caption with one image, as `evaluate` wrote them."""
 
@@ -194,7 +195,7 @@ def chosen_runs(runs: Sequence[Run]) -> list[Run]:
     return list(found.values())[:MOST_RUNS]
 
 
-def pieces(text: str, words: Sequence[tuple[int, int, Fragment]]) -> list[Fragment | str]:
+def pieces(text: str, words: Sequence[tuple[int, int, Shown]]) -> list[Shown | str]:
     """A caption cut into its words and the text between them, in the order of the caption.
 
     Args:
@@ -204,7 +205,7 @@ def pieces(text: str, words: Sequence[tuple[int, int, Fragment]]) -> list[Fragme
     Raises:
         ValueError: words overlap or lie outside the text.
     """
-    found: list[Fragment | str] = []
+    found: list[Shown | str] = []
     done = 0
     for start, end, word in sorted(words, key=lambda each: each[:2]):
         if not done <= start < end <= len(text):

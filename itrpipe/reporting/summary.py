@@ -15,10 +15,11 @@ from itrpipe.reporting.matching import MEASURES, NEGATIVES, MatchingScores
 from itrpipe.reporting.mined import TOPS
 from itrpipe.reporting.seeds import Difference, SeedComparison, SeedScores, Spread
 from itrpipe.reporting.tables import FULL, ORACLE, duration
+from itrpipe.reporting.wrong_words import HEADINGS, figure_of
 
 WIDTH = 100
 """Columns of a terminal that no line exceeds."""
-_NAME, _NUMBER, _RSUM, _COST = 30, 7, 8, 13
+_NAME, _NUMBER, _RSUM, _COST, _WORD_NUMBER = 30, 7, 8, 13, 14
 _RULE = "-" * WIDTH
 
 
@@ -28,7 +29,7 @@ def text(content: Content) -> str:
     for group in content.groups:
         lines += ["", *_wrapped(group.description), *_results(group), *_differences(group, content.level)]
         lines += ["", *_wrapped(group.conclusion), *(_across_seeds(group.seeds, content.level) if group.seeds else [])]
-        lines += _matching(group.matching.scores)
+        lines += [*_matching(group.matching.scores), *_words(group.runs)]
     return "\n".join(lines) + "\n"
 
 
@@ -154,6 +155,24 @@ def _matching(scores: Sequence[MatchingScores]) -> list[str]:
     return lines
 
 
+def _words(runs: Sequence[Run]) -> list[str]:
+    """One line for every run that judged words."""
+    judged = [(run.name, run.words) for run in runs if run.words is not None]
+    if not judged:
+        return []
+    lines = ["", "words told right and corrected, and sentences ranked below their caption, in percent"]
+    lines += ["run".ljust(_NAME) + "".join(map(_wide, HEADINGS.values())), _RULE]
+    for name, words in judged:
+        figures = [figure_of(words, key) for key in HEADINGS]
+        numbers = [_wide("-" if each is None or each[0] is None else f"{each[0]:.1f}") for each in figures]
+        lines += _row(name, ["".join(numbers)], "", "")
+    return lines
+
+
+def _wide(text: str) -> str:
+    return text.rjust(_WORD_NUMBER)
+
+
 def _recall_names() -> str:
     return "".join(f"R@{name.rpartition('r')[2]}".rjust(_NUMBER) for name in RECALLS[:3])
 
@@ -206,6 +225,7 @@ def _run(run: Run, published: Mapping[str, Mapping[str, float | str]]) -> dict[s
         "metrics": run.metrics,
         "matching": run.matching,
         "estimated_false_negatives": run.false_negatives,
+        "words": run.words,
         "published": dict(published.get(run.label, {})),
     }
 

@@ -227,6 +227,7 @@ def run(job: Job) -> None:
     if not job.settings.ensemble_with:
         model_analyses.write_false_negatives(job)
         model_analyses.write_word_maps(job, split)
+        model_analyses.write_words(job)
 
 
 def _averaged(job: Job) -> SplitScores:

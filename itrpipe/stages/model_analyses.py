@@ -16,12 +16,14 @@ from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
     from itrpipe.features.scores import SplitScores
+    from itrpipe.training.splits import Sources
 
 MATCHING, PHRASES = "matching.json", "phrases.parquet"
 FALSE_NEGATIVES, HARD_CANDIDATES = "false_negatives.json", "false_negatives.parquet"
 WORD_MAPS = "word_maps.parquet"
+WORDS, WORD_CORRECTIONS = "words.json", "word_corrections.parquet"
 FALSE_NEGATIVE_METHOD = "fne"
-WORD_MAP_BACKBONE = "dual-encoder"
+WORD_MAP_BACKBONE, WORD_HEAD_BACKBONE = "dual-encoder", "uniter"
 
 
 def with_phrases(job: Job, split: SplitScores) -> SplitScores:
@@ -89,16 +91,51 @@ def write_word_maps(job: Job, split: SplitScores) -> None:
     if not has_word_maps(saved):
         return
     sources = Sources(_read_by(job, "prepare"), _read_by(job, "extract"))
-    missing = [folder for folder in (sources.prepare, sources.extract) if not folder.exists()]
-    if missing:
-        job.warn(f"{WORD_MAPS} is left out: {missing[0]}, which the model was trained on, is not there")
+    if _without(job, WORD_MAPS, sources):
         return
     device = train.resolve_device(job.execution.device)
     pq.write_table(word_maps(saved, sources, job.settings.split, split, device), job.folder / WORD_MAPS)
 
 
+def write_words(job: Job) -> None:
+    """Of models that learned which words are wrong: writes words.json and word_corrections.parquet.
+
+    Metrics do not need the images that the model was trained on; where these are gone there is a warning instead.
+    """
+    import pyarrow.parquet as pq
+
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.features.store import FEATURES, FeatureFile
+    from itrpipe.training.saved import load_model
+    from itrpipe.training.splits import Sources
+    from itrpipe.training.word_accuracy import WordTest
+    from itrpipe.training.word_corrections import has_word_heads
+
+    if backbone_family(job.settings.backbone) != WORD_HEAD_BACKBONE:
+        return
+    saved = load_model(job.inputs["train"].folder)
+    if not has_word_heads(saved):
+        return
+    sources = Sources(_read_by(job, "prepare"), _read_by(job, "extract"))
+    if _without(job, WORDS, sources):
+        return
+    split = PreparedDataset.open(sources.prepare).split(job.settings.split)
+    features = FeatureFile.open(sources.extract / FEATURES)
+    figures, corrections = WordTest(saved, split, features, train.resolve_device(job.execution.device)).run()
+    write_json(job.folder / WORDS, figures)
+    pq.write_table(corrections, job.folder / WORD_CORRECTIONS)
+
+
 def _method_of(conf: str) -> str:
     return resolve(load_declaration("train"), conf, backbones=train.backbones()).values["method"]
+
+
+def _without(job: Job, file: str, sources: Sources) -> bool:
+    """Whether what the model was trained on is gone, in which case there is a warning that a file is left out."""
+    missing = [folder for folder in (sources.prepare, sources.extract) if not folder.exists()]
+    if missing:
+        job.warn(f"{file} is left out: {missing[0]}, which the model was trained on, is not there")
+    return bool(missing)
 
 
 def _existing(job: Job, name: str) -> Path:

@@ -104,6 +104,8 @@ def run(job: Job) -> None:
             false_negatives=model_analyses.FALSE_NEGATIVES,
             hard_candidates=model_analyses.HARD_CANDIDATES,
             word_maps=model_analyses.WORD_MAPS,
+            words=model_analyses.WORDS,
+            word_corrections=model_analyses.WORD_CORRECTIONS,
             history=train.HISTORY,
             statistics=mine_negatives.STATISTICS,
         ),

@@ -16,7 +16,7 @@ import numpy as np
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.methods.settings import Aoq
+from itrpipe.methods.settings import Aoq, Pretrain, Tags, TagsDc, Triplet
 from itrpipe.models.settings import RANDOM, DualEncoder, Uniter, backbone_family
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need, prepare_need
@@ -43,7 +43,11 @@ backbones, canonical_backbone = training_settings.backbones, training_settings.c
 usual_features = training_settings.usual_features
 INITIAL = "initial"
 # Settings that are newer than artifacts which must not go stale: they count where they are not at their default.
-NEWER = {"": ("decay_at", "optimizer"), "loss": ("false_negatives", "drop_above")}
+NEWER = {
+    "": ("decay_at", "optimizer", "sentences"),
+    "model": ("initial_deviation",),
+    "loss": ("false_negatives", "drop_above", "synthetic_sentences", "synthetic_weight"),
+}
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
@@ -123,12 +127,25 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
         if settings.loss.false_negatives != "keep":
             teacher["guard"] = "fne"
         wanted["mine_negatives"] = Need("mine_negatives", "exact", teacher)
-    if settings.model.reads_phrases:
+    if settings.model.reads_phrases or _masks_phrases(settings):
         wanted["parse"] = Need("parse", settings.graphs)
+    if _reads_sentences(settings):
+        wanted["synthesize"] = Need("synthesize", settings.sentences, {"seed": settings.seed})
     if settings.start_from:
         same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
         wanted["start"] = Need("train", settings.start_from, same)
     return wanted
+
+
+def _masks_phrases(settings: TrainSettings) -> bool:
+    """Whether captions are masked by their scene graphs; those that have sentences already are not masked at all."""
+    return getattr(settings.loss, "mask", "") == "phrases" and not _reads_sentences(settings)
+
+
+def _reads_sentences(settings: TrainSettings) -> bool:
+    loss = settings.loss
+    static = isinstance(loss, Tags) and loss.generator == "static"
+    return static or (isinstance(loss, Triplet) and loss.synthetic_sentences > 0)
 
 
 def _reads_alike(settings: TrainSettings, backbone: str) -> bool:
@@ -172,6 +189,8 @@ def run(job: Job) -> None:
         _load_published(job, model)
     if "start" in job.inputs:
         start_from(job.inputs["start"].folder, model, settings, tokens)
+        _start_word_heads(job, model)
+    _read_captions(job, splits["train"], tokens, model)
     method = _build_method(job, splits["train"])
     trainer = Trainer(
         _loop_settings(job),
@@ -245,7 +264,7 @@ def _load_splits(job: Job, encoders: Encoders | None) -> tuple[dict[str, SplitDa
     sources = Sources(**folders, train_share=settings.train_share)
     if encoders is not None:
         return load_encoder_splits(sources, settings.min_word_count, job.warn, settings.model, encoders)
-    if sources.parse is None:
+    if not settings.model.reads_phrases:
         return load_splits(sources, settings.min_word_count, job.warn, named_tokens(settings.model))
     words = {"max_words": settings.model.max_words, "with_phrases": settings.model.phrases}
     return load_phrase_splits(sources, settings.min_word_count, job.warn, **words)
@@ -257,6 +276,30 @@ def _load_published(job: Job, model: AnyMatcher) -> None:
 
     assert isinstance(model, UniterEncoder)
     job.reporter.say(f"  {load_published(model, Path(job.settings.model.initial).expanduser())}")
+
+
+def _start_word_heads(job: Job, model: AnyMatcher) -> None:
+    """Heads that the run which this one starts from has not trained begin as copies of those that it has."""
+    from itrpipe.models.uniter import UniterEncoder
+
+    if isinstance(job.settings.loss, TagsDc) and job.inputs["start"].manifest.settings["method"] != "tags-dc":
+        assert isinstance(model, UniterEncoder)
+        model.derive_heads({"word_match", "correction"})
+
+
+def _read_captions(job: Job, train: SplitData, tokens: CaptionTokens, model: AnyMatcher) -> None:
+    """Gives the training set what methods mask, and the sentences they read."""
+    from itrpipe.models.uniter import UniterEncoder
+    from itrpipe.training.masked_captions import caption_masks, read_sentences, token_captions
+
+    settings, loss = job.settings, job.settings.loss
+    if _reads_sentences(settings):
+        train.sentences = read_sentences(job.inputs["synthesize"].folder, train.split, tokens)
+    elif isinstance(loss, Pretrain | Tags):
+        assert isinstance(model, UniterEncoder)
+        captions = token_captions(train.split, tokens, model)
+        graphs = job.inputs["parse"].folder if loss.mask == "phrases" else None
+        train.masks = caption_masks(captions, tokens, graphs, loss.compare if isinstance(loss, Tags) else "off")
 
 
 def _build_method(job: Job, train: SplitData) -> Method:

@@ -216,7 +216,10 @@ class ModelMaker:
         for first, last in _runs(np.unique(words[tokens != own]).tolist(), words, pieces):
             start, end = int(captions.spans[caption][first, 0]), int(captions.spans[caption][last, 1])
             inside = np.flatnonzero((words >= first) & (words <= last)).tolist()
-            edits.append(Edit(first, captions.texts[caption][start:end], _spell([pieces[at] for at in inside])))
+            text, new = captions.texts[caption], _spell([pieces[at] for at in inside])
+            # A word in place of a punctuation mark would go on with the word before it.
+            apart = " " if start and text[start - 1].isalnum() and new[:1].isalnum() else ""
+            edits.append(Edit(first, text[start:end], apart + new))
         return edits
 
 

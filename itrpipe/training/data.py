@@ -14,6 +14,8 @@ from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
 
 if TYPE_CHECKING:
+    from itrpipe.negatives.caption_masks import CaptionMasks
+    from itrpipe.negatives.sentence_bank import SentenceBank
     from itrpipe.training.captions import CaptionTokens
 
 
@@ -33,7 +35,12 @@ class SplitData:
         num_images: N.
         num_captions: T.
         image_dim: D_in, width of what the file has of an image: of a region feature, of a global vector, of a pixel.
+        masks: how its captions are masked; set for methods that do.
+        sentences: synthetic sentences of its captions; set for methods that read some.
     """
+
+    masks: CaptionMasks
+    sentences: SentenceBank
 
     def __init__(self, split: Split, features: FeatureFile, tokens: CaptionTokens) -> None:
         self.split = split

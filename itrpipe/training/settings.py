@@ -43,7 +43,8 @@ class TrainSettings(Settings):
         score_precision: of scores for validation and of scores that are written, for models with costly ones.
         min_word_count: words that are rarer in the captions of train and val become `<unk>`; for backbones that read
             phrases in those of train.
-        graphs: configuration of `parse`, for backbones that read phrases.
+        graphs: configuration of `parse`, for backbones that read phrases and methods that mask them.
+        sentences: configuration of `synthesize`, for methods that read synthetic sentences.
         train_share: share of the training images that are used, with all their captions; the same for every seed.
         selection: what the best epoch is chosen by, on the validation split: `rsum` (six recalls) or `r1+r5` (four).
         validation_images: validate on the first so many images.
@@ -73,6 +74,7 @@ class TrainSettings(Settings):
     score_precision: Literal["fp32", "bf16"] = "fp32"
     min_word_count: int = Field(ge=1)
     graphs: str = "rules"
+    sentences: str = "phrases"
     train_share: float = Field(default=1.0, gt=0, le=1)
     selection: Literal["rsum", "r1+r5"]
     validation_images: int = Field(ge=1)

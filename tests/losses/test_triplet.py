@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from itrpipe.losses.triplet import online_hard_negatives, triplet_loss
+from itrpipe.losses.triplet import hardest_sentence_loss, online_hard_negatives, triplet_loss
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
@@ -80,3 +80,26 @@ def test_gradient_flows_at_a_hinge_of_exactly_zero():
     triplet_loss(scores, margin=0.0).backward()
     assert scores.grad is not None
     assert scores.grad[0, 1].item() == 2.0  # row of image 0 and column of caption 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=5), seed=st.integers(0, 2**16))
+def test_sentences_count_with_the_hardest_of_each_pair(counts, seed):
+    generator = torch.Generator().manual_seed(seed)
+    positive = torch.randn(len(counts), generator=generator, dtype=torch.float64, requires_grad=True)
+    negatives = torch.randn(sum(counts), generator=generator, dtype=torch.float64, requires_grad=True)
+    owners = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    loss = hardest_sentence_loss(positive, negatives, owners, 0.2)
+    loss.backward()
+    expected, moved = 0.0, set()
+    for pair in range(len(counts)):
+        own = (owners == pair).nonzero()[:, 0].tolist()
+        costs = {row: max(0.0, 0.2 - positive[pair].item() + negatives[row].item()) for row in own}
+        expected += max(costs.values(), default=0.0)
+        moved |= {max(costs, key=lambda row: costs[row])} if any(costs.values()) else set()
+    assert loss.item() == pytest.approx(expected, abs=1e-12)
+    assert negatives.grad is not None
+    assert set(negatives.grad.nonzero()[:, 0].tolist()) == moved
+    assert (negatives.grad[list(moved)] == 1).all()
+    assert positive.grad is not None
+    assert positive.grad.tolist() == [-1.0 if pair in owners[list(moved)] else 0.0 for pair in range(len(counts))]

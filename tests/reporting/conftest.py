@@ -39,7 +39,7 @@ EVALUATE = {"split": "test", "protocols": ("full",), "bootstrap_samples": 100, "
 EVALUATE |= {"ranking_depth": 20}
 NOISE = {"triplet": 1.6, "triplet-long": 1.5, "aoq": 0.7, "ssamt": 0.7, "ssamt-local": 0.8, "ssamt-global": 0.9}
 SECONDS = {"triplet": 10.0, "triplet-long": 20.0, "aoq": 30.0, "ssamt": 40.0, "ssamt-local": 40.0, "ssamt-global": 40.0}
-SECONDS |= {"fne": 40.0, "fne-memory-only": 40.0}
+SECONDS |= {"fne": 40.0, "fne-memory-only": 40.0, "tags-dc": 40.0, "tags-discriminate": 40.0}
 SCENES = {"kind": "scenes", "train": 40, "val": 6, "test": 30, "seed": 0, "family_size": 1, "keep_probability": 0.0}
 FILES = {"kind": "files", "format": "", "restval": "train", "bad_images": "refuse", "split_seed": 0}
 FILES |= {"val_fraction": 0.1, "test_fraction": 0.1}
@@ -334,6 +334,22 @@ def add_word_maps(toy: Toy, method: str, rows: Sequence[Mapping[str, Any]], seed
     return label
 
 
+def add_words(toy: Toy, method: str, figures: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Adds a UNITER, ranking as the toy's AOQ does, and what its evaluation found out about words; its name."""
+    given, label = {**MODEL, "backbone": "uniter", "method": method}, f"{method}.uniter"
+    read = {"prepare": toy.made["prepare"]}
+    trained = seal(toy.root, "train", label, given, read, write_model("aoq", 0, ()))
+
+    def write(job: Job) -> None:
+        for file in ("metrics.json", "rankings.parquet", "cross_retrieval.parquet"):
+            shutil.copy(toy.made["aoq.vsepp"] / file, job.folder / file)
+        (job.folder / "words.json").write_text(json.dumps(figures))
+        pq.write_table(pa.Table.from_pylist(list(rows)), job.folder / "word_corrections.parquet")
+
+    toy.made[label] = seal(toy.root, "evaluate", label, {**EVALUATE, **given}, read | {"train": trained}, write)
+    return label
+
+
 @dataclass(frozen=True)
 class Report:
     """A finished report.
@@ -432,3 +448,9 @@ def add_estimates_fixture() -> Callable[..., str]:
 def add_word_maps_fixture() -> Callable[..., str]:
     """`add_word_maps`, for tests."""
     return add_word_maps
+
+
+@pytest.fixture(scope="session", name="add_words")
+def add_words_fixture() -> Callable[..., str]:
+    """`add_words`, for tests."""
+    return add_words

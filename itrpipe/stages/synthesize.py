@@ -1,0 +1,322 @@
+"""`itrpipe synthesize`: negative sentences for every training caption, by a trained model or by rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator
+
+from itrpipe.config import Settings, did_you_mean
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.disk import make_folder, read_json, require_space, write_json
+from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.models.settings import backbone_family
+from itrpipe.progress import Reporter
+from itrpipe.sources import DigestCache
+from itrpipe.stages import train
+from itrpipe.stages.base import Job, Need, prepare_need
+
+if TYPE_CHECKING:
+    from itrpipe.synthesis.language_model import LanguageModel
+    from itrpipe.synthesis.opened import Opened
+    from itrpipe.synthesis.sentences import SentenceFile
+
+SCHEMA_VERSION = 1
+STATISTICS, BLOCKS = "statistics.json", "blocks"
+WRITER = "uniter"
+"""The only family of backbones with a head for masked words."""
+BYTES_PER_SENTENCE = 35
+UNTRAINED_SHARE = 0.5
+"""Share of the vocabulary that a trained model's perplexity of the captions' own words stays below."""
+canonical_backbone = train.canonical_backbone
+
+
+class SynthesizeSettings(Settings):
+    """What all makers of sentences have in common.
+
+    Attributes:
+        seed: of the model that writes, and of everything drawn.
+        keep: sentences kept of a caption at most; of rules, by each rule.
+        block: captions that are worked on together; what is drawn depends on it.
+        language_model: hub id or folder of a GPT-2 that measures perplexity; empty: none.
+        language_model_sentences: sentences that it reads.
+    """
+
+    seed: int = Field(ge=0)
+    keep: int = Field(ge=1)
+    block: int = Field(ge=1)
+    language_model: str = ""
+    language_model_sentences: int = Field(ge=1)
+
+    @property
+    def most_kept(self) -> int:
+        """Sentences of a caption at most."""
+        return self.keep
+
+    def label(self, conf: str) -> str:
+        """Readable part of the artifact's name."""
+        return f"{conf}{f'.s{self.seed}' if self.seed else ''}"
+
+    def needs(self) -> dict[str, Need]:
+        """What is read beside the captions."""
+        raise NotImplementedError
+
+    def open(self, job: Job) -> Opened:
+        """The maker itself."""
+        raise NotImplementedError
+
+
+class ByModel(SynthesizeSettings):
+    """A masked language model that sees the image writes and ranks. Source: TAGS-DC §2.1, §2.2.
+
+    Attributes:
+        method: configuration of `train` of the model.
+        backbone, features: of the model.
+        masks: what is masked: phrases of scene graphs, or single words.
+        graphs: configuration of `parse`, for phrases.
+        copies, draws, temperature, noise, compare, exclude_specials, write_rejected: see
+            `itrpipe.synthesis.by_model.ModelSettings`.
+    """
+
+    maker: Literal["model"]
+    method: str
+    backbone: str
+    features: str
+    masks: Literal["phrases", "words"]
+    graphs: str
+    copies: int = Field(ge=1)
+    draws: int = Field(ge=1)
+    temperature: float = Field(gt=0)
+    noise: bool
+    compare: Literal["piece", "word", "off"]
+    exclude_specials: bool
+    write_rejected: bool
+
+    @field_validator("backbone")
+    @classmethod
+    def _writes(cls, value: str) -> str:
+        name = canonical_backbone(value)
+        if name not in train.backbones():
+            hint = did_you_mean(name, train.backbones()) or f"; known: {', '.join(sorted(train.backbones()))}"
+            raise ValueError(f"there is no backbone of this name{hint}")
+        if backbone_family(name) != WRITER:
+            raise ValueError(f"it cannot write words in masked places, only {WRITER} can; give --backbone {WRITER}")
+        return name
+
+    def label(self, conf: str) -> str:
+        """With the name of the model."""
+        return f"{conf}.{train.run_label(self.method, self.backbone, self.seed)}"
+
+    def needs(self) -> dict[str, Need]:
+        """The model, the features that it looks at and, for phrases, the scene graphs."""
+        wanted = {"backbone": self.backbone, "seed": self.seed, "features": self.features}
+        needed = {"extract": Need("extract", self.features), "train": Need("train", self.method, wanted)}
+        return needed | ({"parse": Need("parse", self.graphs)} if self.masks == "phrases" else {})
+
+    def open(self, job: Job) -> Opened:
+        """The trained model on the training set."""
+        from itrpipe.synthesis.by_model import ModelSettings
+        from itrpipe.synthesis.open_model import ModelSources, open_model_maker
+
+        folders = {name: each.folder for name, each in job.inputs.items()}
+        sources = ModelSources(folders["prepare"], folders["extract"], folders["train"], folders.get("parse"))
+        values = self.model_dump(include=set(ModelSettings.__dataclass_fields__))
+        device = train.resolve_device(job.execution.device)
+        return open_model_maker(sources, ModelSettings(**values), device, job.execution.memory_mib * 2**20)
+
+
+class ByRules(SynthesizeSettings):
+    """Rules write, without a model. Source: VSE-C (Shi et al., COLING 2018).
+
+    Attributes:
+        rules: which of them.
+        min_count: fewest occurrences of a noun that is written.
+        wordnet: folder of WordNet's database files; empty: the nouns that come with itrpipe.
+    """
+
+    maker: Literal["rules"]
+    rules: tuple[Literal["nouns", "numerals", "relations"], ...] = Field(min_length=1)
+    min_count: int = Field(ge=1)
+    wordnet: str
+
+    @property
+    def most_kept(self) -> int:
+        """Sentences of a caption by all rules."""
+        return self.keep * len(self.rules)
+
+    def needs(self) -> dict[str, Need]:
+        """The words of the captions with their parts of speech, which the scene graphs of the rules have."""
+        return {"parse": Need("parse", "rules")}
+
+    def open(self, job: Job) -> Opened:
+        """The rules on the training set."""
+        from itrpipe.synthesis.open_rules import open_rule_maker
+
+        wordnet = Path(self.wordnet).expanduser() if self.wordnet else None
+        folders = job.inputs["prepare"].folder, job.inputs["parse"].folder
+        return open_rule_maker(*folders, wordnet, self.min_count, self.rules, self.keep, self.seed)
+
+
+MAKERS: dict[str, type[SynthesizeSettings]] = {"model": ByModel, "rules": ByRules}
+
+
+class Execution(Settings):
+    """Settings that do not change the result.
+
+    Attributes:
+        device: `auto` takes CUDA when there is one.
+        memory_mib: MiB that the words of sentences take while a model ranks them.
+    """
+
+    device: Literal["auto", "cpu", "cuda"]
+    memory_mib: int = Field(ge=1)
+
+
+def settings_class(values: Mapping[str, Any]) -> type[Settings]:
+    """The settings of the configuration's maker.
+
+    Raises:
+        UsageError: there is no such maker.
+    """
+    name = values.get("maker")
+    if name not in MAKERS:
+        raise UsageError(f"synthesize: maker = {name!r} is none of {', '.join(MAKERS)}; leave it out")
+    return MAKERS[name]
+
+
+def label(conf: str, settings: SynthesizeSettings) -> str:
+    """The configuration's name, with that of the model that writes."""
+    return settings.label(conf)
+
+
+def needs(settings: SynthesizeSettings, definition: DatasetDefinition) -> dict[str, Need]:
+    """The captions and what the maker reads."""
+    return {"prepare": prepare_need(definition), **settings.needs()}
+
+
+def sources(settings: SynthesizeSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+    """Digests of a language model and of a WordNet that lie on this machine.
+
+    Raises:
+        MissingInputError: one of them is no folder.
+    """
+    digests = {}
+    for name, folder in _local_folders(settings).items():
+        if not folder.is_dir():
+            raise MissingInputError(f"{name}: {folder} is not a folder; name the folder that holds its files")
+        digests[name] = cache.combined([file for file in folder.iterdir() if file.is_file()], folder, f"hashing {name}")
+    return digests
+
+
+def fingerprinted(settings: SynthesizeSettings) -> dict[str, Any]:
+    """The settings as the fingerprint sees them: of folders their content counts and not where they lie."""
+    values = settings.model_dump(
+        mode="json", exclude=set() if settings.language_model else {"language_model_sentences"}
+    )
+    return values | dict.fromkeys(_local_folders(settings), "local")
+
+
+def _local_folders(settings: SynthesizeSettings) -> dict[str, Path]:
+    """`language_model` and `wordnet`, those of them that name a folder of this machine."""
+    found = {}
+    model = Path(settings.language_model).expanduser()
+    if settings.language_model and (model.is_absolute() or model.exists()):
+        found["language_model"] = model
+    if isinstance(settings, ByRules) and settings.wordnet:
+        found["wordnet"] = Path(settings.wordnet).expanduser()
+    return found
+
+
+def run(job: Job) -> None:
+    """Writes sentences.parquet and statistics.json."""
+    from itrpipe.synthesis.make import make_pending
+    from itrpipe.synthesis.sentences import SentenceBlocks, SentenceFile
+    from itrpipe.synthesis.statistics import synthesis_statistics
+
+    settings = job.settings
+    # Read first: what cannot be used is better found out before the sentences are written than after.
+    reader = _language_model(job) if settings.language_model else None
+    opened = settings.open(job)
+    count = len(opened.texts)
+    make_folder(job.work / BLOCKS)
+    blocks = SentenceBlocks(job.work / BLOCKS, count, settings.block)
+    missing = sum(len(blocks.captions(block)) for block in blocks.pending())
+    needed = BYTES_PER_SENTENCE * settings.most_kept * (missing + count)
+    require_space(job.folder, needed, "the file of sentences, once in parts and once joined,")
+    started = time.monotonic()
+    made = make_pending(opened.maker, blocks, job.reporter)
+    seconds = time.monotonic() - started
+    blocks.join(job.folder)
+    file = SentenceFile(job.folder)
+    statistics = synthesis_statistics(file, count)
+    if reader is not None:
+        statistics["language_model"] = _fluency(job, reader, file, opened.texts)
+    write_json(job.folder / STATISTICS, statistics)
+    job.metrics |= {"kept": statistics["sentences"], "captions": count}
+    _record_speed(job, made, seconds)
+    _say(statistics, job.reporter)
+    _warn(job, statistics, opened.num_tokens)
+
+
+def _record_speed(job: Job, made: int, seconds: float) -> None:
+    """Of the sentences that this run made; what an interrupted one left has no time here."""
+    if made:
+        job.timings["writing sentences"] = round(seconds, 3)
+        rate = made / seconds
+        job.metrics["sentences/s"] = round(rate) if rate >= 100 else round(rate, 1)
+
+
+def _language_model(job: Job) -> LanguageModel:
+    from itrpipe.synthesis.language_model import LanguageModel
+
+    model = LanguageModel(job.settings.language_model, train.resolve_device(job.execution.device))
+    for note in model.notes:
+        job.warn(note)
+    return model
+
+
+def _fluency(job: Job, model: LanguageModel, file: SentenceFile, texts: Mapping[str, str]) -> dict[str, Any]:
+    from itrpipe.synthesis.language_model import fluency
+
+    most = job.settings.language_model_sentences
+    # Every sentence may be of another caption.
+    with job.reporter.task("reading sentences", 2 * most, "texts") as task:
+        found = fluency(file, texts, model, most, job.settings.seed, task.advance)
+    return {"name": Path(job.settings.language_model).name, **found}
+
+
+def _warn(job: Job, statistics: Mapping[str, Any], num_tokens: int | None) -> None:
+    """Says what makes sentences useless though everything went well."""
+    perplexity = statistics["caption_perplexity"]
+    if num_tokens and perplexity is not None and perplexity > UNTRAINED_SHARE * num_tokens:
+        job.warn(
+            f"of {num_tokens:,} words the model takes {perplexity:,.0f} for equally likely in the captions' places, so "
+            "its head for masked words is untrained; train it longer or by --method pretrain"
+        )
+    if not statistics["sentences"]:
+        job.warn("no sentence was kept; see the table above for what became of them")
+
+
+def show(folder: Path, reporter: Reporter) -> None:
+    """Prints the table of a finished artifact."""
+    _say(read_json(folder / STATISTICS), reporter)
+
+
+def _say(statistics: Mapping[str, Any], reporter: Reporter) -> None:
+    """Prints what became of the sentences and what else is known of them."""
+    from itrpipe.synthesis.statistics import facts, table_rows
+
+    rows = table_rows(statistics)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, number, share in rows:
+        reporter.say(f"  {name:<{widths[0]}}  {number:>{widths[1]}}  {share:>{widths[2]}}".rstrip())
+    for fact in facts(statistics):
+        reporter.say(f"  {fact}")
+    if read := statistics.get("language_model"):
+        reporter.say(
+            f"  perplexity by {read['name']}: {read['perplexity']} of {read['sentences']:,} sentences, "
+            f"{read['caption_perplexity']} of their {read['captions']:,} captions"
+        )

@@ -1,0 +1,134 @@
+"""How fluent sentences are: their perplexity by a GPT-2 of transformers.
+
+Source: TAGS-DC, Table 3, which gives it of captions, of its synthetic sentences and of those of VSE-C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from itrpipe.errors import DataError, UsageError
+from itrpipe.features.extractors.model_files import CONFIG, find_folder, quiet
+from itrpipe.features.extractors.pretrained import Kind, load_config, load_weights
+from itrpipe.models.text_tower import find_tokenizer
+from itrpipe.synthesis.sentences import SentenceFile
+
+_KINDS = {"gpt2": Kind("GPT2LMHeadModel")}
+_REVISION = "main"
+_BATCH = 32
+_DIGITS = 2
+
+
+class LanguageModel:
+    """A GPT-2 with its tokenizer.
+
+    Args:
+        name: hub id or folder.
+        device: where it computes.
+
+    Raises:
+        MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
+        DataError: a file is damaged, or two do not belong together.
+        UsageError: it is another kind of model, or its tokenizer has no start token.
+
+    Attributes:
+        notes: what a user should know of it, such as the commit of a hub id.
+    """
+
+    def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
+        self._tokenizer = find_tokenizer(name, _REVISION)
+        folder, self.notes = find_folder(name, _REVISION, weights=True, required=(CONFIG,))
+        with quiet():
+            kind, config = load_config(folder, _KINDS)
+            self._network: Any = load_weights(folder, kind, config).to(device).eval()
+        if len(self._tokenizer) > config.vocab_size:
+            raise DataError(
+                f"{folder}: the tokenizer has {len(self._tokenizer):,} tokens and the network embeds "
+                f"{config.vocab_size:,}; they do not belong together, download the model again."
+            )
+        if self._tokenizer.bos_token_id is None:
+            raise UsageError(f"{folder}: the tokenizer has no start token, which sentences begin with; name a GPT-2")
+        self._device, self._longest = device, config.n_positions
+
+    @torch.inference_mode()
+    def perplexities(self, texts: Sequence[str], advance: Callable[[int], object] = lambda texts: None) -> np.ndarray:
+        """Perplexities float64 [n] of texts, each exp of the mean negative log-likelihood of its tokens.
+
+        The first token is predicted from the start token. A text without any token has none: NaN.
+
+        Args:
+            texts: n of them; what is longer than the model reads is cut.
+            advance: called with the number of texts after each pass.
+        """
+        start = self._tokenizer.bos_token_id
+        ids = [[start, *each][: self._longest] for each in self._tokenizer(list(texts))["input_ids"]] if texts else []
+        lengths = np.array([len(each) for each in ids], dtype=np.int64)
+        order = np.argsort(-lengths, kind="stable")
+        found = np.full(len(ids), np.nan)
+        for first in range(0, len(order), _BATCH):
+            rows = order[first : first + _BATCH]
+            found[rows] = self._of_batch([ids[row] for row in rows], lengths[rows])
+            advance(len(rows))
+        return found
+
+    def _of_batch(self, ids: list[list[int]], lengths: np.ndarray) -> np.ndarray:
+        real = torch.arange(int(lengths.max())) < torch.from_numpy(lengths)[:, None]
+        tokens = torch.zeros(real.shape, dtype=torch.int64)
+        tokens[real] = torch.tensor([token for each in ids for token in each])
+        # What is behind the end plays no part in what comes before it.
+        return _perplexity(self._network, tokens.to(self._device), real.to(self._device)).cpu().numpy()
+
+
+def _perplexity(network: Any, tokens: Tensor, real: Tensor) -> Tensor:
+    """float64 [n] of padded tokens [n, L]; NaN where there is nothing behind the start token."""
+    logits = network(tokens).logits[:, :-1].float()
+    losses = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none").view(len(tokens), -1)
+    counted = real[:, 1:].double()
+    return ((losses.double() * counted).sum(dim=1) / counted.sum(dim=1)).exp()
+
+
+def fluency(
+    file: SentenceFile,
+    captions: Mapping[str, str],
+    model: LanguageModel,
+    most: int,
+    seed: int,
+    advance: Callable[[int], object] = lambda texts: None,
+) -> dict[str, Any]:
+    """Perplexity of some kept sentences and of the captions that they were made of.
+
+    Args:
+        file: the sentences.
+        captions: text of every caption, by id.
+        model: reads both.
+        most: sentences that are read at most, drawn at random.
+        seed: of the draw.
+        advance: called with the number of texts after each pass.
+
+    Returns:
+        `sentences` and `captions`, how many were read, each caption once; `perplexity` and `caption_perplexity`, the
+        means over them, None where there is none.
+    """
+    tables = [table.filter(table["kept"]) for table in file.row_groups(("caption_id", "text", "kept"))]
+    kept = pa.concat_tables(tables) if tables else pa.table({"caption_id": [], "text": []})
+    drawn = np.random.default_rng(seed).choice(len(kept), size=min(most, len(kept)), replace=False)
+    chosen = kept.take(np.sort(drawn))
+    own = [captions[name] for name in dict.fromkeys(chosen["caption_id"].to_pylist())]
+    return {
+        "sentences": len(chosen),
+        "captions": len(own),
+        "perplexity": _mean(model.perplexities(chosen["text"].to_pylist(), advance)),
+        "caption_perplexity": _mean(model.perplexities(own, advance)),
+    }
+
+
+def _mean(perplexities: np.ndarray) -> float | None:
+    known = perplexities[np.isfinite(perplexities)]
+    return round(float(known.mean()), _DIGITS) if len(known) else None

@@ -1,0 +1,65 @@
+"""Opens a trained model on the training set, as a maker of sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import UsageError
+from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.models.uniter import UniterEncoder
+from itrpipe.scene_graph.mask_candidates import MaskCandidates
+from itrpipe.synthesis.by_model import ModelMaker, ModelSettings
+from itrpipe.synthesis.captions import GraphCandidates
+from itrpipe.synthesis.opened import Opened
+from itrpipe.synthesis.uniter_sentences import UniterSentences
+from itrpipe.training.masked_captions import special_tokens, token_captions
+from itrpipe.training.saved import load_model
+from itrpipe.training.splits import open_split
+
+
+@dataclass(frozen=True)
+class ModelSources:
+    """Folders of the artifacts that writing with a model reads.
+
+    Attributes:
+        prepare, extract: captions, and features of their images.
+        train: the model.
+        parse: scene graphs; None where single words are masked.
+    """
+
+    prepare: Path
+    extract: Path
+    train: Path
+    parse: Path | None
+
+
+def open_model_maker(sources: ModelSources, settings: ModelSettings, device: str, memory: int) -> Opened:
+    """A trained model on the training images that have features, as in its training.
+
+    Args:
+        sources: what is read.
+        settings: how sentences are made.
+        device: `cpu` or `cuda`.
+        memory: bytes, see `UniterSentences`.
+
+    Raises:
+        UsageError: the model writes no words, or its tokenizer has no mask.
+        MissingInputError: a file is not there.
+        DataError: a file is damaged, or two do not belong together.
+    """
+    saved = load_model(sources.train)
+    if not isinstance(saved.model, UniterEncoder):
+        raise UsageError(f"{saved.config['backbone']} cannot write words; give --backbone uniter")
+    features = FeatureFile.open(sources.extract / FEATURES)
+    split = PreparedDataset.open(sources.prepare).split("train")
+    if absent := features.absent(split.image_ids.tolist()):
+        split = split.without(absent)
+    captions = token_captions(split, saved.tokens, saved.model)
+    data = open_split(split, features, saved.tokens, saved.settings)
+    candidates = None if sources.parse is None else GraphCandidates(captions, MaskCandidates.read(sources.parse))
+    specials = special_tokens(saved.tokens, captions.pieces)
+    model = UniterSentences(saved.model, data.images, device, memory)
+    maker = ModelMaker(captions, model, candidates, settings, specials, device)
+    return Opened(maker, dict(zip(captions.caption_ids, captions.texts, strict=True)), len(captions.pieces))

@@ -1,0 +1,66 @@
+"""Opens rules on the training set, as a maker of sentences; apart from models, which take seconds to import."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import DataError
+from itrpipe.scene_graph.graph import Token
+from itrpipe.scene_graph.stored import SceneGraphFile
+from itrpipe.synthesis.by_rules import RuleCaptions, RuleMaker
+from itrpipe.synthesis.noun_lexicon import SmallLexicon, WordNet
+from itrpipe.synthesis.opened import Opened
+from itrpipe.synthesis.rules import NounVocabulary, TaggedCaption
+
+
+def open_rule_maker(
+    prepared: Path, parsed: Path, wordnet: Path | None, min_count: int, rules: Sequence[str], keep: int, seed: int
+) -> Opened:
+    """Rules on the whole training set, with the words and parts of speech of its scene graphs.
+
+    Args:
+        prepared: artifact of the captions.
+        parsed: of their scene graphs, made by the backend `rules`.
+        wordnet: folder of WordNet's database files; None for the nouns that come with itrpipe.
+        min_count: fewest occurrences of a noun that is written.
+        rules, keep, seed: see `RuleMaker`.
+
+    Raises:
+        UsageError: no noun is frequent enough.
+        MissingInputError: a file is not there.
+        DataError: a file is damaged, or captions have no scene graph.
+    """
+    lexicon = SmallLexicon() if wordnet is None else WordNet(wordnet)
+    split = PreparedDataset.open(prepared).split("train")
+    caption_ids = split.caption_ids.tolist()
+    tagged = tagged_captions(parsed, caption_ids, split.texts)
+    captions = RuleCaptions(caption_ids, split.image_ids.tolist(), split.caption_image, tagged)
+    maker = RuleMaker(captions, NounVocabulary(tagged, lexicon, min_count), rules, keep, seed)
+    return Opened(maker, dict(zip(caption_ids, split.texts, strict=True)), None)
+
+
+def tagged_captions(parsed: Path, caption_ids: Sequence[str], texts: Sequence[str]) -> list[TaggedCaption]:
+    """Captions with the words of their scene graphs.
+
+    Args:
+        parsed: artifact of `itrpipe parse`.
+        caption_ids: T of them.
+        texts: of each.
+
+    Raises:
+        MissingInputError: there is no such artifact.
+        DataError: it is damaged, or one of the captions has no scene graph.
+    """
+    wanted, found = set(caption_ids), {}
+    for table in SceneGraphFile(parsed).row_groups(("caption_id", "tokens")):
+        for row in table.to_pylist():
+            if row["caption_id"] in wanted:
+                found[row["caption_id"]] = tuple(Token(**each) for each in row["tokens"])
+    if missing := [name for name in caption_ids if name not in found]:
+        raise DataError(
+            f"{parsed}: {len(missing):,} of {len(caption_ids):,} captions have no scene graph (the first: "
+            f"{missing[0]!r}); run `itrpipe parse` for this dataset"
+        )
+    return [TaggedCaption(text, found[name]) for name, text in zip(caption_ids, texts, strict=True)]

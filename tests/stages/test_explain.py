@@ -1,0 +1,385 @@
+"""Which words are wrong, of a tiny TAGS-DC: `itrpipe explain`, what `evaluate` measures, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from itrpipe import explain as explaining
+from itrpipe.artifacts import read_manifest
+from itrpipe.commands import define_features, run_stage
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.explain import Word, coloured
+from itrpipe.features.scores import read_scores
+from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.models.base import ImageBatch
+from itrpipe.models.settings import Uniter
+from itrpipe.models.uniter import UniterEncoder, build
+from itrpipe.negatives.caption_masks import CaptionMasks
+from itrpipe.planning import parse_override
+from itrpipe.stages.model_analyses import WORD_CORRECTIONS, WORDS
+from itrpipe.training.captions import PieceIds, Reading
+from itrpipe.training.saved import SavedModel, load_model
+from itrpipe.training.splits import open_split
+from itrpipe.training.word_accuracy import CORRECTION_SCHEMA, DRAWS, WordTest
+from itrpipe.training.word_corrections import ReadTokens, WordReader, has_word_heads
+
+Invoke = Callable[..., Any]
+SMALL = (
+    "train.epochs=1",
+    "train.max_updates=0",
+    "train.warmup_updates=1",
+    "train.batch_size=16",
+    "train.accumulate=1",
+    "train.min_word_count=1",
+    "train.model.embed_dim=8",
+    "train.model.layers=2",
+    "train.model.heads=2",
+    "train.model.feed_forward_dim=16",
+    "train.model.max_words=20",
+    *(
+        f"{conf}.loss.{each}"
+        for conf in ("tags", "tags-dc")
+        for each in ("sampled_negatives=7", "hard_negatives=3", "mask=words", "copies=2", "draws=2", "keep=3")
+    ),
+)
+CAPTION = "A cat number 16 is on the road 0."
+
+
+@pytest.fixture(scope="module")
+def root(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder in which TAGS-DC is trained and evaluated on `tiny` with boxes. Copy it to change it."""
+    folder = tmp_path_factory.mktemp("explain")
+    found = Path(shutil.copytree(finished_chain / "data", folder / "data"))
+    records = json.loads((finished_chain / "source" / "dataset_flickr30k.json").read_text())["images"]
+    random = np.random.default_rng(0)
+    corners = np.sort(random.random((len(records), 4, 2, 2), dtype=np.float32), axis=2)
+    path = folder / "boxed.npz"
+    names = np.array([record["filename"] for record in records])
+    regions = random.normal(size=(len(records), 4, 6)).astype(np.float16)
+    np.savez(path, regions=regions, boxes=corners.reshape(len(records), 4, 4), image_id=names)
+    definition, known, overrides = define_features(found, "tiny", None, path, "boxed", [])
+    run_stage(found, "tiny", "extract", overrides, conf=known, definition=definition)
+    given = ["method=tags-dc", "features=boxed", "evaluate.bootstrap_samples=100", *SMALL]
+    run_stage(found, "tiny", "evaluate", [parse_override(text) for text in given])
+    return found
+
+
+def only(root: Path, stage: str, label: str) -> Path:
+    (folder,) = root.glob(f"tiny/{stage}/{label}-*")
+    return folder
+
+
+def explain(invoke: Invoke, root: Path, *options: object, image: str = "1016.jpg", caption: str = CAPTION) -> Any:
+    sets = [part for text in SMALL for part in ("--set", text)]
+    given = ("--dataset", "tiny", "--features", "boxed", "--data", root, "--image", image, "--caption", caption)
+    return invoke("explain", *given, *sets, *options)
+
+
+def test_the_words_of_a_caption_have_the_probabilities_of_the_model(root: Path, invoke: Invoke) -> None:
+    outcome = explain(invoke, root, "--json")
+    assert outcome.code == 0, outcome.err
+    found = json.loads(outcome.out)
+    saved = load_model(only(root, "train", "tags-dc.uniter"))
+    assert isinstance(saved.model, UniterEncoder)
+    prepared = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
+    row = prepared.image_ids.tolist().index(found["image_id"])
+    caption = prepared.texts.index(CAPTION)
+    features = FeatureFile.open(only(root, "extract", "boxed") / FEATURES)
+    data = open_split(prepared, features, saved.tokens, saved.settings)
+    texts = data.texts(np.array([caption]))
+    with torch.no_grad():
+        images, encoded = saved.model.encode_images(data.images(np.array([row]))), saved.model.encode_texts(texts)
+        sequences = saved.model.pool(images, encoded).sequences(
+            torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), int(texts.lengths[0]) + 4, False
+        )
+        states = saved.model.encode(saved.model.pool(images, encoded), sequences)[0]
+        expected = saved.model.word_match_logits(states).softmax(dim=1)[:, 0]
+    assert [word["text"] for word in found["words"]] == [*CAPTION[:-1].split(), "."]
+    for place, word in enumerate(found["words"], 1):
+        assert CAPTION[word["start"] : word["end"]] == word["text"]
+        assert word["mismatch"] == pytest.approx(expected[place].item(), abs=1e-5)
+        assert word["flagged"] == (word["mismatch"] > 0.5) == (word["correction"] is not None)
+        assert word["known"] == (word["text"] != "16")  # the numbers of the test images are in no other caption
+    written = read_scores(only(root, "train", "tags-dc.uniter") / "scores.h5", "test").matrix[row, caption]
+    assert found["score"] == pytest.approx(1 / (1 + np.exp(-written)), abs=1e-3)
+    assert (found["run"], found["split"], found["caption"]) == ("tags-dc.uniter", "test", CAPTION)
+
+
+def decide(monkeypatch: pytest.MonkeyPatch, wrong: set[int], written: int) -> None:
+    """Makes the heads find tokens of these ids wrong, and nothing else, and correct all of them to one."""
+    kept: list[torch.Tensor] = []
+    embed = UniterEncoder.encode_texts
+
+    def remember(self: UniterEncoder, texts: Any) -> Any:
+        kept[:] = [texts.tokens]
+        return embed(self, texts)
+
+    def judge(self: UniterEncoder, states: torch.Tensor) -> torch.Tensor:
+        bad = torch.isin(kept[0], torch.tensor(sorted(wrong)))
+        return torch.stack([bad.float() * 6 - 3, torch.zeros(bad.shape)], dim=-1)
+
+    def correct(self: UniterEncoder, states: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(len(states), self.text.word.num_embeddings)
+        logits[:, written], logits[:, :4] = 1.0, 2.0  # special tokens are likelier, and never written
+        return logits
+
+    monkeypatch.setattr(UniterEncoder, "encode_texts", remember)
+    monkeypatch.setattr(UniterEncoder, "word_match_logits", judge)
+    monkeypatch.setattr(UniterEncoder, "correction_logits", correct)
+
+
+def test_wrong_words_carry_their_number_and_are_replaced(
+    root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = load_model(only(root, "train", "tags-dc.uniter")).vocabulary.ids
+    decide(monkeypatch, {ids["cat"], ids["."]}, ids["beach"])
+    outcome = explain(invoke, root, image="flickr30k-images/1016.jpg")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines()[0] == "1016 (test), tags-dc.uniter"
+    assert "  caption    A cat (0.95) number 16 is on the road 0. (0.95)\n" in outcome.out
+    assert "  corrected  A beach number 16 is on the road 0 beach\n" in outcome.out
+    assert ", corrected 0." in outcome.out
+
+
+def test_a_caption_without_wrong_words_is_left_alone(
+    root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide(monkeypatch, set(), 5)
+    outcome = explain(invoke, root, caption="a zebra on the roof")
+    assert "  caption    a zebra on the roof\n" in outcome.out
+    assert "nothing: no word is more likely wrong than right" in outcome.out
+    assert "  unknown    zebra: not among the words that the model knows\n" in outcome.out
+
+
+def test_words_are_coloured_in_steps() -> None:
+    words = [Word("a", 0, 1, 0.1, False, True, None), Word("b", 2, 3, 1.0, True, True, "c")]
+    text = coloured("a b!", words)
+    assert text.plain == "a b (1.00)!"
+    assert [str(span.style) for span in text.spans] == ["bold black on #f2a65a"]
+
+
+def test_a_photograph_is_read_by_the_extractor_of_the_features(
+    root: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.png"
+    Image.new("RGB", (192, 144), (90, 120, 200)).save(path)
+    outcome = explain(invoke, root, image=str(path))
+    assert outcome.code == 2
+    assert "were imported (arrays)" in outcome.err
+    folder = tmp_path / "extract"
+    folder.mkdir()
+    manifest = json.loads((only(root, "extract", "boxed") / "manifest.json").read_text())
+    manifest |= {"conf": "scenes", "settings": {"kind": "scenes"}, "outputs": {}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    found = explaining._photograph(path, folder, "cpu")
+    assert isinstance(found, ImageBatch)
+    assert found.regions.shape == (1, 12, 256)
+    assert found.boxes is not None
+    assert found.boxes.shape == (1, 12, 4)
+    path.write_bytes(b"no picture")
+    with pytest.raises(explaining.DataError, match=r"--image .*mine\.png .*give another photograph"):
+        explaining._photograph(path, folder, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "code", "message"),
+    [
+        ((), {"image": "1017.jpeg"}, 3, "dataset 'tiny' has no image '1017.jpeg'"),
+        ((), {"caption": "  "}, 2, "--caption has no word; give a sentence"),
+        (
+            (),
+            {"caption": "a dog " * 10},
+            2,
+            "--caption has more than the 20 tokens that tags-dc.uniter reads; shorten it",
+        ),
+        (("--method", "itm"), {}, 2, "itm.uniter does not learn which words are wrong"),
+        (("--method", "triplet", "--backbone", "vsepp"), {}, 2, "explain a run of --method tags-dc"),
+        (("--method", "tags-dc", "--backbone", "vsepp"), {}, 2, "method 'tags-dc' does not train backbone 'vsepp'"),
+        (("--seed", 7, "--no-deps"), {}, 2, "run `itrpipe train --dataset tiny --method tags-dc --backbone uniter`"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused_in_one_line(
+    options: tuple[object, ...], given: dict[str, str], code: int, message: str, root: Path, invoke: Invoke
+) -> None:
+    sets = [] if "--method" in options else [part for text in SMALL for part in ("--set", text)]
+    named = {"image": "1016.jpg", "caption": CAPTION, **given}
+    base = ("--dataset", "tiny", "--features", "boxed", "--data", root, "--image", named["image"])
+    outcome = invoke("explain", *base, "--caption", named["caption"], *sets, *options)
+    assert outcome.code == code, outcome.err
+    assert outcome.err.count("\n") == 1
+    assert message in outcome.err
+
+
+def test_what_was_removed_since_is_named(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    shutil.rmtree(only(copy, "extract", "boxed"))
+    outcome = explain(invoke, copy)
+    assert outcome.code == 3
+    assert "was trained on, is not there; run `itrpipe extract --dataset tiny`" in outcome.err
+
+
+def test_a_model_that_is_missing_is_trained_on_the_way(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    shutil.rmtree(only(copy, "train", "tags-dc.uniter"))
+    outcome = explain(invoke, copy, "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["run"] == "tags-dc.uniter"
+    assert "train/tags-dc.uniter" in outcome.err
+    assert only(copy, "train", "tags-dc.uniter").is_dir()
+
+
+# What evaluation measures
+
+
+def words_of(root: Path) -> dict[str, Any]:
+    return json.loads((only(root, "evaluate", "tags-dc.uniter") / WORDS).read_text())
+
+
+def test_figures_count_every_word_and_sentence_once(root: Path) -> None:
+    found = words_of(root)
+    assert found["captions"] == 20
+    assert set(found["drawn"]) <= {"kept", "identical", "false negative", "duplicate"}
+    assert sum(found["drawn"].values()) == 20 * 4 * DRAWS
+    assert found["below_caption"]["sentences"] == found["drawn"]["kept"] > 0
+    told = found["discrimination"]
+    assert (
+        told["all"]["words"] == told["matching"]["words"] + told["mismatching"]["words"] == 10 * found["drawn"]["kept"]
+    )
+    assert found["correction"]["words"] == told["mismatching"]["words"] >= found["drawn"]["kept"]
+    right = [told[name]["percent"] * told[name]["words"] for name in ("matching", "mismatching", "all")]
+    assert right[0] + right[1] == pytest.approx(right[2])
+
+
+def test_sentences_are_shown_with_what_is_wrong_in_them(root: Path) -> None:
+    table = pq.read_table(only(root, "evaluate", "tags-dc.uniter") / WORD_CORRECTIONS)
+    assert table.schema.equals(CORRECTION_SCHEMA)
+    rows = table.to_pylist()
+    assert 0 < len(rows) <= 12
+    assert [row["example"] for row in rows] == list(range(len(rows)))
+    for row in rows:
+        assert row["sentence"] != row["caption"]
+        own = [*row["caption"].lower().removesuffix(".").split(), "."]
+        for number, word in enumerate(row["words"]):
+            said = row["sentence"][word["start"] : word["end"]].lower()
+            fixed = row["corrected"][word["corrected_start"] : word["corrected_end"]].lower()
+            assert word["wrong"] == (said != own[number])
+            assert word["restored"] == (fixed == own[number])
+            assert word["flagged"] == (word["mismatch"] > 0.5)
+            assert word["flagged"] or fixed == said
+        assert any(word["wrong"] for word in row["words"])
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_heads_that_know_everything_or_nothing_have_such_figures(
+    knows: bool, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is asked what the captions are, or answers the contrary."""
+    folder = only(root, "train", "tags-dc.uniter")
+    split = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
+    features = FeatureFile.open(only(root, "extract", "boxed") / FEATURES)
+    test = WordTest(load_model(folder), split, features, "cpu")
+    read = test._reader.read
+
+    def judge(images: Any, image_rows: Any, rows: np.ndarray, tokens: np.ndarray, asked: np.ndarray) -> Any:
+        own = test._reader.captions.tokens[rows, : tokens.shape[1]]
+        words = test._reader.captions.words[rows, : tokens.shape[1]] >= 0
+        wrong = (tokens != own) == knows
+        scores = -(tokens != own).sum(axis=1).astype(np.float32) * (1 if knows else -1)
+        found = read(images, image_rows, rows, tokens, asked)
+        return found._replace(scores=scores, mismatch=wrong * words * 0.9, corrections=own if knows else own + 1)
+
+    monkeypatch.setattr(test._reader, "read", judge)
+    figures, _ = test.run()
+    percent = 100.0 if knows else 0.0
+    assert {each["percent"] for each in figures["discrimination"].values()} == {percent}
+    assert figures["correction"]["percent"] == figures["below_caption"]["percent"] == percent
+
+
+def test_sentences_that_the_image_is_known_to_show_do_not_count(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the captions of every image say all words, nothing that is written is surely wrong."""
+    folder = only(root, "train", "tags-dc.uniter")
+    split = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
+    features = FeatureFile.open(only(root, "extract", "boxed") / FEATURES)
+    test = WordTest(load_model(folder), split, features, "cpu")
+    every = np.arange(len(test._reader.captions.pieces))
+    monkeypatch.setattr(CaptionMasks, "siblings", lambda self, rows: np.tile(every, (len(rows), 1, 1)))
+    figures, examples = test.run()
+    assert figures["drawn"].keys() <= {"identical", "false negative"}
+    assert figures["below_caption"] == {"percent": None, "sentences": 0}
+    assert figures["discrimination"]["all"] == {"percent": None, "words": 0}
+    assert examples.num_rows == 0
+
+
+def test_a_model_that_was_not_trained_to_correct_words_does_not(root: Path, tmp_path: Path, invoke: Invoke) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    folder = only(copy, "train", "tags-dc.uniter")
+    config = json.loads((folder / "config.json").read_text())
+    config["loss"]["weight_correction"] = 0.0
+    text = json.dumps(config, indent=1)
+    (folder / "config.json").write_text(text)
+    split = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
+    features = FeatureFile.open(only(root, "extract", "boxed") / FEATURES)
+    figures, examples = WordTest(load_model(folder), split, features, "cpu").run()
+    assert figures["correction"] is None
+    assert figures["discrimination"]["mismatching"] == words_of(root)["discrimination"]["mismatching"]
+    assert set(examples["corrected"].to_pylist()) == {None}
+
+
+def test_evaluation_writes_no_words_of_other_models(finished_chain: Path) -> None:
+    for folder in (finished_chain / "data").glob("tiny/evaluate/*/"):
+        assert not (folder / WORDS).exists()
+
+
+def test_words_are_left_out_with_a_warning_where_the_features_are_gone(
+    root: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    for folder in (only(copy, "extract", "boxed"), only(copy, "evaluate", "tags-dc.uniter")):
+        shutil.rmtree(folder)
+    sets = [part for text in (*SMALL, "evaluate.bootstrap_samples=100") for part in ("--set", text)]
+    given = ("--method", "tags-dc", "--dataset", "tiny", "--features", "boxed", "--data", copy, *sets)
+    outcome = invoke("evaluate", *given)
+    assert outcome.code == 0, outcome.err
+    folder = only(copy, "evaluate", "tags-dc.uniter")
+    assert not (folder / WORDS).exists()
+    (message,) = read_manifest(folder).messages
+    assert message.startswith(f"{WORDS} is left out:")
+
+
+def test_a_word_in_pieces_is_wrong_where_one_of_its_pieces_is(root: Path, saved_encoders: Path) -> None:
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(saved_encoders / "bert")
+    tokenizer.add_special_tokens({"mask_token": "[MASK]"})
+    settings = Uniter(tokenizer="bert", embed_dim=8, layers=1, heads=2, feed_forward_dim=16, max_words=20)
+    torch.manual_seed(0)
+    model = build(settings, 6, len(tokenizer)).eval()
+    loss = {"weight_discrimination": 1.0, "weight_correction": 1.0}
+    config = {"backbone": "uniter", "model": settings.model_dump(), "loss": loss}
+    saved = SavedModel(model, PieceIds(tokenizer, Reading.of(settings), 20), config)
+    assert has_word_heads(saved)
+    split = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
+    reader = WordReader(saved, split, "cpu")
+    row = np.array([split.texts.index(CAPTION)])
+    tokens = reader.captions.tokens[row]
+    mismatch = np.where(tokens == tokenizer.convert_tokens_to_ids("##6"), 0.9, 0.1).astype(np.float32)
+    corrections = np.full_like(tokens, tokenizer.convert_tokens_to_ids("##9"))
+    (found,) = reader.corrected(row, tokens, ReadTokens(np.zeros(1, np.float32), mismatch, corrections))
+    words = [CAPTION[start:end] for start, end in found.sentence.spans]
+    assert dict(zip(words, found.flagged.tolist(), strict=True)) == {word: word == "16" for word in words}
+    assert found.corrected.text == CAPTION.replace("16", "19")
+    features = FeatureFile.open(only(root, "extract", "boxed") / FEATURES)
+    figures, examples = WordTest(saved, split, features, "cpu").run()
+    assert figures["discrimination"]["all"]["words"] == 11 * figures["drawn"]["kept"] > 0
+    assert examples.num_rows > 0
+    assert all(any(word["wrong"] for word in words) for words in examples["words"].to_pylist())
