@@ -129,9 +129,15 @@ class Pixels(Settings):
 
 
 class Precomp(Settings):
-    """A `*_precomp` folder as SCAN, VSRN and AOQ publish them."""
+    """A `*_precomp` folder as SCAN, VSRN and AOQ publish them.
+
+    Attributes:
+        grid: rows and columns of the cells that the regions are, from the top left, row by row; the boxes of the cells
+            are stored with them. Empty: the folder does not say where its regions lie, and no boxes are stored.
+    """
 
     kind: Literal["precomp"]
+    grid: tuple[()] | tuple[Count, Count] = ()
 
 
 class ButdTsv(Settings):

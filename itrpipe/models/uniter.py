@@ -157,7 +157,8 @@ class UniterEncoder(Matcher[UniterImages, UniterTexts]):
         """
         if images.boxes is None:
             raise DataError(
-                "UNITER reads the boxes of regions, which these features have not; give others by --features"
+                "UNITER reads the boxes of regions, which these features have not; give others by --features, or where "
+                "the regions are the cells of a grid extract them again with --set grid=[ROWS,COLUMNS]"
             )
         smallest_count(images)
         regions = self.image(images.regions.float(), images.boxes.float(), self.text.kind.weight[1])

@@ -150,6 +150,8 @@ def fingerprinted(settings: Settings) -> dict[str, Any]:
     for name, part in passes_of("", settings).items():
         for key in local_files(part):
             (values[name] if name else values)[key] = "local"
+    if not values.get("grid", True):
+        del values["grid"]  # newer than artifacts that must not go stale
     return values
 
 

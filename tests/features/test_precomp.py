@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.importers import precomp
 from itrpipe.features.importers.matching import Match, WantedImage, match
 from itrpipe.features.importers.precomp import PrecompSource
@@ -338,3 +338,23 @@ def test_other_splits_than_those_of_precomp_folders_are_named(tmp_path: Path) ->
     assert precomp.recognises(tmp_path)
     with pytest.raises(MissingInputError, match=r"none of train_ims\.npy.* but val_ims\.npy; rename"):
         open_folder(tmp_path)
+
+
+def test_cells_of_a_grid_have_boxes(folder: Path) -> None:
+    source = precomp.open_source(folder, Precomp(kind="precomp", grid=(2, 2)))
+    assert source.spec.boxes
+    boxes = read_all(source, EVERYTHING)["boxes"]
+    half = [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]
+    assert boxes.shape == (len(EVERYTHING), REGIONS, 4)
+    assert (boxes == np.array(half, dtype=np.float32)).all()
+    wide = precomp.open_source(folder, Precomp(kind="precomp", grid=(1, 4)))
+    assert read_all(wide, EVERYTHING)["boxes"][0, 1].tolist() == [0.25, 0, 0.5, 1]
+
+
+def test_without_a_grid_there_are_no_boxes(folder: Path) -> None:
+    assert "boxes" not in read_all(open_folder(folder), EVERYTHING)
+
+
+def test_a_grid_of_another_size_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"grid = \[3, 2\] has 6 cells and the images of .* 4 regions"):
+        precomp.open_source(folder, Precomp(kind="precomp", grid=(3, 2)))

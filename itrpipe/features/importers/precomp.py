@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.importers.array_file import StoredRows, open_npy
 from itrpipe.features.importers.base import read_lines, require_floats
 from itrpipe.features.importers.matching import CAPTIONS_PER_IMAGE, caption_key, names_of
@@ -65,8 +65,14 @@ class PrecompSource:
         places: [E, 2] int64 position in `splits`, and image of that split (not yet multiplied by its repeats).
     """
 
-    def __init__(self, path: Path, splits: tuple[PrecompSplit, ...]) -> None:
-        """Joins opened splits; images of a split that an earlier one has as well get no entry of their own."""
+    def __init__(self, path: Path, splits: tuple[PrecompSplit, ...], boxes: np.ndarray | None = None) -> None:
+        """Joins opened splits; images of a split that an earlier one has as well get no entry of their own.
+
+        Args:
+            path: the folder.
+            splits: opened.
+            boxes: [R, 4] of the regions of every image, as fractions of it; None where they are not known.
+        """
         from itrpipe.features.store import FeatureSpec
 
         self.path = path
@@ -74,7 +80,9 @@ class PrecompSource:
         self.places = _distinct_images(splits)
         first = splits[0]
         _, regions, width = first.regions.shape
-        self.spec: FeatureSpec = FeatureSpec(regions, width, first.global_.shape[1] if first.global_ else 0)
+        global_dim = first.global_.shape[1] if first.global_ else 0
+        self.spec: FeatureSpec = FeatureSpec(regions, width, global_dim, boxes=boxes is not None)
+        self._boxes = boxes
         self.names: Sequence[str] = [splits[position].label(row) for position, row in self.places.tolist()]
         self.captions: Sequence[Sequence[str]] | None = None
         if any(split.captions for split in splits):
@@ -89,6 +97,8 @@ class PrecompSource:
             "regions": self._read("regions", entries),
             "count": np.full(len(entries), self.spec.regions, dtype=np.int16),
         }
+        if self._boxes is not None:
+            arrays["boxes"] = np.broadcast_to(self._boxes, (len(entries), *self._boxes.shape))
         if self.spec.global_dim:
             arrays["global"] = self._read("global_", entries)
         return arrays
@@ -126,6 +136,7 @@ def open_source(path: Path, settings: Precomp) -> PrecompSource:
     """Opens a precomp folder; captions and ids are read, of features only the headers.
 
     Raises:
+        UsageError: the settings name a grid with more or fewer cells than there are regions.
         MissingInputError: there is no such folder, or no `{split}_ims.npy` in it.
         DataError: a file has a wrong type or shape, the numbers of rows, ids and captions disagree, an id comes twice,
             or the splits differ in R, D or G.
@@ -138,7 +149,20 @@ def open_source(path: Path, settings: Precomp) -> PrecompSource:
         found = f" but {others}; rename them" if others else ""
         raise MissingInputError(f"{path} holds none of {', '.join(f'{name}_ims.npy' for name in SPLIT_FILES)}{found}.")
     _require_equal_widths(path, splits)
-    return PrecompSource(path, splits)
+    boxes = _cells(path, splits[0].regions.shape[1], *settings.grid) if settings.grid else None
+    return PrecompSource(path, splits, boxes)
+
+
+def _cells(path: Path, regions: int, rows: int, columns: int) -> np.ndarray:
+    """Boxes [R, 4] float32 of the cells of a grid, row by row, as fractions of the image."""
+    if rows * columns != regions:
+        raise UsageError(
+            f"grid = [{rows}, {columns}] has {rows * columns} cells and the images of {path} {regions} regions; "
+            "correct --set grid=[ROWS,COLUMNS], or leave it out where the regions are no grid"
+        )
+    top, left = np.divmod(np.arange(regions), columns)
+    corners = np.stack([left, top, left + 1, top + 1], axis=1)
+    return (corners / np.array([columns, rows, columns, rows])).astype(np.float32)
 
 
 def _splits_in(path: Path) -> list[str]:
