@@ -18,8 +18,10 @@ from itrpipe.progress import Reporter
 from itrpipe.sources import DigestCache
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, prepare_need
+from itrpipe.stages.prepare import SCENES_FILE
 
 if TYPE_CHECKING:
+    from itrpipe.datasets.scenes import Scene
     from itrpipe.synthesis.language_model import LanguageModel
     from itrpipe.synthesis.opened import Opened
     from itrpipe.synthesis.sentences import SentenceFile
@@ -239,6 +241,7 @@ def run(job: Job) -> None:
     settings = job.settings
     # Read first: what cannot be used is better found out before the sentences are written than after.
     reader = _language_model(job) if settings.language_model else None
+    scenes = _scenes(job)
     opened = settings.open(job)
     count = len(opened.texts)
     make_folder(job.work / BLOCKS)
@@ -254,6 +257,8 @@ def run(job: Job) -> None:
     statistics = synthesis_statistics(file, count)
     if reader is not None:
         statistics["language_model"] = _fluency(job, reader, file, opened.texts)
+    if scenes is not None:
+        statistics["true_negatives"] = _judged(job, file, scenes)
     write_json(job.folder / STATISTICS, statistics)
     job.metrics |= {"kept": statistics["sentences"], "captions": count}
     _record_speed(job, made, seconds)
@@ -286,6 +291,23 @@ def _fluency(job: Job, model: LanguageModel, file: SentenceFile, texts: Mapping[
     with job.reporter.task("reading sentences", 2 * most, "texts") as task:
         found = fluency(file, texts, model, most, job.settings.seed, task.advance)
     return {"name": Path(job.settings.language_model).name, **found}
+
+
+def _scenes(job: Job) -> dict[str, Scene] | None:
+    """What the images show, where that is known."""
+    path = job.inputs["prepare"].folder / SCENES_FILE
+    if not path.is_file():
+        return None
+    from itrpipe.synthesis.true_negatives import read_scenes
+
+    return read_scenes(path)
+
+
+def _judged(job: Job, file: SentenceFile, scenes: Mapping[str, Scene]) -> dict[str, Any]:
+    from itrpipe.synthesis.true_negatives import true_negatives
+
+    with job.reporter.task("judging sentences", len(file), "sentences") as task:
+        return true_negatives(file, scenes, task.advance)
 
 
 def _warn(job: Job, statistics: Mapping[str, Any], num_tokens: int | None) -> None:

@@ -94,7 +94,8 @@ def facts(statistics: Mapping[str, Any]) -> list[str]:
     """What the table does not say, a sentence per fact.
 
     Args:
-        statistics: of `synthesis_statistics`.
+        statistics: of `synthesis_statistics`, and under `true_negatives`, where they are known, those of
+            `itrpipe.synthesis.true_negatives.true_negatives`.
     """
     captions, bare = statistics["captions"], statistics["captions_without_sentences"]
     said = [f"{statistics['sentences']:,} sentences for {captions:,} captions"]
@@ -108,4 +109,20 @@ def facts(statistics: Mapping[str, Any]) -> list[str]:
     if statistics["perplexity"] is not None:
         captions_own = statistics["caption_perplexity"]
         said.append(f"perplexity of the written words {statistics['perplexity']}, of the caption's {captions_own}")
-    return said
+    return said + _judged(statistics.get("true_negatives"))
+
+
+def _judged(figures: Mapping[str, Any] | None) -> list[str]:
+    """What is said of true negatives; nothing where they are unknown or there is no sentence."""
+    if figures is None or not figures["sentences"]:
+        return []
+    said = (
+        f"{figures['percent']}% true negatives: {figures['true']:,} of {figures['sentences']:,} sentences describe "
+        f"their image; {figures['unreadable']:,} that cannot be read and {figures['undecided']:,} undecided ones count "
+        "as negatives"
+    )
+    decided = figures["percent_of_decided"]
+    return [said if decided is None else f"{said}, without them {decided}%"] + [
+        f"of {found['sentences']:,} rejected ({reason}) {found['true']:,} describe their image"
+        for reason, found in figures["rejected"].items()
+    ]

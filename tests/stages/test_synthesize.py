@@ -38,6 +38,7 @@ from itrpipe.synthesis.open_rules import open_rule_maker, tagged_captions
 from itrpipe.synthesis.rules import RULES
 from itrpipe.synthesis.sentences import SENTENCES_FILE, SentenceFile
 from itrpipe.synthesis.statistics import synthesis_statistics
+from itrpipe.synthesis.true_negatives import read_scenes, true_negatives
 
 Invoke = Callable[..., Any]
 IMAGES, CAPTIONS, KEEP = 12, 60, 6
@@ -138,7 +139,10 @@ def test_a_model_writes_sentences_for_every_training_caption(written: Path) -> N
     assert manifest.metrics["sentences/s"] == pytest.approx(speed, rel=0.01, abs=1)
     assert any("its head for masked words is untrained" in message for message in manifest.messages)
     statistics = json.loads((folder / synthesize.STATISTICS).read_text())
+    judged = statistics.pop("true_negatives")
     assert statistics == synthesis_statistics(file, CAPTIONS)
+    assert judged["sentences"] == len(rows)
+    assert judged == true_negatives(file, read_scenes(only(written, "prepare/scenes") / "scenes.jsonl"))
 
 
 def test_asked_for_again_it_shows_the_table_and_writes_nothing(root: Path, invoke: Invoke) -> None:
@@ -148,6 +152,7 @@ def test_asked_for_again_it_shows_the_table_and_writes_nothing(root: Path, invok
     assert "writing sentences" not in out
     kept = json.loads((folder / synthesize.STATISTICS).read_text())["sentences"]
     assert f"{kept:,} sentences for {CAPTIONS} captions" in out
+    assert "% true negatives: " in out
     assert "rejected: false negative" in out
 
 
