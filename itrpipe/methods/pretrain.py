@@ -1,8 +1,8 @@
 """Pretraining of UNITER: which words are masked, and whether an image and a caption belong together.
 
 A model that starts from random weights needs it before hard negatives teach it anything, and any model before it can
-write sentences. The rank head, which the paper starts from the matching head afterwards, is trained along, so that the
-best epoch can be chosen by retrieval.
+write sentences. The rank head, which the paper starts from the matching head afterwards, is trained along, to score the
+match of a caption above its other images, so that the best epoch can be chosen by retrieval.
 
 Source: UNITER (Chen et al., ECCV 2020), section 3.2. Its losses on regions and its word-region alignment are left out.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from itrpipe.methods import aoq, triplet
 from itrpipe.methods.settings import Aoq, Triplet, methods
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
+from itrpipe.negatives.sentence_bank import SentenceBank
 
 IMAGES, PER_IMAGE, WIDTH = 6, 2, 5
 CAPTION_IMAGE = np.repeat(np.arange(IMAGES), PER_IMAGE)
@@ -74,7 +76,7 @@ def score(rows: Rows, image: int, text: int) -> float:
 
 
 def test_every_method_file_has_its_settings_and_builder():
-    files = {path.stem for path in Path(aoq.__file__).parent.glob("*.py")} - {"__init__", "base", "settings"}
+    files = {path.stem for path in Path(aoq.__file__).parent.glob("*.py")} - {"__init__", "base", "masking", "settings"}
     assert {name.replace("-", "_") for name in methods()} == files
     assert (methods()["triplet"], methods()["aoq"]) == (Triplet, Aoq)
     for name in files:
@@ -132,6 +134,59 @@ def test_triplet_turns_to_hardest_negatives_after_its_sum_epochs():
     first, second = (warm.losses(Lookup(rows), batch, epoch)["triplet"].item() for epoch in (0, 1))
     assert second == hardest.losses(Lookup(rows), batch, epoch=0)["triplet"].item()
     assert first > second
+
+
+class RowsWithSentences(Rows):
+    """Caption c has c % 3 sentences, which are rows of the table of captions as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        counts = np.arange(len(CAPTION_IMAGE)) % 3
+        owners = np.repeat(np.arange(len(CAPTION_IMAGE)), counts)
+        written = (owners + 5 + np.arange(len(owners)) % 4) % len(CAPTION_IMAGE)
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        self.sentences = SentenceBank(written[:, None], np.ones_like(written), starts)
+        self.of_caption = [written[start:end].tolist() for start, end in pairwise(starts)]
+
+
+def test_the_hardest_synthetic_sentence_of_a_caption_is_a_further_negative_of_its_image():
+    rows, captions = RowsWithSentences(), np.array([0, 4, 5, 11])
+    method = triplet.build(Triplet(synthetic_sentences=2, synthetic_weight=0.5, margin=1.0), rows, {})
+    batch = method.collate(captions, np.random.default_rng(0))
+    assert batch.sentences is not None
+    assert batch.sentences.owners.tolist() == [1, 2, 2, 3, 3]
+    losses = method.losses(Lookup(rows), batch, epoch=0)
+    expected = 0.0
+    for caption in captions:
+        image = int(CAPTION_IMAGE[caption])
+        costs = [hinge(1 - score(rows, image, caption) + score(rows, image, each)) for each in rows.of_caption[caption]]
+        expected += max(costs, default=0.0)
+    assert expected > 0
+    assert losses["synthetic"].item() == pytest.approx(0.5 * expected, abs=1e-5)
+    plain = triplet.build(Triplet(margin=1.0), rows, {})
+    without = plain.losses(Lookup(rows), plain.collate(captions, np.random.default_rng(0)), epoch=0)
+    assert without.keys() == {"triplet"}
+    assert losses["triplet"].item() == without["triplet"].item()
+
+
+def test_fewer_sentences_than_there_are_are_drawn_at_random():
+    rows = RowsWithSentences()
+    method = triplet.build(Triplet(synthetic_sentences=1), rows, {})
+    seen: set[int] = set()
+    for seed in range(20):
+        sentences = method.collate(np.array([5, 0]), np.random.default_rng(seed)).sentences
+        assert sentences is not None
+        assert sentences.owners.tolist() == [0]
+        seen |= set(sentences.texts.tokens[:, 0].tolist())
+    assert seen == set(rows.of_caption[5])
+
+
+def test_captions_without_sentences_are_trained_without():
+    rows = RowsWithSentences()
+    method = triplet.build(Triplet(synthetic_sentences=2), rows, {})
+    batch = method.collate(np.array([0, 3]), np.random.default_rng(0))
+    assert batch.sentences is None
+    assert method.losses(Lookup(rows), batch, epoch=0).keys() == {"triplet"}
 
 
 def test_two_captions_of_one_image_stop_being_negatives_on_request():

@@ -200,6 +200,31 @@ def test_pairs_of_a_pool_come_back_in_their_order():
     close(model.score_pairs(taken, UniterTexts(encoded[1].words[:3], encoded[1].lengths[:3])), matrix[:3, :3].diag())
 
 
+@settings(max_examples=15, deadline=None)
+@given(
+    count=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4),
+    tile=st.sampled_from([1, 400, 1 << 20]),
+    width=st.integers(1, 16),
+)
+def test_states_that_are_read_are_those_of_the_pair_alone(count, lengths, tile, width):
+    """Also where more positions are read than the pairs of a tile have."""
+    model = random_model()
+    images, texts = random_sides(count, lengths)
+    pairs = torch.cartesian_prod(torch.arange(len(count)), torch.arange(len(lengths))).flip(0)
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setitem(uniter._TILE_SIZES, "cpu", tile)
+        encoded, words = model.encode_images(images), model.encode_texts(texts)
+        read = model.read_at(encoded, words, pairs[:, 0], pairs[:, 1], width, lambda states: states)
+        scores = model.read_at(encoded, words, pairs[:, 0], pairs[:, 1], 1, lambda states: states[:, 0])
+        close(model.rank_score(scores), model.score_at(encoded, words, pairs[:, 0], pairs[:, 1]))
+        assert read.shape == (len(pairs), width, 16)
+        for found, (image, text) in zip(read, pairs.tolist(), strict=True):
+            parts = [words.words[text, : lengths[text]], encoded.regions[image, : count[image]]]
+            expected = model.through_layers(torch.cat(parts)[None], None)[0]
+            close(found[: len(expected)], expected[:width], 2e-5)
+
+
 def test_gradients_are_those_of_pairs_alone():
     model = random_model(dropout=0.0).train()
     images, texts = random_sides([3, 6], [4, 9])

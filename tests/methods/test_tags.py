@@ -1,0 +1,534 @@
+"""TAGS and TAGS-DC against reference numbers: what is written, what is dropped, and what is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from itrpipe.methods import tags, tags_dc
+from itrpipe.methods.itm import ItmBatch, ItmMethod, PairRows
+from itrpipe.methods.masking import MaskedTexts
+from itrpipe.methods.settings import Tags, TagsDc
+from itrpipe.methods.tags import Sentences, TagsBatch, TagsMethod
+from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.settings import Uniter
+from itrpipe.models.uniter import UniterEncoder, UniterImages
+from itrpipe.models.uniter_weights import translate
+from itrpipe.negatives import synthetic
+from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, SpecialTokens
+from itrpipe.negatives.masking import UNLABELLED
+from itrpipe.negatives.sentence_bank import SentenceBank
+
+REFERENCE = Path(__file__).resolve().parents[1] / "reference" / "tags_generation.npz"
+CAPTION_IMAGE = np.array([0, 0, 1, 2, 3, 3, 3, 4])
+LENGTHS = np.array([4, 7, 5, 6, 7, 4, 6, 5])
+START, END, UNKNOWN, WORDS, MASK = 1, 2, 3, range(4, 12), 12
+"""The tokens of a vocabulary of our own; so few words that many a refill is its caption, or true of its image."""
+COPIES, DRAWS, KEEP = 5, 6, 4
+SMALL = {
+    "sampled_negatives": 3,
+    "hard_negatives": 2,
+    "copies": COPIES,
+    "draws": DRAWS,
+    "keep": KEEP,
+    "weight_words": 0.5,
+    "weight_sentences": 0.25,
+}
+HEADS = {"weight_discrimination": 2.0, "weight_correction": 3.0}
+
+
+def caption_tokens() -> np.ndarray:
+    """Int64 [8, 7]."""
+    tokens = np.random.default_rng(3).integers(WORDS.start, WORDS.stop, (len(LENGTHS), LENGTHS.max()))
+    place = np.arange(tokens.shape[1])
+    tokens[:, 0] = START
+    return np.where(place == LENGTHS[:, None] - 1, END, np.where(place < LENGTHS[:, None], tokens, 0))
+
+
+class Rows:
+    """Eight captions of different lengths of five images, whose phrases are pairs of words; and some sentences."""
+
+    caption_image = CAPTION_IMAGE
+
+    def __init__(self, compare: str = "piece") -> None:
+        self.tokens = caption_tokens()
+        place = np.arange(self.tokens.shape[1])
+        words = np.where((place > 0) & (place < LENGTHS[:, None] - 1), place - 1, NO_WORD)
+        pieces = ["<pad>", "<start>", "<end>", "<unk>", *(f"w{each}" for each in WORDS), "<mask>"]
+        specials = SpecialTokens(MASK, (0, START, END, UNKNOWN), (WORDS.start, WORDS.stop))
+        phrases = np.repeat(np.repeat(np.eye(3, dtype=bool), 2, axis=1)[None], len(LENGTHS), axis=0)
+        self.masks = CaptionMasks(
+            self.tokens,
+            words,
+            CAPTION_IMAGE,
+            pieces,
+            lambda rows: phrases[rows],
+            specials,
+            compare,  # pyright: ignore
+        )
+        counts = np.array([3, 0, 2, 1, 5, 1, 1, 2])
+        owners = np.repeat(np.arange(len(LENGTHS)), counts)
+        written = self.tokens[owners]
+        written[:, 1] = WORDS.start + np.arange(len(owners)) % len(WORDS)
+        self.sentences = SentenceBank(written, LENGTHS[owners], np.concatenate([[0], np.cumsum(counts)]))
+
+    def images(self, rows: np.ndarray) -> ImageBatch:
+        generator = torch.Generator().manual_seed(1)
+        regions = torch.randn(5, 3, 6, generator=generator)[rows]
+        return ImageBatch(regions, None, boxes=torch.tensor([0.1, 0.2, 0.5, 0.9]).expand(len(rows), 3, 4))
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        lengths = torch.from_numpy(LENGTHS[rows])
+        return TextBatch(torch.from_numpy(self.tokens[rows, : int(lengths.max())]), lengths)
+
+
+def method(rows: Rows | None = None, **changed: object) -> TagsMethod:
+    return tags.build(Tags(**{**SMALL, **changed}), rows or Rows(), {})  # pyright: ignore
+
+
+def method_with_heads(rows: Rows | None = None, **changed: object) -> TagsMethod:
+    return tags_dc.build(TagsDc(**{**SMALL, **HEADS, **changed}), rows or Rows(), {})  # pyright: ignore
+
+
+def small(dropout: float = 0.0) -> UniterEncoder:
+    torch.manual_seed(0)
+    sizes = Uniter(embed_dim=16, layers=2, heads=2, feed_forward_dim=24, max_words=8, dropout=dropout)
+    model = UniterEncoder(sizes, 6, MASK + 1)
+    for weights in model.parameters():
+        if weights.dim() > 1:
+            torch.nn.init.normal_(weights, std=0.3)
+    return model.train()
+
+
+def step(trained: TagsMethod, model: UniterEncoder, batch: TagsBatch) -> tuple[dict[str, Tensor], Sentences]:
+    """The losses of a batch, and the sentences that were trained."""
+    seen: list[Sentences] = []
+    read = trained.read_sentences
+
+    def keeping(model: UniterEncoder, images: UniterImages, made: Sentences, first: int) -> Tensor:
+        seen.append(made)
+        return read(model, images, made, first)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trained, "read_sentences", keeping)
+        losses = trained.losses(model, batch, epoch=0)
+    assert len(seen) == 1
+    return losses, seen[0]
+
+
+@cache
+def reference() -> dict[str, Tensor]:
+    with np.load(REFERENCE, allow_pickle=False) as file:
+        return {name: torch.from_numpy(file[name]) for name in file}
+
+
+@pytest.fixture
+def reference_model() -> UniterEncoder:
+    """Without dropout, as the reference was made."""
+    sizes = Uniter(embed_dim=48, layers=2, heads=4, feed_forward_dim=96, dropout=0.0, max_words=40)
+    model = UniterEncoder(sizes, 32, 120)
+    state = {name[3:]: each for name, each in reference().items() if name.startswith("sd/")}
+    model.load_state_dict(translate(state)[0])
+    return model.train()
+
+
+@pytest.fixture
+def reference_batch(monkeypatch: pytest.MonkeyPatch) -> TagsBatch:
+    """The caption and image of the reference with its masks; the refills are those that were recorded."""
+    arrays = reference()
+
+    def recorded(masked: Tensor, labels: Tensor, logits: Tensor, draws: int, temperature: float, excluded: object):
+        assert (draws, temperature) == (6, 1.5)
+        assert_close(logits, arrays["mlm/logits_at_labels"], atol=1e-5, rtol=1e-5)
+        return arrays["mlm/refilled_ids"].view(6, 6, 10)
+
+    monkeypatch.setattr(synthetic, "refill", recorded)
+    images = ImageBatch(arrays["in/img_feat"][None], None, boxes=arrays["in/img_pos_feat"][None, :, :4])
+    texts = TextBatch(arrays["in/gt_input_ids"], torch.tensor([10]))
+    one = torch.zeros(2, 2, dtype=torch.int64)
+    negatives = ItmBatch(images, texts, PairRows(one, one), torch.zeros(1, dtype=torch.int64))
+    masked = MaskedTexts(texts, arrays["in/mlm_input_ids"], arrays["in/mlm_txt_labels"])
+    return TagsBatch(negatives, masked, arrays["in/sibling_caption_tokens"].numpy()[None, None])
+
+
+RELEASED = {"compare": "off", "sampled_negatives": 1, "hard_negatives": 1, "copies": 6, "draws": 6, "keep": 8}
+"""The released code compares sentences with their captions only."""
+
+
+def query_gradient(model: UniterEncoder) -> Tensor:
+    """Gradient of the query weights of the first layer, which stand before those of keys and values."""
+    gradient = dict(model.named_parameters())["layers.0.project.weight"].grad
+    assert gradient is not None
+    return gradient[:48]
+
+
+def test_losses_and_gradients_match_the_reference(reference_model: UniterEncoder, reference_batch: TagsBatch):
+    arrays = reference()
+    trained = method(Rows("off"), **RELEASED, weight_words=1.0, weight_sentences=1.0)
+    losses, made = step(trained, reference_model, reference_batch)
+    assert_close(losses["words"], arrays["mlm/loss_per_label"].mean(), atol=1e-5, rtol=1e-5)
+    assert_close(losses["sentences"], arrays["istm/correct/loss_per_negative"].mean(), atol=1e-5, rtol=1e-5)
+    assert torch.equal(made.texts.tokens, arrays["dc/syn_ids"])
+    assert reference_batch.statistics["scored_sentences"] == arrays["istm/correct/effect_num"]
+    assert_close(reference_batch.statistics["masked_word_accuracy"], arrays["mlm/corrects"].mean())
+    losses["sentences"].backward()
+    for found, name in ((reference_model.rank.weight.grad, "rank_output"), (query_gradient(reference_model), "q0")):
+        assert_close(found, arrays[f"istm/correct/grad_{name}"], atol=1e-5, rtol=1e-5)
+
+
+def test_words_of_sentences_cost_and_teach_what_they_do_in_the_reference(
+    reference_model: UniterEncoder, reference_batch: TagsBatch
+):
+    arrays = reference()
+    trained = method_with_heads(Rows("off"), **RELEASED, weight_discrimination=1.0, weight_correction=1.0)
+    losses, made = step(trained, reference_model, reference_batch)
+    assert made.masked is not None
+    assert torch.equal(made.masked, arrays["dc/txt_labels"] != UNLABELLED)
+    assert_close(losses["discrimination"], arrays["dc/disc_loss_mean"], atol=1e-5, rtol=1e-5)
+    assert_close(losses["correction"], arrays["dc/correction_loss_mean"], atol=1e-5, rtol=1e-5)
+    (losses["discrimination"] + losses["correction"]).backward()
+    assert_close(reference_model.word_match.weight.grad, arrays["dc/grad_disc_output"], atol=1e-5, rtol=1e-5)
+    assert_close(query_gradient(reference_model), arrays["dc/grad_q0"], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sentences_are_new_false_and_different(seed: int):
+    rows, captions = Rows(), np.array([1, 4, 6, 3])
+    trained, model = method(rows), small()
+    batch = trained.collate(captions, np.random.default_rng(seed))
+    torch.manual_seed(seed)
+    _, made = step(trained, model, batch)
+    assert 0 < batch.statistics["identical_share"] < 1
+    assert 0 < batch.statistics["false_negative_share"] < 1
+    assert made.masked is not None
+    written: dict[int, set[tuple[int, ...]]] = {number: set() for number in range(4)}
+    for number, tokens, masked in zip(made.owners.tolist(), made.texts.tokens, made.masked, strict=True):
+        own = torch.from_numpy(rows.tokens[captions[number]])
+        changed = tokens != own
+        assert changed.any()
+        assert not (changed & ~masked).any()
+        known = set(rows.tokens[CAPTION_IMAGE[captions[number]] == CAPTION_IMAGE].flatten().tolist())
+        assert not set(tokens[changed].tolist()) <= known
+        assert set(tokens[changed].tolist()) <= set(WORDS)
+        written[number].add(tuple(tokens.tolist()))
+    assert sum(map(len, written.values())) == len(made.owners) > 6
+    assert all(len(each) <= KEEP for each in written.values())
+    assert torch.equal(made.texts.lengths, torch.from_numpy(LENGTHS[captions])[made.owners])
+
+
+def test_the_hardest_of_all_that_may_be_kept_are_trained(monkeypatch: pytest.MonkeyPatch):
+    """Every sentence is scored by hand; found among them are the best of each caption."""
+    trained, model, captions = method(), small(dropout=0.3), np.array([1, 4])
+    batch = trained.collate(captions, np.random.default_rng(0))
+    drawn: list[Tensor] = []
+    refill = synthetic.refill
+    monkeypatch.setattr(synthetic, "refill", lambda *given: drawn.append(refill(*given)) or drawn[0])
+    torch.manual_seed(2)
+    _, made = step(trained, model, batch)
+    assert model.training
+    assert batch.masked is not None
+    sentences = drawn[0].view(2, COPIES * DRAWS, -1)
+    reasons = trained._reject(sentences, batch.masked.captions.tokens, batch)
+    model.eval()
+    for number in range(2):
+        kept = sentences[number, reasons[number] == synthetic.KEPT]
+        images = model.encode_images(Rows().images(np.repeat(CAPTION_IMAGE[captions[number]], len(kept))))
+        lengths = torch.full((len(kept),), int(LENGTHS[captions[number]]))
+        scores = model.score_pairs(images, model.encode_texts(TextBatch(kept, lengths)))
+        best = kept[scores.argsort(descending=True)[:KEEP]]
+        assert torch.equal(made.texts.tokens[made.owners == number], best)
+        assert made.places[made.owners == number].tolist() == list(range(len(best)))
+
+
+def refill_with(words: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """A refill that writes `words` of the labels [M, L]."""
+
+    def found(masked: Tensor, labels: Tensor, logits: Tensor, draws: int, *rest: object) -> Tensor:
+        labelled = labels != UNLABELLED
+        drawn = words(labels[labelled][:, None].expand(-1, draws))
+        columns = masked[:, :, None].expand(-1, -1, draws)
+        return columns.masked_scatter(labelled[:, :, None], drawn).transpose(1, 2).contiguous()
+
+    return found
+
+
+def another_word(labels: Tensor) -> Tensor:
+    """The same words for the same labels, whatever else is in the batch."""
+    step = torch.arange(1, labels.shape[1] + 1)
+    return WORDS.start + (labels - WORDS.start + step) % len(WORDS)
+
+
+@pytest.mark.parametrize("build", [method, method_with_heads])
+def test_without_a_sentence_nothing_is_trained_with_them(
+    build: Callable[..., TagsMethod], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(synthetic, "refill", refill_with(lambda labels: labels))
+    trained, model = build(noise=False), small()
+    batch = trained.collate(np.array([1, 3]), np.random.default_rng(0))
+    losses, made = step(trained, model, batch)
+    assert len(made.owners) == 0
+    assert batch.statistics["identical_share"] == 1
+    assert batch.statistics["sentences"] == 0
+    for name in losses.keys() - {"text_anchored", "image_anchored", "words"}:
+        assert losses[name] == 0
+    torch.stack(list(losses.values())).sum().backward()
+    for name, weights in model.named_parameters():
+        assert weights.grad is None or weights.grad.isfinite().all(), name
+
+
+def test_a_caption_without_a_sentence_counts_with_nothing(monkeypatch: pytest.MonkeyPatch):
+    rows, model = Rows(), small()
+    trained = method_with_heads(rows, noise=False, margin=1.0)
+    batch = trained.collate(np.array([1, 3]), np.random.default_rng(0))
+    assert batch.masked is not None
+    monkeypatch.setattr(synthetic, "refill", refill_with(another_word))
+    second = alone(batch, 1)
+    expected, _ = step(trained, model, second)
+
+    def only_the_second(masked: Tensor, labels: Tensor, logits: Tensor, draws: int, *rest: object) -> Tensor:
+        found = refill_with(another_word)(masked, labels, logits, draws)
+        found[:COPIES] = batch.masked.captions.tokens[0]  # pyright: ignore
+        return found
+
+    monkeypatch.setattr(synthetic, "refill", only_the_second)
+    found, made = step(trained, model, batch)
+    assert made.owners.unique().tolist() == [1]
+    for name in ("sentences", "discrimination", "correction"):
+        assert found[name] > 0
+        assert_close(found[name], expected[name] / 2)
+
+
+def test_the_score_of_a_caption_is_that_of_its_pass_with_hard_negatives(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(synthetic, "refill", refill_with(another_word))
+    trained, model = method(margin=1.0), small()
+    batch = trained.collate(np.array([1, 3, 4]), np.random.default_rng(0))
+    found, made = step(trained, model, batch)
+    positive = torch.tensor([0.3, -0.4, 1.5], requires_grad=True)
+    given = torch.cat([positive, torch.zeros(3)])[:, None].expand(-1, 3)
+    monkeypatch.setattr(ItmMethod, "hard_scores", lambda *arguments: given)
+    changed, again = step(trained, model, batch)
+    assert torch.equal(made.texts.tokens, again.texts.tokens)
+    assert not torch.isclose(found["sentences"], changed["sentences"])
+    images = model.encode_images(Rows().images(CAPTION_IMAGE[np.array([1, 3, 4])[made.owners]]))
+    scores = model.score_pairs(images, model.encode_texts(made.texts)).sigmoid()
+    hinges = (1.0 - positive.sigmoid()[made.owners] + scores).clamp(min=0)
+    expected = torch.stack([hinges[made.owners == number].mean() for number in range(3)]).mean()
+    assert_close(changed["sentences"], 0.25 * expected)
+    changed["sentences"].backward()
+    assert positive.grad is not None
+    assert (positive.grad < 0).all()
+
+
+def test_no_pair_is_run_twice_in_training_mode(monkeypatch: pytest.MonkeyPatch):
+    trained, model = method_with_heads(), small()
+    batch = trained.collate(np.array([1, 3]), np.random.default_rng(0))
+    runs: list[tuple[bool, int]] = []
+    encode = model.encode
+
+    def counting(pool: object, sequences: object, first: int | None = None) -> Tensor:
+        runs.append((model.training, len(sequences.index)))  # pyright: ignore
+        return encode(pool, sequences, first)  # pyright: ignore
+
+    monkeypatch.setattr(model, "encode", counting)
+    torch.manual_seed(1)
+    _, made = step(trained, model, batch)
+    trains = sum(count for training, count in runs if training)
+    assert trains == 4 * (1 + 2) + 2 * COPIES + len(made.owners)
+    scored = sum(count for training, count in runs if not training)
+    assert scored == 4 * 3 + round(2 * float(batch.statistics["scored_sentences"]))
+
+
+def alone(batch: TagsBatch, number: int) -> TagsBatch:
+    """One caption of a batch and one of its images, without padding, and the same pool."""
+    assert batch.masked is not None
+    assert batch.siblings is not None
+    size, texts = len(batch.images), batch.masked.captions
+    length = int(texts.lengths[number])
+    anchors = torch.tensor([number, size + number])
+    pairs = PairRows(batch.rows.images[anchors], batch.rows.captions[anchors])
+    own = slice(number * COPIES, (number + 1) * COPIES)
+    masked = MaskedTexts(
+        TextBatch(texts.tokens[number, None, :length], texts.lengths[number, None]),
+        batch.masked.copies[own, :length],
+        batch.masked.labels[own, :length],
+    )
+    negatives = ItmBatch(*batch.pairs["pool"], pairs, batch.images[number, None])
+    return TagsBatch(negatives, masked, batch.siblings[number, None])
+
+
+@pytest.mark.parametrize("options", [{}, {"correct": "all", "count_ends": False}, {"compare": "word"}])
+def test_captions_of_different_lengths_cost_together_what_they_cost_alone(
+    options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(synthetic, "refill", refill_with(another_word))
+    compare = str(options.get("compare", "piece"))
+    trained, model = method_with_heads(Rows(compare), noise=False, margin=1.0, **options), small()
+    batch = trained.collate(np.array([5, 1, 3]), np.random.default_rng(0))
+    assert batch.masked is not None
+    assert batch.masked.captions.lengths.tolist() == [4, 7, 6]
+    together, made = step(trained, model, batch)
+    assert made.owners.bincount(minlength=3).min() > 0
+    parts = [step(trained, model, alone(batch, number))[0] for number in range(3)]
+    assert together.keys() == {
+        "text_anchored",
+        "image_anchored",
+        "words",
+        "sentences",
+        "discrimination",
+        "correction",
+    }
+    for name, found in together.items():
+        assert found > 0
+        assert_close(found, torch.stack([part[name] for part in parts]).mean(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("correct", ["masked", "all"])
+@pytest.mark.parametrize("count_ends", [True, False])
+def test_words_are_judged_and_corrected_one_by_one(correct: str, count_ends: bool):
+    rows, captions = Rows(), np.array([1, 4, 5])
+    trained, model = method_with_heads(rows, correct=correct, count_ends=count_ends), small()
+    batch = trained.collate(captions, np.random.default_rng(0))
+    losses, made = step(trained, model, batch)
+    assert made.masked is not None
+    judged: list[list[float]] = [[], [], []]
+    corrected: list[list[float]] = [[], [], []]
+    for each, number in enumerate(made.owners.tolist()):
+        length, own = int(made.texts.lengths[each]), rows.tokens[captions[number]]
+        text = model.encode_texts(TextBatch(made.texts.tokens[each, None, :length], torch.tensor([length])))
+        regions = model.encode_images(rows.images(CAPTION_IMAGE[captions[number], None])).regions
+        states = model.through_layers(torch.cat([text.words, regions], dim=1), None)[0]
+        for place in range(0 if count_ends else 1, length if count_ends else length - 1):
+            same = bool(made.texts.tokens[each, place] == own[place])
+            chance = model.word_match_logits(states[place]).softmax(dim=0)[int(same)]
+            judged[number].append((0.11 if same else 1.0) * -chance.log().item())
+        for place in range(1, length - 1):
+            if correct == "all" or made.masked[each, place]:
+                chances = model.correction_logits(states[place]).log_softmax(dim=0)
+                corrected[number].append(-chances[own[place]].item())
+    for name, weight, found in (("discrimination", 2.0, judged), ("correction", 3.0, corrected)):
+        expected = weight * sum(np.mean(each) for each in found) / 3
+        assert losses[name].item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_static_generator_reads_its_sentences_and_writes_none(monkeypatch: pytest.MonkeyPatch):
+    rows, captions = Rows(), np.array([4, 1, 2])
+    trained, model = method(rows, generator="static", weight_words=0.0, keep=4, margin=1.0), small()
+    monkeypatch.setattr(synthetic, "refill", lambda *given: pytest.fail("a sentence was written"))
+    batch = trained.collate(captions, np.random.default_rng(0))
+    losses, made = step(trained, model, batch)
+    assert losses.keys() == {"text_anchored", "image_anchored", "sentences"}
+    assert made.owners.tolist() == [0, 0, 0, 0, 2, 2]
+    assert made.masked is None
+    written, owners, _ = rows.sentences.hardest(captions, 4)
+    assert torch.equal(made.texts.tokens, written.tokens)
+    positive = trained._negatives.hard_scores(model, batch, 0)[:3, 0].sigmoid()
+    images = model.encode_images(rows.images(CAPTION_IMAGE[captions[owners]]))
+    scores = model.score_pairs(images, model.encode_texts(written)).sigmoid()
+    hinges = (1.0 - positive[owners] + scores).clamp(min=0)
+    expected = (hinges[:4].mean() + 0 + hinges[4:].mean()) / 3
+    assert_close(losses["sentences"], 0.25 * expected)
+
+
+def test_a_static_batch_without_any_sentence_is_trained_all_the_same():
+    trained, model = method(generator="static", weight_words=0.0), small()
+    batch = trained.collate(np.array([1]), np.random.default_rng(0))
+    losses, _ = step(trained, model, batch)
+    torch.stack(list(losses.values())).sum().backward()
+    assert losses["sentences"] == 0
+
+
+def test_a_batch_moves_with_all_that_it_holds():
+    for trained in (method(), method(generator="static", weight_words=0.0)):
+        batch = trained.collate(np.array([1, 4]), np.random.default_rng(0))
+        moved = batch.to("meta")
+        assert moved.rows is batch.rows
+        parts = [moved.images, moved.pairs["pool"][1].tokens]
+        if batch.masked is not None and moved.masked is not None:
+            parts += [moved.masked.copies, moved.masked.labels, moved.masked.captions.tokens]
+        if batch.written is not None and moved.written is not None:
+            parts += [moved.written.texts.tokens, moved.written.owners, moved.written.places]
+        assert len(parts) == 5
+        assert all(part.device.type == "meta" for part in parts)
+
+
+@pytest.mark.parametrize("precision", [None, torch.bfloat16])
+def test_a_step_trains_every_head_in_either_precision(precision: torch.dtype | None):
+    trained, model = method_with_heads(margin=1.0), small(dropout=0.1)
+    batch = trained.collate(np.array([1, 3, 4]), np.random.default_rng(1))
+    with torch.autocast("cpu", precision or torch.bfloat16, enabled=precision is not None):
+        losses = trained.losses(model, batch, epoch=0)
+    assert all(loss.dtype == torch.float32 for loss in losses.values())
+    torch.stack(list(losses.values())).sum().backward()
+    found = dict(model.named_parameters())
+    for name in ("rank.weight", "masked_word.bias", "correction.bias", "word_match.weight", "image.region.weight"):
+        gradient = found[name].grad
+        assert gradient is not None, name
+        assert gradient.abs().max() > 1e-6, name
+    assert found["match.weight"].grad is None
+    statistics = {name: float(value) for name, value in batch.statistics.items()}
+    assert np.isfinite(list(statistics.values())).all()
+    assert statistics["gap_lower_quartile"] <= statistics["gap_median"] <= statistics["gap_upper_quartile"]
+    assert 0 < statistics["scored_sentences"] <= COPIES * DRAWS
+
+
+def test_words_learn_from_their_images_and_scores_do_not_from_drawing():
+    """The draws have no gradient: without L_ISTM and L_MLM, what masked words are written with does not move."""
+    trained, model = method(weight_words=0.0, margin=1.0), small()
+    losses = trained.losses(model, trained.collate(np.array([1, 4]), np.random.default_rng(0)), 0)
+    losses["sentences"].backward()
+    bias = model.masked_word.bias.grad
+    assert bias is None or not bias.any()
+    model.zero_grad()
+    batch = trained.collate(np.array([1, 4]), np.random.default_rng(0))
+    method(margin=1.0).losses(model, batch, 0)["words"].backward()
+    assert model.masked_word.bias.grad is not None
+    assert model.image.region.weight.grad is not None
+    assert model.image.region.weight.grad.abs().max() > 1e-6
+
+
+def test_specials_are_drawn_only_on_request():
+    model = small()
+    with torch.no_grad():
+        model.masked_word.bias[[0, MASK]] = 20.0  # all but certain
+    for exclude, some in ((True, False), (False, True)):
+        trained = method(exclude_specials=exclude)
+        batch = trained.collate(np.array([1, 4]), np.random.default_rng(0))
+        _, made = step(trained, model, batch)
+        inner = made.texts.tokens[made.masked]
+        assert bool(((inner == 0) | (inner == MASK)).any()) is some
+
+
+def test_settings_that_contradict_each_other_are_refused():
+    with pytest.raises(ValidationError, match=r"weight_words = 0\.1 .* give --set loss\.weight_words=0"):
+        Tags(generator="static")
+    with pytest.raises(ValidationError, match="use method tags, or generator = dynamic"):
+        TagsDc(generator="static", weight_words=0.0)
+
+
+def test_masked_words_cost_the_mean_of_the_labels_of_each_caption():
+    trained, model, rows = method(weight_words=1.0), small(), Rows()
+    captions = np.array([1, 5])
+    batch = trained.collate(captions, np.random.default_rng(0))
+    losses, _ = step(trained, model, batch)
+    assert batch.masked is not None
+    expected = 0.0
+    for number, caption in enumerate(captions):
+        costs, length = [], int(LENGTHS[caption])
+        regions = model.encode_images(rows.images(CAPTION_IMAGE[caption, None])).regions
+        for copy in range(number * COPIES, (number + 1) * COPIES):
+            tokens, labels = batch.masked.copies[copy, :length], batch.masked.labels[copy, :length]
+            words = model.encode_texts(TextBatch(tokens[None], torch.tensor([length]))).words
+            states = model.through_layers(torch.cat([words, regions], dim=1), None)[0]
+            for place in (labels != UNLABELLED).nonzero()[:, 0].tolist():
+                costs.append(F.cross_entropy(model.masked_word_logits(states[place]), labels[place]).item())
+        expected += np.mean(costs) / len(captions)
+    assert losses["words"].item() == pytest.approx(expected, rel=1e-4)

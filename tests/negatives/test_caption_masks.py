@@ -1,0 +1,123 @@
+"""What of captions is masked, and what all captions of an image say, against loops written from the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, Compare, SpecialTokens, known_words
+from itrpipe.negatives.masking import UNLABELLED
+
+PIECES = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "A", "a", "dog", "##s", "cat", "run", "road", "##way")
+CLS, SEP, MASK = 1, 2, 3
+SPECIALS = SpecialTokens(MASK, (0, CLS, SEP), (4, len(PIECES)))
+# "A dogs run" and "a road cat" of image 1, "roadway" of image 0, nothing of image 2.
+TOKENS = np.array([[CLS, 4, 6, 7, 9, SEP], [CLS, 10, 11, SEP, 0, 0], [CLS, 5, 10, 8, SEP, 0]])
+WORDS = np.array(
+    [
+        [NO_WORD, 0, 1, 1, 2, NO_WORD],
+        [NO_WORD, 0, 0, NO_WORD, NO_WORD, NO_WORD],
+        [NO_WORD, 0, 1, 2, NO_WORD, NO_WORD],
+    ]
+)
+IMAGES = np.array([1, 0, 1])
+# "dogs" and "dogs run" of the first caption, nothing of the second, "A ... cat" of the third.
+PHRASES = np.zeros((3, 2, 3), dtype=bool)
+PHRASES[0, 0, 1] = PHRASES[0, 1, 1:] = PHRASES[2, 0, [0, 2]] = True
+
+
+def masks(phrases: bool = True, compare: Compare = "piece") -> CaptionMasks:
+    candidates = (lambda rows: PHRASES[rows]) if phrases else None
+    return CaptionMasks(TOKENS, WORDS, IMAGES, PIECES, candidates, SPECIALS, compare)
+
+
+def test_phrases_are_masked_as_wholes_and_captions_without_any_word_by_word() -> None:
+    rows = np.array([2, 0, 1])
+    drawn = masks().draw(rows, 6, 200, False, np.random.default_rng(0))
+    assert drawn.tokens.shape == drawn.labels.shape == (3, 200, 6)
+    found = [{tuple(np.flatnonzero(row).tolist()) for row in own} for own in drawn.labels != UNLABELLED]
+    assert found[0] == {(1, 3)}
+    assert found[1] == {(2, 3), (2, 3, 4)}
+    assert found[2] == {(1,), (2,), (1, 2)}  # pieces of a word that no phrase holds are single positions
+    labelled = drawn.labels != UNLABELLED
+    own = np.broadcast_to(TOKENS[rows][:, None], labelled.shape)
+    assert (drawn.labels[labelled] == own[labelled]).all()
+    assert (drawn.tokens[labelled] == MASK).all()
+    assert (drawn.tokens[~labelled] == own[~labelled]).all()
+
+
+def test_single_words_never_take_start_end_or_padding_along() -> None:
+    drawn = masks(phrases=False).draw(np.arange(3), 6, 500, True, np.random.default_rng(0))
+    labelled = drawn.labels != UNLABELLED
+    assert labelled.any(axis=1).tolist() == (WORDS != NO_WORD).tolist()
+    assert labelled.any(axis=2).all()
+    shown = drawn.tokens[labelled]
+    assert 0.7 < (shown == MASK).mean() < 0.9
+    assert set(shown.tolist()) == {MASK, *range(4, len(PIECES))}
+
+
+def test_a_batch_is_cut_to_its_longest_caption() -> None:
+    drawn = masks().draw(np.array([1]), 4, 3, False, np.random.default_rng(0))
+    assert drawn.tokens.shape == (1, 3, 4)
+    assert (drawn.tokens[0, :, 3] == SEP).all()
+
+
+def test_siblings_are_all_captions_of_the_image_with_the_caption_itself() -> None:
+    found = masks().siblings(np.array([2, 1]))
+    assert found.shape == (2, 2, 6)
+    np.testing.assert_array_equal(found[0], TOKENS[[0, 2]])
+    np.testing.assert_array_equal(found[1], [TOKENS[1], np.zeros(6)])
+
+
+@settings(max_examples=50, deadline=None)
+@given(images=st.lists(st.integers(0, 5), min_size=1, max_size=12), chosen=st.lists(st.integers(0, 99), min_size=1))
+def test_siblings_of_any_order_of_images(images: list[int], chosen: list[int]) -> None:
+    tokens = np.arange(1, len(images) + 1)[:, None]
+    made = CaptionMasks(tokens, np.zeros_like(tokens), np.array(images), PIECES, None, SPECIALS, "off")
+    rows = np.array(chosen) % len(images)
+    found = made.siblings(rows)
+    expected = [[each + 1 for each, image in enumerate(images) if image == images[row]] for row in rows]
+    assert found.shape[1] == max(map(len, expected))
+    for row, own in zip(found[:, :, 0].tolist(), expected, strict=True):
+        assert row == own + [0] * (len(row) - len(own))
+
+
+def known(compare: Compare, caption: int, sentence: list[int]) -> list[bool]:
+    """Whether the captions of the image say each replaced word of a sentence."""
+    made = masks(compare=compare)
+    words = known_words(made.keys, made.siblings(np.array([caption])), "cpu")
+    assert made.keys is not None
+    assert words is not None
+    own, written = torch.from_numpy(TOKENS[caption, None]), torch.tensor([sentence])
+    found, replaced = made.keys.replaced(written, own, written != own)
+    return [bool((words[0] == key).any()) for key in found[replaced]]
+
+
+@pytest.mark.parametrize(
+    ("compare", "sentence", "expected"),
+    [
+        ("piece", [CLS, 5, 10, 8, 9, SEP], [True, True, True]),  # a road cat run: all words of the image
+        ("piece", [CLS, 4, 10, 11, 9, SEP], [True, False]),  # A roadway run: the piece "##way" is not
+        ("word", [CLS, 5, 6, 7, 9, SEP], [True]),  # "a" for "A"
+        ("word", [CLS, 4, 10, 11, 9, SEP], [False]),
+        ("word", [CLS, 4, 8, 7, 9, SEP], [False]),  # cats
+        ("word", [CLS, 4, 10, 8, 9, SEP], [True, True]),  # A road cat run
+    ],
+)
+def test_words_are_known_that_some_caption_of_the_image_says(
+    compare: Compare, sentence: list[int], expected: list[bool]
+) -> None:
+    assert known(compare, 0, sentence) == expected
+
+
+def test_nothing_is_compared_on_request() -> None:
+    made = masks(compare="off")
+    assert made.keys is None
+    assert known_words(made.keys, made.siblings(np.array([0])), "cpu") is None
+
+
+def test_the_mask_is_a_special_token() -> None:
+    assert SPECIALS.all == (MASK, 0, CLS, SEP)

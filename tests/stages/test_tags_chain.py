@@ -1,0 +1,215 @@
+"""Pretraining and both phases of TAGS through the command line: what each starts from, reads, and refuses."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from itrpipe.artifacts import read_manifest
+from itrpipe.commands import run_stage
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.planning import parse_override
+from itrpipe.training.loop import Trainer
+
+Invoke = Callable[..., Any]
+SIZES = (
+    "train.epochs=2",
+    "train.batch_size=16",
+    "train.min_word_count=1",
+    "train.warmup_updates=2",
+    "parse.workers=1",
+)
+MODEL = (
+    "train.model.embed_dim=16",
+    "train.model.layers=2",
+    "train.model.heads=2",
+    "train.model.feed_forward_dim=16",
+)
+SENTENCES = ("copies=4", "draws=5", "keep=6", "block=16")
+
+
+def loss(method: str) -> list[str]:
+    numbers = {"sampled_negatives": 9, "hard_negatives": 3, "copies": 4, "draws": 5, "keep": 3}
+    return [f"{method}.loss.{name}={value}" for name, value in numbers.items()]
+
+
+def sets(*texts: str) -> list[str]:
+    return [part for text in texts for part in ("--set", text)]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with twelve training scenes and the models of pretraining and of the first phase; copy it."""
+    root = tmp_path_factory.mktemp("tags") / "data"
+    scenes = StageDefinition(conf="scenes", settings={"train": 12, "val": 4, "test": 4})
+    save_definition(
+        root, "scenes", DatasetDefinition(prepare=scenes, features={"scenes": StageDefinition(conf="scenes")})
+    )
+    chosen = (*SIZES, *MODEL, *loss("tags"))
+    run_stage(root, "scenes", "train", [parse_override(text) for text in chosen], conf="tags")
+    return root
+
+
+@pytest.fixture
+def root(written: Path, tmp_path: Path) -> Path:
+    """This test's own copy."""
+    return Path(shutil.copytree(written, tmp_path / "data"))
+
+
+def train(invoke: Invoke, root: Path, method: str, *options: str) -> Any:
+    before = loss("tags") if method == "tags-dc" else []
+    chosen = (*SIZES, *MODEL, *before, *loss(method))
+    return invoke("train", "--method", method, "--data", root, *sets(*chosen), *options)
+
+
+def folder_of(root: Path, label: str) -> Path:
+    (folder,) = root.glob(f"scenes/train/{label}-[0-9a-f]*")
+    return folder
+
+
+def history_of(folder: Path) -> list[dict[str, Any]]:
+    return pq.read_table(folder / "history.parquet").to_pylist()
+
+
+def test_pretraining_and_the_first_phase_come_first(written: Path) -> None:
+    first, second = history_of(folder_of(written, "pretrain.uniter")), history_of(folder_of(written, "tags.uniter"))
+    assert {"loss_matching", "loss_words", "mean_matching_accuracy", "mean_masked_word_accuracy"} <= first[0].keys()
+    losses = {name for name in second[0] if name.startswith("loss_")}
+    assert losses == {"loss_text_anchored", "loss_image_anchored", "loss_words", "loss_sentences"}
+    assert 0 < second[0]["mean_scored_sentences"] <= 20
+    assert 0 < second[0]["mean_sentences"] <= 3
+    assert 0 < first[0]["mean_matching_accuracy"] < 1
+    assert sorted(read_manifest(folder_of(written, "pretrain.uniter")).inputs) == ["extract", "prepare"]
+    assert sorted(read_manifest(folder_of(written, "tags.uniter")).inputs) == ["extract", "parse", "prepare", "start"]
+
+
+def test_the_second_phase_starts_from_the_first_with_heads_that_are_copies(root: Path, invoke: Invoke) -> None:
+    outcome = train(invoke, root, "tags-dc", *sets("tags-dc.learning_rate=1e-9"))
+    assert outcome.code == 0, outcome.err
+    before = load_file(folder_of(root, "tags.uniter") / "model.safetensors")
+    after = load_file(folder_of(root, "tags-dc.uniter") / "model.safetensors")
+    for name, source in (
+        ("rank.weight", "rank.weight"),
+        ("text.word.weight", "text.word.weight"),
+        ("word_match.weight", "match.weight"),
+        ("correction.transform.weight", "masked_word.transform.weight"),
+        ("correction.bias", "masked_word.bias"),
+    ):
+        torch.testing.assert_close(
+            after[name], before[source], atol=1e-6, rtol=0, msg=lambda m, name=name: f"{name}{m}"
+        )
+    assert not torch.equal(before["rank.weight"], before["match.weight"][1:])
+    assert not torch.equal(before["correction.bias"], before["masked_word.bias"])
+    (row, _) = history_of(folder_of(root, "tags-dc.uniter"))
+    assert row["loss_discrimination"] > 0
+    assert row["loss_correction"] > 0
+    for name in ("correction_accuracy", "accuracy_of_right_words", "accuracy_of_wrong_words"):
+        assert 0 <= row[f"mean_{name}"] <= 1
+
+
+def test_training_that_was_stopped_goes_on_to_the_same_weights(
+    root: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Path(shutil.copytree(root, tmp_path / "whole"))
+    often = sets("train.checkpoint_seconds=0")
+    assert train(invoke, whole, "tags-dc", *often).code == 0
+    save = Trainer._save
+
+    def save_and_stop(trainer: Trainer) -> None:
+        save(trainer)
+        if (trainer.position.epoch, trainer.position.step) == (1, 2):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr(Trainer, "_save", save_and_stop)
+        try:
+            stopped = train(invoke, root, "tags-dc", *often)
+            assert stopped.code != 0
+        except KeyboardInterrupt:
+            pass
+    resumed = train(invoke, root, "tags-dc", *often)
+    assert "going on in epoch 2 after step 2" in resumed.out
+    for name in ("model.safetensors", "history.parquet", "scores.h5"):
+        found, expected = (folder_of(each, "tags-dc.uniter") / name for each in (root, whole))
+        assert found.read_bytes() == expected.read_bytes(), name
+
+
+def test_the_static_generator_and_other_models_read_written_sentences(root: Path, invoke: Invoke) -> None:
+    write = [part for text in SENTENCES for part in ("--set", f"synthesize.{text}")]
+    outcome = train(invoke, root, "tags-static", *write)
+    assert outcome.code == 0, outcome.err
+    folder = folder_of(root, "tags-static.uniter")
+    assert {"start", "synthesize"} <= read_manifest(folder).inputs.keys()
+    assert "parse" not in read_manifest(folder).inputs
+    history = history_of(folder)
+    assert history[0]["loss_sentences"] > 0
+    assert "loss_words" not in history[0]
+    assert 0 < history[0]["mean_sentences"] <= 3
+    chosen = (*SIZES, "triplet-synthetic.model.embed_dim=8", "triplet-synthetic.model.word_dim=8")
+    model = [f"pretrain.{text.removeprefix('train.')}" for text in MODEL]
+    outcome = invoke(
+        *("train", "--method", "triplet-synthetic", "--backbone", "vsepp", "--data", root),
+        *sets(*chosen, *model),
+        *write,
+    )
+    assert outcome.code == 0, outcome.err
+    assert history_of(folder_of(root, "triplet-synthetic.vsepp"))[0]["loss_synthetic"] > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "expected"),
+    [
+        ("tags", ["--backbone", "vsepp"], "method 'tags' does not train backbone 'vsepp': it trains uniter"),
+        ("pretrain", ["--backbone", "vsepp"], "method 'pretrain' does not train backbone 'vsepp'"),
+        ("tags", ["--set", "tags.loss.generator=static"], "give --set loss.weight_words=0"),
+        ("tags-dc", ["--set", "tags-dc.loss.generator=static", "--set", "tags-dc.loss.weight_words=0"], "use method"),
+        ("tags", ["--set", "tags.loss.sampled_negatives=12"], "no more than 11 negatives for every anchor"),
+        (
+            "pretrain",
+            ["--set", "pretrain.loss.negatives=12"],
+            "loss.negatives = 12, but the training set has 12 images",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(
+    root: Path, invoke: Invoke, method: str, options: list[str], expected: str
+) -> None:
+    read = [text for text in (*SIZES, *MODEL) if method != "pretrain" or not text.startswith("parse")]
+    chosen = [text for text in read if "--backbone" not in options or text not in MODEL]
+    outcome = invoke("train", "--method", method, "--data", root, *sets(*chosen), *options)
+    assert outcome.code == 2, outcome.out
+    assert expected in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "backbone", "dataset", "expected"),
+    [
+        ("tags", "uniter", "flickr30k", (5e-5, 5000, 31, 0.1, 1e-3)),
+        ("tags", "uniter-large", "flickr30k", (4e-5, 5000, 23, 0.1, 5e-4)),
+        ("tags", "uniter", "coco", (5e-5, 5000, 31, 0.05, 1e-4)),
+        ("tags", "uniter-large", "coco", (4e-5, 5000, 23, 0.05, 5e-4)),
+        ("tags-dc", "uniter", "flickr30k", (1e-5, 1500, 31, 0.1, 1e-3, 1e-3, 1e-3)),
+        ("tags-dc", "uniter-large", "flickr30k", (1e-5, 1500, 23, 0.1, 5e-4, 5e-4, 5e-4)),
+        ("tags-dc", "uniter", "coco", (1e-5, 1500, 31, 0.05, 1e-4, 5e-4, 5e-4)),
+        ("tags-dc", "uniter-large", "coco", (1e-5, 1500, 23, 0.05, 5e-4, 5e-4, 5e-4)),
+    ],
+)
+def test_the_published_numbers_are_declared(
+    invoke: Invoke, tmp_path: Path, method: str, backbone: str, dataset: str, expected: tuple[float, ...]
+) -> None:
+    shown = invoke("show", "train", method, "--backbone", backbone, "--dataset", dataset, "--data", tmp_path)
+    assert shown.code == 0, shown.err
+    values = {words[0]: words[1] for line in shown.out.splitlines() if len(words := line.split()) > 2}
+    names = ["learning_rate", "max_updates", "loss.keep", "loss.weight_words", "loss.weight_sentences"]
+    names += ["loss.weight_discrimination", "loss.weight_correction"][: len(expected) - 5]
+    assert tuple(float(values[name]) for name in names) == expected
+    assert int(values["batch_size"]) * int(values["accumulate"]) == 128
+    assert (values["loss.copies"], values["loss.draws"], values["loss.temperature"]) == ("20", "20", "1.5")
