@@ -184,7 +184,7 @@ def train(
         str | None, typer.Option("--vision", metavar="ID|FOLDER", help="dual-encoder: vision encoder, or random.")
     ] = None,
     text: Annotated[
-        str | None, typer.Option("--text", metavar="ID|FOLDER", help="dual-encoder: text encoder, or random.")
+        str | None, typer.Option("--text", metavar="ID|FOLDER", help="dual-encoder, ascl: text encoder, or random.")
     ] = None,
     dataset: DatasetOption = "scenes",
     features: FeaturesOption = None,
@@ -213,6 +213,8 @@ def train(
       tags-dc              its second phase: which words of these are wrong, and what should stand there
       fne                  negatives drawn by their probability to be false, over a momentum memory
       fne-paper            the same as printed, where the released code does otherwise
+      ascl                 captions that say more, less or something else than the image shows, as
+                           positives and negatives
       aoq-guarded          round two that draws likely false negatives less often
       triplet-synthetic    round one with sentences of itrpipe synthesize too (--negatives synthetic)
     Ablations of AOQ, SSAMT, FNE and TAGS-DC:
@@ -225,6 +227,8 @@ def train(
       ssamt-intra-words    first phase of these
       fne-memory-only, fne-only, fne-neither  without the probability, the memory, both
       tags-words, tags-static, tags-discriminate  single words masked, sentences of synthesize, no correction
+      ascl-no-positives, ascl-no-negatives, ascl-plain  without generated positives, negatives, both
+      ascl-triplet         with the triplet loss
       itm-long             control: itm for the updates of both phases of tags-dc
 
     \b
@@ -236,6 +240,7 @@ def train(
       bfan, bfan-prob      attention both ways, on relevant fragments
       ssamt                phrases, words and regions in one Transformer
       uniter, uniter-large  words and regions in one BERT
+      ascl                 regions, words and a vector of the whole image, fused pair by pair
       dual-encoder         any vision and text encoder of transformers, end to end from pixels (FNE)
 
     --vision and --text take any encoders of transformers, for all training steps of the chain; a joint model such as
@@ -245,7 +250,8 @@ def train(
     """
     from itrpipe.commands import run_stage
 
-    backbone = backbone or ("dual-encoder" if vision or text else None)
+    if vision or (text and not method.startswith("ascl")):
+        backbone = backbone or "dual-encoder"
     named = {"backbone": backbone, "features": features, "seed": seed, "device": device, "teacher": negatives_from}
     overrides = _overrides([*(settings or []), *encoders(vision, text)], named)
     method = with_negatives(method, negatives)
@@ -354,6 +360,12 @@ def evaluate(
     rerank: Annotated[
         int | None, typer.Option("--rerank", metavar="K", help="ssamt: score only K candidates of a query in full.")
     ] = None,
+    eccv: Annotated[
+        bool, typer.Option("--eccv", help="coco: also with the matches of ECCV Caption and CxC (itrpipe[eccv]).")
+    ] = False,
+    canary: Annotated[
+        bool, typer.Option("--canary", help="Score again with the images taken away: recall must fall to chance.")
+    ] = False,
     device: DeviceOption = None,
     settings: SetOption = None,
     data: DataOption = Path("data"),
@@ -364,13 +376,23 @@ def evaluate(
 
     A further model is named by its backbone and what else differs: vsrn.s1 is seed 1, aoq.vsrn another method.
 
+    --canary scores the split again, with every image replaced by another one and with noise for images, writes
+    canary.json, and fails where recall is not within three standard deviations of chance.
+
     Example: itrpipe evaluate --method aoq --backbone vsrn
     """
     from itrpipe.commands import run_stage
+    from itrpipe.progress import Reporter
+    from itrpipe.stages.canary import refuse_ensembles, release_canary
 
+    if canary:
+        refuse_ensembles(ensemble_with, rerank)
     model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "split": split}
     model |= {"ensemble_with": ensemble_with or None, "rerank": rerank, "device": device}
-    run_stage(data, dataset, "evaluate", _overrides(settings, model), dry_run=dry_run, no_deps=no_deps)
+    model |= {"eccv": eccv or None}
+    folder = run_stage(data, dataset, "evaluate", _overrides(settings, model), dry_run=dry_run, no_deps=no_deps)
+    if canary and not dry_run:
+        release_canary(folder, device, Reporter())
 
 
 @app.command()

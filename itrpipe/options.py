@@ -18,7 +18,8 @@ NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of r
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")]
 MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method; `itrpipe train --help` lists all.")]
 BackboneOption = Annotated[
-    str | None, typer.Option("--backbone", "-b", help="Model: vsepp, vsrn, scan, bfan, ssamt, uniter, dual-encoder.")
+    str | None,
+    typer.Option("--backbone", "-b", help="Model: vsepp, vsrn, scan, bfan, ssamt, uniter, ascl, dual-encoder."),
 ]
 FeaturesOption = Annotated[
     str | None, typer.Option("--features", "-f", help="Features to read; default: the only ones.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +52,32 @@ def intervals(
     """
     drawn = _resampled(split, caption_image, samples, seed)
     return _percentiles(metrics(split), drawn, level)
+
+
+def mean_intervals(
+    values: Mapping[str, np.ndarray],
+    query_image: np.ndarray,
+    images: int,
+    samples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Percentile interval of means over queries, on test sets resampled as by `intervals`.
+
+    Args:
+        values: name -> one number [Q] of every query, such as its average precision.
+        query_image: [Q] row of the image each query is or belongs to.
+        images: N.
+        samples, level, seed: as for `intervals`.
+    """
+    names = list(values)
+    per_query = np.stack([np.ones(len(query_image)), *values.values()])
+    per_image = np.stack([np.bincount(query_image, weights=each, minlength=images) for each in per_query], axis=1)
+    sums = np.concatenate(
+        [weights @ per_image for weights in _image_weights(images, len(query_image), samples, seed)]
+    )  # [samples, 1 + number of values]
+    drawn = {name: sums[:, column] / sums[:, 0] for column, name in enumerate(names, 1)}
+    return _percentiles({name: float(np.mean(each)) for name, each in values.items()}, drawn, level)
 
 
 def paired_intervals(

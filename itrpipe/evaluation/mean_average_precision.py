@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itrpipe.errors import DataError
-from itrpipe.evaluation.ranks import check_finite
+from itrpipe.evaluation.ranks import check_finite, refuse_unmatched
 
 _BLOCK_VALUES = 1 << 22
 """Scores ranked at a time."""
@@ -50,9 +49,8 @@ def precision_of_matches(scores: np.ndarray, match_query: np.ndarray, match_cand
         DataError: a score is NaN or infinite, or a query has no match.
     """
     check_finite(scores)
+    refuse_unmatched(match_query, len(scores))
     matches = np.bincount(match_query, minlength=len(scores))  # [Q] R
-    if (without := int(np.count_nonzero(matches == 0))) > 0:
-        raise DataError(f"{without} of {len(scores)} queries have no true match to rank: leave them out of the scores")
     order = np.argsort(match_query, kind="stable")
     query, candidate = match_query[order], match_candidate[order]
     height = max(1, _BLOCK_VALUES // scores.shape[1])

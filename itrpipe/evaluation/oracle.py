@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from itrpipe.errors import DataError
+from itrpipe.evaluation.mean_average_precision import Precision, precision_of_matches
 from itrpipe.evaluation.ranks import Ranks, ranks_of_matches
 
 
@@ -25,6 +26,27 @@ def oracle_ranks(scores: np.ndarray, offsets: np.ndarray, match_images: np.ndarr
         DataError: a score is NaN or infinite, a caption or an image has no match, a row lies outside the
             matrix, or `offsets` does not fit the captions and matches.
     """
+    return ranks_of_matches(scores, *_pairs(scores, offsets, match_images))
+
+
+def oracle_precision(scores: np.ndarray, offsets: np.ndarray, match_images: np.ndarray) -> dict[str, Precision]:
+    """How well all true matches of an image (`i2t`), and of a caption (`t2i`), are gathered.
+
+    Args:
+        scores, offsets, match_images: as for `oracle_ranks`.
+
+    Raises:
+        DataError: as for `oracle_ranks`.
+    """
+    images, captions = _pairs(scores, offsets, match_images)
+    return {
+        "i2t": precision_of_matches(scores, images, captions),
+        "t2i": precision_of_matches(scores.T, captions, images),
+    }
+
+
+def _pairs(scores: np.ndarray, offsets: np.ndarray, match_images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Image rows and caption columns of the true matches, each once."""
     lengths = np.diff(offsets)
     if len(lengths) != scores.shape[1] or offsets[0] != 0 or offsets[-1] != len(match_images) or (lengths < 0).any():
         raise DataError(
@@ -34,4 +56,4 @@ def oracle_ranks(scores: np.ndarray, offsets: np.ndarray, match_images: np.ndarr
     captions = np.repeat(np.arange(scores.shape[1]), lengths)
     # A match listed twice would be taken for two positives with one score.
     pairs = np.unique(np.stack([np.asarray(match_images), captions], axis=1), axis=0)
-    return ranks_of_matches(scores, pairs[:, 0], pairs[:, 1])
+    return pairs[:, 0], pairs[:, 1]

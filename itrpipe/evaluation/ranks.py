@@ -75,6 +75,38 @@ def ranks_of_matches(scores: np.ndarray, match_image: np.ndarray, match_caption:
     return Ranks(at_least_image - tied_image, at_least_text - tied_text)
 
 
+def query_ranks(scores: np.ndarray, match_query: np.ndarray, match_candidate: np.ndarray) -> np.ndarray:
+    """0-based ranks [Q] of the best true match of every query, where candidates may be no match of any query.
+
+    Args:
+        scores: [Q, C] score of every query with every candidate.
+        match_query: [M] query of each true match; matches are distinct.
+        match_candidate: [M] its candidate.
+
+    Raises:
+        DataError: a score is NaN or infinite, or a query has no match.
+    """
+    check_finite(scores)
+    refuse_unmatched(match_query, len(scores))
+    matched = scores[match_query, match_candidate]  # [M]
+    best = np.full(len(scores), -np.inf, dtype=scores.dtype)
+    np.maximum.at(best, match_query, matched)
+    height = max(1, _BLOCK_VALUES // scores.shape[1])
+    blocks = (slice(start, start + height) for start in range(0, len(scores), height))
+    reached = np.concatenate([np.count_nonzero(scores[rows] >= best[rows, None], axis=1) for rows in blocks])
+    return reached - np.bincount(match_query[matched == best[match_query]], minlength=len(scores))
+
+
+def refuse_unmatched(match_query: np.ndarray, queries: int) -> None:
+    """Refuse queries without a true match.
+
+    Raises:
+        DataError: there are some; the message names how many.
+    """
+    if (without := queries - np.count_nonzero(np.bincount(match_query, minlength=queries))) > 0:
+        raise DataError(f"{without} of {queries} queries have no true match to rank: leave them out of the scores")
+
+
 def _count_at_least(
     scores: np.ndarray, image_threshold: np.ndarray, text_threshold: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

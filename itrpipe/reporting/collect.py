@@ -223,16 +223,12 @@ class Run:
     @cached_property
     def matching(self) -> dict[str, dict[str, dict[str, float | None]]] | None:
         """Negatives -> direction -> percent of pairs told apart; None where evaluation did not measure any."""
-        if self.files.matching not in self.manifest.outputs:
-            return None
-        return read_json(self.evaluation.folder / self.files.matching)
+        return self._figures(self.files.matching)
 
     @cached_property
     def false_negatives(self) -> dict[str, Any] | None:
         """How the run estimates false negatives of the training split; None where evaluation did not measure it."""
-        if self.files.false_negatives not in self.manifest.outputs:
-            return None
-        return read_json(self.evaluation.folder / self.files.false_negatives)
+        return self._figures(self.files.false_negatives)
 
     @cached_property
     def hard_candidates(self) -> list[dict[str, Any]]:
@@ -258,9 +254,7 @@ class Run:
     @cached_property
     def words(self) -> dict[str, Any] | None:
         """How often the model tells wrong words and corrects them; None where evaluation did not measure it."""
-        if self.files.words not in self.manifest.outputs:
-            return None
-        return read_json(self.evaluation.folder / self.files.words)
+        return self._figures(self.files.words)
 
     @cached_property
     def word_corrections(self) -> list[dict[str, Any]]:
@@ -269,10 +263,29 @@ class Run:
             return []
         return read_table(self.evaluation.folder / self.files.word_corrections).to_pylist()
 
+    @cached_property
+    def query_length(self) -> list[dict[str, Any]] | None:
+        """Recall of captions by their number of words; None where evaluation did not measure it."""
+        return self._figures(self.files.query_length)
+
+    @cached_property
+    def alignment(self) -> dict[str, dict[str, float | int | None]] | None:
+        """Distances of embeddings; None where the model has none that compare, or evaluation did not measure them."""
+        return self._figures(self.files.alignment)
+
+    @cached_property
+    def eccv_caption(self) -> dict[str, Any] | None:
+        """Metrics with the matches of ECCV Caption and CxC; None where they were not asked for."""
+        return self._figures(self.files.eccv_caption)
+
     def ranks(self, *, oracle: bool = False) -> Ranks | None:
         """Ranks of both directions; None when every true match is asked for but not known."""
         sides = [each.oracle_rank if oracle else each.rank for each in self.rankings.values()]
         return None if sides[0] is None or sides[1] is None else Ranks(sides[0], sides[1])
+
+    def _figures(self, file: str) -> Any:
+        """What the evaluation wrote to a JSON file; None where it did not write any."""
+        return read_json(self.evaluation.folder / file) if file in self.manifest.outputs else None
 
     def _needed(self, name: str) -> Artifact:
         found = self.evaluation.input(name)

@@ -11,6 +11,7 @@ from typing import TypeVar
 from itrpipe.artifacts import Manifest
 from itrpipe.errors import MissingInputError
 from itrpipe.reporting import curves, plots, seed_tables, tables
+from itrpipe.reporting.analyses import Analyses, analyses_of
 from itrpipe.reporting.chain import Artifact, FileNames
 from itrpipe.reporting.collect import Model, Run, all_artifacts, collect, minings, models
 from itrpipe.reporting.comparisons import Comparison, check_rankings, compare, conclusion, of_recalls
@@ -105,6 +106,7 @@ class Group:
         forest: plots of the differences.
         seeds: None when no method has two.
         matching: of models that read phrases.
+        analyses: precision over all true matches, alignment, recall by length.
         curves: plots of the runs.
     """
 
@@ -118,6 +120,7 @@ class Group:
     forest: list[plots.Plot]
     seeds: AcrossSeeds | None
     matching: Matching
+    analyses: Analyses
     curves: Curves
 
 
@@ -269,6 +272,7 @@ def _group(runs: list[Run], library: Library | None, options: Options, prefix: s
         forest=plots.difference_plots(comparisons, prefix),
         seeds=None if seeds is None else _across_seeds(seeds, level),
         matching=Matching(matching, matching_tables(matching)),
+        analyses=analyses_of(runs),
         curves=_curves(runs, prefix),
     )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from itrpipe.reporting.analyses import TITLES
 from itrpipe.reporting.collect import DIRECTIONS
 from itrpipe.reporting.comparisons import MINUS
 from itrpipe.reporting.content import Content
@@ -33,6 +34,7 @@ def render(content: Content) -> str:
     return template.render(
         report=content,
         directions=DIRECTIONS,
+        analyses=TITLES,
         quantiles=QUANTILES,
         tops=TOPS,
         most_panels=MOST_PANELS,

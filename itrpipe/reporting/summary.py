@@ -14,12 +14,12 @@ from itrpipe.reporting.content import AcrossSeeds, Content, Group
 from itrpipe.reporting.matching import MEASURES, NEGATIVES, MatchingScores
 from itrpipe.reporting.mined import TOPS
 from itrpipe.reporting.seeds import Difference, SeedComparison, SeedScores, Spread
-from itrpipe.reporting.tables import FULL, ORACLE, duration
+from itrpipe.reporting.tables import FULL, ORACLE, Table, duration
 from itrpipe.reporting.wrong_words import HEADINGS, figure_of
 
 WIDTH = 100
 """Columns of a terminal that no line exceeds."""
-_NAME, _NUMBER, _RSUM, _COST, _WORD_NUMBER = 30, 7, 8, 13, 14
+_NAME, _NUMBER, _RSUM, _COST, _WORD_NUMBER, _PRECISION = 30, 7, 8, 13, 14, 10
 _RULE = "-" * WIDTH
 
 
@@ -69,6 +69,16 @@ def _results(group: Group) -> list[str]:
     if any(ORACLE in run.metrics for run in group.runs):
         lines += ["", "with every true match counted as right"]
         lines += [line for run in group.runs if ORACLE in run.metrics for line in _line(run.name, run.metrics[ORACLE])]
+    return [*lines, *(line for each in group.analyses.precision for line in _precision(each.table))]
+
+
+def _precision(table: Table) -> list[str]:
+    """A table of the report as it is, direction by direction."""
+    headings = [cell.heading for cell in table.rows[0].cells]
+    lines = ["", f"{table.title.lower()}, in percent"]
+    lines += ["run".ljust(_NAME) + "".join(heading.rjust(_PRECISION) for heading in headings), _RULE]
+    for row in table.rows:
+        lines += _row(row.name, ["".join(cell.text.rjust(_PRECISION) for cell in row.cells)], "", "")
     return lines
 
 
@@ -226,6 +236,9 @@ def _run(run: Run, published: Mapping[str, Mapping[str, float | str]]) -> dict[s
         "matching": run.matching,
         "estimated_false_negatives": run.false_negatives,
         "words": run.words,
+        "query_length": run.query_length,
+        "alignment": run.alignment,
+        "eccv_caption": run.eccv_caption,
         "published": dict(published.get(run.label, {})),
     }
 

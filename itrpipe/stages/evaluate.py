@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from itrpipe.config import Settings, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.disk import read_json, write_json
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.progress import Reporter
 from itrpipe.stages import model_analyses, train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitEmbeddings
     from itrpipe.features.scores import SplitScores
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
 FULL, ORACLE = "full", "oracle"
+ECCV_PACKAGE = "eccv_caption"
 LONGEST_LABEL = 200
 """Characters of a label that leave room for the rest of a folder name, which may have 255."""
 _MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")
@@ -95,6 +97,7 @@ class EvaluateSettings(Settings):
             and in the order of the models, since the order they are given in changes nothing.
         split: which split is ranked.
         rerank: score only so many candidates of every query in full, of a model that ranks in two steps; 0: all.
+        eccv: also measure with the matches of ECCV Caption and CxC, on COCO's 5K test split.
         protocols: names in `itrpipe.evaluation.protocols`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
         interval_level: share of them that an interval holds.
@@ -108,6 +111,7 @@ class EvaluateSettings(Settings):
     ensemble_with: tuple[str, ...] = ()
     split: Literal["train", "val", "test"]
     rerank: int = Field(default=0, ge=0)
+    eccv: bool = False
     protocols: tuple[str, ...]
     bootstrap_samples: int = Field(ge=100)
     interval_level: float = Field(gt=0, lt=1)
@@ -190,7 +194,13 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
 
     Raises:
         UsageError: `rerank` is set and the model does not rank in two steps.
+        MissingInputError: `eccv` is set and the package with its ground truth is not installed.
     """
+    if settings.eccv and importlib.util.find_spec(ECCV_PACKAGE) is None:
+        raise MissingInputError(
+            f"--eccv reads the ground truth of the package {ECCV_PACKAGE}, which is not installed; run "
+            "`pip install itrpipe[eccv]`, or leave --eccv out"
+        )
     if settings.rerank and (settings.ensemble_with or not training_settings.reads_phrases(settings.backbone)):
         raise UsageError(
             f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; leave it "
@@ -209,7 +219,8 @@ def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
 
 
 def run(job: Job) -> None:
-    """Writes metrics.json, rankings.parquet and cross_retrieval.parquet; of some models also what is theirs alone."""
+    """Writes metrics.json, rankings.parquet and others that every model has; of some also what is theirs alone."""
+    from itrpipe.evaluation.oracle import oracle_ranks
     from itrpipe.evaluation.ranks import ranks
     from itrpipe.evaluation.written import write_cross_retrieval, write_rankings
 
@@ -217,14 +228,21 @@ def run(job: Job) -> None:
     if not job.settings.ensemble_with:
         split = model_analyses.with_phrases(job, split)
     full = ranks(split.matrix, split.caption_image)
-    oracle = _oracle_ranks(job, split)
+    matches = _true_matches(job, split)
+    oracle = None if matches is None else oracle_ranks(split.matrix, *matches)
     results = _results(job, split, full, oracle)
+    if matches is not None:
+        results[ORACLE] |= _precision(job, split, *matches)
     write_json(job.folder / METRICS, results)
     write_rankings(job.folder / RANKINGS, split, full, oracle, job.settings.ranking_depth)
     write_cross_retrieval(job.folder / CROSS_RETRIEVAL, split)
+    model_analyses.write_query_length(job, split, full)
+    if job.settings.eccv:
+        model_analyses.write_eccv_caption(job, split)
     _say(results, job.reporter)
     _record(job, results)
     if not job.settings.ensemble_with:
+        model_analyses.write_alignment(job)
         model_analyses.write_false_negatives(job)
         model_analyses.write_word_maps(job, split)
         model_analyses.write_words(job)
@@ -251,13 +269,27 @@ def _averaged(job: Job) -> SplitScores:
 
 
 def _read(job: Job, name: str, model: Model) -> SplitEmbeddings | SplitScores:
+    return read_split(job.inputs[name].folder, model.backbone, job.settings.split)
+
+
+def read_split(trained: Path, backbone: str, split: str) -> SplitEmbeddings | SplitScores:
+    """What training wrote of a split: embeddings, or scores of a backbone that has none.
+
+    Args:
+        trained: artifact of `train`.
+        backbone: canonical.
+        split: name.
+
+    Raises:
+        DataError: the file is damaged.
+        MissingInputError: it has no such split.
+    """
     from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
     from itrpipe.features.scores import SCORES, read_scores
 
-    folder = job.inputs[name].folder
-    if training_settings.embeds(model.backbone):
-        return read_embeddings(folder / EMBEDDINGS, job.settings.split)
-    return read_scores(folder / SCORES, job.settings.split)
+    if training_settings.embeds(backbone):
+        return read_embeddings(trained / EMBEDDINGS, split)
+    return read_scores(trained / SCORES, split)
 
 
 def _refuse_other_rows(
@@ -327,15 +359,34 @@ def _with_intervals(split: Ranks, caption_image: np.ndarray, settings: EvaluateS
     return {name: {"value": each.value, "low": each.low, "high": each.high} for name, each in found.items()}
 
 
-def _oracle_ranks(job: Job, split: SplitScores) -> Ranks | None:
-    """Ranks with every true match counted, where the dataset knows them."""
+def _true_matches(job: Job, split: SplitScores) -> tuple[np.ndarray, np.ndarray] | None:
+    """Every true match as `oracle_ranks` takes it, where the dataset knows them."""
     import numpy as np
 
     from itrpipe.datasets.truth import read_truth
-    from itrpipe.evaluation.oracle import oracle_ranks
 
     truth = read_truth(job.inputs["prepare"].folder, split.image_ids, split.caption_ids)
     if truth is None:
         return None
-    offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in truth])])
-    return oracle_ranks(split.matrix, offsets, np.concatenate(truth))
+    return np.concatenate([[0], np.cumsum([len(rows) for rows in truth])]), np.concatenate(truth)
+
+
+def _precision(
+    job: Job, split: SplitScores, offsets: np.ndarray, match_images: np.ndarray
+) -> dict[str, dict[str, float]]:
+    """mAP@R and R-Precision with every true match counted, in percent, with their intervals."""
+    import numpy as np
+
+    from itrpipe.evaluation.bootstrap import mean_intervals
+    from itrpipe.evaluation.oracle import oracle_precision
+
+    found = oracle_precision(split.matrix, offsets, match_images)
+    images, settings = len(split.matrix), job.settings
+    values = {}
+    for side, query_image in (("i2t", np.arange(images)), ("t2i", split.caption_image)):
+        percent = {
+            f"{side}_map_at_r": 100.0 * found[side].average,
+            f"{side}_r_precision": 100.0 * found[side].r_precision,
+        }
+        values |= mean_intervals(percent, query_image, images, settings.bootstrap_samples, settings.interval_level)
+    return {name: {"value": each.value, "low": each.low, "high": each.high} for name, each in values.items()}

@@ -1,4 +1,4 @@
-"""What `itrpipe evaluate` finds out about single models of some kinds, beside the ranks of all."""
+"""What `itrpipe evaluate` finds out beside metrics and rankings, most of it about single models of some kinds."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from itrpipe.stages.base import Job
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
+    from itrpipe.evaluation.ranks import Ranks
     from itrpipe.features.scores import SplitScores
     from itrpipe.training.splits import Sources
 
@@ -22,8 +23,56 @@ MATCHING, PHRASES = "matching.json", "phrases.parquet"
 FALSE_NEGATIVES, HARD_CANDIDATES = "false_negatives.json", "false_negatives.parquet"
 WORD_MAPS = "word_maps.parquet"
 WORDS, WORD_CORRECTIONS = "words.json", "word_corrections.parquet"
+QUERY_LENGTH, ALIGNMENT, ECCV_CAPTION = "query_length.json", "alignment.json", "eccv_caption.json"
 FALSE_NEGATIVE_METHOD = "fne"
 WORD_MAP_BACKBONE, WORD_HEAD_BACKBONE = "dual-encoder", "uniter"
+
+
+def write_query_length(job: Job, split: SplitScores, full: Ranks) -> None:
+    """Writes query_length.json: recall of captions by their number of words."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.evaluation.query_length import recall_by_length
+
+    captions = PreparedDataset.open(job.inputs["prepare"].folder).split(job.settings.split)
+    counts = pc.call_function("list_value_length", [captions.tokens]).to_pylist()
+    words = dict(zip(captions.caption_ids.tolist(), counts, strict=True))
+    lengths = np.array([words[caption] for caption in split.caption_ids.tolist()])
+    write_json(job.folder / QUERY_LENGTH, recall_by_length(full.texts_to_images, lengths))
+
+
+def write_alignment(job: Job) -> None:
+    """Of models that compare embeddings by inner product: writes alignment.json."""
+    from itrpipe.evaluation.alignment import alignment_and_uniformity
+    from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
+
+    if not training_settings.embeds(job.settings.backbone):
+        return
+    found = read_embeddings(job.inputs["train"].folder / EMBEDDINGS, job.settings.split)
+    if found.measure == INNER_PRODUCT:
+        write_json(job.folder / ALIGNMENT, alignment_and_uniformity(found.images, found.texts, found.caption_image))
+
+
+def write_eccv_caption(job: Job, split: SplitScores) -> None:
+    """Writes eccv_caption.json: metrics with the matches of ECCV Caption and CxC.
+
+    Raises:
+        DataError: the split is not COCO's 5K test split.
+    """
+    from itrpipe.evaluation.eccv_caption import eccv_caption_metrics, load_ground_truth
+
+    ids = (split.image_ids.tolist(), split.caption_ids.tolist())
+    found = eccv_caption_metrics(split.matrix, *ids, load_ground_truth())
+    write_json(job.folder / ECCV_CAPTION, found)
+    titles = {"map_at_r": "mAP@R", "r_precision": "R-Precision", "r1": "R@1"}
+    numbers = [
+        f"{side} {title} {found['eccv_caption'][f'{side}_{name}']:.1f}"
+        for side in ("i2t", "t2i")
+        for name, title in titles.items()
+    ]
+    job.reporter.say(f"  {found['package']}: {', '.join(numbers)}")
 
 
 def with_phrases(job: Job, split: SplitScores) -> SplitScores:

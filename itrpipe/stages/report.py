@@ -19,7 +19,7 @@ from itrpipe.stages.prepare import image_root
 if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 PAGE, SUMMARY, RESULTS = "index.html", "summary.txt", "results.json"
 WHERE = "where"
 PUBLISHED = (
@@ -106,6 +106,9 @@ def run(job: Job) -> None:
             word_maps=model_analyses.WORD_MAPS,
             words=model_analyses.WORDS,
             word_corrections=model_analyses.WORD_CORRECTIONS,
+            query_length=model_analyses.QUERY_LENGTH,
+            alignment=model_analyses.ALIGNMENT,
+            eccv_caption=model_analyses.ECCV_CAPTION,
             history=train.HISTORY,
             statistics=mine_negatives.STATISTICS,
         ),

@@ -17,7 +17,8 @@ from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.methods.settings import Aoq, Pretrain, Tags, TagsDc, Triplet
-from itrpipe.models.settings import RANDOM, DualEncoder, Uniter, backbone_family
+from itrpipe.methods.settings import Ascl as AsclMethod
+from itrpipe.models.settings import RANDOM, Ascl, DualEncoder, Uniter, backbone_family
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.training import settings as training_settings
@@ -185,6 +186,7 @@ def run(job: Job) -> None:
     image_dim = splits["train"].image_dim
     settings = job.settings.model_dump(mode="json")
     model = build_model(settings, image_dim, len(tokens), encoders)
+    _require_room_for_joined_captions(job.settings, model)
     if isinstance(job.settings.model, Uniter) and job.settings.model.initial:
         _load_published(job, model)
     if "start" in job.inputs:
@@ -235,21 +237,29 @@ def _local_encoders(settings: TrainSettings) -> dict[str, Path]:
         folder = Path(model.tokenizer).expanduser()
         local = model.tokenizer and (folder.is_absolute() or folder.exists())
         return {**found, "tokenizer": folder} if local else found
-    if not isinstance(settings.model, DualEncoder):
+    if not isinstance(settings.model, Ascl | DualEncoder):
         return {}
-    named = {"vision": settings.model.vision} if settings.model.images == "pixels" else {}
-    named["text"] = settings.model.text
+    named = {"text": settings.model.text}
+    if isinstance(settings.model, DualEncoder) and settings.model.images == "pixels":
+        named["vision"] = settings.model.vision
     paths = {name: Path(value).expanduser() for name, value in named.items() if value != RANDOM}
     return {name: path for name, path in paths.items() if path.is_absolute() or path.exists()}
 
 
 def _open_encoders(job: Job) -> Encoders | None:
     """The encoders of transformers that the model is made of, where it is."""
-    if not isinstance(job.settings.model, DualEncoder):
-        return None
-    from itrpipe.models.dual_encoder import open_encoders
+    if isinstance(job.settings.model, DualEncoder):
+        from itrpipe.models.dual_encoder import open_encoders
 
-    encoders = open_encoders(job.settings.model)
+        encoders = open_encoders(job.settings.model)
+    elif isinstance(job.settings.model, Ascl):
+        from itrpipe.features.store import FEATURES, FeatureFile
+        from itrpipe.models import ascl
+
+        whole = FeatureFile.open(job.inputs["extract"].folder / FEATURES).global_
+        encoders = ascl.open_encoders(job.settings.model, 0 if whole is None else whole.shape[1])
+    else:
+        return None
     for note in encoders.notes:
         job.warn(note)
     return encoders
@@ -268,6 +278,17 @@ def _load_splits(job: Job, encoders: Encoders | None) -> tuple[dict[str, SplitDa
         return load_splits(sources, settings.min_word_count, job.warn, named_tokens(settings.model))
     words = {"max_words": settings.model.max_words, "with_phrases": settings.model.phrases}
     return load_phrase_splits(sources, settings.min_word_count, job.warn, **words)
+
+
+def _require_room_for_joined_captions(settings: TrainSettings, model: AnyMatcher) -> None:
+    from itrpipe.training.saved import max_tokens_of
+
+    room = max_tokens_of(model)
+    if isinstance(settings.loss, AsclMethod) and settings.loss.max_tokens > room:
+        raise UsageError(
+            f"loss.max_tokens = {settings.loss.max_tokens}, but the text encoder reads {room} tokens at most; give "
+            f"--set loss.max_tokens={room} or less"
+        )
 
 
 def _load_published(job: Job, model: AnyMatcher) -> None:

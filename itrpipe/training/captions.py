@@ -14,7 +14,7 @@ from itrpipe.datasets.columns import word_lists
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.tokens import spans
 from itrpipe.datasets.vocabulary import Vocabulary
-from itrpipe.models.settings import BackboneSettings, DualEncoder, Uniter
+from itrpipe.models.settings import Ascl, BackboneSettings, DualEncoder, Uniter
 
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer"
 
@@ -83,9 +83,9 @@ class Reading:
     max_words: int
 
     @classmethod
-    def of(cls, settings: DualEncoder | Uniter) -> Reading:
+    def of(cls, settings: Ascl | DualEncoder | Uniter) -> Reading:
         """As the settings of a model have it."""
-        return cls(isinstance(settings, DualEncoder) and settings.clean_captions, settings.max_words)
+        return cls(isinstance(settings, Ascl | DualEncoder) and settings.clean_captions, settings.max_words)
 
     def texts(self, split: Split) -> list[str]:
         """The captions of a split, T of them."""
@@ -234,4 +234,4 @@ def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
 
         return PieceIds(load_tokenizer(folder / TOKENIZER), Reading.of(settings), max_tokens)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
-    return WordIds(vocabulary, Reading.of(settings)) if isinstance(settings, DualEncoder) else vocabulary
+    return WordIds(vocabulary, Reading.of(settings)) if isinstance(settings, Ascl | DualEncoder) else vocabulary

@@ -4,22 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from itrpipe.features.embeddings import EmbeddingWriter
-from itrpipe.models.base import DualEncoder, Matcher
+from itrpipe.models.base import DualEncoder, ImageBatch, Matcher, TextBatch
 from itrpipe.training.data import SplitData, blocks
 
 AnyMatcher = Matcher[Any, Any]
 
 
+class Rows(Protocol):
+    """What a model may see of a split: images and captions by their rows, and nothing of which belong together."""
+
+    @property
+    def num_images(self) -> int:
+        """N."""
+        ...
+
+    @property
+    def num_captions(self) -> int:
+        """T."""
+        ...
+
+    def images(self, rows: np.ndarray) -> ImageBatch:
+        """The given image rows [B]."""
+        ...
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        """The given caption rows [T]."""
+        ...
+
+
 @torch.inference_mode()
 def score_split(
     model: AnyMatcher,
-    data: SplitData,
+    data: Rows,
     device: torch.device,
     block: int,
     images: int,
@@ -57,7 +79,7 @@ def score_split(
 
 @torch.inference_mode()
 def encode_images(
-    model: DualEncoder, data: SplitData, device: torch.device, block: int, limit: int | None = None
+    model: DualEncoder, data: Rows, device: torch.device, block: int, limit: int | None = None
 ) -> Iterator[np.ndarray]:
     """Yields image embeddings [<=block, D] float32 in row order."""
     for rows in blocks(min(limit or data.num_images, data.num_images), block):
@@ -66,7 +88,7 @@ def encode_images(
 
 @torch.inference_mode()
 def encode_texts(
-    model: DualEncoder, data: SplitData, device: torch.device, block: int, rows: np.ndarray | None = None
+    model: DualEncoder, data: Rows, device: torch.device, block: int, rows: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
     """Yields caption embeddings [<=block, D] float32, of all captions or of the given rows in their order."""
     chosen = np.arange(data.num_captions) if rows is None else rows

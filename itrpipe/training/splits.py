@@ -13,7 +13,7 @@ import pyarrow as pa
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.settings import BackboneSettings, DualEncoder
+from itrpipe.models.settings import Ascl, BackboneSettings, DualEncoder
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds
 from itrpipe.training.data import SplitData
 from itrpipe.training.phrase_data import PhraseSplitData, phrase_vocabulary
@@ -63,7 +63,11 @@ def load_splits(
 
 
 def load_encoder_splits(
-    sources: Sources, min_word_count: int, warn: Callable[[str], None], settings: DualEncoder, encoders: Encoders
+    sources: Sources,
+    min_word_count: int,
+    warn: Callable[[str], None],
+    settings: Ascl | DualEncoder,
+    encoders: Encoders,
 ) -> tuple[dict[str, SplitData], CaptionTokens]:
     """Opens every split for encoders of transformers.
 

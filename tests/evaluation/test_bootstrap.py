@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from itrpipe.evaluation.bootstrap import intervals, paired_intervals, weighted_metrics
+from itrpipe.evaluation.bootstrap import intervals, mean_intervals, paired_intervals, weighted_metrics
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import Ranks, ranks
 
@@ -98,3 +98,15 @@ def test_a_complete_evaluation_takes_less_than_a_second():
     intervals(split, caption_image, samples=1000)
     metrics(split)
     assert time.process_time() - start < 1.0
+
+
+def test_intervals_of_means_are_those_of_the_same_test_sets():
+    random = np.random.default_rng(3)
+    caption_image = np.repeat(np.arange(20), 3)
+    split = ranks(random.standard_normal((20, 60)), caption_image)
+    expected = intervals(split, caption_image, samples=200)
+    values = {f"r{k}": 100.0 * (split.texts_to_images < k) for k in (1, 10)}
+    found = mean_intervals(values, caption_image, 20, samples=200)
+    for k in (1, 10):
+        for part in ("value", "low", "high"):
+            assert getattr(found[f"r{k}"], part) == pytest.approx(getattr(expected[f"t2i_r{k}"], part))

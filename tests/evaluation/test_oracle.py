@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
-from itrpipe.evaluation.oracle import oracle_ranks
+from itrpipe.evaluation.oracle import oracle_precision, oracle_ranks
 from itrpipe.evaluation.ranks import ranks
 
 
@@ -62,3 +62,23 @@ def test_offsets_that_do_not_fit_are_refused(offsets):
 def test_a_caption_without_a_match_is_refused():
     with pytest.raises(DataError, match="1 of 2 captions have no true match"):
         oracle_ranks(np.zeros((2, 2)), np.array([0, 2, 2]), np.array([0, 1]))
+
+
+def test_precision_gathers_the_matches_of_both_directions():
+    random = np.random.default_rng(0)
+    scores = random.standard_normal((5, 9))
+    truth = [np.unique(random.integers(0, 5, 3)) for _ in range(9)]
+    truth[0] = np.arange(5)  # so that every image has a match
+    offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in truth])])
+    found = oracle_precision(scores, offsets, np.concatenate(truth))
+    relevant = np.zeros((5, 9), dtype=bool)
+    for caption, rows in enumerate(truth):
+        relevant[rows, caption] = True
+    for side, matrix, matches in (("i2t", scores, relevant), ("t2i", scores.T, relevant.T)):
+        for query, row in enumerate(matrix):
+            hits = matches[query][np.argsort(-row)][: matches[query].sum()]
+            assert found[side].r_precision[query] == pytest.approx(hits.mean())
+            places = np.arange(1, len(hits) + 1)
+            assert found[side].average[query] == pytest.approx((hits * np.cumsum(hits) / places).mean())
+    doubled = oracle_precision(scores, 2 * offsets, np.concatenate([np.repeat(rows, 2) for rows in truth]))
+    assert np.array_equal(doubled["t2i"].average, found["t2i"].average)

@@ -28,6 +28,11 @@ FILES = FileNames(
     false_negatives="false_negatives.json",
     hard_candidates="false_negatives.parquet",
     word_maps="word_maps.parquet",
+    words="words.json",
+    word_corrections="word_corrections.parquet",
+    query_length="query_length.json",
+    alignment="alignment.json",
+    eccv_caption="eccv_caption.json",
     history="history.parquet",
     statistics="statistics.json",
 )

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from itrpipe import artifacts
 from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.bootstrap import paired_intervals
@@ -78,7 +79,7 @@ def test_differences_are_paired_intervals(toy: Any, done: Any, place: int, key: 
 
 def test_no_difference_between_equal_runs_is_called_significant(toy: Any, tmp_path: Path) -> None:
     copy = toy.copy(tmp_path / "data")
-    for name in ("rankings.parquet", "metrics.json", "cross_retrieval.parquet"):
+    for name in artifacts.read_manifest(copy.made["triplet.vsepp"]).outputs:
         shutil.copy(copy.made["triplet.vsepp"] / name, copy.made["aoq.vsepp"] / name)
     manifest = json.loads((copy.made["aoq.vsepp"] / "manifest.json").read_text())
     manifest["outputs"] = json.loads((copy.made["triplet.vsepp"] / "manifest.json").read_text())["outputs"]

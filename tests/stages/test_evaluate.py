@@ -8,20 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from itrpipe import commands
 from itrpipe.artifacts import read_manifest
-from itrpipe.errors import DataError, UsageError
-from itrpipe.evaluation import protocols
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.evaluation import eccv_caption, protocols
 from itrpipe.evaluation.cross_retrieval import cross_retrieval
+from itrpipe.evaluation.query_length import recall_by_length
 from itrpipe.evaluation.ranks import ranks
-from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingWriter, read_embeddings
+from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, ORDER, EmbeddingWriter, read_embeddings
 from itrpipe.features.scores import SCORES, SplitScores, read_scores, write_scores
 from itrpipe.planning import Planner, Step, parse_override
 from itrpipe.progress import Reporter
-from itrpipe.stages import evaluate
+from itrpipe.stages import evaluate, model_analyses
 from itrpipe.stages.base import Input, Job, Need
 from itrpipe.stages.evaluate import EvaluateSettings, Model
 
@@ -79,7 +81,7 @@ def test_what_a_name_leaves_out_is_that_of_the_evaluated_model() -> None:
     [
         (["vsnr.s1"], ["there is no backbone 'vsnr'", "did you mean 'vsrn'"]),
         (["aqo.vsrn"], ["there is no method 'aqo'", "did you mean 'aoq'"]),
-        (["zzz"], ["there is no backbone 'zzz'; known: bfan, "]),
+        (["zzz"], ["there is no backbone 'zzz'; known: ", ", bfan, "]),
         (["vsrn"], ["'vsrn' is the evaluated model itself"]),
         (["triplet.vsrn.s0"], ["'triplet.vsrn.s0' is the evaluated model itself"]),
         (["vsrn.s1", "triplet.vsrn.s1"], ["'triplet.vsrn.s1' names triplet.vsrn.s1 a second time"]),
@@ -180,8 +182,21 @@ def example(count: int, seed: int, captions: int = 2) -> SplitScores:
     )
 
 
+def write_captions(folder: Path, split: str, scores: SplitScores) -> None:
+    """A prepared dataset with the images and captions of these scores; caption c has 1 + c % 30 words."""
+    images, owners = scores.image_ids.tolist(), scores.image_ids[np.sort(scores.caption_image)].tolist()
+    sizes = pa.array([1] * len(images), pa.int32())
+    shown = dict.fromkeys(("image_id", "file"), images) | {"split": [split] * len(images)}
+    rows = {**shown, "width": sizes, "height": sizes, "sha256": images}
+    pq.write_table(pa.table(rows), folder / "images.parquet", write_page_checksum=True)
+    captions = scores.caption_ids.tolist()
+    said = {"caption_id": captions, "image_id": owners, "split": [split] * len(captions), "text": captions}
+    words = pa.array([["word"] * (1 + row % 30) for row in range(len(captions))], pa.list_(pa.string()))
+    pq.write_table(pa.table({**said, "tokens": words}), folder / "captions.parquet", write_page_checksum=True)
+
+
 def job_on(folder: Path, chosen: EvaluateSettings, *models: SplitScores) -> Job:
-    """A job that reads these scores, and no truth."""
+    """A job that reads these scores and captions of one to thirty words, and no truth."""
     inputs = {"prepare": Input(folder / "prepare", None)}  # pyright: ignore
     for number, scores in enumerate(models, 1):
         name = "train" if number == 1 else f"train_{number}"
@@ -189,6 +204,7 @@ def job_on(folder: Path, chosen: EvaluateSettings, *models: SplitScores) -> Job:
         write_scores(folder / name / SCORES, chosen.split, scores)
         inputs[name] = Input(folder / name, None)  # pyright: ignore
     (folder / "prepare").mkdir()
+    write_captions(folder / "prepare", chosen.split, models[0])
     made = folder / "made"
     made.mkdir()
     execution = evaluate.Execution(device="cpu", encode_block=16)
@@ -314,3 +330,77 @@ def test_an_ensemble_of_embeddings_leaves_its_inputs_alone(tmp_path: Path) -> No
     expected = protocols.metrics(ranks(mean, written.caption_image))
     metrics = json.loads((job.folder / evaluate.METRICS).read_text())["full"]
     assert {name: each["value"] for name, each in metrics.items()} == pytest.approx(expected)
+
+
+# Recall by length, alignment, and the matches of ECCV Caption
+
+
+def test_recall_by_length_counts_the_words_of_the_dataset(tmp_path: Path) -> None:
+    scores = example(7, 0, captions=5)
+    job = job_on(tmp_path, settings("bfan"), scores)
+    evaluate.run(job)
+    words = 1 + np.arange(35) % 30
+    expected = recall_by_length(ranks(scores.matrix, scores.caption_image).texts_to_images, words)
+    assert json.loads((job.folder / model_analyses.QUERY_LENGTH).read_text()) == expected
+    assert [each["captions"] for each in expected] == [12, 2, 2, 3, 16]
+    assert not (job.folder / model_analyses.ALIGNMENT).exists()  # of a model without embeddings
+
+
+def test_alignment_is_that_of_the_embeddings(chain: Path) -> None:
+    (folder,) = (chain / "tiny" / "evaluate").glob("aoq.vsepp-*")
+    (trained,) = (chain / "tiny" / "train").glob("aoq.vsepp-*")
+    embedded = read_embeddings(trained / EMBEDDINGS, "test")
+    found = json.loads((folder / model_analyses.ALIGNMENT).read_text())
+    own = [
+        np.linalg.norm(embedded.images[image] - text)
+        for image, text in zip(embedded.caption_image, embedded.texts, strict=True)
+    ]
+    assert found["image_text"]["mean"] == pytest.approx(np.mean(own), abs=1e-5)
+    assert {name: each["pairs"] for name, each in found.items()} == {
+        "image_text": 20,
+        "text_text": 40,
+        "images": 6,
+        "texts": 6,
+    }
+
+
+def test_order_embeddings_have_no_alignment(tmp_path: Path) -> None:
+    written = example(4, 0)
+    job = job_on(tmp_path, settings("vsepp-order"), written)
+    ids = (written.image_ids, written.caption_ids, written.caption_image)
+    with EmbeddingWriter(tmp_path / "train" / EMBEDDINGS, "test", *ids, 3, ORDER) as writer:
+        writer.write("images", 0, np.ones((4, 3), dtype=np.float32))
+        writer.write("texts", 0, np.ones((8, 3), dtype=np.float32))
+    evaluate.run(job)
+    assert not (job.folder / model_analyses.ALIGNMENT).exists()
+
+
+def test_eccv_caption_is_measured_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = example(6, 0, captions=5)
+    images, captions = (np.array([str(first + row) for row in range(count)]) for first, count in ((100, 6), (1000, 30)))
+    scores = SplitScores(named.matrix, images, captions, named.caption_image)
+    own = {100 + row: [*range(1000 + 5 * row, 1005 + 5 * row)] for row in range(6)}
+    back = {caption: [image] for image, members in own.items() for caption in members}
+    truth = {"i2t": own, "t2i": back}
+    monkeypatch.setattr(eccv_caption, "load_ground_truth", lambda: eccv_caption.GroundTruth(truth, truth, truth, "1.0"))
+    job = job_on(tmp_path, settings("bfan", eccv=True), scores)
+    evaluate.run(job)
+    found = json.loads((job.folder / model_analyses.ECCV_CAPTION).read_text())
+    plain = protocols.metrics(ranks(scores.matrix, scores.caption_image))
+    assert {name: found["cxc"][name] for name in found["cxc"] if name in plain} == pytest.approx(
+        {name: plain[name] for name in found["cxc"] if name in plain}
+    )
+    assert found["eccv_caption"]["t2i_map_at_r"] == pytest.approx(plain["t2i_r1"])
+    assert found["package"] == "eccv_caption 1.0"
+
+
+def test_the_missing_package_is_told_before_anything_is_made(
+    defined: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "ECCV_PACKAGE", "eccv_caption_that_nobody_has")
+    outcome = invoke("evaluate", "--backbone", "vsepp", "--eccv", "--dataset", "tiny", "--data", defined)
+    assert outcome.code == MissingInputError.exit_code
+    assert outcome.err.startswith("error: --eccv reads the ground truth of the package eccv_caption_that_nobody_has")
+    assert "pip install itrpipe[eccv]" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert not list(defined.glob("tiny/*/"))

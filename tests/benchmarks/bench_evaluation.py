@@ -1,0 +1,89 @@
+"""Time and memory of evaluating COCO's 5K test split from given scores, beside a plain sort of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from measure import paired, show
+
+from itrpipe.evaluation.chance import chance_of_recalls
+from itrpipe.evaluation.cross_retrieval import cross_retrieval
+from itrpipe.evaluation.oracle import oracle_precision
+from itrpipe.evaluation.protocols import PROTOCOLS, evaluate
+
+IMAGES, CAPTIONS = 5000, 5
+MOST_SECONDS, MOST_MEMORY = 10.0, 1.5
+
+
+def scores_of_a_model() -> tuple[np.ndarray, np.ndarray]:
+    """Scores [5000, 25000] in single precision that find about half of the matches."""
+    random = np.random.default_rng(0)
+    caption_image = np.repeat(np.arange(IMAGES), CAPTIONS)
+    scores = random.standard_normal((IMAGES, len(caption_image)), dtype=np.float32)
+    scores[caption_image, np.arange(len(caption_image))] += 3.5
+    return scores, caption_image
+
+
+def test_every_metric_under_every_protocol() -> None:
+    scores, caption_image = scores_of_a_model()
+
+    def ours() -> None:
+        for name in PROTOCOLS:
+            evaluate(name, scores, caption_image)
+
+    def limit() -> None:
+        np.sort(scores[:500], axis=1)  # a tenth of what sorting one direction takes
+
+    seconds, tenth = paired(ours, limit, rounds=3)
+    show(
+        "5,000 x 25,000 scores, all protocols",
+        seconds,
+        10 * tenth,
+        "sorting every row once",
+        f"{seconds:.1f} s",
+    )
+    assert seconds < MOST_SECONDS
+
+
+def test_what_else_is_computed_from_the_scores() -> None:
+    scores, caption_image = scores_of_a_model()
+    offsets = np.arange(len(caption_image) + 1)
+    for what, compute in (
+        ("cross-retrieval ranks", lambda: cross_retrieval(scores, caption_image)),
+        ("mAP@R and R-Precision", lambda: oracle_precision(scores, offsets, caption_image)),
+        ("recall by chance", lambda: chance_of_recalls(scores, caption_image)),
+    ):
+        seconds, tenth = paired(compute, lambda: np.sort(scores[:500], axis=1), rounds=1)
+        show(what, seconds, 10 * tenth, "sorting every row once", f"{seconds:.1f} s")
+        assert seconds < 10 * 10 * tenth
+
+
+EVALUATE = """
+import re
+from pathlib import Path
+import numpy as np
+from bench_evaluation import scores_of_a_model
+from itrpipe.evaluation.protocols import PROTOCOLS, evaluate
+
+def memory(which):
+    # Of this program alone; getrusage counts what its parent had.
+    return int(re.search(which + r":\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+before = memory("VmRSS")
+scores, caption_image = scores_of_a_model()
+for name in PROTOCOLS:
+    evaluate(name, scores, caption_image)
+print(memory("VmHWM") - before, scores.nbytes)
+"""
+
+
+def test_memory_is_that_of_the_scores() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EVALUATE], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+    )
+    peak, matrix = map(int, done.stdout.split())
+    print(f"\n  peak memory: {peak / matrix:.2f} times the {matrix / 2**20:.0f} MiB of the scores")
+    assert peak < MOST_MEMORY * matrix

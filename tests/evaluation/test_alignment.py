@@ -1,0 +1,56 @@
+"""Alignment and uniformity against distances of all pairs, one by one."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from itrpipe.errors import DataError
+from itrpipe.evaluation import alignment
+from itrpipe.evaluation.alignment import alignment_and_uniformity
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("values", [1 << 22, 40])
+def test_figures_are_those_of_all_pairs(values: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alignment, "_BLOCK_VALUES", values)
+    random = np.random.default_rng(0)
+    owner = random.permutation(np.concatenate([np.arange(9), random.integers(0, 9, 20)]))
+    images, texts = random.standard_normal((9, 6)), random.standard_normal((29, 6)) * 3
+    found = alignment_and_uniformity(images, texts, owner)
+    v, w = unit(images), unit(texts)
+    firsts = [int(np.flatnonzero(owner == image)[0]) for image in range(9)]
+    expected = {
+        "image_text": [np.linalg.norm(v[image] - w[row]) for row, image in enumerate(owner)],
+        "text_text": [np.linalg.norm(w[a] - w[b]) for a, b in combinations(range(29), 2) if owner[a] == owner[b]],
+        "images": [np.linalg.norm(v[a] - v[b]) for a, b in combinations(range(9), 2)],
+        "texts": [np.linalg.norm(w[a] - w[b]) for a, b in combinations(firsts, 2)],
+    }
+    assert found.keys() == expected.keys()
+    for name, distances in expected.items():
+        assert found[name]["pairs"] == len(distances)
+        assert found[name]["mean"] == pytest.approx(np.mean(distances))
+        assert found[name]["variance"] == pytest.approx(np.var(distances))
+
+
+def test_random_directions_are_the_root_of_two_apart() -> None:
+    random = np.random.default_rng(0)
+    found = alignment_and_uniformity(
+        random.standard_normal((300, 256)), random.standard_normal((300, 256)), np.arange(300)
+    )
+    for name in ("image_text", "images", "texts"):
+        assert found[name]["mean"] == pytest.approx(2**0.5, abs=0.01)
+    assert found["text_text"] == {"pairs": 0, "mean": None, "variance": None}
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_embeddings_without_a_direction_are_refused(value: float) -> None:
+    texts = np.ones((4, 3))
+    texts[1] = value
+    with pytest.raises(DataError, match="1 of 4 caption embeddings have no direction"):
+        alignment_and_uniformity(np.ones((2, 3)), texts, np.array([0, 0, 1, 1]))

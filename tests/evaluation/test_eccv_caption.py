@@ -1,0 +1,104 @@
+"""Matches of ECCV Caption and CxC: our metrics against rankings looked through one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from itrpipe.errors import DataError
+from itrpipe.evaluation.eccv_caption import GroundTruth, eccv_caption_metrics, load_ground_truth
+
+IMAGES = [900 + image for image in range(12)]
+CAPTIONS = [10 + caption for caption in range(36)]
+
+
+def ground_truth(seed: int) -> GroundTruth:
+    """Twelve images of three captions; further matches of some, and in CxC of all but one caption."""
+    random = np.random.default_rng(seed)
+    own = {image: CAPTIONS[3 * row : 3 * row + 3] for row, image in enumerate(IMAGES)}
+    more = {image: [*captions, *random.choice(CAPTIONS, 4).tolist()] for image, captions in own.items()}
+    cxc = {image: [each for each in dict.fromkeys(more[image]) if each != CAPTIONS[0]] for image in IMAGES}
+
+    def turned(side: dict[int, list[int]]) -> dict[int, list[int]]:
+        return {
+            caption: found for caption in CAPTIONS if (found := [image for image in IMAGES if caption in side[image]])
+        }
+
+    eccv_images = {image: [*more[image], 7777] for image in IMAGES[3:8]}  # a caption that is no candidate
+    eccv_captions = {caption: images for caption, images in turned(more).items() if caption % 3 == 0}
+    return GroundTruth(
+        {"i2t": own, "t2i": turned(own)},
+        {"i2t": eccv_images, "t2i": eccv_captions},
+        {"i2t": cxc, "t2i": turned(cxc)},
+        "1.0",
+    )
+
+
+def one_by_one(ranked: dict[int, list[int]], truth: Any, candidates: set[int]) -> dict[str, float]:
+    """Metrics of rankings, by the definitions."""
+    average, precision, first, recalls = [], [], [], {1: [], 5: [], 10: []}
+    for query, every in truth.items():
+        matches = set(every) & candidates
+        hits = [candidate in matches for candidate in ranked[query]]
+        top = hits[: len(matches)]
+        average.append(sum(sum(hits[: i + 1]) / (i + 1) for i, hit in enumerate(top) if hit) / len(matches))
+        precision.append(sum(top) / len(matches))
+        first.append(hits[0])
+        for k, found in recalls.items():
+            found.append(any(hits[:k]))
+    values = {"map_at_r": average, "r_precision": precision, "r1": first}
+    values |= {f"recall{k}": found for k, found in recalls.items()}
+    return {name: 100 * float(np.mean(value)) for name, value in values.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("extra", [0, 5])
+def test_metrics_are_those_of_rankings_looked_through_one_by_one(seed: int, extra: int) -> None:
+    random, truth = np.random.default_rng(100 + seed), ground_truth(seed)
+    image_ids = random.permutation(IMAGES).tolist()
+    caption_ids = random.permutation([*CAPTIONS, *range(500, 500 + extra)]).tolist()  # sixth captions of some images
+    scores = random.standard_normal((12, 36 + extra), dtype=np.float32)
+    found = eccv_caption_metrics(scores, [*map(str, image_ids)], [*map(str, caption_ids)], truth)
+    known = [column for column, caption in enumerate(caption_ids) if caption in CAPTIONS]
+    sides: dict[str, tuple[dict[int, list[int]], set[int]]] = {
+        "i2t": (
+            {
+                image: [caption_ids[column] for column in sorted(known, key=lambda c, r=row: -scores[r, c])]
+                for row, image in enumerate(image_ids)
+            },
+            set(CAPTIONS),
+        ),
+        "t2i": (
+            {caption_ids[column]: [image_ids[row] for row in np.argsort(-scores[:, column])] for column in known},
+            set(IMAGES),
+        ),
+    }
+    for side, (ranked, candidates) in sides.items():
+        eccv = one_by_one(ranked, truth.eccv[side], candidates)
+        for name in ("map_at_r", "r_precision", "r1"):
+            assert found["eccv_caption"][f"{side}_{name}"] == pytest.approx(eccv[name])
+        assert found["eccv_caption"][f"{side}_queries"] == len(truth.eccv[side])
+        cxc = one_by_one(ranked, truth.cxc[side], candidates)
+        for k in (1, 5, 10):
+            assert found["cxc"][f"{side}_r{k}"] == pytest.approx(cxc[f"recall{k}"])
+    assert found["cxc"]["t2i_queries"] <= 35
+    assert found["package"] == "eccv_caption 1.0"
+
+
+def test_another_split_is_refused_in_one_line() -> None:
+    truth, scores = ground_truth(0), np.zeros((11, 36))
+    with pytest.raises(DataError, match=r"1 of 12 images of COCO's 5K test split .* among the 11 here .*image 911"):
+        eccv_caption_metrics(scores, [*map(str, IMAGES[:11])], [*map(str, CAPTIONS)], truth)
+    names = [f"file-{caption}" for caption in CAPTIONS]
+    with pytest.raises(DataError, match="36 of 36 captions of COCO's 5K test split"):
+        eccv_caption_metrics(np.zeros((12, 36)), [*map(str, IMAGES)], names, truth)
+
+
+def test_the_installed_package_has_the_ground_truth_that_is_read() -> None:
+    pytest.importorskip("eccv_caption")
+    truth = load_ground_truth()
+    assert (len(truth.own["i2t"]), len(truth.own["t2i"])) == (5000, 25000)
+    assert (len(truth.eccv["i2t"]), len(truth.eccv["t2i"])) == (1261, 1332)
+    assert (len(truth.cxc["i2t"]), len(truth.cxc["t2i"])) == (5000, 24972)

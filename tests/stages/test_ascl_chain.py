@@ -1,0 +1,115 @@
+"""AsCL through the command line: what it reads, its ablations, and what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.torch import load_file
+
+from itrpipe.commands import run_stage
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.training.loop import Trainer
+
+Invoke = Callable[..., Any]
+CHOSEN = (
+    "train.epochs=2",
+    "train.batch_size=16",
+    "train.min_word_count=1",
+    "train.model.embed_dim=16",
+    "train.model.heads=2",
+    "train.model.text_width=16",
+    "train.model.text_heads=2",
+    "train.model.text_layers=1",
+)
+
+
+@pytest.fixture(scope="module")
+def extracted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with twelve training scenes and their features; copy it."""
+    root = tmp_path_factory.mktemp("ascl") / "data"
+    scenes = StageDefinition(conf="scenes", settings={"train": 12, "val": 4, "test": 4})
+    save_definition(
+        root, "scenes", DatasetDefinition(prepare=scenes, features={"scenes": StageDefinition(conf="scenes")})
+    )
+    run_stage(root, "scenes", "extract", [], conf="scenes")
+    return root
+
+
+@pytest.fixture
+def root(extracted: Path, tmp_path: Path) -> Path:
+    """This test's own copy."""
+    return Path(shutil.copytree(extracted, tmp_path / "data"))
+
+
+def train(invoke: Invoke, root: Path, method: str, *options: object, device: str = "cpu") -> Any:
+    chosen = [part for text in CHOSEN for part in ("--set", text)]
+    return invoke("train", "--method", method, "--data", root, "--device", device, *chosen, *options)
+
+
+def folder_of(root: Path, label: str) -> Path:
+    (folder,) = root.glob(f"scenes/train/{label}-[0-9a-f]*")
+    return folder
+
+
+def test_it_trains_and_is_evaluated(root: Path, invoke: Invoke) -> None:
+    assert train(invoke, root, "ascl").code == 0
+    folder = folder_of(root, "ascl.ascl")
+    rows = pq.read_table(folder / "history.parquet").to_pylist()
+    assert [row["epoch"] for row in rows] == [1, 2]
+    for row in rows:
+        assert np.isclose(
+            row["loss_ascl"], (row["mean_loss_of_originals"] + row["mean_loss_of_positives"]) / 2, rtol=0.1
+        )
+    chosen = [part for text in CHOSEN for part in ("--set", text)]
+    outcome = invoke("evaluate", "--method", "ascl", "--data", root, *chosen, "--no-deps")
+    assert outcome.code == 0, outcome.err
+
+
+@pytest.mark.parametrize("method", ["ascl-no-positives", "ascl-no-negatives", "ascl-plain", "ascl-triplet"])
+def test_its_ablations_train(root: Path, invoke: Invoke, method: str) -> None:
+    assert train(invoke, root, method).code == 0
+    (first, _) = pq.read_table(folder_of(root, f"{method}.ascl") / "history.parquet").to_pylist()
+    assert ("mean_loss_of_positives" in first) == (method in ("ascl-no-negatives", "ascl-triplet"))
+
+
+def test_interrupted_it_ends_with_the_same_weights(
+    root: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Path(shutil.copytree(root, tmp_path / "other"))
+    assert train(invoke, root, "ascl").code == 0
+    update, done = Trainer._update, []
+
+    def stop_after_five(self: Trainer) -> None:
+        if len(done) == 5:
+            raise KeyboardInterrupt
+        done.append(update(self))
+
+    often = ("--set", "checkpoint_seconds=0")
+    monkeypatch.setattr(Trainer, "_update", stop_after_five)
+    assert train(invoke, other, "ascl", *often).code != 0
+    monkeypatch.setattr(Trainer, "_update", update)
+    assert train(invoke, other, "ascl", *often).code == 0
+    whole, resumed = (load_file(folder_of(each, "ascl.ascl") / "model.safetensors") for each in (root, other))
+    assert all((whole[name] == resumed[name]).all() for name in whole)
+
+
+def test_saved_encoders_of_transformers_are_read(root: Path, invoke: Invoke, saved_encoders: Path) -> None:
+    chosen = ("--text", saved_encoders / "bert", "--set", "train.epochs=1")
+    refused = train(invoke, root, "ascl", *chosen)
+    assert refused.code == 2
+    assert "loss.max_tokens = 62, but the text encoder reads 40 tokens at most" in refused.err
+    outcome = train(invoke, root, "ascl", *chosen, "--set", "loss.max_tokens=40")
+    assert outcome.code == 0, outcome.err
+    assert (folder_of(root, "ascl.ascl") / "tokenizer").is_dir()
+
+
+def test_other_backbones_are_refused(root: Path, invoke: Invoke) -> None:
+    outcome = invoke("train", "--method", "ascl", "--backbone", "vsepp", "--data", root)
+    assert outcome.code != 0
+    assert "it trains ascl and nothing else" in outcome.err
