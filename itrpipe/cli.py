@@ -216,7 +216,7 @@ def train(
       ascl                 captions that say more, less or something else than the image shows, as
                            positives and negatives
       aoq-guarded          round two that draws likely false negatives less often
-      triplet-synthetic    round one with sentences of itrpipe synthesize too (--negatives synthetic)
+      synthetic-triplet    round one with sentences of itrpipe synthesize too (--negatives synthetic)
     Ablations of AOQ, SSAMT, FNE and TAGS-DC:
       aoq-only-offline     no negatives of the batch
       aoq-online-quintuplet  pairs of the batch's negatives instead of mined ones
@@ -381,9 +381,9 @@ def evaluate(
 
     Example: itrpipe evaluate --method aoq --backbone vsrn
     """
+    from itrpipe.canary import refuse_ensembles, release_canary
     from itrpipe.commands import run_stage
     from itrpipe.progress import Reporter
-    from itrpipe.stages.canary import refuse_ensembles, release_canary
 
     if canary:
         refuse_ensembles(ensemble_with, rerank)

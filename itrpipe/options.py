@@ -51,12 +51,12 @@ def with_negatives(method: str, negatives: str | None) -> str:
         return method
     if negatives != "synthetic":
         raise UsageError(f"--negatives {negatives}: there are none of this name; known: synthetic")
-    if method not in ("triplet", "triplet-synthetic"):
+    if method not in ("triplet", "synthetic-triplet"):
         raise UsageError(
             f"--negatives synthetic adds sentences to --method triplet, not to {method}; tags-static reads them with "
             "UNITER"
         )
-    return "triplet-synthetic"
+    return "synthetic-triplet"
 
 
 def mapping(assignments: list[str] | None, ids: Path | None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ LAYERS = (
     {"stages"},
     {"planning"},
     {"pipeline"},
-    {"commands", "recipes", "upkeep", "doctor", "explain"},
+    {"canary", "commands", "recipes", "upkeep", "doctor", "explain"},
     {"options"},
     {"cli"},
     {"__main__"},
@@ -43,6 +43,7 @@ PLANNING = [
     "itrpipe.recipes",
     "itrpipe.upkeep",
     "itrpipe.doctor",
+    "itrpipe.canary",
     "itrpipe.explain",
 ]
 

@@ -117,10 +117,10 @@ def test_losses_are_those_of_every_pair_and_word_alone():
             start = states(model, image, own)[:1]
             match = torch.tensor([int(place == 0)])
             logits = model.match_logits(start)
-            matching.append(float(F.cross_entropy(logits, match)))
+            matching.append(F.cross_entropy(logits, match).item())
             scores.append(model.rank_score(start))
             right.append(bool(logits.argmax() == match))
-        ranking.append(float(F.cross_entropy(torch.cat(scores)[None], torch.zeros(1, dtype=torch.int64))))
+        ranking.append(F.cross_entropy(torch.cat(scores)[None], torch.zeros(1, dtype=torch.int64)).item())
         labels = batch.texts.labels[number, :length]
         read = states(model, int(CAPTION_IMAGE[caption]), batch.texts.copies[number, :length])
         at = (labels != UNLABELLED).nonzero()[:, 0]

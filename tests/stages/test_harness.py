@@ -21,6 +21,7 @@ from PIL import Image
 
 from itrpipe import pipeline
 from itrpipe.artifacts import check_artifact
+from itrpipe.canary import CANARY
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError, UsageError
@@ -32,7 +33,6 @@ from itrpipe.planning import Override, Planner, Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Need
-from itrpipe.stages.canary import CANARY
 from itrpipe.stages.evaluate import read_split
 from itrpipe.training.canary import ExchangedImages, NoiseImages, TrainedModel
 from itrpipe.training.data import SplitData

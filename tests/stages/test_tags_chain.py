@@ -152,15 +152,15 @@ def test_the_static_generator_and_other_models_read_written_sentences(root: Path
     assert history[0]["loss_sentences"] > 0
     assert "loss_words" not in history[0]
     assert 0 < history[0]["mean_sentences"] <= 3
-    chosen = (*SIZES, "triplet-synthetic.model.embed_dim=8", "triplet-synthetic.model.word_dim=8")
+    chosen = (*SIZES, "synthetic-triplet.model.embed_dim=8", "synthetic-triplet.model.word_dim=8")
     model = [f"pretrain.{text.removeprefix('train.')}" for text in MODEL]
     outcome = invoke(
-        *("train", "--method", "triplet-synthetic", "--backbone", "vsepp", "--data", root),
+        *("train", "--method", "synthetic-triplet", "--backbone", "vsepp", "--data", root),
         *sets(*chosen, *model),
         *write,
     )
     assert outcome.code == 0, outcome.err
-    assert history_of(folder_of(root, "triplet-synthetic.vsepp"))[0]["loss_synthetic"] > 0
+    assert history_of(folder_of(root, "synthetic-triplet.vsepp"))[0]["loss_synthetic"] > 0
 
 
 @pytest.mark.parametrize(
