@@ -159,6 +159,33 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataError(f"{path} {reason}; {damage_remedy(folder)}") from None
 
 
+def input_folder(folder: Path, manifest: Manifest, name: str) -> Path:
+    """Where an artifact lies, or lay, that another one was made from.
+
+    Args:
+        folder: of the other one, finished.
+        manifest: of the other one.
+        name: of the input.
+    """
+    record = manifest.inputs[name]
+    return folder.parents[1] / record.stage / record.name
+
+
+def existing_input(folder: Path, manifest: Manifest, name: str) -> Path:
+    """Where an artifact lies that another one was made from; see `input_folder`.
+
+    Raises:
+        MissingInputError: it was removed since.
+    """
+    found = input_folder(folder, manifest, name)
+    if not found.exists():
+        raise MissingInputError(
+            f"{found}, which {folder.parent.name}/{folder.name} was made from, is not there; run "
+            f"`itrpipe {found.parent.name.replace('_', '-')} --dataset {folder.parents[1].name}`"
+        )
+    return found
+
+
 def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> str | None:
     """Compares the files of an artifact with its manifest.
 

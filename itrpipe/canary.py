@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from itrpipe.artifacts import Manifest, read_manifest
+from itrpipe.artifacts import existing_input, read_manifest
 from itrpipe.disk import write_json
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate, train
 
@@ -56,7 +56,7 @@ def release_canary(folder: Path, device: str | None, reporter: Reporter) -> None
     from itrpipe.training.canary import ExchangedImages, NoiseImages, TrainedModel
 
     manifest = read_manifest(folder)
-    trained, split = _input(folder, manifest, "train"), manifest.settings["split"]
+    trained, split = existing_input(folder, manifest, "train"), manifest.settings["split"]
     opened = TrainedModel.open(trained, _sources(trained), split, train.resolve_device(device or "auto"))
     difference = _difference(opened, trained, manifest.settings)
     found = {
@@ -78,20 +78,13 @@ def release_canary(folder: Path, device: str | None, reporter: Reporter) -> None
     reporter.say("  canary: passed, every recall is within three standard deviations of chance", style="green")
 
 
-def _input(folder: Path, manifest: Manifest, name: str) -> Path:
-    record = manifest.inputs[name]
-    found = folder.parents[1] / record.stage / record.name
-    if not found.exists():
-        raise MissingInputError(f"{found}, which {folder.name} was made from, is not there; run `itrpipe {name}` again")
-    return found
-
-
 def _sources(trained: Path) -> Sources:
     from itrpipe.training.splits import Sources
 
     manifest = read_manifest(trained)
-    parse = _input(trained, manifest, "parse") if "parse" in manifest.inputs else None
-    return Sources(_input(trained, manifest, "prepare"), _input(trained, manifest, "extract"), parse)
+    parse = existing_input(trained, manifest, "parse") if "parse" in manifest.inputs else None
+    prepare, extract = (existing_input(trained, manifest, name) for name in ("prepare", "extract"))
+    return Sources(prepare, extract, parse)
 
 
 def _chances(opened: TrainedModel, rows: Rows, name: str, reporter: Reporter) -> dict[str, Chance]:

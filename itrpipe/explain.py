@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts import existing_input, read_manifest
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import check_name
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -159,19 +159,9 @@ def _trained(step: Step, dataset: str, reporter: Reporter, *, no_deps: bool) -> 
                 f"train/{location.name} is {step.state} and --no-deps was given; run `{command}` with the same settings"
             )
         run([step], reporter)
-    prepare, extracted = (_read_by(location.folder, name, dataset) for name in ("prepare", "extract"))
+    manifest = read_manifest(location.folder)
+    prepare, extracted = (existing_input(location.folder, manifest, name) for name in ("prepare", "extract"))
     return _Run(location.label, location.folder, prepare, extracted, resolve_device(execution.device))
-
-
-def _read_by(folder: Path, name: str, dataset: str) -> Path:
-    """Folder of an artifact that a model was trained on."""
-    record = read_manifest(folder).inputs[name]
-    found = folder.parents[1] / record.stage / record.name
-    if not found.exists():
-        raise MissingInputError(
-            f"{found}, which {folder.name} was trained on, is not there; run `itrpipe {name} --dataset {dataset}`"
-        )
-    return found
 
 
 def _explanation(trained: _Run, dataset: str, image: str, caption: str) -> Explanation:

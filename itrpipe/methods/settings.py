@@ -22,14 +22,23 @@ class MethodSettings(Settings):
             keeps the hardest-negative loss off its plateau at twice the margin; VSE-infinity does so for one epoch.
         needs_embeddings: whether it compares embeddings by inner product, which not every backbone has.
         only_backbone: the one backbone that it trains; empty where it trains others too.
+        unread: those of these options that it does not read and refuses.
     """
 
     needs_embeddings: ClassVar[bool] = False
     only_backbone: ClassVar[str] = ""
+    unread: ClassVar[tuple[str, ...]] = ()
 
     auxiliary_weight: float = Field(default=1.0, ge=0)
     mask_same_image: bool = False
     sum_epochs: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _reads_what_is_given(self) -> MethodSettings:
+        for name in self.unread:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} = {getattr(self, name)} is an option that this method does not read")
+        return self
 
 
 class Triplet(MethodSettings):
@@ -209,6 +218,7 @@ class Itm(MethodSettings):
     """
 
     only_backbone: ClassVar[str] = "uniter"
+    unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "mask_same_image")
 
     margin: float = Field(default=0.2, ge=0)
     sampled_negatives: int = Field(default=399, ge=1)
@@ -236,6 +246,7 @@ class Pretrain(MethodSettings):
     """
 
     only_backbone: ClassVar[str] = "uniter"
+    unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "mask_same_image", "sum_epochs")
 
     negatives: int = Field(default=1, ge=1)
     mask: Literal["words", "phrases"] = "words"
@@ -251,6 +262,7 @@ class Tags(Itm):
         generator: who writes the sentences: the model itself in every step (`dynamic`), or another one before training
             (`static`, the sentences of `itrpipe synthesize`).
         mask: what is masked together: `phrases` of the scene graph, or single `words`.
+            This and what follows up to `compare` is about the dynamic one.
         copies: K, masked copies of a caption.
         draws: L, refills of a copy.
         temperature: tau of the draws.
@@ -330,6 +342,7 @@ class Ascl(MethodSettings):
     """
 
     only_backbone: ClassVar[str] = "ascl"
+    unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "sum_epochs")
 
     mask_same_image: bool = True
     contrastive: bool = True

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from itrpipe.artifacts import existing_input, input_folder
 from itrpipe.config import load_declaration, resolve
 from itrpipe.disk import write_json
-from itrpipe.errors import MissingInputError
 from itrpipe.methods.settings import Fne
 from itrpipe.models.settings import backbone_family
 from itrpipe.stages import train
@@ -96,7 +96,11 @@ def with_phrases(job: Job, split: SplitScores) -> SplitScores:
     if not training_settings.reads_phrases(settings.backbone):
         return split
     block = job.execution.encode_block
-    sources = Sources(_existing(job, "prepare"), _existing(job, "extract"), _existing(job, "parse"))
+    trained = job.inputs["train"]
+    prepare, extract, parse = (
+        existing_input(trained.folder, trained.manifest, name) for name in ("prepare", "extract", "parse")
+    )
+    sources = Sources(prepare, extract, parse)
     device = train.resolve_device(job.execution.device)
     opened = PhraseModel.open(job.inputs["train"].folder, sources, settings.split, device)
     if opened.model.settings.phase == "inter":
@@ -187,22 +191,7 @@ def _without(job: Job, file: str, sources: Sources) -> bool:
     return bool(missing)
 
 
-def _existing(job: Job, name: str) -> Path:
-    """Folder of the artifact that the model was trained on.
-
-    Raises:
-        MissingInputError: it was removed since.
-    """
-    folder = _read_by(job, name)
-    if not folder.exists():
-        raise MissingInputError(
-            f"{folder}, which the model was trained on, is not there; run `itrpipe {folder.parent.name}`"
-        )
-    return folder
-
-
 def _read_by(job: Job, name: str) -> Path:
     """Where the artifact lies or lay that the model was trained on."""
     trained = job.inputs["train"]
-    record = trained.manifest.inputs[name]
-    return trained.folder.parent.parent / record.stage / record.name
+    return input_folder(trained.folder, trained.manifest, name)

@@ -125,7 +125,7 @@ def test_losses_are_those_of_every_pair_and_word_alone():
         read = states(model, int(CAPTION_IMAGE[caption]), batch.texts.copies[number, :length])
         at = (labels != UNLABELLED).nonzero()[:, 0]
         logits = model.masked_word_logits(read[at])
-        words.append(float(F.cross_entropy(logits, labels[at])))
+        words.append(F.cross_entropy(logits, labels[at]).item())
         hits += (logits.argmax(dim=1) == labels[at]).tolist()
     assert found["matching"].item() == pytest.approx(3 * (np.mean(matching) + np.mean(ranking)), rel=1e-5)
     assert found["words"].item() == pytest.approx(2 * np.mean(words), rel=1e-5)

@@ -225,7 +225,8 @@ def test_what_was_removed_since_is_named(root: Path, invoke: Invoke, tmp_path: P
     shutil.rmtree(only(copy, "extract", "boxed"))
     outcome = explain(invoke, copy)
     assert outcome.code == 3
-    assert "was trained on, is not there; run `itrpipe extract --dataset tiny`" in outcome.err
+    model = only(copy, "train", "tags-dc.uniter").name
+    assert f"which train/{model} was made from, is not there; run `itrpipe extract --dataset tiny`" in outcome.err
 
 
 def test_a_model_that_is_missing_is_trained_on_the_way(root: Path, invoke: Invoke, tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""Options that a method shares with others and does not read are refused, not ignored."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from itrpipe.methods.settings import methods
+
+UNREAD = [(name, option) for name, kind in methods().items() for option in kind.unread]
+
+
+def test_methods_of_uniter_and_ascl_have_some() -> None:
+    assert {name for name, _ in UNREAD} == {"itm", "pretrain", "tags", "tags-dc", "ascl"}
+
+
+@pytest.mark.parametrize(("name", "option"), UNREAD)
+def test_an_option_that_nothing_reads_is_refused(name: str, option: str) -> None:
+    kind = methods()[name]
+    usual = kind.model_fields[option].default
+    assert kind.model_validate({option: usual})
+    other = not usual if isinstance(usual, bool) else usual + 1
+    with pytest.raises(ValidationError, match=f"{option} = {other} is an option that this method does not read"):
+        kind.model_validate({option: other})
