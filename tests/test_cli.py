@@ -375,6 +375,6 @@ def test_doctor_names_what_is_missing(invoke: Invoke, monkeypatch: pytest.Monkey
 def test_doctor_requires_what_the_package_requires() -> None:
     import tomllib
 
-    project = Path(command_line.__file__).parents[1] / "pyproject.toml"
+    project = Path(command_line.__file__).parents[2] / "pyproject.toml"
     declared = tomllib.loads(project.read_text())["project"]["dependencies"]
     assert sorted(re.split(r"[><=]", each)[0] for each in declared) == sorted(doctor.REQUIRED)

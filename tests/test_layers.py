@@ -25,7 +25,6 @@ LAYERS = (
     {"planning"},
     {"pipeline"},
     {"canary", "commands", "recipes", "upkeep", "doctor", "explain"},
-    {"options"},
     {"cli"},
     {"__main__"},
 )

@@ -69,3 +69,20 @@ def mapping(assignments: list[str] | None, ids: Path | None) -> dict[str, Any]:
         if given.setdefault(f"map.{dataset}", array) != array:
             raise UsageError(f"--map gives {dataset} twice; name one array")
     return given
+
+
+def overrides_of(assignments: list[str] | None, named: dict[str, Any]) -> list:
+    """`--set` assignments and the named options that were given, as overrides of the requested step.
+
+    Raises:
+        UsageError: a setting is given twice with different values.
+    """
+    from itrpipe.planning import Override, parse_override
+
+    given = [Override(None, key, value) for key, value in named.items() if value is not None]
+    overrides = [*given, *map(parse_override, assignments or [])]
+    seen: dict[tuple, Any] = {}
+    for item in overrides:
+        if seen.setdefault((item.scope, item.key), item.value) != item.value:
+            raise UsageError(f"{item.key} is given twice with different values")
+    return overrides

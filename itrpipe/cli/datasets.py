@@ -1,0 +1,149 @@
+"""What is made of a dataset before training: prepare, extract, parse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from itrpipe.cli.app import app
+from itrpipe.cli.options import (
+    DataOption,
+    DatasetOption,
+    DeviceOption,
+    DryRunOption,
+    NoDepsOption,
+    SetOption,
+    mapping,
+    overrides_of,
+)
+from itrpipe.errors import UsageError
+
+
+@app.command()
+def prepare(
+    dataset: DatasetOption = "scenes",
+    source: Annotated[Path | None, typer.Option("--source", help="Caption file or folder of the dataset.")] = None,
+    format: Annotated[str | None, typer.Option("--format", help="Format, where it is not recognised.")] = None,
+    train: Annotated[int | None, typer.Option("--train", help="scenes: training images.")] = None,
+    val: Annotated[int | None, typer.Option("--val", help="scenes: validation images.")] = None,
+    test: Annotated[int | None, typer.Option("--test", help="scenes: test images.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="scenes: seed.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse a dataset with images that cannot be used.")] = False,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    dry_run: DryRunOption = False,
+) -> None:
+    """Read captions, check images.
+
+    Images that are missing or do not decode are left out with their captions, listed, and make the exit code 7.
+
+    Example: itrpipe prepare --dataset flickr30k --source /data/flickr30k
+    """
+    from itrpipe.commands import define_dataset, run_stage
+
+    given = {"format": format, "train": train, "val": val, "test": test, "seed": seed}
+    given["bad_images"] = "refuse" if strict else None
+    definition, execution = define_dataset(data, dataset, source, overrides_of(settings, given))
+    run_stage(data, dataset, "prepare", execution, definition=definition, dry_run=dry_run)
+
+
+@app.command()
+def extract(
+    dataset: DatasetOption = "scenes",
+    features: Annotated[
+        str | None, typer.Option("--features", "-f", help="Extractor, importer, A+B, or known features.")
+    ] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Import these files instead of extracting.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Know the features by this name.")] = None,
+    shard: Annotated[str | None, typer.Option("--shard", metavar="I/N", help="Extract one of N parts only.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first image that cannot be used.")] = False,
+    map: Annotated[
+        list[str] | None, typer.Option("--map", metavar="NAME=ARRAY", help="arrays: dataset=array in the file.")
+    ] = None,
+    ids: Annotated[Path | None, typer.Option("--ids", help="arrays: text file of image ids, one a line.")] = None,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Write visual features of every image as features.h5.
+
+    \b
+    Extractors (--features):
+      frcnn     regions of torchvision's Faster R-CNN, trained on COCO
+      butd      regions of the bottom-up-attention detector, trained on Visual Genome
+      vit       patches and global vector of a vision transformer (ViT, DINOv2, CLIP, SigLIP)
+      resnet    grid cells and global vector of a ResNet
+      pixels    the images themselves, decoded and resized, for training end to end
+      scenes    regions of the drawings of the embedded dataset
+      frcnn+resnet  several in one file: regions of the first, global vector of the second
+
+    \b
+    Importers (--from recognises them; --features names one):
+      precomp   folder of {train,dev,test}_ims.npy, as SCAN, VSRN and AOQ publish them
+      butd-tsv  TSV files of the bottom-up-attention and LXMERT tools
+      uniter    LMDB or npz folders of UNITER
+      arrays    any .npy, .npz or HDF5 file, with --map and --ids
+
+    \b
+    On a cluster: run it with --shard 1/8 ... --shard 8/8, then once without --shard to join them.
+    Images that cannot be used are left out, listed in manifest.json, and make the exit code 7.
+
+    Example: itrpipe extract --dataset flickr30k --from /data/f30k_precomp
+    """
+    from itrpipe.commands import define_features, run_stage
+
+    overrides = overrides_of(
+        settings, {"device": device, "shard": shard, "strict": strict or None, **mapping(map, ids)}
+    )
+    definition, known, overrides = define_features(data, dataset, features, source, name, overrides)
+    run_stage(data, dataset, "extract", overrides, conf=known, definition=definition, dry_run=dry_run, no_deps=no_deps)
+
+
+@app.command()
+def parse(
+    dataset: DatasetOption = "scenes",
+    backend: Annotated[
+        str | None, typer.Option("--backend", help="rules, linkgrammar or spacy; without it rules.")
+    ] = None,
+    tagger: Annotated[str | None, typer.Option("--tagger", help="rules, foreign: hanta or lexicon.")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Import this file of graphs instead.")] = None,
+    format: Annotated[str | None, typer.Option("--format", help="Of that file, where it is not recognised.")] = None,
+    show: Annotated[
+        str | None, typer.Option("--show", metavar="CAPTION", help="Print the graph of one caption and end.")
+    ] = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Write the scene graph of every caption.
+
+    \b
+    Backends (--backend):
+      rules        written for captions, with a tagger of English words; needs no download
+      linkgrammar  dependency parser of the system library liblink-grammar
+      spacy        dependency parser of an installed model of spaCy
+      foreign      graphs of FACTUAL, SPICE or others out of a file (--from)
+
+    Example: itrpipe parse --show "A dog in a red sweater jumps over two logs"
+    """
+    from itrpipe.commands import run_stage
+
+    if source is not None and backend not in (None, "foreign"):
+        raise UsageError(f"--from imports graphs and --backend {backend} makes them; leave one of both out")
+    conf = backend or ("foreign" if source else "rules")
+    place = str(source.resolve()) if source else None
+    overrides = overrides_of(settings, {"tagger": tagger, "file": place, "format": format})
+    if show is not None:
+        from itrpipe.planning import Planner
+        from itrpipe.progress import Reporter
+        from itrpipe.stages.base import Need
+        from itrpipe.stages.parse import print_graph
+
+        print_graph(Planner(data, dataset, overrides).configure_checked(Need("parse", conf))[0], show, Reporter())
+        return
+    run_stage(data, dataset, "parse", overrides, conf=conf, dry_run=dry_run, no_deps=no_deps)

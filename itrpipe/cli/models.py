@@ -1,0 +1,197 @@
+"""What trains, and what writes or finds negatives: train, mine-negatives, synthesize."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from itrpipe.cli.app import app
+from itrpipe.cli.options import (
+    BackboneOption,
+    DataOption,
+    DatasetOption,
+    DeviceOption,
+    DryRunOption,
+    FeaturesOption,
+    MethodOption,
+    NoDepsOption,
+    SeedOption,
+    SetOption,
+    encoders,
+    overrides_of,
+    whole_path,
+    with_negatives,
+)
+
+
+@app.command()
+def train(
+    method: MethodOption = "triplet",
+    backbone: BackboneOption = None,
+    negatives_from: Annotated[
+        str | None, typer.Option("--negatives-from", help="aoq: backbone whose round one mines; scan, bfan: vsrn.")
+    ] = None,
+    negatives: Annotated[
+        str | None, typer.Option("--negatives", help="triplet: synthetic adds the sentences of itrpipe synthesize.")
+    ] = None,
+    vision: Annotated[
+        str | None, typer.Option("--vision", metavar="ID|FOLDER", help="dual-encoder: vision encoder, or random.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", metavar="ID|FOLDER", help="dual-encoder, ascl: text encoder, or random.")
+    ] = None,
+    dataset: DatasetOption = "scenes",
+    features: FeaturesOption = None,
+    seed: SeedOption = None,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Train a model and embed every split; a model with cross-attention scores val and test instead.
+
+    \b
+    Methods (--method):
+      triplet              round one: hardest negatives of the batch (VSE++)
+      triplet-long         control: round one for the epochs of both rounds
+      triplet-time         control: round one for the training time of both rounds
+      aoq                  round two with mined negatives: adaptive offline quintuplet loss
+      aoq-triplet          its Eq. 3: mined negatives as triplets
+      aoq-quintuplet       its Eq. 4: without adaptive weights
+      ssamt-intra          first phase of SSAMT: each side alone
+      ssamt                its second phase: pairs, with labels of phrases
+      itm                  the hardest of sampled candidates for every anchor (UNITER)
+      pretrain             masked words and matching, before itm and tags where there are no published weights
+      tags                 the same with sentences that the model writes in every step
+      tags-dc              its second phase: which words of these are wrong, and what should stand there
+      fne                  negatives drawn by their probability to be false, over a momentum memory
+      fne-paper            the same as printed, where the released code does otherwise
+      ascl                 captions that say more, less or something else than the image shows, as
+                           positives and negatives
+      aoq-guarded          round two that draws likely false negatives less often
+      synthetic-triplet    round one with sentences of itrpipe synthesize too (--negatives synthetic)
+    Ablations of AOQ, SSAMT, FNE and TAGS-DC:
+      aoq-only-offline     no negatives of the batch
+      aoq-online-quintuplet  pairs of the batch's negatives instead of mined ones
+      aoq-positive-weight  weights by the positive's score
+      aoq-fine-tune        started from round one
+      ssamt-local, ssamt-global  without the loss of phrases, of fragments too
+      ssamt-words, ssamt-words-local, ssamt-words-global  the same without phrases
+      ssamt-intra-words    first phase of these
+      fne-memory-only, fne-only, fne-neither  without the probability, the memory, both
+      tags-words, tags-static, tags-discriminate  single words masked, sentences of synthesize, no correction
+      ascl-no-positives, ascl-no-negatives, ascl-plain  without generated positives, negatives, both
+      ascl-triplet         with the triplet loss
+      itm-long             control: itm for the updates of both phases of tags-dc
+
+    \b
+    Backbones (--backbone):
+      vsepp, vsepp-order   mean region, GRU (VSE++; order embeddings)
+      vsrn                 region graph, GRUs, captioning
+      scan, scan-t2i-avg   words attend to regions (LogSumExp, mean)
+      scan-i2t, scan-i2t-avg  regions attend to words
+      bfan, bfan-prob      attention both ways, on relevant fragments
+      ssamt                phrases, words and regions in one Transformer
+      uniter, uniter-large  words and regions in one BERT
+      ascl                 regions, words and a vector of the whole image, fused pair by pair
+      dual-encoder         any vision and text encoder of transformers, end to end from pixels (FNE)
+
+    --vision and --text take any encoders of transformers, for all training steps of the chain; a joint model such as
+    CLIP is given as both: --vision openai/clip-vit-base-patch32 --text openai/clip-vit-base-patch32
+
+    Example: itrpipe train --method aoq --backbone vsrn --dataset scenes
+    """
+    from itrpipe.commands import run_stage
+
+    if vision or (text and not method.startswith("ascl")):
+        backbone = backbone or "dual-encoder"
+    named = {"backbone": backbone, "features": features, "seed": seed, "device": device, "teacher": negatives_from}
+    overrides = overrides_of([*(settings or []), *encoders(vision, text)], named)
+    method = with_negatives(method, negatives)
+    run_stage(data, dataset, "train", overrides, conf=method, dry_run=dry_run, no_deps=no_deps)
+
+
+@app.command("mine-negatives")
+def mine_negatives(
+    method: MethodOption = "triplet",
+    backbone: BackboneOption = None,
+    dataset: DatasetOption = "scenes",
+    features: FeaturesOption = None,
+    seed: SeedOption = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="torch or faiss.")] = None,
+    drop_duplicates: Annotated[
+        bool, typer.Option("--drop-duplicates", help="Drop captions that repeat one of the positive's.")
+    ] = False,
+    rescore_with: Annotated[
+        str | None, typer.Option("--rescore-with", help="Second model that orders what was found, such as bfan.")
+    ] = None,
+    guard: Annotated[
+        str | None, typer.Option("--guard", help="fne: write how likely each candidate is a false negative.")
+    ] = None,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Find the hardest negatives of the whole training set.
+
+    Windows, as in sentence-transformers: --set range_min= range_max= min_score= max_score= absolute_margin=
+    relative_margin=. Approximate search: --engine faiss --set index=ivf num_lists= num_probes=.
+
+    Example: itrpipe mine-negatives --method triplet --backbone vsrn
+    """
+    from itrpipe.commands import run_stage
+
+    model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "engine": engine}
+    model |= {"drop_duplicates": drop_duplicates or None, "rescore_with": rescore_with, "guard": guard}
+    run_stage(
+        data,
+        dataset,
+        "mine_negatives",
+        overrides_of(settings, {**model, "device": device}),
+        dry_run=dry_run,
+        no_deps=no_deps,
+    )
+
+
+@app.command()
+def synthesize(
+    by: Annotated[str, typer.Option("--by", help="phrases, words or vse-c.")] = "phrases",
+    method: Annotated[
+        str | None, typer.Option("--method", "-m", help="Training of the model that writes; pretrain.")
+    ] = None,
+    backbone: Annotated[str | None, typer.Option("--backbone", "-b", help="Model: uniter, uniter-large.")] = None,
+    dataset: DatasetOption = "scenes",
+    features: FeaturesOption = None,
+    seed: SeedOption = None,
+    language_model: Annotated[
+        str | None, typer.Option("--language-model", metavar="ID|FOLDER", help="GPT-2 that measures perplexity.")
+    ] = None,
+    wordnet: Annotated[Path | None, typer.Option("--wordnet", help="vse-c: folder of a WordNet database.")] = None,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Write negative sentences for every training caption.
+
+    \b
+    Makers (--by):
+      phrases  masks objects, attributes and relations; a UNITER that sees the image writes others (TAGS-DC)
+      words    the same with single words masked
+      vse-c    replaces nouns, numerals and relations by rules; needs no model
+
+    Sentences that may be true of the image are dropped; of the others the hardest are kept (--set keep=).
+
+    Example: itrpipe synthesize --dataset scenes
+    """
+    from itrpipe.commands import run_stage
+
+    named = {"method": method, "backbone": backbone, "features": features, "seed": seed, "device": device}
+    named |= {"language_model": whole_path(language_model), "wordnet": wordnet and str(wordnet.resolve())}
+    run_stage(data, dataset, "synthesize", overrides_of(settings, named), conf=by, dry_run=dry_run, no_deps=no_deps)

@@ -1,0 +1,96 @@
+"""What is about the whole of a data folder or a configuration: run, status, show, gc, doctor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from itrpipe.cli.app import app
+from itrpipe.cli.options import BackboneOption, DataOption, DatasetOption, DryRunOption, SetOption, overrides_of
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="Name in stages/recipes/ or path of a recipe.")],
+    source: Annotated[
+        Path | None, typer.Option("--source", help="Folder of the dataset, where the recipe needs one.")
+    ] = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    dry_run: DryRunOption = False,
+) -> None:
+    """Run a whole recipe.
+
+    Example: itrpipe run demo
+    """
+    from itrpipe.recipes import run_recipe
+
+    run_recipe(data, recipe, source, overrides_of(settings, {}), dry_run=dry_run)
+
+
+@app.command()
+def status(
+    dataset: Annotated[str | None, typer.Option("--dataset", "-d", help="Only this dataset.")] = None,
+    data: DataOption = Path("data"),
+    verify: Annotated[bool, typer.Option("--verify", help="Also compare content hashes.")] = False,
+) -> None:
+    """List every artifact.
+
+    Example: itrpipe status --dataset scenes
+    """
+    from itrpipe.upkeep import print_status
+
+    print_status(data, dataset, verify=verify)
+
+
+@app.command()
+def show(
+    stage: Annotated[str, typer.Argument(help="Stage, such as train.")],
+    conf: Annotated[str | None, typer.Argument(help="Configuration, such as aoq; all are listed without it.")] = None,
+    backbone: BackboneOption = None,
+    dataset: DatasetOption = "scenes",
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+) -> None:
+    """Print a configuration with the origin of every value.
+
+    Example: itrpipe show train aoq --backbone vsrn
+    """
+    from itrpipe.commands import show_configuration
+
+    show_configuration(data, dataset, stage.replace("-", "_"), conf, overrides_of(settings, {"backbone": backbone}))
+
+
+@app.command()
+def gc(
+    dataset: DatasetOption = "scenes",
+    damaged: Annotated[bool, typer.Option("--damaged", help="Remove damaged artifacts only.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Find damage by content hashes too.")] = False,
+    superseded: Annotated[
+        bool, typer.Option("--superseded", help="Also all but the newest settings of a run.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    data: DataOption = Path("data"),
+) -> None:
+    """Remove interrupted, damaged and unused artifacts after asking; evaluated models stay.
+
+    Example: itrpipe gc --dataset scenes
+    """
+    from itrpipe.upkeep import collect_garbage
+
+    ask = None if yes else typer.confirm
+    collect_garbage(data, dataset, damaged_only=damaged, verify=verify, superseded_too=superseded, ask=ask)
+
+
+@app.command()
+def doctor(data: DataOption = Path("data")) -> None:
+    """Check versions, device, FAISS, disk and memory.
+
+    Example: itrpipe doctor
+    """
+    from itrpipe.doctor import examine
+
+    if not examine(data):
+        raise typer.Exit(1)
