@@ -20,11 +20,12 @@ LAYERS = (
     {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},
     {"methods"},
-    {"training", "mining", "synthesis", "evaluation", "reporting"},
+    {"training", "mining", "synthesis", "evaluation", "reporting", "exporting"},
     {"stages"},
     {"planning"},
     {"pipeline"},
-    {"canary", "commands", "recipes", "upkeep", "doctor", "explain"},
+    {"canary", "commands", "upkeep", "doctor", "trained", "photographs", "explain", "search", "export"}
+    | {"recipes", "recipe_sources", "reproduction", "estimates"},
     {"cli"},
     {"__main__"},
 )
@@ -34,16 +35,23 @@ FORBIDDEN = {
     "losses": {"itrpipe.models"},
     "evaluation": {"itrpipe.models", "torch"},
     "reporting": {"itrpipe.models", "torch"},
+    "exporting": {"itrpipe.models", "torch"},
 }
 PLANNING = [
     "itrpipe.planning",
     "itrpipe.pipeline",
     "itrpipe.commands",
     "itrpipe.recipes",
+    "itrpipe.reproduction",
+    "itrpipe.estimates",
     "itrpipe.upkeep",
     "itrpipe.doctor",
     "itrpipe.canary",
+    "itrpipe.trained",
+    "itrpipe.photographs",
     "itrpipe.explain",
+    "itrpipe.search",
+    "itrpipe.export",
 ]
 
 

@@ -23,6 +23,7 @@ from itrpipe.cli.options import (
     overrides_of,
     whole_path,
     with_negatives,
+    with_positives,
 )
 
 
@@ -35,6 +36,9 @@ def train(
     ] = None,
     negatives: Annotated[
         str | None, typer.Option("--negatives", help="triplet: synthetic adds the sentences of itrpipe synthesize.")
+    ] = None,
+    positives: Annotated[
+        str | None, typer.Option("--positives", help="triplet: ascl adds captions joined or halved, made in each step.")
     ] = None,
     vision: Annotated[
         str | None, typer.Option("--vision", metavar="ID|FOLDER", help="dual-encoder: vision encoder, or random.")
@@ -73,6 +77,7 @@ def train(
                            positives and negatives
       aoq-guarded          round two that draws likely false negatives less often
       synthetic-triplet    round one with sentences of itrpipe synthesize too (--negatives synthetic)
+      positives-triplet    round one with joined and halved captions as positives too (--positives ascl)
     Ablations of AOQ, SSAMT, FNE and TAGS-DC:
       aoq-only-offline     no negatives of the batch
       aoq-online-quintuplet  pairs of the batch's negatives instead of mined ones
@@ -110,7 +115,7 @@ def train(
         backbone = backbone or "dual-encoder"
     named = {"backbone": backbone, "features": features, "seed": seed, "device": device, "teacher": negatives_from}
     overrides = overrides_of([*(settings or []), *encoders(vision, text)], named)
-    method = with_negatives(method, negatives)
+    method = with_positives(with_negatives(method, negatives), positives)
     run_stage(data, dataset, "train", overrides, conf=method, dry_run=dry_run, no_deps=no_deps)
 
 

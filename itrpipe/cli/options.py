@@ -59,6 +59,29 @@ def with_negatives(method: str, negatives: str | None) -> str:
     return "synthetic-triplet"
 
 
+def with_positives(method: str, positives: str | None) -> str:
+    """The training configuration that adds further positives to another.
+
+    Raises:
+        UsageError: there are no such positives, or the method has none of them.
+    """
+    if positives is None:
+        return method
+    if positives != "ascl":
+        raise UsageError(f"--positives {positives}: there are none of this name; known: ascl")
+    if method == "synthetic-triplet":
+        raise UsageError(
+            "--positives ascl and --negatives synthetic are two configurations; for both give --positives ascl --set "
+            "loss.synthetic_sentences=4"
+        )
+    if method not in ("triplet", "positives-triplet"):
+        raise UsageError(
+            f"--positives ascl adds captions to --method triplet, not to {method}; --method ascl makes them for "
+            "its own backbone"
+        )
+    return "positives-triplet"
+
+
 def mapping(assignments: list[str] | None, ids: Path | None) -> dict[str, Any]:
     """The options of the importer of arrays as settings."""
     given: dict[str, Any] = {"ids": None if ids is None else str(ids)}

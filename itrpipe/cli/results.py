@@ -1,4 +1,4 @@
-"""What looks at trained models: evaluate, explain, report."""
+"""What looks at trained models: evaluate, explain, report, export."""
 
 from __future__ import annotations
 
@@ -45,6 +45,22 @@ def evaluate(
     eccv: Annotated[
         bool, typer.Option("--eccv", help="coco: also with the matches of ECCV Caption and CxC (itrpipe[eccv]).")
     ] = False,
+    discriminate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--discriminate",
+            metavar="NAME[.METHOD][.sN]",
+            help="Count the sentences of phrases, words or vse-c that score below their caption; repeatable.",
+        ),
+    ] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--protocol",
+            metavar="NAME",
+            help="full, coco-1k, coco-5k; or leaky-diagonal (ascl), which is no result; repeatable.",
+        ),
+    ] = None,
     canary: Annotated[
         bool, typer.Option("--canary", help="Score again with the images taken away: recall must fall to chance.")
     ] = False,
@@ -58,23 +74,36 @@ def evaluate(
 
     A further model is named by its backbone and what else differs: vsrn.s1 is seed 1, aoq.vsrn another method.
 
+    Sentences are named by what writes them, for --discriminate: phrases.s1 by the model of seed 1, phrases.tags by one
+    of another training, vse-c by rules. They are made of the captions of the evaluated split.
+
     --canary scores the split again, with every image replaced by another one and with noise for images, writes
     canary.json, and fails where recall is not within three standard deviations of chance.
+
+    --protocol leaky-diagonal shows what recall becomes when the vectors of AsCL are made with their own partners before
+    the ranking, beside the honest recall; it writes leaky_diagonal.json and changes no result.
 
     Example: itrpipe evaluate --method aoq --backbone vsrn
     """
     from itrpipe.canary import refuse_ensembles, release_canary
     from itrpipe.commands import run_stage
     from itrpipe.progress import Reporter
+    from itrpipe.stages.leaky_diagonal import chosen_protocols, refuse_other_models, write_leaky_diagonal
 
     if canary:
         refuse_ensembles(ensemble_with, rerank)
+    protocols, leaky = chosen_protocols(protocol or [])
     model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "split": split}
     model |= {"ensemble_with": ensemble_with or None, "rerank": rerank, "device": device}
-    model |= {"eccv": eccv or None}
-    folder = run_stage(data, dataset, "evaluate", overrides_of(settings, model), dry_run=dry_run, no_deps=no_deps)
+    model |= {"eccv": eccv or None, "discriminate": discriminate or None, "protocols": protocols}
+    overrides = overrides_of(settings, model)
+    if leaky:
+        refuse_other_models({item.key: item.value for item in overrides if item.scope in (None, "evaluate")})
+    folder = run_stage(data, dataset, "evaluate", overrides, dry_run=dry_run, no_deps=no_deps)
     if canary and not dry_run:
         release_canary(folder, device, Reporter())
+    if leaky and not dry_run:
+        write_leaky_diagonal(folder, device, Reporter())
 
 
 @app.command()
@@ -109,6 +138,61 @@ def explain(
 
 
 @app.command()
+def search(
+    caption: Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="What to find images for.")] = None,
+    image: Annotated[
+        str | None,
+        typer.Option("--image", metavar="ID|FILE", help="Find captions for this image or photograph instead."),
+    ] = None,
+    method: MethodOption = "triplet",
+    backbone: BackboneOption = None,
+    dataset: DatasetOption = "scenes",
+    features: FeaturesOption = None,
+    seed: SeedOption = None,
+    split: Annotated[str, typer.Option("--split", help="Where to search: test, val or train.")] = "test",
+    top: Annotated[int, typer.Option("--top", metavar="K", min=1, help="How many answers.")] = 10,
+    index: Annotated[
+        str | None, typer.Option("--index", help="faiss index over embeddings: flat (exact) or ivf.")
+    ] = None,
+    prefilter: Annotated[
+        str | None,
+        typer.Option(
+            "--prefilter",
+            metavar="[METHOD.]BACKBONE[.sN]",
+            help="A model with embeddings that chooses what a model of pairs scores.",
+        ),
+    ] = None,
+    candidates: Annotated[
+        int | None, typer.Option("--candidates", metavar="K", min=1, help="How many --prefilter chooses; default 128.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with the photographs.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+) -> None:
+    """Find the images of a split for a sentence, or its captions for an image.
+
+    Models with embeddings search those that training wrote; all others score the query with every image or caption, or
+    with those that --prefilter chooses. An image is named by its id or file; a photograph that is no part of the
+    dataset is read by the extractor of the dataset's features. Right answers are marked where the query is an image of
+    the split, or a caption of it word for word.
+
+    Example: itrpipe search "two dogs on a beach" --backbone vsrn
+    """
+    from itrpipe.search import Question, Way
+    from itrpipe.search import search as search_split
+
+    named = {"backbone": backbone, "features": features, "seed": seed, "device": device}
+    way = Way(split, top, index, prefilter, candidates)
+    given = (Question(caption, image), method, overrides_of(settings, named), way)
+    search_split(data, dataset, *given, page=html, no_deps=no_deps, as_json=as_json)
+
+
+@app.command()
 def report(
     dataset: DatasetOption = "scenes",
     settings: SetOption = None,
@@ -122,3 +206,43 @@ def report(
     from itrpipe.commands import report_dataset
 
     report_dataset(data, dataset, overrides_of(settings, {}), dry_run=dry_run)
+
+
+@app.command()
+def export(
+    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="To be made; must not exist or be empty.")],
+    method: MethodOption = "triplet",
+    backbone: BackboneOption = None,
+    dataset: DatasetOption = "scenes",
+    features: FeaturesOption = None,
+    seed: SeedOption = None,
+    split: Annotated[str | None, typer.Option("--split", help="Evaluated and exported: test, val or train.")] = None,
+    embeddings: Annotated[
+        str, typer.Option("--embeddings", metavar="FORM", help="Also embeddings of the split: parquet, npy or none.")
+    ] = "none",
+    index: Annotated[bool, typer.Option("--index", help="Also indexes of faiss over these embeddings.")] = False,
+    trec: Annotated[bool, typer.Option("--trec", help="Also rankings and right answers as TREC files.")] = False,
+    license_name: Annotated[
+        str | None, typer.Option("--license", metavar="NAME", help="For the card, such as apache-2.0.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
+    device: DeviceOption = None,
+    settings: SetOption = None,
+    data: DataOption = Path("data"),
+    no_deps: NoDepsOption = False,
+) -> None:
+    """Write a trained model and its card to a folder that the Hugging Face hub accepts.
+
+    The folder holds model.safetensors, config.json, the vocabulary or tokenizer, README.md with the measured scores,
+    and export.json with the digest of every file. `hf upload USER/NAME FOLDER` publishes it, and
+    itrpipe.training.saved.load_model opens it.
+
+    Example: itrpipe export --method aoq --backbone vsrn --to vsrn-aoq --trec
+    """
+    from itrpipe.export import Wanted
+    from itrpipe.export import export as export_model
+
+    model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "split": split}
+    wanted = Wanted(to, embeddings, index, trec, license_name, force)
+    overrides = overrides_of(settings, {**model, "device": device})
+    export_model(data, dataset, wanted, overrides, no_deps=no_deps)

@@ -17,17 +17,28 @@ def run(
     source: Annotated[
         Path | None, typer.Option("--source", help="Folder of the dataset, where the recipe needs one.")
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="[METHOD][.BACKBONE]", help="Only these runs of the recipe; repeatable."),
+    ] = None,
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="Toy models on a few hundred images, in the folder DATA-tiny.")
+    ] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Go on with other runs when one fails, and fail at the end.")
+    ] = False,
     settings: SetOption = None,
     data: DataOption = Path("data"),
     dry_run: DryRunOption = False,
 ) -> None:
-    """Run a whole recipe.
+    """Run a recipe, or some of its runs, and compare their scores with the published ones.
 
     Example: itrpipe run demo
     """
-    from itrpipe.recipes import run_recipe
+    from itrpipe.reproduction import Options, run_recipe
 
-    run_recipe(data, recipe, source, overrides_of(settings, {}), dry_run=dry_run)
+    how = {"only": only or (), "tiny": tiny, "keep_going": keep_going, "dry_run": dry_run}
+    run_recipe(data, recipe, Options(source, overrides_of(settings, {}), **how))
 
 
 @app.command()

@@ -82,7 +82,8 @@ class FaissMiner:
         self._images = _plain("image", image_embeddings)
         self._texts = _plain("caption", text_embeddings)
         self._caption_image = caption_image
-        self._kind, self._device = kind, device
+        self._kind: IndexKind = kind
+        self._device = device
         self._block_size = block_size
         images, texts = len(self._images), len(self._texts)
         self.clusters = tuple(clusters(searched, num_lists, num_probes) for searched in (texts, images))
@@ -158,16 +159,10 @@ class FaissMiner:
         return self._index[1]
 
     def _built(self, vectors: np.ndarray, lists: int, probes: int) -> Any:
-        faiss, dim = self._faiss, vectors.shape[1]
-        index = faiss.IndexFlatIP(dim)
-        if self._kind == "ivf":
-            index = faiss.IndexIVFFlat(index, dim, lists, faiss.METRIC_INNER_PRODUCT)
-            index.nprobe = probes
-            # faiss warns of clusters of fewer than 39 vectors, which 4 sqrt(n) lists are below 24,000 vectors.
-            index.cp.min_points_per_centroid = 1
+        index = new_index(self._faiss, self._kind, vectors.shape[1], lists, probes)
         if self._device == "cuda":
-            self._resources = faiss.StandardGpuResources()  # has to outlive the index
-            index = faiss.index_cpu_to_gpu(self._resources, 0, index)
+            self._resources = self._faiss.StandardGpuResources()  # has to outlive the index
+            index = self._faiss.index_cpu_to_gpu(self._resources, 0, index)
         if not index.is_trained:
             index.train(vectors)
         index.add(vectors)
@@ -204,6 +199,49 @@ class FaissMiner:
         if self.pending():
             raise UsageError(f"{len(self.pending())} of {self.num_blocks} blocks are not mined yet: step through them")
         return MinedLists(**self._arrays())
+
+
+def new_index(faiss: Any, kind: IndexKind, dim: int, lists: int, probes: int) -> Any:
+    """An empty index of inner products, on the CPU.
+
+    Args:
+        faiss: of `load_faiss`.
+        kind: `flat` or `ivf`.
+        dim: D.
+        lists, probes: of `clusters`, for IVF.
+    """
+    index = faiss.IndexFlatIP(dim)
+    if kind == "ivf":
+        index = faiss.IndexIVFFlat(index, dim, lists, faiss.METRIC_INNER_PRODUCT)
+        index.nprobe = probes
+        # faiss warns of clusters of fewer than 39 vectors, which 4 sqrt(n) lists are below 24,000 vectors.
+        index.cp.min_points_per_centroid = 1
+    return index
+
+
+def search_index(vectors: np.ndarray, queries: np.ndarray, top: int, kind: IndexKind) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors of highest inner product with each query, on the CPU.
+
+    Args:
+        vectors: [N, D].
+        queries: [Q, D].
+        top: k, at most N.
+        kind: `flat` searches exactly, `ivf` in the nearest of about 4 sqrt(N) clusters.
+
+    Returns:
+        Rows of `vectors` [Q, k], best first, `NO_ROW` where IVF finds fewer; and their inner products [Q, k] float32.
+
+    Raises:
+        MissingInputError: faiss is not installed.
+        DataError: a vector holds NaN or infinity.
+    """
+    plain = _plain("searched", vectors)
+    index = new_index(load_faiss(), kind, plain.shape[1], *clusters(len(plain), 0, 0))
+    if not index.is_trained:
+        index.train(plain)
+    index.add(plain)
+    scores, rows = index.search(_plain("query", queries), top)
+    return rows, scores
 
 
 def clusters(vectors: int, num_lists: int, num_probes: int) -> tuple[int, int]:

@@ -14,24 +14,20 @@ import pytest
 import torch
 from PIL import Image
 
-from itrpipe import explain as explaining
 from itrpipe.artifacts import read_manifest
-from itrpipe.commands import define_features, run_stage
+from itrpipe.commands import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import DataError
 from itrpipe.explain import Word, coloured
 from itrpipe.features.scores import read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.base import ImageBatch
-from itrpipe.models.settings import Uniter
-from itrpipe.models.uniter import UniterEncoder, build
-from itrpipe.negatives.caption_masks import CaptionMasks
+from itrpipe.models.uniter import UniterEncoder
+from itrpipe.photographs import photograph_features
 from itrpipe.planning import parse_override
 from itrpipe.stages.model_analyses import WORD_CORRECTIONS, WORDS
-from itrpipe.training.captions import PieceIds, Reading
-from itrpipe.training.saved import SavedModel, load_model
+from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
 from itrpipe.training.word_accuracy import CORRECTION_SCHEMA, DRAWS, WordTest
-from itrpipe.training.word_corrections import ReadTokens, WordReader, has_word_heads
 
 Invoke = Callable[..., Any]
 SMALL = (
@@ -56,19 +52,9 @@ CAPTION = "A cat number 16 is on the road 0."
 
 
 @pytest.fixture(scope="module")
-def root(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(boxed_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder in which TAGS-DC is trained and evaluated on `tiny` with boxes. Copy it to change it."""
-    folder = tmp_path_factory.mktemp("explain")
-    found = Path(shutil.copytree(finished_chain / "data", folder / "data"))
-    records = json.loads((finished_chain / "source" / "dataset_flickr30k.json").read_text())["images"]
-    random = np.random.default_rng(0)
-    corners = np.sort(random.random((len(records), 4, 2, 2), dtype=np.float32), axis=2)
-    path = folder / "boxed.npz"
-    names = np.array([record["filename"] for record in records])
-    regions = random.normal(size=(len(records), 4, 6)).astype(np.float16)
-    np.savez(path, regions=regions, boxes=corners.reshape(len(records), 4, 4), image_id=names)
-    definition, known, overrides = define_features(found, "tiny", None, path, "boxed", [])
-    run_stage(found, "tiny", "extract", overrides, conf=known, definition=definition)
+    found = Path(shutil.copytree(boxed_chain, tmp_path_factory.mktemp("explain") / "data"))
     given = ["method=tags-dc", "features=boxed", "evaluate.bootstrap_samples=100", *SMALL]
     run_stage(found, "tiny", "evaluate", [parse_override(text) for text in given])
     return found
@@ -181,14 +167,14 @@ def test_a_photograph_is_read_by_the_extractor_of_the_features(
     manifest = json.loads((only(root, "extract", "boxed") / "manifest.json").read_text())
     manifest |= {"conf": "scenes", "settings": {"kind": "scenes"}, "outputs": {}}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    found = explaining._photograph(path, folder, "cpu")
-    assert isinstance(found, ImageBatch)
-    assert found.regions.shape == (1, 12, 256)
-    assert found.boxes is not None
-    assert found.boxes.shape == (1, 12, 4)
+    found = photograph_features(path, folder, "cpu")
+    assert found.rows([str(path)]).tolist() == [0]
+    shapes = {name: (values.shape, values.dtype) for name, values in found.arrays().items()}
+    assert shapes["regions"] == ((1, 12, 256), np.float16)
+    assert shapes["boxes"] == ((1, 12, 4), np.float32)
     path.write_bytes(b"no picture")
-    with pytest.raises(explaining.DataError, match=r"--image .*mine\.png .*give another photograph"):
-        explaining._photograph(path, folder, "cpu")
+    with pytest.raises(DataError, match=r"--image .*mine\.png .*give another photograph"):
+        photograph_features(path, folder, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +234,7 @@ def words_of(root: Path) -> dict[str, Any]:
 
 def test_figures_count_every_word_and_sentence_once(root: Path) -> None:
     found = words_of(root)
-    assert found["captions"] == 20
+    assert (found["captions"], found["mask"]) == (20, "words")
     assert set(found["drawn"]) <= {"kept", "identical", "false negative", "duplicate"}
     assert sum(found["drawn"].values()) == 20 * 4 * DRAWS
     assert found["below_caption"]["sentences"] == found["drawn"]["kept"] > 0
@@ -257,6 +243,7 @@ def test_figures_count_every_word_and_sentence_once(root: Path) -> None:
         told["all"]["words"] == told["matching"]["words"] + told["mismatching"]["words"] == 10 * found["drawn"]["kept"]
     )
     assert found["correction"]["words"] == told["mismatching"]["words"] >= found["drawn"]["kept"]
+    assert found["correction_masked"]["words"] >= found["correction"]["words"]
     right = [told[name]["percent"] * told[name]["words"] for name in ("matching", "mismatching", "all")]
     assert right[0] + right[1] == pytest.approx(right[2])
 
@@ -280,47 +267,6 @@ def test_sentences_are_shown_with_what_is_wrong_in_them(root: Path) -> None:
         assert any(word["wrong"] for word in row["words"])
 
 
-@pytest.mark.parametrize("knows", [True, False])
-def test_heads_that_know_everything_or_nothing_have_such_figures(
-    knows: bool, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The model is asked what the captions are, or answers the contrary."""
-    folder = only(root, "train", "tags-dc.uniter")
-    split = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
-    features = FeatureFile.open(only(root, "extract", "boxed") / FEATURES)
-    test = WordTest(load_model(folder), split, features, "cpu")
-    read = test._reader.read
-
-    def judge(images: Any, image_rows: Any, rows: np.ndarray, tokens: np.ndarray, asked: np.ndarray) -> Any:
-        own = test._reader.captions.tokens[rows, : tokens.shape[1]]
-        words = test._reader.captions.words[rows, : tokens.shape[1]] >= 0
-        wrong = (tokens != own) == knows
-        scores = -(tokens != own).sum(axis=1).astype(np.float32) * (1 if knows else -1)
-        found = read(images, image_rows, rows, tokens, asked)
-        return found._replace(scores=scores, mismatch=wrong * words * 0.9, corrections=own if knows else own + 1)
-
-    monkeypatch.setattr(test._reader, "read", judge)
-    figures, _ = test.run()
-    percent = 100.0 if knows else 0.0
-    assert {each["percent"] for each in figures["discrimination"].values()} == {percent}
-    assert figures["correction"]["percent"] == figures["below_caption"]["percent"] == percent
-
-
-def test_sentences_that_the_image_is_known_to_show_do_not_count(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the captions of every image say all words, nothing that is written is surely wrong."""
-    folder = only(root, "train", "tags-dc.uniter")
-    split = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
-    features = FeatureFile.open(only(root, "extract", "boxed") / FEATURES)
-    test = WordTest(load_model(folder), split, features, "cpu")
-    every = np.arange(len(test._reader.captions.pieces))
-    monkeypatch.setattr(CaptionMasks, "siblings", lambda self, rows: np.tile(every, (len(rows), 1, 1)))
-    figures, examples = test.run()
-    assert figures["drawn"].keys() <= {"identical", "false negative"}
-    assert figures["below_caption"] == {"percent": None, "sentences": 0}
-    assert figures["discrimination"]["all"] == {"percent": None, "words": 0}
-    assert examples.num_rows == 0
-
-
 def test_a_model_that_was_not_trained_to_correct_words_does_not(root: Path, tmp_path: Path, invoke: Invoke) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "data"))
     folder = only(copy, "train", "tags-dc.uniter")
@@ -331,7 +277,7 @@ def test_a_model_that_was_not_trained_to_correct_words_does_not(root: Path, tmp_
     split = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
     features = FeatureFile.open(only(root, "extract", "boxed") / FEATURES)
     figures, examples = WordTest(load_model(folder), split, features, "cpu").run()
-    assert figures["correction"] is None
+    assert figures["correction"] is figures["correction_masked"] is None
     assert figures["discrimination"]["mismatching"] == words_of(root)["discrimination"]["mismatching"]
     assert set(examples["corrected"].to_pylist()) == {None}
 
@@ -355,32 +301,3 @@ def test_words_are_left_out_with_a_warning_where_the_features_are_gone(
     assert not (folder / WORDS).exists()
     (message,) = read_manifest(folder).messages
     assert message.startswith(f"{WORDS} is left out:")
-
-
-def test_a_word_in_pieces_is_wrong_where_one_of_its_pieces_is(root: Path, saved_encoders: Path) -> None:
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(saved_encoders / "bert")
-    tokenizer.add_special_tokens({"mask_token": "[MASK]"})
-    settings = Uniter(tokenizer="bert", embed_dim=8, layers=1, heads=2, feed_forward_dim=16, max_words=20)
-    torch.manual_seed(0)
-    model = build(settings, 6, len(tokenizer)).eval()
-    loss = {"weight_discrimination": 1.0, "weight_correction": 1.0}
-    config = {"backbone": "uniter", "model": settings.model_dump(), "loss": loss}
-    saved = SavedModel(model, PieceIds(tokenizer, Reading.of(settings), 20), config)
-    assert has_word_heads(saved)
-    split = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
-    reader = WordReader(saved, split, "cpu")
-    row = np.array([split.texts.index(CAPTION)])
-    tokens = reader.captions.tokens[row]
-    mismatch = np.where(tokens == tokenizer.convert_tokens_to_ids("##6"), 0.9, 0.1).astype(np.float32)
-    corrections = np.full_like(tokens, tokenizer.convert_tokens_to_ids("##9"))
-    (found,) = reader.corrected(row, tokens, ReadTokens(np.zeros(1, np.float32), mismatch, corrections))
-    words = [CAPTION[start:end] for start, end in found.sentence.spans]
-    assert dict(zip(words, found.flagged.tolist(), strict=True)) == {word: word == "16" for word in words}
-    assert found.corrected.text == CAPTION.replace("16", "19")
-    features = FeatureFile.open(only(root, "extract", "boxed") / FEATURES)
-    figures, examples = WordTest(saved, split, features, "cpu").run()
-    assert figures["discrimination"]["all"]["words"] == 11 * figures["drawn"]["kept"] > 0
-    assert examples.num_rows > 0
-    assert all(any(word["wrong"] for word in words) for words in examples["words"].to_pylist())

@@ -1,0 +1,162 @@
+"""The model card: a README.md whose front matter the Hugging Face hub reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from itrpipe.evaluation.protocols import PROTOCOLS
+from itrpipe.exporting.citations import Paper, bibliography
+
+TEMPLATE = "card.md.j2"
+LIBRARY = "itrpipe"
+TASK = "image-text-retrieval"
+_SIDES = {"i2t": "Image to text", "t2i": "Text to image"}
+_METRICS = {
+    "r1": "R@1",
+    "r5": "R@5",
+    "r10": "R@10",
+    "median_rank": "median rank",
+    "mean_rank": "mean rank",
+    "map_at_r": "mAP@R",
+    "r_precision": "R-Precision",
+}
+_ORACLE = {"oracle": "as `full`, with every true match counted as right"}
+
+Results = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Protocol -> metric -> `value`, and where there is an interval `low` and `high`."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a model card tells.
+
+    Attributes:
+        title: of the model, for people.
+        run: name of the model, such as `aoq.vsrn`.
+        backbone, conf: it was trained with.
+        dataset: that it was trained on.
+        split: that it was evaluated on.
+        license: identifier of the hub; None leaves it to whoever publishes.
+        embeds: whether it has embeddings, which one index can search, or scores pairs.
+        reads: what it takes for an image.
+        results: of the evaluation.
+        level: share of resampled test sets that an interval holds.
+        counts: split -> numbers of images and captions.
+        fingerprints: artifact -> fingerprint, from the data to the evaluation.
+        commands: that made model and evaluation.
+        trained: when, as the manifest has it.
+        versions: package -> version that trained it.
+        files: name -> what it is.
+        papers: to cite.
+    """
+
+    title: str
+    run: str
+    backbone: str
+    conf: str
+    dataset: str
+    split: str
+    license: str | None
+    embeds: bool
+    reads: str
+    results: Results
+    level: float
+    counts: Mapping[str, tuple[int, int]]
+    fingerprints: Mapping[str, str]
+    commands: tuple[str, ...]
+    trained: str
+    versions: Mapping[str, str]
+    files: Mapping[str, str]
+    papers: tuple[Paper, ...]
+
+    @property
+    def protocols(self) -> dict[str, str]:
+        """Protocol -> what is ranked, of those measured."""
+        known = {name: protocol.description for name, protocol in PROTOCOLS.items()} | _ORACLE
+        return {name: known[name] for name in self.results}
+
+    @property
+    def table(self) -> list[tuple[str, list[str]]]:
+        """Metrics for people, each with its value and interval under every protocol."""
+        names = dict.fromkeys(name for metrics in self.results.values() for name in metrics)
+        ordered = sorted(names, key=_order)
+        return [(metric_title(name), [_cell(values.get(name)) for values in self.results.values()]) for name in ordered]
+
+    @property
+    def bibtex(self) -> str:
+        """Entries of all papers."""
+        return bibliography(self.papers)
+
+
+def metric_title(name: str) -> str:
+    """A metric for people: `i2t_r1` is `Image to text R@1`."""
+    side, _, metric = name.partition("_")
+    return f"{_SIDES[side]} {_METRICS[metric]}" if metric else "RSum"
+
+
+def _order(name: str) -> tuple[int, int]:
+    side, _, metric = name.partition("_")
+    if not metric:
+        return len(_SIDES), 0
+    return list(_SIDES).index(side), list(_METRICS).index(metric)
+
+
+def _cell(found: Mapping[str, float] | None) -> str:
+    if found is None:
+        return ""
+    interval = f" [{found['low']:.1f}, {found['high']:.1f}]" if "low" in found else ""
+    return f"{found['value']:.1f}{interval}"
+
+
+def front_matter(card: Card) -> str:
+    """YAML that the hub reads, without the lines that set it off."""
+    from huggingface_hub import ModelCardData  # not needed to plan
+
+    return ModelCardData(
+        license=card.license,
+        library_name=LIBRARY,
+        pipeline_tag="feature-extraction" if card.embeds else "zero-shot-image-classification",
+        tags=list(dict.fromkeys((TASK, LIBRARY, card.backbone, card.conf))),
+        datasets=[card.dataset],
+        metrics=["recall"],
+        model_name=card.title,
+        eval_results=_eval_results(card),
+    ).to_yaml()
+
+
+def _eval_results(card: Card) -> list[Any]:
+    from huggingface_hub import EvalResult
+
+    return [
+        EvalResult(
+            task_type=TASK,
+            task_name="Image-text retrieval",
+            dataset_type=card.dataset,
+            dataset_name=card.dataset,
+            dataset_config=protocol,
+            dataset_split=card.split,
+            metric_type=name,
+            metric_name=metric_title(name),
+            metric_value=round(metrics[name]["value"], 4),
+        )
+        for protocol, metrics in card.results.items()
+        for name in sorted(metrics, key=_order)
+    ]
+
+
+def render(card: Card) -> str:
+    """The whole README.md."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=False,  # Markdown; every name in it has been checked by whoever gave it
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(TEMPLATE).render(card=card, front_matter=front_matter(card))

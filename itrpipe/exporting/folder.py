@@ -1,0 +1,109 @@
+"""A folder for others: made beside its place, recorded file by file, and put there whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from itrpipe.disk import TEMPORARY, file_digest, full_disk_as_error, read_json, sync, write_json
+from itrpipe.errors import DataError, MissingInputError, UsageError
+
+RECORD = "export.json"
+"""Says what every file of an exported folder is; also what a folder is known by that may be replaced."""
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Call before anything is computed.
+
+    Args:
+        target: folder to be made, absolute.
+        force: whether an earlier export may be replaced.
+
+    Raises:
+        UsageError: something is there that may not be replaced.
+        MissingInputError: no folder can be made there.
+    """
+    parent = next(path for path in target.parents if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        reason = "is not writable" if parent.is_dir() else "is no folder"
+        raise MissingInputError(f"--to {target} cannot be made, because {parent} {reason}; name another folder")
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"--to {target} is a file; name a folder that does not exist yet")
+    if not target.exists() or not any(target.iterdir()):
+        return
+    if not force:
+        raise UsageError(
+            f"--to {target} exists and is not empty; name another folder, or replace an earlier export with --force"
+        )
+    if (reason := _not_an_export(target)) is not None:
+        raise UsageError(f"--to {target} {reason}, so --force does not replace it; name another folder")
+
+
+def _not_an_export(target: Path) -> str | None:
+    """Why a folder is not one that `new_folder` made, or holds more than that."""
+    if not (target / RECORD).is_file():
+        return "was not made by itrpipe export"
+    try:
+        record = read_json(target / RECORD)
+        known = {RECORD, *record["files"]}
+    except (DataError, KeyError, TypeError):
+        return f"has a damaged {RECORD}"
+    found = {path.relative_to(target).as_posix() for path in target.rglob("*") if not path.is_dir()}
+    if added := sorted(found - known):
+        return f"holds {added[0]}, which itrpipe export did not write"
+    return None
+
+
+@contextlib.contextmanager
+def new_folder(target: Path, facts: Mapping[str, Any], *, force: bool) -> Iterator[Path]:
+    """Yields an empty folder beside the target and, when its content was written, puts it in the target's place.
+
+    Whatever goes wrong before leaves the target as it is and nothing else behind.
+
+    Args:
+        target: absolute.
+        facts: what the record tells beside the files.
+        force: replace an earlier export.
+
+    Raises:
+        UsageError, MissingInputError: see `check_target`.
+        DiskFullError: no space is left.
+    """
+    work = target.with_name(f".{target.name}.{os.getpid()}{TEMPORARY}")
+    with full_disk_as_error(target):
+        work.mkdir(parents=True)
+        try:
+            yield work
+            write_json(work / RECORD, {**facts, "files": _recorded(work)})
+            check_target(target, force=force)
+            _put(work, target)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _recorded(folder: Path) -> dict[str, dict[str, Any]]:
+    """Name -> size and digest of every file, all of them forced to disk."""
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        sync(path)
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+    return files
+
+
+def _put(work: Path, target: Path) -> None:
+    if not target.exists():
+        os.replace(work, target)
+    else:
+        earlier = work.with_name(f"{work.name}.old")
+        os.replace(target, earlier)
+        try:
+            os.replace(work, target)
+        except OSError:
+            os.replace(earlier, target)
+            raise
+        shutil.rmtree(earlier)
+    sync(target.parent)

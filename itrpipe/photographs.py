@@ -1,0 +1,168 @@
+"""The image that a user names: of the dataset, or a photograph read by the extractor of the dataset's features."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from itrpipe.artifacts import read_manifest
+from itrpipe.config import did_you_mean
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.settings import IMPORTERS
+from itrpipe.stages import extract
+from itrpipe.trained import TrainedRun
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.features.store import FeatureFile
+
+PHOTOGRAPH = "photograph"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An image that a model is asked about.
+
+    Attributes:
+        image_id: of the dataset, or the path of a photograph.
+        split: of the image, or `photograph`.
+        features: hold a row of this id.
+    """
+
+    image_id: str
+    split: str
+    features: FeatureFile
+
+
+def find_image(trained: TrainedRun, dataset: str, image: str) -> Shown:
+    """The image of the dataset with this id or file name, else the photograph at this path.
+
+    Args:
+        trained: whose dataset and features are meant.
+        dataset: name, for the message.
+        image: id, path in the source, file name, or path of a file.
+
+    Raises:
+        MissingInputError: there is neither, or the image has no features.
+        UsageError: several images have this file name, or a photograph cannot be read as the dataset's images were.
+        DataError: the photograph cannot be used.
+    """
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.features.store import FEATURES, FeatureFile
+
+    prepared, extracted = PreparedDataset.open(trained.input("prepare")), trained.input("extract")
+    found = _named(prepared, image)
+    if found is not None:
+        features = FeatureFile.open(extracted / FEATURES)
+        features.rows([found[0]])  # an image without features is told here, and not in the midst of a batch
+        return Shown(*found, features)
+    if os.path.isfile(image):  # unlike Path.is_file, no error for what cannot be a path
+        path = Path(image)
+        return Shown(str(path), PHOTOGRAPH, photograph_features(path, extracted, trained.device))
+    known = prepared.image_ids()
+    hint = did_you_mean(image, known) or f"; name an image by its id or file, such as {known[-1]}"
+    raise MissingInputError(
+        f"dataset {dataset!r} has no image {image!r} and there is no such file{hint}; new images come in by "
+        "`itrpipe prepare` and `itrpipe extract`"
+    )
+
+
+def _named(prepared: PreparedDataset, image: str) -> tuple[str, str] | None:
+    """Id and split of an image: that of this id, else of this path in the source, else of this file name."""
+    rows = [
+        (image_id, file, name)
+        for name in prepared.splits
+        for image_id, file in zip(prepared.split(name).image_ids.tolist(), prepared.split(name).files, strict=True)
+    ]
+    for matches in (
+        [row for row in rows if row[0] == image],
+        [row for row in rows if row[1] == image],
+        [row for row in rows if PurePosixPath(row[1]).name == image],
+    ):
+        if len(matches) > 1:
+            raise UsageError(
+                f"--image {image}: {len(matches):,} images have this file name, {matches[0][0]} and {matches[1][0]} "
+                "among them; name one by its id"
+            )
+        if matches:
+            return matches[0][0], matches[0][2]
+    return None
+
+
+def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
+    """The features of a photograph, by the extractors that made those of the dataset, in memory.
+
+    Args:
+        path: the photograph; also its id.
+        folder: artifact of `extract`.
+        device: `cpu` or `cuda`.
+
+    Raises:
+        UsageError: the features of the dataset were imported.
+        DataError: the photograph cannot be used.
+    """
+    import numpy as np
+
+    from itrpipe.datasets.pictures import read_rgb
+    from itrpipe.features.layout import TYPES
+    from itrpipe.features.store import FeatureFile
+
+    manifest = read_manifest(folder)
+    settings = extract.settings_class(manifest.settings).model_validate(manifest.settings)
+    parts = extract.passes_of(manifest.conf, settings)
+    imported = [part.kind for part in parts.values() if part.kind in IMPORTERS]
+    if imported:
+        raise UsageError(
+            f"--image {path}: the features of this dataset were imported ({imported[0]}), so those of a photograph "
+            "cannot be made alike; name an image of the dataset"
+        )
+    try:
+        pixels = read_rgb(path)
+    except DataError as error:
+        raise DataError(f"--image {path} {error}; give another photograph") from None
+    try:
+        rows = _extracted(pixels, parts, device)
+    except DataError as error:
+        raise DataError(f"--image {path}: {error}") from None
+    _refuse_unusable(path, rows)
+    # In the types of the file, so that a photograph is as exact as the images of the dataset.
+    stored = {
+        "global_" if name == "global" else name: rows[name].astype(kind) if name in rows else None
+        for name, kind in TYPES.items()
+    }
+    return FeatureFile(path=path, extractor=manifest.conf, image_id=np.array([str(path)]), **stored)
+
+
+def _extracted(pixels: np.ndarray, parts: dict[str, Any], device: str) -> dict[str, np.ndarray]:
+    """What every extractor contributes to the row of an image [H, W, 3], by dataset."""
+    import numpy as np
+    import torch
+
+    from itrpipe.features.passes import divide
+
+    place, size = torch.device(device), np.array([pixels.shape[:2]])
+    extractors = {
+        name: importlib.import_module(f"itrpipe.features.extractors.{part.kind}").build(part, place)
+        for name, part in parts.items()
+    }
+    rows: dict[str, np.ndarray] = {}
+    for name, spec in divide({name: extractor.spec for name, extractor in extractors.items()}).items():
+        extractor = extractors[name]
+        made = extractor(torch.from_numpy(extractor.transform(pixels))[None], size)
+        rows |= {each: made[each] for each in spec.shapes()}
+    return rows
+
+
+def _refuse_unusable(path: Path, rows: dict[str, np.ndarray]) -> None:
+    import numpy as np
+
+    if "count" in rows and not rows["count"][0]:
+        raise DataError(f"--image {path}: the extractor finds nothing in it; give another photograph")
+    vectors = [rows[name] for name in ("regions", "global") if name in rows]
+    if not all((np.abs(each) <= np.finfo(np.float16).max).all() for each in vectors):  # NaN is not, either
+        raise DataError(f"--image {path} has features that are not finite or too large; give another photograph")

@@ -1,0 +1,94 @@
+"""What a search found, and its table for the terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Mark = Literal["", "own", "true"]
+"""`own`: belongs to the query. `true`: does not, but the caption is true of the image all the same."""
+MARKS: dict[Mark, str] = {"": " ", "own": "✓", "true": "≈"}
+LONGEST_TEXT = 96
+"""Characters of the captions of a line."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An image or a caption that was found.
+
+    Attributes:
+        rank: from 1.
+        score: as the model gives it, higher is better.
+        image_id: of the image, or of the one that the caption belongs to.
+        file: of that image, relative to the root of the source.
+        caption_id: of a caption; None of an image.
+        texts: the caption, or all of the image.
+        mark: whether it is right, where that is known.
+    """
+
+    rank: int
+    score: float
+    image_id: str
+    file: str
+    caption_id: str | None
+    texts: list[str]
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model found in a split.
+
+    Attributes:
+        dataset: its name.
+        run: the trained model's name.
+        split: that was searched.
+        finds: `images` or `captions`.
+        caption: that images were searched with; None where captions were.
+        image_id: that captions were searched with, or the path of a photograph; None where images were.
+        image_split: of that image, or `photograph`.
+        searched: how many images or captions there are.
+        scored: of how many the model gave a score; fewer where another one chose the candidates.
+        prefilter: name of that model.
+        unknown: words of the caption that the model does not know.
+        answers: best first.
+    """
+
+    dataset: str
+    run: str
+    split: str
+    finds: Literal["images", "captions"]
+    caption: str | None
+    image_id: str | None
+    image_split: str | None
+    searched: int
+    scored: int
+    prefilter: str | None
+    unknown: list[str]
+    answers: list[Answer]
+
+    @property
+    def how(self) -> str:
+        """What was ranked by which model, in words."""
+        ranked = f"{self.searched:,} {self.split} {self.finds} ranked by {self.run}"
+        return f"{ranked} over {self.scored:,} candidates of {self.prefilter}" if self.prefilter else ranked
+
+
+def lines(found: Answers) -> Iterator[str]:
+    """The table, a line for each answer."""
+    width = max((len(_name(each)) for each in found.answers), default=0)
+    titles = f"{'image' if found.finds == 'images' else 'caption':<{width}}"
+    yield f"  {'rank':>4} {'score':>8}    {titles}  {'file, captions' if found.finds == 'images' else 'text'}"
+    for each in found.answers:
+        text = textwrap.shorten(" · ".join(each.texts), LONGEST_TEXT, placeholder=" …")
+        shown = f"{each.file}  {text}" if found.finds == "images" else text
+        yield f"  {each.rank:>4} {each.score:>8.3f}  {MARKS[each.mark]} {_name(each):<{width}}  {shown}"
+    said: dict[Mark, str] = {"own": "belongs to the query", "true": "true as well, though it belongs to another"}
+    if marks := [f"{MARKS[mark]} {said[mark]}" for mark in said if any(each.mark == mark for each in found.answers)]:
+        yield f"  {', '.join(marks)}"
+
+
+def _name(answer: Answer) -> str:
+    return answer.caption_id or answer.image_id

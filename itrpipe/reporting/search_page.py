@@ -1,0 +1,37 @@
+"""What a search found as an HTML page: one file that needs no script, no network and no server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from itrpipe.reporting.answers import Answers
+from itrpipe.reporting.page import percent, score
+from itrpipe.reporting.thumbnails import Picture
+
+TEMPLATE = "search.html.j2"
+CAPTIONS_SHOWN = 2
+"""Of an image."""
+
+
+def render(found: Answers, pictures: Mapping[str, Picture], query: Picture | None) -> str:
+    """The page. Whatever comes from the dataset or the user is escaped.
+
+    Args:
+        found: what the search found.
+        pictures: of all images that it names, by id.
+        query: of the image that was searched with; None where a caption was.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"score": score, "percent": percent}
+    title = f"Captions for {found.image_id}" if found.caption is None else f"“{found.caption}”"
+    template = environment.get_template(TEMPLATE)
+    return template.render(found=found, title=title, pictures=pictures, query=query, shown=CAPTIONS_SHOWN)

@@ -1,0 +1,258 @@
+"""`itrpipe search`: the images that a model finds for a sentence, and the captions that it finds for an image."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from itrpipe.artifacts import read_manifest
+from itrpipe.datasets.definition import check_name, load_definition
+from itrpipe.disk import write_text
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.photographs import PHOTOGRAPH, find_image
+from itrpipe.planning import Override, Planner, Step
+from itrpipe.progress import Reporter
+from itrpipe.reporting.answers import Answers, lines
+from itrpipe.stages import parse
+from itrpipe.stages.base import Need
+from itrpipe.stages.evaluate import Model
+from itrpipe.stages.prepare import image_root
+from itrpipe.trained import TrainedRun, train_settings, trained_run
+from itrpipe.training.settings import embeds, reads_phrases
+
+if TYPE_CHECKING:
+    from itrpipe.reporting.thumbnails import Picture
+    from itrpipe.scene_graph.graph import SceneGraph
+    from itrpipe.training.searching import Query, Searched
+
+INDEXES = ("flat", "ivf")
+CANDIDATES = 128
+"""Of a prefilter, where their number is not given."""
+QUERY = "the query"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched with; one of the two.
+
+    Attributes:
+        caption: any sentence; finds images.
+        image: id or file name of an image of the dataset, or path of a photograph; finds captions.
+    """
+
+    caption: str | None
+    image: str | None
+
+
+@dataclass(frozen=True)
+class Way:
+    """How is searched.
+
+    Attributes:
+        split: where.
+        top: how many answers are wanted.
+        index: `flat` or `ivf`; None is `flat` where an index is searched.
+        prefilter: `[method.]backbone[.sN]` of a model with embeddings that chooses the candidates.
+        candidates: how many it chooses; None is `CANDIDATES`, or `top` if that is more.
+    """
+
+    split: str = "test"
+    top: int = 10
+    index: str | None = None
+    prefilter: str | None = None
+    candidates: int | None = None
+
+    @property
+    def chosen(self) -> int:
+        """Candidates that a prefilter chooses."""
+        return self.candidates or max(CANDIDATES, self.top)
+
+
+def search(
+    root: Path,
+    dataset: str,
+    question: Question,
+    method: str,
+    overrides: list[Override],
+    way: Way,
+    *,
+    page: Path | None = None,
+    no_deps: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Prints what a model finds; what is missing of the model is made on the way.
+
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        question: a sentence or an image.
+        method: configuration of `train`.
+        overrides: values given by the user.
+        way: how is searched.
+        page: HTML file to write as well.
+        no_deps: fail when the model is not trained.
+        as_json: print one JSON object to standard output, and everything else to standard error.
+
+    Raises:
+        UsageError: options exclude each other, the query is empty or too long, or the page is there already.
+        MissingInputError: there is no such image, or what the model was trained on was removed.
+        DataError: a photograph cannot be used.
+    """
+    _refuse_contradictions(question, way)
+    _refuse_page(page)
+    reporter = Reporter(Console(highlight=False, soft_wrap=True, stderr=as_json))
+    planner = Planner(root, check_name(dataset), overrides, reporter=reporter)
+    step = planner.plan(Need("train", method))
+    first = None if way.prefilter is None else _planned_prefilter(planner, step, way.prefilter)
+    planner.refuse_unused_overrides()
+    _refuse_unread_ways(step, first, way)
+    trained = trained_run(step, dataset, reporter, no_deps=no_deps)
+    prefilter = None if first is None else trained_run(first, dataset, reporter, no_deps=no_deps)
+    found = _found(dataset, trained, prefilter, question, way, reporter)
+    if page is not None:
+        _write_page(page, found, trained.input("prepare"), root, reporter)
+    if as_json:
+        print(json.dumps(asdict(found), ensure_ascii=False, indent=2))
+    else:
+        _show(found, reporter)
+
+
+def _refuse_contradictions(question: Question, way: Way) -> None:
+    if (question.caption is None) == (question.image is None):
+        given = "both" if question.image else "neither"
+        raise UsageError(f"search takes a sentence or --image, and {given} was given; give one of them")
+    if question.caption is not None and not question.caption.strip():
+        raise UsageError(f"{QUERY} has no word; give a sentence")
+    if way.index not in (None, *INDEXES):
+        raise UsageError(f"--index {way.index} is none of {', '.join(INDEXES)}; leave it out")
+    if way.candidates is not None and way.prefilter is None:
+        raise UsageError("--candidates is how many --prefilter chooses; name a model with --prefilter, such as vsrn")
+    if way.candidates is not None and way.candidates < way.top:
+        raise UsageError(f"--candidates {way.candidates} are fewer than --top {way.top}; give as many at least")
+
+
+def _refuse_page(page: Path | None) -> None:
+    if page is None:
+        return
+    if page.exists():
+        raise UsageError(f"--html {page} is there already; name another file, or remove it")
+    if not page.absolute().parent.is_dir():
+        raise MissingInputError(f"--html {page}: there is no folder {page.parent}; make it first")
+
+
+def _planned_prefilter(planner: Planner, step: Step, name: str) -> Step:
+    """The training of the model that chooses candidates, on the features of the other one."""
+    settings = train_settings(step)
+    try:
+        model = Model(step.need.conf, settings.backbone, settings.seed).named_by(name)
+    except ValueError as error:
+        raise UsageError(f"--prefilter {error}") from None
+    same = {"backbone": model.backbone, "seed": model.seed, "features": settings.features}
+    return planner.plan(Need("train", model.method, same), requested=False)
+
+
+def _refuse_unread_ways(step: Step, first: Step | None, way: Way) -> None:
+    backbone = train_settings(step).backbone
+    if embeds(backbone):
+        if first is not None:
+            raise UsageError(
+                f"--prefilter {way.prefilter} is for models that score pairs; {backbone} has embeddings and needs none"
+            )
+        return
+    if first is not None and not embeds(train_settings(first).backbone):
+        raise UsageError(f"--prefilter {way.prefilter} scores pairs itself; name a model with embeddings, such as vsrn")
+    if first is None and way.index is not None:
+        raise UsageError(
+            f"--index {way.index} is for models with embeddings; {backbone} scores pairs, of which --prefilter makes "
+            "fewer"
+        )
+
+
+def _found(
+    dataset: str,
+    trained: TrainedRun,
+    prefilter: TrainedRun | None,
+    question: Question,
+    way: Way,
+    reporter: Reporter,
+) -> Answers:
+    """Asks the model."""
+    from itrpipe.training.answering import Search
+    from itrpipe.training.searching import SearchModel
+
+    searched = _searched(trained, way.split)
+    query = _query(question, trained, dataset, searched)
+    models = [SearchModel(run.folder, run.label, trained.device) for run in (trained, prefilter) if run is not None]
+    asked = Search(dataset, searched, query, "ivf" if way.index == "ivf" else "flat", reporter)
+    return asked.answers(models[0], way.top, models[1] if prefilter else None, way.chosen)
+
+
+def _searched(trained: TrainedRun, split: str) -> Searched:
+    """The split as the model was trained to read it."""
+    from itrpipe.training.searching import Searched
+
+    graphs = trained.input("parse") if reads_phrases(trained.manifest.settings["backbone"]) else None
+    return Searched.open(trained.input("prepare"), trained.input("extract"), split, graphs)
+
+
+def _query(question: Question, trained: TrainedRun, dataset: str, searched: Searched) -> Query:
+    """What the user gave as models read it, beside something that only completes the pair."""
+    from itrpipe.datasets.given import given_pair
+    from itrpipe.training.searching import Query
+
+    if question.image is not None:
+        shown = find_image(trained, dataset, question.image)
+        return Query(given_pair(shown.split, shown.image_id, PHOTOGRAPH), shown.features, "captions")
+    assert question.caption is not None
+    pair = given_pair(searched.split.name, str(searched.split.image_ids[0]), question.caption, QUERY)
+    graph = None if searched.graphs is None else _graph(question.caption, searched, searched.graphs)
+    return Query(pair, searched.features, "images", graph)
+
+
+def _graph(caption: str, searched: Searched, folder: Path) -> SceneGraph:
+    """The scene graph of a caption: that of the dataset where it has the caption, else by the same parser."""
+    from itrpipe.scene_graph.stored import SceneGraphFile
+
+    known = searched.captions_reading(caption)
+    if len(known):
+        file = SceneGraphFile(folder)
+        return file.graphs_at([file.caption_ids.index(str(searched.whole.caption_ids[known[0]]))])[0]
+    settings = read_manifest(folder).settings
+    return parse.parse_one(parse.BACKENDS[settings["backend"]].model_validate(settings), caption)
+
+
+def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter: Reporter) -> None:
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.reporting.search_page import render
+    from itrpipe.reporting.thumbnails import Album
+
+    try:
+        folder = image_root(read_manifest(prepare).settings, prepare, load_definition(root, found.dataset))
+    except (MissingInputError, DataError) as error:
+        reporter.say(f"  the page shows no photographs: {error}", style="yellow")
+        folder = None
+    prepared = PreparedDataset.open(prepare)
+    albums = [Album(folder, dict(zip(prepared.image_ids(), prepared.files(), strict=True)))]
+    pictures = {each.image_id: albums[0].picture(each.image_id) for each in found.answers}
+    query: Picture | None = None
+    if found.image_id is not None:
+        if found.image_split == PHOTOGRAPH:
+            albums.append(Album(Path(found.image_id).parent, {found.image_id: Path(found.image_id).name}))
+        query = albums[-1].picture(found.image_id)
+    for problem in (each for album in albums for each in album.problems):
+        reporter.say(f"  no picture of {problem}", style="yellow")
+    write_text(page, render(found, pictures, query))
+
+
+def _show(found: Answers, reporter: Reporter) -> None:
+    asked = f"“{found.caption}”" if found.caption is not None else f"{found.image_id} ({found.image_split})"
+    reporter.say(f"{asked}: the first {len(found.answers)} of {found.how}", style="bold")
+    for line in lines(found):
+        reporter.say(line)
+    if found.unknown:
+        words = ", ".join(found.unknown)
+        reporter.say(f"  unknown  {words}: not among the words that the model knows", style="yellow")

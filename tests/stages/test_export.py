@@ -1,0 +1,442 @@
+"""A trained model as a folder for others: `itrpipe export` of a model with embeddings and of one that scores pairs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import ModelCard
+from safetensors.numpy import load_file
+
+from itrpipe import __version__
+from itrpipe.artifacts import existing_input, read_manifest
+from itrpipe.commands import run_stage
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.disk import file_digest
+from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.export import Wanted
+from itrpipe.export import export as export_model
+from itrpipe.features.embeddings import read_embeddings
+from itrpipe.features.scores import read_scores
+from itrpipe.planning import parse_override
+from itrpipe.training.canary import TrainedModel
+from itrpipe.training.splits import Sources
+
+Invoke = Callable[..., Any]
+SCAN = (
+    "method=triplet",
+    "backbone=scan",
+    "train.epochs=1",
+    "train.batch_size=16",
+    "train.model.embed_dim=8",
+    "train.model.word_dim=8",
+    "train.min_word_count=1",
+    "evaluate.bootstrap_samples=100",
+)
+MODEL_FILES = {"README.md", "config.json", "export.json", "metrics.json", "model.safetensors", "vocab.json"}
+
+
+@pytest.fixture(scope="module")
+def root(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder in which VSE++ and SCAN are evaluated on `tiny`. Copy it to change it."""
+    found = Path(shutil.copytree(finished_chain / "data", tmp_path_factory.mktemp("export") / "data"))
+    run_stage(found, "tiny", "evaluate", [parse_override(text) for text in SCAN])
+    return found
+
+
+@pytest.fixture(scope="module")
+def vsepp(root: Path, tiny: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """AOQ on VSE++ with everything there is. Read only."""
+    target = tmp_path_factory.mktemp("exported") / "vsepp"
+    wanted = Wanted(target, embeddings="parquet", index=True, trec=True, license="apache-2.0")
+    export_model(root, "tiny", wanted, tiny("aoq"), no_deps=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def scan(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SCAN with its rankings. Read only."""
+    target = tmp_path_factory.mktemp("exported") / "scan"
+    export_model(root, "tiny", Wanted(target, trec=True), [parse_override(text) for text in SCAN], no_deps=True)
+    return target
+
+
+def only(root: Path, stage: str, label: str) -> Path:
+    (folder,) = root.glob(f"tiny/{stage}/{label}-*")
+    return folder
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def opened(folder: Path, trained: Path) -> TrainedModel:
+    """The model of a folder on the test split that another artifact was trained beside."""
+    prepare, extract = (existing_input(trained, read_manifest(trained), name) for name in ("prepare", "extract"))
+    return TrainedModel.open(folder, Sources(prepare, extract), "test", "cpu")
+
+
+def trec_lines(path: Path) -> list[list[str]]:
+    return [line.split(" ") for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# The model
+
+
+def test_the_folder_holds_what_was_asked_for_and_nothing_else(vsepp: Path, scan: Path) -> None:
+    trec = {f"trec/{kind}.{side}.trec" for kind in ("run", "qrels") for side in ("i2t", "t2i")}
+    vectors = {
+        f"embeddings/{side}.{end}" for side in ("images", "captions") for end in ("parquet", "faiss", "ids.json")
+    }
+    assert names_in(vsepp) == MODEL_FILES | trec | vectors
+    assert names_in(scan) == MODEL_FILES | trec
+    assert not [path for path in vsepp.parent.iterdir() if path != vsepp]
+
+
+def test_a_model_with_embeddings_gives_the_scores_that_were_evaluated(vsepp: Path, root: Path) -> None:
+    trained = only(root, "train", "aoq.vsepp")
+    model = opened(vsepp, trained)
+    written = read_embeddings(trained / "embeddings.h5", "test").scores()
+    np.testing.assert_allclose(model.scores(model.data, 64), written, atol=1e-6)
+    before, after = load_file(trained / "model.safetensors"), load_file(vsepp / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_a_model_that_scores_pairs_gives_the_scores_that_were_evaluated(scan: Path, root: Path) -> None:
+    trained = only(root, "train", "triplet.scan")
+    model = opened(scan, trained)
+    np.testing.assert_allclose(
+        model.scores(model.data, 64), read_scores(trained / "scores.h5", "test").matrix, atol=1e-5
+    )
+
+
+def test_config_holds_the_trained_settings_and_where_they_come_from(vsepp: Path, root: Path) -> None:
+    trained = json.loads((only(root, "train", "aoq.vsepp") / "config.json").read_text())
+    config = json.loads((vsepp / "config.json").read_text())
+    about = config.pop("itrpipe")
+    assert config == trained
+    assert (about["version"], about["conf"], about["run"]) == (__version__, "aoq", "aoq.vsepp")
+    assert about["files"] == {"weights": "model.safetensors", "words": ["vocab.json"]}
+    assert about["features"]["extractor"] == "precomp"
+
+
+def test_no_file_names_the_home_folder(
+    root: Path, tmp_path: Path, tiny: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = only(root, "train", "aoq.vsepp")
+    named = tmp_path / "data"
+    shutil.copytree(root, named)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["command"] = "itrpipe train --data /home/somebody/data --dataset tiny"
+    (only(named, "train", "aoq.vsepp") / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/somebody"))
+    export_model(named, "tiny", Wanted(tmp_path / "out"), tiny("aoq"), no_deps=True)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "itrpipe train --data ~/data --dataset tiny" in card
+    assert "somebody" not in card
+
+
+def test_the_record_has_the_digest_of_every_file(vsepp: Path, root: Path) -> None:
+    record = json.loads((vsepp / "export.json").read_text())
+    assert record["files"].keys() == names_in(vsepp) - {"export.json"}
+    for name, found in record["files"].items():
+        assert (found["bytes"], found["sha256"]) == ((vsepp / name).stat().st_size, file_digest(vsepp / name))
+    chain = {
+        f"{folder.parent.name}/{folder.name}": read_manifest(folder).fingerprint
+        for folder in (only(root, "evaluate", "aoq.vsepp"), only(root, "train", "aoq.vsepp"))
+    }
+    assert chain.items() <= record["artifacts"].items()
+
+
+def test_a_tokenizer_goes_along(root: Path, saved_encoders: Path, tmp_path: Path) -> None:
+    encoders = Path(shutil.copytree(saved_encoders, tmp_path / "encoders"))
+    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    given = (
+        *("method=triplet", "backbone=dual-encoder", "train.epochs=1", "train.batch_size=20", "pixels.workers=0"),
+        *("pixels.height=32", "pixels.width=32", "evaluate.bootstrap_samples=100"),
+        *(f"train.model.{side}={encoders / name}" for side, name in (("vision", "vit"), ("text", "bert"))),
+    )
+    target = tmp_path / "out"
+    export_model(copy, "tiny", Wanted(target), [parse_override(text) for text in given])
+    shutil.rmtree(encoders)
+    trained = only(copy, "train", "triplet.dual-encoder")
+    model = opened(target, trained)
+    written = read_embeddings(trained / "embeddings.h5", "test").scores()
+    np.testing.assert_allclose(model.scores(model.data, 64), written, atol=1e-3)  # encoded in half precision
+    tokenizer = {name for name in names_in(target) if name.startswith("tokenizer/")}
+    assert tokenizer == {f"tokenizer/{name}" for name in names_in(trained / "tokenizer")} != set()
+    assert names_in(target) == MODEL_FILES - {"vocab.json"} | tokenizer
+    about = json.loads((target / "config.json").read_text())["itrpipe"]
+    assert set(about["files"]["words"]) == tokenizer
+    card = (target / "README.md").read_text()
+    assert "| `tokenizer/` |" in card
+    assert "it takes the photograph, resized" in card
+
+
+# The card
+
+
+@pytest.mark.parametrize(("which", "label"), [("vsepp", "aoq.vsepp"), ("scan", "triplet.scan")])
+def test_the_hub_reads_the_measured_scores_in_the_card(
+    which: str, label: str, root: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(which)
+    data = ModelCard.load(folder / "README.md").data
+    assert (data.library_name, data.datasets, data.metrics) == ("itrpipe", ["tiny"], ["recall"])
+    assert data.license == ("apache-2.0" if which == "vsepp" else None)
+    assert data.pipeline_tag == ("feature-extraction" if which == "vsepp" else "zero-shot-image-classification")
+    measured = json.loads((only(root, "evaluate", label) / "metrics.json").read_text())["full"]
+    found = {each.metric_type: each for each in data.eval_results or []}
+    assert found.keys() == measured.keys()
+    for name, each in found.items():
+        assert each.metric_value == pytest.approx(measured[name]["value"], abs=1e-3)
+        assert (each.dataset_name, each.dataset_split, each.dataset_config) == ("tiny", "test", "full")
+
+
+def test_the_metadata_can_be_changed_on_the_hub(vsepp: Path, tmp_path: Path) -> None:
+    from huggingface_hub import metadata_eval_result
+    from huggingface_hub.repocard import metadata_load, metadata_save
+    from huggingface_hub.repocard_data import model_index_to_eval_results
+
+    metadata = metadata_load(vsepp / "README.md")
+    assert metadata is not None
+    (name,) = [each["name"] for each in metadata["model-index"]]
+    assert name == "VSE++, AOQ, tiny"
+    ours = metadata["model-index"][0]["results"][0]
+    theirs = metadata_eval_result(
+        model_pretty_name=name,
+        task_pretty_name=ours["task"]["name"],
+        task_id=ours["task"]["type"],
+        metrics_pretty_name="RSum",
+        metrics_id="rsum",
+        metrics_value=1.0,
+        dataset_pretty_name="tiny",
+        dataset_id="tiny",
+        dataset_config="full",
+        dataset_split="test",
+    )
+    (known,) = [each for each in model_index_to_eval_results(metadata["model-index"])[1] if each.metric_type == "rsum"]
+    ((_, (same,)),) = [model_index_to_eval_results(theirs["model-index"])]
+    assert same.unique_identifier == known.unique_identifier
+    copy = tmp_path / "copy.md"
+    shutil.copyfile(vsepp / "README.md", copy)
+    metadata_save(copy, metadata)
+    assert copy.read_text(encoding="utf-8") == (vsepp / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_card_tells_scores_data_command_and_papers(vsepp: Path, root: Path) -> None:
+    text = (vsepp / "README.md").read_text()
+    metrics = json.loads((only(root, "evaluate", "aoq.vsepp") / "metrics.json").read_text())["full"]
+    recall = metrics["i2t_r5"]
+    assert f"| Image to text R@5 | {recall['value']:.1f} [{recall['low']:.1f}, {recall['high']:.1f}] |\n" in text
+    assert "| metric | full |\n|---|---|\n" in text
+    assert "| train | 12 | 60 |\n| val | 4 | 20 |\n| test | 4 | 20 |\n" in text
+    trained = only(root, "train", "aoq.vsepp")
+    assert f"| `train/{trained.name}` | `{read_manifest(trained).fingerprint}` |\n" in text
+    assert f"\n{read_manifest(trained).command}\n".replace(f"{Path.home()}/", "~/") in text
+    assert "@inproceedings{chen2020aoq," in text
+    assert "@inproceedings{faghri2018vsepp," in text
+    for name in names_in(vsepp):
+        folder, _, file = name.rpartition("/")
+        kind = file.partition(".")
+        shown = f"{folder}/{kind[0]}.*.trec" if folder == "trec" else f"{folder}/*.{kind[2]}" if folder else name
+        assert f"| `{shown}` |" in text or name == "README.md", name
+
+
+def test_the_lines_of_code_in_the_card_open_the_model(scan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (scan / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(scan)
+    found: dict[str, Any] = {}
+    exec(code, found)
+    assert not found["saved"].model.training
+    assert len(found["saved"].tokens) == found["saved"].config["vocabulary_size"]
+
+
+# Embeddings
+
+
+def test_embeddings_have_the_ids_of_the_split(vsepp: Path, root: Path) -> None:
+    split = read_embeddings(only(root, "train", "aoq.vsepp") / "embeddings.h5", "test")
+    images, captions = (pq.read_table(vsepp / "embeddings" / f"{side}.parquet") for side in ("images", "captions"))
+    assert images["image_id"].to_pylist() == split.image_ids.tolist()
+    assert captions["caption_id"].to_pylist() == split.caption_ids.tolist()
+    assert captions["image_id"].to_pylist() == split.image_ids[split.caption_image].tolist()
+    np.testing.assert_array_equal(np.stack(images["embedding"].to_numpy()), split.images)
+    np.testing.assert_array_equal(np.stack(captions["embedding"].to_numpy()), split.texts)
+
+
+def test_an_index_finds_what_the_rankings_hold(vsepp: Path, root: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    split = read_embeddings(only(root, "train", "aoq.vsepp") / "embeddings.h5", "test")
+    rankings = pq.read_table(only(root, "evaluate", "aoq.vsepp") / "rankings.parquet").to_pylist()
+    for side, direction, queries in (("captions", "i2t", split.images), ("images", "t2i", split.texts)):
+        index = faiss.read_index(str(vsepp / "embeddings" / f"{side}.faiss"))
+        ids = json.loads((vsepp / "embeddings" / f"{side}.ids.json").read_text())
+        _, best = index.search(np.ascontiguousarray(queries), 1)
+        expected = [row["candidate_ids"][0] for row in rankings if row["direction"] == direction]
+        assert [ids[row] for row in best[:, 0]] == expected
+
+
+def test_arrays_come_with_their_ids(root: Path, tiny: Callable, tmp_path: Path) -> None:
+    wanted = Wanted(tmp_path / "out", embeddings="npy")
+    export_model(root, "tiny", wanted, tiny("triplet"), no_deps=True)
+    split = read_embeddings(only(root, "train", "triplet.vsepp") / "embeddings.h5", "test")
+    folder = tmp_path / "out" / "embeddings"
+    for side, vectors, ids in (("images", split.images, split.image_ids), ("captions", split.texts, split.caption_ids)):
+        np.testing.assert_array_equal(np.load(folder / f"{side}.npy", allow_pickle=False), vectors)
+        assert json.loads((folder / f"{side}.ids.json").read_text()) == ids.tolist()
+    assert names_in(folder) == {"images.npy", "images.ids.json", "captions.npy", "captions.ids.json"}
+
+
+# Rankings
+
+
+def test_runs_hold_the_rankings_of_the_evaluation(scan: Path, root: Path) -> None:
+    rankings = pq.read_table(only(root, "evaluate", "triplet.scan") / "rankings.parquet").to_pylist()
+    for direction in ("i2t", "t2i"):
+        expected = [
+            (row["query_id"], "Q0", candidate, str(rank), "triplet.scan")
+            for row in rankings
+            if row["direction"] == direction
+            for rank, candidate in enumerate(row["candidate_ids"], 1)
+        ]
+        scores = [score for row in rankings if row["direction"] == direction for score in row["scores"]]
+        lines = trec_lines(scan / "trec" / f"run.{direction}.trec")
+        assert [(*line[:4], line[5]) for line in lines] == expected
+        assert [np.float32(line[4]) for line in lines] == [np.float32(score) for score in scores]
+
+
+def test_right_answers_are_the_pairs_of_the_split(scan: Path, root: Path) -> None:
+    split = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
+    pairs = [
+        (str(image), str(caption))
+        for image, caption in zip(split.image_ids[split.caption_image], split.caption_ids, strict=True)
+    ]
+    assert trec_lines(scan / "trec" / "qrels.i2t.trec") == [[image, "0", caption, "1"] for image, caption in pairs]
+    assert trec_lines(scan / "trec" / "qrels.t2i.trec") == [[caption, "0", image, "1"] for image, caption in pairs]
+
+
+# What is refused
+
+
+def refused(root: Path, wanted: Wanted, overrides: list, error: type[ItrpipeError], *parts: str) -> None:
+    before = {path: path.read_bytes() for path in wanted.target.parent.rglob("*") if path.is_file()}
+    with pytest.raises(error) as caught:
+        export_model(root, "tiny", wanted, overrides, no_deps=True)
+    assert "\n" not in str(caught.value)
+    for part in parts:
+        assert part in str(caught.value)
+    assert {path: path.read_bytes() for path in wanted.target.parent.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_with_content_is_kept_unless_it_is_an_export(root: Path, tiny: Callable, tmp_path: Path) -> None:
+    target, of_aoq = tmp_path / "out", tiny("aoq")
+    target.mkdir()
+    (target / "thesis.tex").write_text("all of it")
+    refused(root, Wanted(target), of_aoq, UsageError, str(target), "not empty", "--force")
+    refused(root, Wanted(target, force=True), of_aoq, UsageError, str(target), "was not made by itrpipe export")
+    refused(root, Wanted(target / "thesis.tex"), of_aoq, UsageError, "thesis.tex", "is a file")
+    (target / "thesis.tex").unlink()
+    export_model(root, "tiny", Wanted(target), of_aoq, no_deps=True)
+    refused(root, Wanted(target), of_aoq, UsageError, str(target), "not empty", "--force")
+    export_model(root, "tiny", Wanted(target, trec=True, force=True), of_aoq, no_deps=True)
+    assert (target / "trec" / "run.i2t.trec").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    (target / ".git").mkdir()
+    (target / ".git" / "config").write_text("a clone")
+    refused(root, Wanted(target, force=True), of_aoq, UsageError, ".git/config", "did not write")
+    shutil.rmtree(target / ".git")
+    (target / "export.json").write_text("{")
+    refused(root, Wanted(target, force=True), of_aoq, UsageError, "damaged export.json")
+
+
+def test_a_place_where_no_folder_can_be_is_told_before_anything_runs(
+    root: Path, tiny: Callable, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    never_evaluated = tiny("triplet", "split=val")
+    refused(root, Wanted(tmp_path / "file" / "out"), never_evaluated, MissingInputError, "file is no folder")
+    refused(root, Wanted(root / "tiny" / "out"), never_evaluated, UsageError, "lies in the data folder")
+
+
+def test_a_full_disk_leaves_nothing_behind(
+    root: Path, tiny: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    refused(root, Wanted(tmp_path / "out"), tiny("aoq"), DiskFullError, "no space left", str(tmp_path / "out"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_without_embeddings_has_none_to_export(root: Path, tmp_path: Path) -> None:
+    of_scan = [parse_override(text) for text in SCAN]
+    target = tmp_path / "out"
+    refused(root, Wanted(target, embeddings="npy"), of_scan, UsageError, "--embeddings npy", "scan", "vsepp")
+    refused(root, Wanted(target, index=True), of_scan, UsageError, "--index", "scan", "vsepp")
+
+
+def test_embeddings_that_no_index_compares_are_not_indexed(root: Path, tiny: Callable, tmp_path: Path) -> None:
+    overrides = [*tiny("triplet", "train.model.measure=order")]
+    refused(root, Wanted(tmp_path / "out", index=True), overrides, UsageError, "--index", "order violation")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "parts"),
+    [
+        ({"embeddings": "parkett"}, ("--embeddings parkett", "'parquet'")),
+        ({"license": "my own: yes"}, ("--license 'my own: yes'", "apache-2.0")),
+    ],
+)
+def test_options_are_checked_before_anything_runs(root: Path, tmp_path: Path, wanted: dict, parts: tuple[str]) -> None:
+    refused(root, Wanted(tmp_path / "out", **wanted), [parse_override("method=aqo")], UsageError, *parts)
+
+
+def test_a_mean_of_models_is_no_model(root: Path, tiny: Callable, tmp_path: Path) -> None:
+    overrides = tiny("triplet", "ensemble_with=['vsepp.s1']")
+    refused(root, Wanted(tmp_path / "out"), overrides, UsageError, "ensemble_with")
+
+
+def test_a_missing_evaluation_is_named_with_its_command(root: Path, tiny: Callable, tmp_path: Path) -> None:
+    overrides = tiny("triplet", "split=val")
+    refused(root, Wanted(tmp_path / "out"), overrides, UsageError, "--no-deps", "itrpipe evaluate --dataset tiny")
+
+
+def test_a_damaged_model_leaves_nothing_behind(root: Path, tiny: Callable, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    weights = only(copy, "train", "aoq.vsepp") / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    (tmp_path / "place").mkdir()
+    refused(
+        copy, Wanted(tmp_path / "place" / "out"), tiny("aoq"), DataError, "model.safetensors", "sha256", "itrpipe gc"
+    )
+    assert not list((tmp_path / "place").iterdir())
+
+
+def test_the_command_makes_the_evaluation_on_the_way(
+    root: Path, tiny: Callable, tmp_path: Path, invoke: Invoke
+) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    shutil.rmtree(only(copy, "evaluate", "triplet.scan"))
+    sets = [f"--set={text}" for text in SCAN[2:]]
+    target = tmp_path / "models" / "scan"
+    arguments = ["--backbone", "scan", "--dataset", "tiny", "--data", copy, "--to", target, "--trec", *sets]
+    outcome = invoke("export", *arguments, "--no-deps")
+    assert outcome.code == UsageError.exit_code
+    assert outcome.err.count("\n") == 1
+    outcome = invoke("export", *arguments)
+    assert outcome.code == 0, outcome.err
+    assert only(copy, "evaluate", "triplet.scan").exists()
+    assert outcome.out.splitlines()[-1] == str(target)
+    assert names_in(target) >= MODEL_FILES

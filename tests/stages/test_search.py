@@ -1,0 +1,417 @@
+"""`itrpipe search`: the rankings of evaluation for single queries, photographs, the page, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from itrpipe import search as searching
+from itrpipe.commands import run_stage
+from itrpipe.datasets.truth import write_truth
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.extractors.base import channels_first
+from itrpipe.features.store import FeatureSpec
+from itrpipe.photographs import photograph_features
+from itrpipe.planning import parse_override
+from itrpipe.training.searching import Searched
+
+Invoke = Callable[..., Any]
+SMALL = (
+    "train.epochs=1",
+    "train.batch_size=16",
+    "train.min_word_count=1",
+    "train.model.embed_dim=8",
+    "train.model.word_dim=8",
+)
+SSAMT = (
+    "train.max_updates=0",
+    "train.warmup_updates=2",
+    "train.model.heads=2",
+    "train.model.feed_forward_dim=8",
+    "parse.tagger=lexicon",
+)
+PIXELS = (
+    *SMALL[:3],
+    "pixels.height=32",
+    "pixels.width=32",
+    "extract.workers=0",
+    "train.model.image_size=[32, 32]",
+    "train.model.vision=random",
+    "train.model.text=random",
+    "train.model.width=16",
+    "train.model.vision_layers=1",
+    "train.model.text_layers=1",
+)
+RUNS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
+    "triplet.vsepp": ({"backbone": "vsepp"}, SMALL),
+    "triplet.vsepp.s1": ({"backbone": "vsepp", "seed": 1}, (*SMALL, "train.model.measure=order")),
+    "triplet.scan": ({"backbone": "scan"}, SMALL),
+    "ssamt.ssamt": ({"method": "ssamt"}, (*SMALL, *SSAMT)),
+    "triplet.dual-encoder": ({"backbone": "dual-encoder"}, PIXELS),
+}
+CAPTIONS = ("A cat number 16 is on the road 0.", "A bird number 19 is on the roof 3.")
+
+
+@pytest.fixture(scope="module")
+def root(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with a trained and evaluated model of every kind. Copy it to change it."""
+    found = Path(shutil.copytree(finished_chain / "data", tmp_path_factory.mktemp("search") / "data"))
+    for named, sets in RUNS.values():
+        given = [f"{key}={value}" for key, value in named.items()]
+        texts = (*given, *sets, "evaluate.bootstrap_samples=100")
+        run_stage(found, "tiny", "evaluate", [parse_override(text) for text in texts])
+    return found
+
+
+def search(invoke: Invoke, root: Path, run: str, *options: object) -> Any:
+    named, sets = RUNS[run]
+    model = [part for key, value in named.items() for part in (f"--{key}", value)]
+    assignments = [part for text in sets for part in ("--set", text)]
+    return invoke("search", "--dataset", "tiny", "--data", root, *model, *assignments, *options)
+
+
+def found_by(invoke: Invoke, root: Path, run: str, *options: object) -> dict[str, Any]:
+    outcome = search(invoke, root, run, "--json", *options)
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)
+
+
+def rankings(root: Path, run: str, direction: str) -> dict[str, tuple[list[str], list[float]]]:
+    """Query -> candidates and scores, as evaluation wrote them."""
+    (path,) = root.glob(f"tiny/evaluate/{run}-*/rankings.parquet")
+    rows = pq.read_table(path).to_pylist()
+    return {row["query_id"]: (row["candidate_ids"], row["scores"]) for row in rows if row["direction"] == direction}
+
+
+def caption_ids(root: Path) -> dict[str, str]:
+    (path,) = root.glob("tiny/prepare/*/captions.parquet")
+    return {row["text"]: row["caption_id"] for row in pq.read_table(path).to_pylist()}
+
+
+# What is found
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_caption_finds_the_images_that_evaluation_ranks_first(run: str, root: Path, invoke: Invoke) -> None:
+    expected = rankings(root, run, "t2i")
+    for caption in CAPTIONS:
+        ids, scores = expected[caption_ids(root)[caption]]
+        found = found_by(invoke, root, run, caption)
+        assert [each["image_id"] for each in found["answers"]] == ids
+        assert [each["score"] for each in found["answers"]] == pytest.approx(scores, abs=1e-4)
+        assert [each["rank"] for each in found["answers"]] == [1, 2, 3, 4]
+        assert (found["run"], found["finds"], found["caption"]) == (run, "images", caption)
+        number = re.findall(r"number (\d+)", caption)[0]
+        assert [each["image_id"] for each in found["answers"] if each["mark"] == "own"] == [f"10{number}"]
+        assert all(len(each["texts"]) == 5 for each in found["answers"])
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_an_image_finds_the_captions_that_evaluation_ranks_first(run: str, root: Path, invoke: Invoke) -> None:
+    ids, scores = rankings(root, run, "i2t")["1017"]
+    found = found_by(invoke, root, run, "--image", "1017.jpg", "--top", len(ids))
+    assert [each["caption_id"] for each in found["answers"]] == ids
+    assert [each["score"] for each in found["answers"]] == pytest.approx(scores, abs=1e-4)
+    assert [each["mark"] == "own" for each in found["answers"]] == [
+        "number 17 " in each["texts"][0] for each in found["answers"]
+    ]
+    assert (found["searched"], found["scored"], found["image_id"], found["image_split"]) == (20, 20, "1017", "test")
+
+
+def test_any_sentence_finds_images_and_unknown_words_are_named(root: Path, invoke: Invoke) -> None:
+    found = found_by(invoke, root, "triplet.vsepp", "A zebra is on the beach")
+    assert len(found["answers"]) == 4
+    assert found["unknown"] == ["zebra"]
+    assert {each["mark"] for each in found["answers"]} == {""}
+    outcome = search(invoke, root, "triplet.vsepp", "A zebra is on the beach", "--top", 2)
+    assert "“A zebra is on the beach”: the first 2 of 4 test images ranked by triplet.vsepp\n" in outcome.out
+    assert "  unknown  zebra: not among the words that the model knows\n" in outcome.out
+
+
+def test_captions_that_are_known_to_be_true_are_marked(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    (prepared,) = copy.glob("tiny/prepare/files-*")
+    owners = {row["caption_id"]: row["image_id"] for row in pq.read_table(prepared / "captions.parquet").to_pylist()}
+    write_truth(prepared, {each: ["1016", "1018"] if own == "1016" else [own] for each, own in owners.items()})
+    found = found_by(invoke, copy, "triplet.vsepp", CAPTIONS[0])
+    marks = {each["image_id"]: each["mark"] for each in found["answers"]}
+    assert marks == {"1016": "own", "1017": "", "1018": "true", "1019": ""}
+    found = found_by(invoke, copy, "triplet.vsepp", "--image", "1018", "--top", 20)
+    for each in found["answers"]:
+        assert each["mark"] == {"1018": "own", "1016": "true"}.get(each["image_id"], "")
+    table = search(invoke, copy, "triplet.vsepp", CAPTIONS[0]).out
+    assert "  ✓ belongs to the query, ≈ true as well, though it belongs to another\n" in table
+
+
+def test_a_table_says_rank_score_file_and_captions(root: Path, invoke: Invoke) -> None:
+    outcome = search(invoke, root, "triplet.scan", CAPTIONS[0])
+    (own,) = (line for line in outcome.out.splitlines() if "✓ 1016" in line)
+    assert re.fullmatch(r" +\d +-?\d\.\d{3}  ✓ 1016  flickr30k-images/1016\.jpg  A cat number 16 .* …", own)
+    assert "  ✓ belongs to the query\n" in outcome.out
+    outcome = search(invoke, root, "triplet.scan", "--image", "1016", "--top", 20)
+    assert len(re.findall(r"✓ \d+ +A cat number 16 is on the road \d\.\n", outcome.out)) == 5
+
+
+def test_a_sentence_is_parsed_as_the_captions_of_the_dataset_were(
+    root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = found_by(invoke, root, "ssamt.ssamt", CAPTIONS[0])
+    monkeypatch.setattr(Searched, "captions_reading", lambda self, text: np.empty(0, dtype=np.int64))
+    parsed = found_by(invoke, root, "ssamt.ssamt", CAPTIONS[0])
+    assert [each["score"] for each in parsed["answers"]] == [each["score"] for each in known["answers"]]
+    assert {each["mark"] for each in parsed["answers"]} == {""}
+
+
+def test_images_and_captions_of_other_splits(root: Path, invoke: Invoke) -> None:
+    found = found_by(invoke, root, "triplet.scan", "--image", "1003", "--split", "val", "--top", 3)
+    assert (found["split"], found["image_split"], len(found["answers"])) == ("val", "train", 3)
+    assert {each["mark"] for each in found["answers"]} == {""}
+    assert {each["image_id"] for each in found["answers"]} <= {"1012", "1013", "1014", "1015"}
+    train = found_by(invoke, root, "triplet.scan", "A dog number 0 is on the road 0.", "--split", "train")
+    assert (train["searched"], len(train["answers"])) == (12, 10)
+
+
+def test_an_approximate_index_finds_some_of_the_exact_answers(root: Path, invoke: Invoke) -> None:
+    exact = found_by(invoke, root, "triplet.vsepp", "--image", "1018", "--top", 20)
+    scores = {each["caption_id"]: each["score"] for each in exact["answers"]}
+    found = found_by(invoke, root, "triplet.vsepp", "--image", "1018", "--top", 20, "--index", "ivf")
+    assert 0 < len(found["answers"]) < len(scores) == 20
+    assert [each["rank"] for each in found["answers"]] == list(range(1, len(found["answers"]) + 1))
+    for each in found["answers"]:
+        assert each["score"] == pytest.approx(scores[each["caption_id"]], abs=1e-5)
+
+
+def test_a_prefilter_chooses_what_a_model_of_pairs_scores(root: Path, invoke: Invoke) -> None:
+    sets = [part for key in ("batch_size=16", "epochs=1") for part in ("--set", f"train.{key}")]
+    chosen = [each["image_id"] for each in found_by(invoke, root, "triplet.vsepp", CAPTIONS[0])["answers"]][:2]
+    all_scored = found_by(invoke, root, "triplet.scan", CAPTIONS[0])["answers"]
+    options = ("--prefilter", "vsepp", "--candidates", 2, "--top", 2, *sets)
+    found = found_by(invoke, root, "triplet.scan", CAPTIONS[0], *options)
+    assert [each["image_id"] for each in found["answers"]] == [
+        each["image_id"] for each in all_scored if each["image_id"] in chosen
+    ]
+    assert (found["searched"], found["scored"], found["prefilter"]) == (4, 2, "triplet.vsepp")
+
+
+def test_a_photograph_is_read_as_the_images_of_the_dataset_were(
+    root: Path, finished_chain: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.jpg"
+    shutil.copy(finished_chain / "source" / "flickr30k-images" / "1016.jpg", path)
+    known = found_by(invoke, root, "triplet.dual-encoder", "--image", "1016")
+    found = found_by(invoke, root, "triplet.dual-encoder", "--image", path)
+    assert [each["caption_id"] for each in found["answers"]] == [each["caption_id"] for each in known["answers"]]
+    assert [each["score"] for each in found["answers"]] == pytest.approx(
+        [each["score"] for each in known["answers"]], abs=1e-6
+    )
+    assert (found["image_id"], found["image_split"]) == (str(path), "photograph")
+    assert {each["mark"] for each in found["answers"]} == {""}
+
+
+def test_features_of_a_photograph_come_from_every_extractor(root: Path, finished_chain: Path, tmp_path: Path) -> None:
+    (extracted,) = root.glob("tiny/extract/pixels-*")
+    manifest = json.loads((extracted / "manifest.json").read_text())
+    small, large = ({"kind": "pixels", "height": side, "width": side, "fit": "stretch"} for side in (8, 16))
+    manifest |= {"conf": "scenes+pixels", "settings": {"scenes": {"kind": "scenes"}, "pixels": small}, "outputs": {}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    photograph = finished_chain / "source" / "flickr30k-images" / "1016.jpg"
+    with pytest.raises(DataError, match=r"--image .*1016\.jpg: .* are no drawings of scenes"):
+        photograph_features(photograph, tmp_path, "cpu")
+    drawing = tmp_path / "drawing.png"
+    Image.new("RGB", (192, 144), (90, 120, 200)).save(drawing)
+    features = photograph_features(drawing, tmp_path, "cpu")
+    assert features.spec.groups() == {"regions", "global", "pixels"}
+    assert features.spec.pixels == (8, 8)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"conf": "pixels", "settings": large}))
+    assert photograph_features(photograph, tmp_path, "cpu").spec.shapes() == {"pixels": (16, 16, 3)}
+
+
+@pytest.mark.parametrize(
+    ("count", "value", "message"),
+    [(0, 0.0, "finds nothing in it"), (1, np.nan, "not finite or too large"), (1, 1e6, "not finite or too large")],
+)
+def test_a_photograph_without_usable_features_is_refused(
+    count: int, value: float, message: str, root: Path, finished_chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Detector:
+        spec = FeatureSpec(1, 2)
+        transform = staticmethod(channels_first)
+
+        def __call__(self, images: object, sizes: np.ndarray) -> dict[str, np.ndarray]:
+            return {"regions": np.full((1, 1, 2), value, np.float32), "count": np.array([count])}
+
+    monkeypatch.setattr("itrpipe.features.extractors.pixels.build", lambda settings, device: Detector())
+    (extracted,) = root.glob("tiny/extract/pixels-*")
+    with pytest.raises(DataError, match=rf"--image .*1016\.jpg.*{message}"):
+        photograph_features(finished_chain / "source" / "flickr30k-images" / "1016.jpg", extracted, "cpu")
+
+
+def test_a_model_that_is_missing_is_trained_on_the_way(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    found = found_by(invoke, copy, "triplet.vsepp", CAPTIONS[0], "--seed", 3)
+    assert found["run"] == "triplet.vsepp.s3"
+    assert len(list(copy.glob("tiny/train/triplet.vsepp.s3-*"))) == 1
+
+
+# The page
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text beside them."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts += [data.strip()] if data.strip() else []
+
+    def sources(self) -> list[str]:
+        return [str(attributes["src"]) for tag, attributes in self.tags if tag == "img"]
+
+    def items(self, kind: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag == "li" and attributes.get("class") == kind]
+
+
+def assert_alone(page: Page, path: Path) -> None:
+    """Checks that nothing is fetched from elsewhere."""
+    assert all(source.startswith("data:image/jpeg;base64,") for source in page.sources())
+    assert not {"script", "link", "iframe"} & {tag for tag, _ in page.tags}
+    assert not re.search(r"https?://|url\(|@import", path.read_text(encoding="utf-8"))
+
+
+def test_a_page_shows_the_images_of_a_sentence(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "found.html"
+    assert search(invoke, root, "triplet.vsepp", CAPTIONS[0], "--html", path).code == 0
+    page = Page(path)
+    assert_alone(page, path)
+    assert len(page.sources()) == 4
+    assert len(page.items("own")) == 1
+    assert f"“{CAPTIONS[0]}”" in page.texts
+    assert "The first 4 of 4 test images ranked by triplet.vsepp." in page.texts
+    assert page.texts.count("and 3 more") == 4
+
+
+def test_a_page_shows_the_captions_of_an_image(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "found.html"
+    assert search(invoke, root, "triplet.scan", "--image", "1019", "--html", path, "--top", 20).code == 0
+    page = Page(path)
+    assert_alone(page, path)
+    assert len(page.sources()) == 21
+    assert len(page.items("own")) == 5
+    assert "Captions for 1019" in page.texts
+
+
+def test_text_of_a_page_is_escaped(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    path, caption = tmp_path / "found.html", "<script>alert(1)</script> a dog & <b>beach</b>"
+    assert search(invoke, root, "triplet.vsepp", caption, "--html", path).code == 0
+    page = Page(path)
+    assert_alone(page, path)
+    assert f"“{caption}”" in page.texts
+
+
+def test_a_photograph_stands_on_its_page(root: Path, finished_chain: Path, invoke: Invoke, tmp_path: Path) -> None:
+    path, photograph = tmp_path / "found.html", tmp_path / "<mine>.jpg"
+    shutil.copy(finished_chain / "source" / "flickr30k-images" / "1016.jpg", photograph)
+    options = ("--image", photograph, "--html", path, "--top", 1)
+    assert search(invoke, root, "triplet.dual-encoder", *options).code == 0
+    page = Page(path)
+    assert_alone(page, path)
+    assert len(page.sources()) == 2
+    assert f"Captions for {photograph}" in page.texts
+
+
+def test_a_page_without_photographs_names_them(
+    root: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*arguments: object) -> Path:
+        raise MissingInputError("the source is gone")
+
+    monkeypatch.setattr(searching, "image_root", gone)
+    path = tmp_path / "found.html"
+    outcome = search(invoke, root, "triplet.vsepp", CAPTIONS[0], "--html", path)
+    assert "the page shows no photographs: the source is gone" in outcome.out
+    page = Page(path)
+    assert page.sources() == []
+    assert page.texts.count("no photograph of") == 4
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("run", "options", "code", "message"),
+    [
+        ("triplet.vsepp", (), 2, "search takes a sentence or --image, and neither was given"),
+        ("triplet.vsepp", ("a dog", "--image", "1016"), 2, "and both was given"),
+        ("triplet.vsepp", ("   ",), 2, "the query has no word; give a sentence"),
+        ("triplet.vsepp", ("",), 2, "the query has no word; give a sentence"),
+        ("triplet.vsepp", ("--image", "1017.jpeg"), 3, "dataset 'tiny' has no image '1017.jpeg'"),
+        ("triplet.vsepp", ("--image", ""), 3, "dataset 'tiny' has no image ''"),
+        ("triplet.vsepp", ("--image", "a" * 300), 3, "dataset 'tiny' has no image 'aaa"),
+        ("triplet.vsepp", ("a dog \udcff",), 2, "the query 'a dog \\udcff' is not valid UTF-8; write it otherwise"),
+        ("triplet.vsepp", ("a dog", "--split", "dev"), 2, "has no split 'dev'; it has train, val, test"),
+        ("triplet.vsepp", ("a dog", "--index", "hnsw"), 2, "--index hnsw is none of flat, ivf"),
+        ("triplet.vsepp.s1", ("a dog", "--index", "ivf"), 2, "compare by order violation"),
+        ("triplet.scan", ("a dog", "--index", "flat"), 2, "--index flat is for models with embeddings"),
+        ("triplet.vsepp", ("a dog", "--prefilter", "vsepp"), 2, "vsepp has embeddings and needs none"),
+        ("triplet.scan", ("a dog", "--prefilter", "bfan"), 2, "name a model with embeddings, such as vsrn"),
+        ("triplet.scan", ("a dog", "--prefilter", "vsep"), 2, "--prefilter there is no backbone 'vsep'"),
+        ("triplet.scan", ("a dog", "--candidates", 20), 2, "name a model with --prefilter"),
+        ("triplet.scan", ("a dog", "--prefilter", "vsepp", "--candidates", 5), 2, "are fewer than --top 10"),
+        ("triplet.vsepp", ("a dog", "--seed", 7, "--no-deps"), 2, "is missing and --no-deps was given"),
+        ("triplet.vsepp", ("a dog", "--html", "no/folder/page.html"), 3, "there is no folder no/folder"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_in_one_line(
+    run: str, options: tuple[object, ...], code: int, message: str, root: Path, invoke: Invoke
+) -> None:
+    outcome = search(invoke, root, run, *options)
+    assert outcome.code == code, outcome.err
+    assert outcome.err.count("\n") == 1
+    assert message in outcome.err
+
+
+def test_a_query_longer_than_the_model_reads_is_refused(
+    root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("itrpipe.training.searching.max_tokens_of", lambda model: 5)
+    outcome = search(invoke, root, "triplet.vsepp", "a dog on the road")
+    assert outcome.code == 2
+    assert "the query has more than the 5 tokens that triplet.vsepp reads; shorten it\n" in outcome.err
+
+
+def test_a_page_is_not_overwritten(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("mine")
+    outcome = search(invoke, root, "triplet.vsepp", "a dog", "--html", path)
+    assert outcome.code == 2
+    assert f"--html {path} is there already; name another file" in outcome.err
+    assert path.read_text() == "mine"
+
+
+def test_photographs_that_cannot_be_read_are_refused(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "mine.jpg"
+    path.write_bytes(b"no picture")
+    outcome = search(invoke, root, "triplet.dual-encoder", "--image", path)
+    assert outcome.code == 4
+    assert re.search(r"--image .*mine\.jpg is none of JPEG.*; give another photograph\n", outcome.err)
+    outcome = search(invoke, root, "triplet.scan", "--image", path)
+    assert outcome.code == 2
+    assert "the features of this dataset were imported (precomp)" in outcome.err
