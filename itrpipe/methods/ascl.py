@@ -24,7 +24,8 @@ from itrpipe.methods.settings import Ascl
 from itrpipe.models.ascl import AsclEncoder, AsclImages
 from itrpipe.models.base import ImageBatch, TextBatch, WordEncoding
 from itrpipe.negatives import asymmetry
-from itrpipe.negatives.asymmetry import CaptionPairs, Tokens
+from itrpipe.negatives.asymmetry import Tokens
+from itrpipe.negatives.caption_positives import CaptionPositives, batch_of, tokens_of
 
 SHUFFLE, DONE = "shuffle", "before the encoder"
 
@@ -88,17 +89,18 @@ class AsclMethod:
     means = True
 
     def __init__(self, settings: Ascl, data: PoolSource) -> None:
-        self._settings, self._data = settings, data
-        self._pairs = CaptionPairs(data.caption_image)
+        self._settings, self._data, self._positives = settings, data, None
+        if settings.positives != "none":
+            self._positives = CaptionPositives(settings.positives, data, settings.max_tokens)
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> AsclBatch:
         """The captions and their images, and the tokens of what is made of them."""
         images = self._data.caption_image[captions]
-        own = _tokens(self._data.texts(captions))
+        own = tokens_of(self._data.texts(captions))
         originals = self._with_negatives(own, rng)
         positives = None
-        if self._settings.positives != "none":
-            positives = self._with_negatives(self._positives(images, own, rng), rng)
+        if self._positives is not None:
+            positives = self._with_negatives(self._positives.draw(images, own, rng), rng)
         seed = int(rng.integers(2**63))
         return AsclBatch(self._data.images(images), originals, positives, torch.from_numpy(images), seed)
 
@@ -116,30 +118,20 @@ class AsclMethod:
         batch.statistics |= {f"loss_of_{name}": loss.detach() for name, loss in found.items()}
         return {"ascl": ascl_loss(*found.values())}
 
-    def _positives(self, images: np.ndarray, own: Tokens, rng: np.random.Generator) -> Tokens:
-        """T^+: two captions of each image, or the first half of one."""
-        kind = self._settings.positives
-        shortened = asymmetry.shortened(own)
-        if kind == "shortened":
-            return shortened
-        first, second = (_tokens(self._data.texts(rows)) for rows in self._pairs.draw(images, rng))
-        joined = asymmetry.joined(first, second, self._settings.max_tokens)
-        return joined if kind == "joined" else asymmetry.either(rng.random(len(images)) < 0.5, joined, shortened)
-
     def _with_negatives(self, captions: Tokens, rng: np.random.Generator) -> Captions:
         """Captions with the noise that is drawn for each."""
         settings, count = self._settings, len(captions.lengths)
         if settings.noise == "none":
-            return Captions(_batch(captions), (), None)
+            return Captions(batch_of(captions), (), None)
         kinds = np.array(tuple(asymmetry.NOISES) if settings.noise == "mixture" else (settings.noise,))
         drawn = kinds[rng.integers(len(kinds), size=count)]
         early = np.flatnonzero((drawn == SHUFFLE) & (settings.shuffle_at == "input"))
         if not len(early):
-            return Captions(_batch(captions), drawn.tolist(), None)
+            return Captions(batch_of(captions), drawn.tolist(), None)
         drawn = np.where(np.isin(np.arange(count), early), DONE, drawn)
         some = Tokens(captions.tokens[early], captions.lengths[early])
-        shuffled = torch.from_numpy(early), _batch(asymmetry.shuffle_tokens(some, rng))
-        return Captions(_batch(captions), drawn.tolist(), shuffled)
+        shuffled = torch.from_numpy(early), batch_of(asymmetry.shuffle_tokens(some, rng))
+        return Captions(batch_of(captions), drawn.tolist(), shuffled)
 
     def _loss(
         self,
@@ -170,17 +162,6 @@ def _noisy(model: AsclEncoder, texts: WordEncoding, captions: Captions, generato
         filled = torch.cat([other, words[rows, other.shape[1] :]], dim=1)
         words = words.index_copy(0, rows, filled.to(words.dtype))
     return replace(texts, words=asymmetry.add_noise(words, texts.lengths, captions.kinds, generator))
-
-
-def _tokens(texts: TextBatch) -> Tokens:
-    return Tokens(texts.tokens.numpy(), texts.lengths.numpy())
-
-
-def _batch(captions: Tokens) -> TextBatch:
-    """Captions cut to the longest of them."""
-    lengths = torch.from_numpy(captions.lengths.astype(np.int64))
-    width = int(lengths.max())
-    return TextBatch(torch.from_numpy(captions.tokens[:, :width].astype(np.int64)), lengths)
 
 
 def build(settings: Ascl, data: PoolSource, lists: Mapping[str, np.ndarray]) -> AsclMethod:

@@ -56,6 +56,7 @@ class Batch:
             on the device.
         captions: [B] caption row of each positive pair, on the CPU, for methods that look it up again.
         sentences: further negatives of the images.
+        generated: [B] further captions of the pairs, made of those that there are.
     """
 
     def __init__(
@@ -65,17 +66,20 @@ class Batch:
         statistics: Mapping[str, float | Tensor] | None = None,
         captions: np.ndarray | None = None,
         sentences: OwnedTexts | None = None,
+        generated: TextBatch | None = None,
     ) -> None:
         self.pairs = dict(pairs)
         self.images = images
         self.statistics = dict(statistics or {})
-        self.captions, self.sentences = captions, sentences
+        self.captions, self.sentences, self.generated = captions, sentences, generated
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device."""
         pairs = {name: (images.to(device), texts.to(device)) for name, (images, texts) in self.pairs.items()}
         sentences = None if self.sentences is None else self.sentences.to(device)
-        return Batch(pairs, self.images.to(device, non_blocking=True), self.statistics, self.captions, sentences)
+        generated = None if self.generated is None else self.generated.to(device)
+        rows = self.images.to(device, non_blocking=True)
+        return Batch(pairs, rows, self.statistics, self.captions, sentences, generated)
 
 
 class Method(Protocol):

@@ -50,12 +50,16 @@ class Triplet(MethodSettings):
         synthetic_sentences: sentences of `itrpipe synthesize` drawn for each caption, as further negatives of its
             image; 0: none.
         synthetic_weight: of the loss with the hardest of these.
+        generated_positives: a second caption of every pair is made of the image's own: `joined` with another of them
+            (AsCL's Asymmetry-II), `shortened` (Asymmetry-III), or for each one of both (`either`); the loss is then
+            half that of the captions and half that of these (AsCL Eq. 7). `none` makes none.
     """
 
     margin: float = Field(default=0.2, ge=0)
     max_violation: bool = True
     synthetic_sentences: int = Field(default=0, ge=0)
     synthetic_weight: float = Field(default=1.0, ge=0)
+    generated_positives: Literal["none", "joined", "shortened", "either"] = "none"
 
 
 class Aoq(MethodSettings):

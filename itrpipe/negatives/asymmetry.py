@@ -100,19 +100,21 @@ def add_noise(states: Tensor, lengths: Tensor, kinds: Sequence[str], generator: 
 
 
 class Tokens(NamedTuple):
-    """Captions as token ids, from a start to an end token.
+    """Captions as token ids, usually from a start to an end token.
 
     Attributes:
         tokens: int [T, W]; what is past the length is 0.
-        lengths: int [T], start and end included.
+        lengths: int [T], at least what `ends` adds up to, which they include.
+        ends: how many tokens stand before the words of every caption and how many behind; SigLIP's have no start.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
+    ends: tuple[int, int] = (1, 1)
 
 
 def shuffle_tokens(captions: Tokens, rng: np.random.Generator) -> Tokens:
-    """Captions with what is between start and end in a random order."""
+    """Captions from a start to an end token with what is between these in a random order."""
     places = np.arange(captions.tokens.shape[1])
     inside = (places > 0) & (places < captions.lengths[:, None] - 1)
     keys = np.where(inside, rng.random(captions.tokens.shape), np.where(places > 0, 1.0 + places, -1.0))
@@ -123,15 +125,16 @@ def joined(first: Tokens, second: Tokens, max_tokens: int) -> Tokens:
     """Captions of the first with those of the second behind them (Asymmetry-II).
 
     Args:
-        first, second: T captions each.
+        first, second: T captions each, with the same ends.
         max_tokens: longest caption that may result, start and end included; words past it are left out.
     """
-    inside = first.lengths.astype(np.int64)[:, None] - 1  # start and words of the first
-    lengths = np.minimum(first.lengths + second.lengths - 2, max_tokens)
+    before, behind = first.ends
+    inside = first.lengths.astype(np.int64) - behind  # start and words of the first
+    lengths = np.minimum(inside + second.lengths - before, max_tokens)
     places = np.arange(lengths.max(initial=0))
     of_first = _taken(first.tokens, places)
-    of_second = _taken(second.tokens, places - inside + 1)
-    return _ended(np.where(places < inside, of_first, of_second), lengths, first)
+    of_second = _taken(second.tokens, places - inside[:, None] + before)
+    return _ended(np.where(places < inside[:, None], of_first, of_second), lengths, first)
 
 
 def shortened(captions: Tokens) -> Tokens:
@@ -139,17 +142,18 @@ def shortened(captions: Tokens) -> Tokens:
 
     A caption without any stays as it is. Of pieces of words, half the pieces are kept.
     """
-    inside = captions.lengths - 2
-    lengths = np.minimum(np.maximum(inside // 2, 1), inside) + 2
+    around = sum(captions.ends)
+    inside = captions.lengths - around
+    lengths = np.minimum(np.maximum(inside // 2, 1), inside) + around
     return _ended(_taken(captions.tokens, np.arange(lengths.max(initial=0))), lengths, captions)
 
 
 def either(choose_first: np.ndarray, first: Tokens, second: Tokens) -> Tokens:
-    """Captions of the first where `choose_first` bool [T], else of the second."""
+    """Captions of the first where `choose_first` bool [T], else of the second; both have the same ends."""
     width = max(first.tokens.shape[1], second.tokens.shape[1])
     wide = [np.pad(each.tokens, ((0, 0), (0, width - each.tokens.shape[1]))) for each in (first, second)]
     lengths = np.where(choose_first, first.lengths, second.lengths)
-    return Tokens(np.where(choose_first[:, None], *wide)[:, : lengths.max(initial=0)], lengths)
+    return Tokens(np.where(choose_first[:, None], *wide)[:, : lengths.max(initial=0)], lengths, first.ends)
 
 
 class CaptionPairs:
@@ -189,6 +193,7 @@ def _taken(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 def _ended(tokens: np.ndarray, lengths: np.ndarray, like: Tokens) -> Tokens:
     """Tokens [T, W] of these lengths, with the end tokens of other captions at their ends and zeros behind."""
-    places, last = np.arange(tokens.shape[1]), lengths[:, None] - 1
-    ends = np.take_along_axis(like.tokens, like.lengths.astype(np.int64)[:, None] - 1, axis=1)
-    return Tokens(np.where(places < last, tokens, np.where(places == last, ends, 0)), lengths)
+    places, end = np.arange(tokens.shape[1]), lengths[:, None]
+    ends = _taken(like.tokens, places - end + like.lengths.astype(np.int64)[:, None])
+    kept = np.where(places < end - like.ends[1], tokens, ends)
+    return Tokens(np.where(places < end, kept, 0), lengths, like.ends)

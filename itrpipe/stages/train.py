@@ -47,7 +47,7 @@ INITIAL = "initial"
 NEWER = {
     "": ("decay_at", "optimizer", "sentences"),
     "model": ("initial_deviation",),
-    "loss": ("false_negatives", "drop_above", "synthetic_sentences", "synthetic_weight"),
+    "loss": ("false_negatives", "drop_above", "synthetic_sentences", "synthetic_weight", "generated_positives"),
 }
 
 
@@ -131,7 +131,7 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
     if settings.model.reads_phrases or _masks_phrases(settings):
         wanted["parse"] = Need("parse", settings.graphs)
     if _reads_sentences(settings):
-        wanted["synthesize"] = Need("synthesize", settings.sentences, {"seed": settings.seed})
+        wanted["synthesize"] = Need("synthesize", settings.sentences, {"seed": settings.seed, "split": "train"})
     if settings.start_from:
         same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
         wanted["start"] = Need("train", settings.start_from, same)
@@ -309,11 +309,15 @@ def _start_word_heads(job: Job, model: AnyMatcher) -> None:
 
 
 def _read_captions(job: Job, train: SplitData, tokens: CaptionTokens, model: AnyMatcher) -> None:
-    """Gives the training set what methods mask, and the sentences they read."""
+    """Gives the training set what methods mask, the sentences they read, and what they make captions by."""
     from itrpipe.models.uniter import UniterEncoder
+    from itrpipe.training.captions import ends_of
     from itrpipe.training.masked_captions import caption_masks, read_sentences, token_captions
+    from itrpipe.training.saved import max_tokens_of
 
     settings, loss = job.settings, job.settings.loss
+    if isinstance(loss, Triplet) and loss.generated_positives != "none":
+        train.ends, train.max_tokens = ends_of(tokens), max_tokens_of(model)
     if _reads_sentences(settings):
         train.sentences = read_sentences(job.inputs["synthesize"].folder, train.split, tokens)
     elif isinstance(loss, Pretrain | Tags):

@@ -167,6 +167,13 @@ class PieceIds:
         return tokens, lengths
 
     @property
+    def ends(self) -> tuple[int, int]:
+        """How many tokens the tokenizer puts before the words of every caption, and how many behind."""
+        added = np.array(self.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"], dtype=bool)
+        words = np.flatnonzero(~added)
+        return int(words[0]), int(len(added) - 1 - words[-1])
+
+    @property
     def locates_words(self) -> bool:
         """Whether the tokenizer tells which characters a piece is of; few that are written in Python do not."""
         return self.tokenizer.is_fast
@@ -205,6 +212,11 @@ def named_tokens(settings: BackboneSettings) -> CaptionTokens | None:
 
     tokenizer = find_tokenizer(settings.tokenizer, settings.tokenizer_revision)
     return PieceIds(tokenizer, Reading.of(settings), settings.max_words)
+
+
+def ends_of(tokens: CaptionTokens) -> tuple[int, int]:
+    """How many tokens stand before the words of every caption and how many behind; a vocabulary gives both one."""
+    return tokens.ends if isinstance(tokens, PieceIds) else (1, 1)
 
 
 def save_tokens(folder: Path, tokens: CaptionTokens) -> None:

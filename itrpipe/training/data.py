@@ -37,10 +37,15 @@ class SplitData:
         image_dim: D_in, width of what the file has of an image: of a region feature, of a global vector, of a pixel.
         masks: how its captions are masked; set for methods that do.
         sentences: synthetic sentences of its captions; set for methods that read some.
+        ends: how many tokens stand before the words of every caption and how many behind; set for methods that make
+            captions.
+        max_tokens: longest caption in tokens that the model reads; likewise.
     """
 
     masks: CaptionMasks
     sentences: SentenceBank
+    ends: tuple[int, int]
+    max_tokens: int
 
     def __init__(self, split: Split, features: FeatureFile, tokens: CaptionTokens) -> None:
         self.split = split

@@ -165,6 +165,34 @@ def test_half_of_a_caption_is_rounded_down_but_not_to_nothing():
     assert words_of(shortened(batch)) == [[4, 5, 6], [4], [4], [4], []]
 
 
+@pytest.mark.parametrize("ends", [(1, 1), (0, 1), (1, 0), (0, 0), (2, 1), (1, 2)])
+def test_what_stands_around_the_words_stays_around_them(ends: tuple[int, int]):
+    before, behind = [1, 91][: ends[0]], [92, 2][2 - ends[1] :]
+
+    def written(*words: list[int]) -> Tokens:
+        rows = [[*before, *each, *behind] for each in words]
+        width = max(map(len, rows))
+        tokens = np.array([row + [0] * (width - len(row)) for row in rows], dtype=np.int32)
+        return Tokens(tokens, np.array([len(row) for row in rows], dtype=np.int32), ends)
+
+    first, second = written([4, 5, 6], [7], [8, 9, 10, 11]), written([12, 13], [14, 15, 16, 17, 18], [19])
+    around = sum(ends)
+    for found, expected in (
+        (joined(first, second, 99), written([4, 5, 6, 12, 13], [7, 14, 15, 16, 17, 18], [8, 9, 10, 11, 19])),
+        (joined(first, second, 4 + around), written([4, 5, 6, 12], [7, 14, 15, 16], [8, 9, 10, 11])),
+        (joined(first, second, 2 + around), written([4, 5], [7, 14], [8, 9])),
+        (shortened(first), written([4], [7], [8, 9])),
+        (shortened(second), written([12], [14, 15], [19])),
+        (
+            either(np.array([True, False, True]), first, second),
+            written([4, 5, 6], [14, 15, 16, 17, 18], [8, 9, 10, 11]),
+        ),
+    ):
+        assert found.tokens.tolist() == expected.tokens.tolist()
+        assert found.lengths.tolist() == expected.lengths.tolist()
+        assert found.ends == ends
+
+
 def test_either_of_two_captions():
     long, short = captions([4, 5, 6, 7], [4, 5]), captions([8], [9])
     assert words_of(either(np.array([True, False]), long, short)) == [[4, 5, 6, 7], [9]]
