@@ -63,7 +63,14 @@ class CrossModalFusion(nn.Module):
     def score_pairs(
         self, regions: Tensor, count: Tensor | None, whole: Tensor, words: Tensor, lengths: Tensor
     ) -> Tensor:
-        """Scores [N] of image k with caption k.
+        """Scores [N] of image k with caption k; arguments as for `pair_parts`."""
+        local, image, text = self.pair_parts(regions, count, whole, words, lengths)
+        return self.u1 * local + (1 - self.u1) * _cosine(image, text)
+
+    def pair_parts(
+        self, regions: Tensor, count: Tensor | None, whole: Tensor, words: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """S_local [N], V_g [N, D] and W_g [N, D] of image k with caption k.
 
         Args:
             regions: [N, R, D].
@@ -81,12 +88,11 @@ class CrossModalFusion(nn.Module):
         text = self.global_text(mean_of_real(found_words, real_regions))
         seen = self.global_regions(mean_of_real(found_regions, real_words))
         gate = torch.sigmoid(self.gate(torch.cat([whole, seen], dim=-1)))
-        return self.combined((of_regions + of_words) / 2, gate, whole, seen, text)
+        return (of_regions + of_words) / 2, _gated(gate, whole, seen), text
 
     def combined(self, local: Tensor, gate: Tensor, whole: Tensor, seen: Tensor, text: Tensor) -> Tensor:
         """S [...] of S_local [...], t, V_g2, V_g1 and W_g [..., D] (Eq. 3 and 4)."""
-        image = seen + gate * (whole - seen)
-        return self.u1 * local + (1 - self.u1) * _cosine(image, text)
+        return self.u1 * local + (1 - self.u1) * _cosine(_gated(gate, whole, seen), text)
 
 
 class HeadedAttention(nn.Module):
@@ -149,6 +155,10 @@ def cosine_of(inner: Tensor, squared: Tensor) -> Tensor:
     A vector of no length, such as a word that noise has cut off, has cosine zero; its gradient is passed on unscaled.
     """
     return inner * squared.masked_fill(squared <= NORM_EPSILON**2, 1.0).rsqrt()
+
+
+def _gated(gate: Tensor, whole: Tensor, seen: Tensor) -> Tensor:
+    return seen + gate * (whole - seen)
 
 
 def _cosine(left: Tensor, right: Tensor) -> Tensor:

@@ -1,0 +1,105 @@
+"""`itrpipe evaluate --protocol leaky-diagonal`: what a protocol that leaks the answer makes of a model's recall.
+
+Its numbers are no result. They lie in a file of their own beside the evaluation, which is no part of its artifact:
+metrics, rankings, fingerprints and the report know nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from itrpipe.artifacts import existing_input, read_manifest
+from itrpipe.config import did_you_mean
+from itrpipe.disk import read_json, write_json
+from itrpipe.errors import UsageError
+from itrpipe.models.settings import backbone_family
+from itrpipe.progress import Reporter
+from itrpipe.stages import evaluate, train
+from itrpipe.training import settings as training_settings
+
+LEAKY = "leaky-diagonal"
+LEAKY_DIAGONAL = "leaky_diagonal.json"
+FUSING_BACKBONE = "ascl"
+BLOCK = 256
+"""Images or captions per forward pass."""
+_TITLES = {"honest": "every pair fused", "leaky_vectors": "leaky: V_g · W_g", "leaky_fused": "leaky: S of Eq. 4"}
+
+
+def chosen_protocols(names: Sequence[str]) -> tuple[list[str] | None, bool]:
+    """The protocols of results among `--protocol` names, None where there is none, and whether `LEAKY` is among them.
+
+    Raises:
+        UsageError: there is no protocol of a name.
+    """
+    known = (*evaluate.RESULT_PROTOCOLS, LEAKY)
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
+            raise UsageError(f"--protocol {name}: there is none of this name{hint}")
+    return [name for name in dict.fromkeys(names) if name != LEAKY] or None, LEAKY in names
+
+
+def refuse_other_models(chosen: Mapping[str, Any]) -> None:
+    """Call before anything is computed.
+
+    Args:
+        chosen: `method`, and `backbone` and `ensemble_with` where they were given.
+
+    Raises:
+        UsageError: the model fuses no pairs, or there are several.
+    """
+    backbone = train.canonical_backbone(chosen.get("backbone") or "")
+    backbone = backbone or training_settings.usual_backbone(chosen["method"])
+    if backbone_family(backbone) != FUSING_BACKBONE:
+        raise UsageError(
+            f"--protocol {LEAKY} compares vectors of fused pairs, and {backbone} fuses none; leave it out, or evaluate "
+            f"--method {FUSING_BACKBONE}"
+        )
+    if chosen.get("ensemble_with"):
+        raise UsageError(f"--protocol {LEAKY} looks at one model; leave --ensemble-with out")
+
+
+def write_leaky_diagonal(folder: Path, device: str | None, reporter: Reporter) -> None:
+    """Ranks the evaluated split by vectors that know their partners, and prints that beside the honest recall.
+
+    Writes leaky_diagonal.json into the folder of the evaluation, whose own files stay as they are.
+
+    Args:
+        folder: artifact of `evaluate`, of a single AsCL.
+        device: `auto`, `cpu` or `cuda`; None is `auto`.
+        reporter: prints the recalls.
+
+    Raises:
+        UsageError: the model was trained without fusion.
+        MissingInputError: what the model was trained on was removed.
+    """
+    from itrpipe.training.canary import TrainedModel
+    from itrpipe.training.leaky_protocol import leaky_figures
+    from itrpipe.training.splits import Sources
+
+    manifest = read_manifest(folder)
+    trained = existing_input(folder, manifest, "train")
+    prepare, extract = (existing_input(trained, read_manifest(trained), name) for name in ("prepare", "extract"))
+    place = train.resolve_device(device or "auto")
+    opened = TrainedModel.open(trained, Sources(prepare, extract), manifest.settings["split"], place)
+    measured = read_json(folder / evaluate.METRICS)[evaluate.FULL]
+    honest = {name: each["value"] for name, each in measured.items()}
+    pairs = opened.data.num_images * opened.data.num_captions
+    with reporter.task("scoring, leaky", pairs, "pairs") as task:
+        figures = leaky_figures(opened, honest, BLOCK, task.advance)
+    write_json(folder / LEAKY_DIAGONAL, figures)
+    _say(figures, reporter)
+
+
+def _say(figures: Mapping[str, Any], reporter: Reporter) -> None:
+    from itrpipe.evaluation.rsum import CUTOFFS
+    from itrpipe.training.leaky_protocol import FIGURES
+
+    titles = [f"{side} R@{k}" if k == CUTOFFS[0] else f"R@{k}" for side in ("i2t", "t2i") for k in CUTOFFS]
+    width = max(map(len, _TITLES.values()))
+    reporter.say(f"  {LEAKY}: {figures['note']}", style="yellow")
+    reporter.say("  " + " " * width + "".join(f"{title:>9}" for title in [*titles, "RSum"]))
+    for key, title in _TITLES.items():
+        reporter.say(f"  {title:<{width}}" + "".join(f"{figures[key][name]:>9.1f}" for name in FIGURES))
