@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from itrpipe import cli as command_line
-from itrpipe.commands import run_stage
+from itrpipe.commands import define_features, run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.planning import Override, parse_override
 
@@ -150,6 +150,24 @@ def finished_chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for method in ("triplet", "aoq"):
         run_stage(root, "tiny", "evaluate", tiny(method))
     return folder
+
+
+@pytest.fixture(scope="session")
+def boxed_chain(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder of the finished chain with features `boxed`, which have boxes, and scene graphs. Copy it."""
+    folder = tmp_path_factory.mktemp("boxed")
+    found = Path(shutil.copytree(finished_chain / "data", folder / "data"))
+    records = json.loads((finished_chain / "source" / "dataset_flickr30k.json").read_text())["images"]
+    random = np.random.default_rng(0)
+    corners = np.sort(random.random((len(records), 4, 2, 2), dtype=np.float32), axis=2)
+    names = np.array([record["filename"] for record in records])
+    regions = random.normal(size=(len(records), 4, 6)).astype(np.float16)
+    path = folder / "boxed.npz"
+    np.savez(path, regions=regions, boxes=corners.reshape(len(records), 4, 4), image_id=names)
+    definition, known, overrides = define_features(found, "tiny", None, path, "boxed", [])
+    run_stage(found, "tiny", "extract", overrides, conf=known, definition=definition)
+    run_stage(found, "tiny", "parse", [parse_override("parse.workers=1")])
+    return found
 
 
 @pytest.fixture

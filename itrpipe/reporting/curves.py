@@ -55,7 +55,7 @@ def recall_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
         figure, axes = panel()
         for each in series:
             ranks = [run.rankings[direction].rank for run in each.all]
-            _lines(axes, ks, [[recall(rank, k) for k in ks] for rank in ranks], looks[each.name])
+            lines(axes, ks, [[recall(rank, k) for k in ks] for rank in ranks], looks[each.name])
         axes.set_xscale("log")
         plain_ticks(axes, [1, 2, 5, 10, 20, 50])
         axes.set_xlabel("K (log scale)")
@@ -79,7 +79,7 @@ def cross_rank_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
             continue
         figure, axes = panel()
         for name, values in shares.items():
-            _lines(axes, _sides(len(values[0])), [np.repeat(each, 2).tolist() for each in values], looks[name])
+            lines(axes, _sides(len(values[0])), [np.repeat(each, 2).tolist() for each in values], looks[name])
         labels = _bin_labels(next(run for each in series for run in each.all if run.cross_ranks is not None))
         axes.set_xticks(range(len(labels)), labels, fontsize=7.6)
         axes.set_xlim(-0.6, len(labels) - 0.4)
@@ -112,7 +112,7 @@ def _by_epoch(
     figure, axes = panel()
     for each, curves in drawn:
         look = looks[each.name]
-        _lines(axes, range(1, max(len(own) for _, own in curves) + 1), [own for _, own in curves], look)
+        lines(axes, range(1, max(len(own) for _, own in curves) + 1), [own for _, own in curves], look)
         for model, own in curves:
             chosen = max(epoch for epoch, row in enumerate(model.history or (), 1) if row["best"])
             axes.plot([chosen], [own[chosen - 1]], "o", markersize=4 if len(curves) > 1 else 7, color=look.colour)
@@ -127,7 +127,7 @@ def _by_epoch(
     return Plot(title, svg(figure, name, f"{title} by epoch"))
 
 
-def _lines(axes: Axes, positions: Sequence[float], rows: Sequence[Sequence[float]], look: Look) -> None:
+def lines(axes: Axes, positions: Sequence[float], rows: Sequence[Sequence[float]], look: Look) -> None:
     """One thick line; of several rows thin ones and their thick mean, as far as all of them go."""
     if len(rows) > 1:
         for row in rows:

@@ -194,6 +194,11 @@ def log_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
 
 
+def zero_line(axes: Axes) -> None:
+    """Marks, across the drawing, where a difference is none."""
+    axes.axhline(0, color=_INK, linewidth=0.9)
+
+
 def panel(height: float = _HEIGHT) -> tuple[Any, Axes]:
     """A figure with one pair of axes, as wide as a phone."""
     import matplotlib

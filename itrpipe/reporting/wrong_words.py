@@ -22,23 +22,26 @@ COLUMNS = {
     "matching": "own words",
     "mismatching": "wrong words",
     "correction": "wrong words",
+    "correction_masked": "masked words",
     "below_caption": "sentences",
 }
 HEADINGS = {
     "all": "all words",
     "matching": "own words",
-    "mismatching": "wrong words",
+    "mismatching": "wrong ones",
     "correction": "corrected",
+    "correction_masked": "of masked",
     "below_caption": "below",
 }
 """What a column is called where nothing stands above it."""
-SPANS = [("Told right", 3), ("Corrected", 1), ("Ranked below", 1)]
+SPANS = [("Told right", 3), ("Corrected", 2), ("Ranked below", 1)]
 _PREFERRED = "tags-dc"
 _CAPTION = (
-    "In percent, below it of how many. The model masked and refilled words of test captions; sentences that are the "
-    "caption itself, or say nothing but what other captions of the image say, are left out. Told right: own words of "
-    "the caption that it does not find wrong, and written ones that it does. Corrected: wrong words for which it gives "
-    "the word of the caption. Ranked below: sentences that score below their caption."
+    "In percent, below it of how many. The model masked test captions as in its training, phrase by phrase or word by "
+    "word, and refilled them; sentences that are the caption itself, or say nothing but what other captions of the "
+    "image say, are left out. Told right: own words of the caption that it does not find wrong, and written ones that "
+    "it does. Corrected: wrong words for which it gives the word of the caption, and masked words, wrong or not, for "
+    "which it does. Ranked below: sentences that score below their caption."
 )
 
 
@@ -129,7 +132,9 @@ def _table(runs: Sequence[Run]) -> Table:
     rows = []
     for run in runs:
         assert run.words is not None
-        rows.append(Row(run.name, [_cell(name, figure_of(run.words, name)) for name in COLUMNS], run.label))
+        cells = [_cell(name, figure_of(run.words, name)) for name in COLUMNS]
+        # Older evaluations do not say what was masked; it was single words.
+        rows.append(Row(run.name, cells, f"{run.label}, {run.words.get('mask', 'words')} masked"))
     return Table("Wrong words in sentences that the model wrote", list(COLUMNS.values()), rows, _CAPTION)
 
 

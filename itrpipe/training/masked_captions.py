@@ -21,8 +21,6 @@ from itrpipe.synthesis.captions import GraphCandidates, TokenCaptions
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.training.captions import CaptionTokens, PieceIds
 
-_COLUMNS = ("caption_id", "text", "kept")
-
 
 def token_captions(split: Split, tokens: CaptionTokens, model: UniterEncoder) -> TokenCaptions:
     """The captions of a split as a trained model reads them.
@@ -126,8 +124,7 @@ def read_sentences(folder: Path, split: Split, tokens: CaptionTokens) -> Sentenc
         DataError: it is damaged, or of other captions.
     """
     file = SentenceFile(folder)
-    parts = [table.filter(table["kept"]) for table in file.row_groups(_COLUMNS)]
-    kept = pa.concat_tables(parts) if parts else pa.table({"caption_id": [], "text": []})
+    kept = file.kept(("caption_id", "text"))
     position = {name: row for row, name in enumerate(split.caption_ids.tolist())}
     owners = [position.get(name, -1) for name in kept["caption_id"].to_pylist()]
     known = np.array(owners, dtype=np.int64)

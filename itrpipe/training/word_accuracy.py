@@ -1,11 +1,13 @@
 """How well a trained model tells wrong words, and corrects them, in sentences that it writes itself.
 
-The captions of a split are masked word by word and refilled by the model, so which words are wrong is known: those that
-are not the caption's own. Sentences that are the caption itself, that say nothing but what other captions of the image
-say, or that stand there twice are left out, as in training.
+The captions of a split are masked as in training, phrase by phrase or word by word, and refilled by the model, so which
+words are wrong is known: those that are not the caption's own. Sentences that are the caption itself, that say nothing
+but what other captions of the image say, or that stand there twice are left out, as in training. Unlike there, all that
+is refilled was masked: no random words, and no special tokens are written.
 
 Source: TAGS-DC, Table 4, Fig. 4 and section 4.4. The paper does not say how its test sentences were chosen; here every
-sentence counts that the filters let through.
+sentence counts that the filters let through. Nor does it say where corrections count: at all words that were masked,
+where the loss is computed (often the caption says what was written), or at the wrong ones alone; here both are counted.
 
 Shapes: T captions of a block, K masked copies of each, L draws for each copy, N sentences, W tokens.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +26,7 @@ import torch
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.features.store import FeatureFile
+from itrpipe.methods.settings import TagsDc
 from itrpipe.models.uniter import UniterImages
 from itrpipe.negatives import synthetic
 from itrpipe.negatives.caption_masks import NO_WORD, known_words
@@ -34,8 +38,8 @@ from itrpipe.training.splits import open_split
 from itrpipe.training.word_corrections import THRESHOLD, CorrectedSentence, ReadTokens, WordReader, match_probability
 
 CAPTIONS, EXAMPLES = 500, 12
-COPIES, DRAWS, TEMPERATURE = 4, 4, 1.5
-"""Sentences of a caption before the filters, and how they are drawn; the temperature is that of training."""
+COPIES, DRAWS = 4, 4
+"""Sentences of a caption before the filters: masked copies, and refills of each."""
 BLOCK = 32
 """Captions at a time. What is drawn depends on it."""
 _WORD = pa.struct(
@@ -66,17 +70,22 @@ CORRECTION_SCHEMA = pa.schema(
 )
 
 
+_CORRECTIONS = ("correction", "correction_masked")
+
+
 class _Written(NamedTuple):
     """The sentences of a block that the filters let through.
 
     Attributes:
         owners: int64 [N], number of each one's caption in the block.
         tokens: int64 [N, W].
+        masked: bool [N, W], what the model wrote, be it the caption's own.
         drawn: reason -> number of sentences of the block.
     """
 
     owners: np.ndarray
     tokens: np.ndarray
+    masked: np.ndarray
     drawn: Counter[str]
 
 
@@ -103,16 +112,29 @@ class WordTest:
         split: images and captions.
         features: of its images.
         device: `cpu` or `cuda`.
+        graphs: artifact of `itrpipe parse` that a model was trained with which masks phrases; None for others.
         seed: of the captions and sentences.
+
+    Raises:
+        DataError: a caption has no scene graph.
     """
 
-    def __init__(self, saved: SavedModel, split: Split, features: FeatureFile, device: str, seed: int = 0) -> None:
+    def __init__(
+        self,
+        saved: SavedModel,
+        split: Split,
+        features: FeatureFile,
+        device: str,
+        graphs: Path | None = None,
+        seed: int = 0,
+    ) -> None:
         self._reader = WordReader(saved, split, device)
         self._data: SplitData = open_split(split, features, saved.tokens, saved.settings)
         self._split, self._device, self._seed = split, torch.device(device), seed
-        self._masks = caption_masks(self._reader.captions, saved.tokens, None, "piece")
-        assert self._masks.keys is not None
-        self._keys = self._masks.keys.to(device)
+        self._trained = TagsDc.model_validate(saved.config["loss"])
+        assert (graphs is not None) == (self._trained.mask == "phrases")
+        self._masks = caption_masks(self._reader.captions, saved.tokens, graphs, self._trained.compare)
+        self._keys = None if self._masks.keys is None else self._masks.keys.to(device)
 
     @torch.inference_mode()
     def run(self, captions: int = CAPTIONS, examples: int = EXAMPLES) -> tuple[dict[str, Any], pa.Table]:
@@ -132,10 +154,10 @@ class WordTest:
         rng = np.random.default_rng(self._seed)
         chosen = rng.permutation(len(self._split.caption_ids))[:captions]
         shown, chosen = set(chosen[:examples].tolist()), np.sort(chosen)
-        counts, rows = _Counts(len(chosen), self._reader.corrects), []
+        counts, rows = _Counts(len(chosen), self._trained.mask, self._reader.corrects), []
         for block in map(self._block, (chosen[part] for part in blocks(len(chosen), BLOCK))):
             written = self._write(block, rng)
-            read = self._read(block, written.owners, written.tokens)
+            read = self._read(block, written.owners, written.tokens, written.masked)
             own = self._read(block, np.arange(len(block.rows)), block.tokens)
             counts.add(block.tokens[written.owners], written, read, own.scores, self._words(block, written))
             rows += self._examples(block, written, read, own.scores, shown)
@@ -153,26 +175,32 @@ class WordTest:
         masked = self._masks.draw(block.rows, width, COPIES, False, rng)
         copies, labels = (each.reshape(-1, width) for each in (masked.tokens, masked.labels))
         owners = np.repeat(np.arange(count), COPIES)
-        logits = self._reader.masked_word_logits(block.images, owners, block.rows[owners], copies, labels != UNLABELLED)
+        labelled = labels != UNLABELLED
+        logits = self._reader.masked_word_logits(block.images, owners, block.rows[owners], copies, labelled)
         generator = torch.Generator(self._device).manual_seed(int(rng.integers(2**63)))
         masks = torch.from_numpy(copies).to(self._device), torch.from_numpy(labels).to(self._device)
-        drawn = synthetic.refill(*masks, logits, DRAWS, TEMPERATURE, self._masks.specials.all, generator)  # [T K, L, W]
+        excluded, temperature = self._masks.specials.all, self._trained.temperature
+        drawn = synthetic.refill(*masks, logits, DRAWS, temperature, excluded, generator)  # [T K, L, W]
         sentences = drawn.view(count, -1, width)
         captions = torch.from_numpy(block.tokens).to(self._device)
         known = known_words(self._keys, self._masks.siblings(block.rows), self._device)
         reasons = synthetic.reject(sentences, captions, self._keys, known)
         kept = reasons == synthetic.KEPT
+        numbers, places = (each.cpu().numpy() for each in kept.nonzero(as_tuple=True))
         names = Counter(synthetic.REASONS[reason] for reason in reasons.flatten().tolist())
-        return _Written(kept.nonzero()[:, 0].cpu().numpy(), sentences[kept].cpu().numpy(), names)
+        masked = labelled.reshape(count, COPIES, width)[numbers, places // DRAWS]
+        return _Written(numbers, sentences[kept].cpu().numpy(), masked, names)
 
     def _words(self, block: _Block, written: _Written) -> np.ndarray:
         """Which tokens of the sentences are words, bool [N, W]."""
         return self._reader.captions.words[block.rows[written.owners], : block.tokens.shape[1]] != NO_WORD
 
-    def _read(self, block: _Block, owners: np.ndarray, tokens: np.ndarray) -> ReadTokens:
-        """Reads sentences [N, W] of a block with the images of their captions; of wrong words the correction too."""
-        wrong = tokens != block.tokens[owners]
-        return self._reader.read(block.images, owners, block.rows[owners], tokens, wrong)
+    def _read(
+        self, block: _Block, owners: np.ndarray, tokens: np.ndarray, asked: np.ndarray | None = None
+    ) -> ReadTokens:
+        """Reads sentences [N, W] of a block with the images of their captions; `asked` is that of `WordReader.read`."""
+        nothing = np.zeros(tokens.shape, dtype=bool)
+        return self._reader.read(block.images, owners, block.rows[owners], tokens, nothing if asked is None else asked)
 
     def _examples(
         self, block: _Block, written: _Written, read: ReadTokens, own: np.ndarray, shown: set[int]
@@ -226,10 +254,12 @@ class _Counts:
 
     Attributes:
         captions: number of them.
+        mask: what was masked together, `phrases` or `words`.
         corrects: whether the model was trained to correct words.
     """
 
     captions: int
+    mask: str
     corrects: bool
 
     def __post_init__(self) -> None:
@@ -251,27 +281,31 @@ class _Counts:
         wrong, flagged = (written.tokens != captions) & words, (read.mismatch > THRESHOLD) & words
         self._count("matching", ~flagged, words & ~wrong)
         self._count("mismatching", flagged, wrong)
-        self._count("correction", read.corrections == captions, wrong)
+        mended = read.corrections == captions
+        self._count("correction", mended, wrong)
+        self._count("correction_masked", mended, written.masked)
         self._count("below_caption", read.scores < own[written.owners], np.ones(len(written.tokens), bool))
 
     def figures(self) -> dict[str, Any]:
         """Percent and counts.
 
         Returns:
-            `captions`, how many; `drawn`, sentences by what became of them; `discrimination` of `all` words, of those
-            that are the caption's (`matching`) and of the others (`mismatching`), `correction` of the latter: `percent`
-            of `words` that are right, None where there is none, and None for `correction` where the model was not
-            trained to correct; `below_caption`: `percent` of `sentences` that score below their caption. Words are
-            tokens, so pieces of words where a tokenizer cuts them.
+            `captions`, how many; `mask`, what of them was masked together; `drawn`, sentences by what became of them;
+            `discrimination` of `all` words, of those that are the caption's (`matching`) and of the others
+            (`mismatching`), `correction` of the latter and `correction_masked` of all words that were masked, be what
+            was written the caption's own: `percent` of `words` that are right, None where there is none, and None for
+            both corrections where the model was not trained to correct; `below_caption`: `percent` of `sentences` that
+            score below their caption. Words are tokens, so pieces of words where a tokenizer cuts them.
         """
         for counts in (self._right, self._counted):
             counts["all"] = counts["matching"] + counts["mismatching"]
         discrimination = {name: self._figure(name, "words") for name in ("all", "matching", "mismatching")}
         return {
             "captions": self.captions,
+            "mask": self.mask,
             "drawn": dict(sorted(self._drawn.items())),
             "discrimination": discrimination,
-            "correction": self._figure("correction", "words") if self.corrects else None,
+            **{name: self._figure(name, "words") if self.corrects else None for name in _CORRECTIONS},
             "below_caption": self._figure("below_caption", "sentences"),
         }
 

@@ -40,6 +40,7 @@ EVALUATE |= {"ranking_depth": 20}
 NOISE = {"triplet": 1.6, "triplet-long": 1.5, "aoq": 0.7, "ssamt": 0.7, "ssamt-local": 0.8, "ssamt-global": 0.9}
 SECONDS = {"triplet": 10.0, "triplet-long": 20.0, "aoq": 30.0, "ssamt": 40.0, "ssamt-local": 40.0, "ssamt-global": 40.0}
 SECONDS |= {"fne": 40.0, "fne-memory-only": 40.0, "tags-dc": 40.0, "tags-discriminate": 40.0}
+SECONDS |= {"tags": 40.0, "tags-static": 40.0}
 SCENES = {"kind": "scenes", "train": 40, "val": 6, "test": 30, "seed": 0, "family_size": 1, "keep_probability": 0.0}
 FILES = {"kind": "files", "format": "", "restval": "train", "bad_images": "refuse", "split_seed": 0}
 FILES |= {"val_fraction": 0.1, "test_fraction": 0.1}
@@ -350,6 +351,53 @@ def add_words(toy: Toy, method: str, figures: Mapping[str, Any], rows: Sequence[
     return label
 
 
+def add_history(toy: Toy, method: str, generator: str, rows: Sequence[Mapping[str, Any]], seed: int = 0) -> str:
+    """Adds a UNITER trained with sentences of a generator, ranking as the toy's AOQ does, by these epochs; its name."""
+    given = {**MODEL, "backbone": "uniter", "method": method, "seed": seed, "loss": {"generator": generator}}
+    label = f"{method}.uniter" + (f".s{seed}" if seed else "")
+    read = {"prepare": toy.made["prepare"]}
+
+    def train(job: Job) -> None:
+        write_model("aoq", seed, ())(job)
+        common = {"loss": 1.0, "val_rsum": 100.0, "best": True}
+        history = [{"epoch": number, **common, **row} for number, row in enumerate(rows, 1)]
+        pq.write_table(pa.Table.from_pylist(history), job.folder / "history.parquet")
+
+    def write(job: Job) -> None:
+        for file in ("metrics.json", "rankings.parquet", "cross_retrieval.parquet"):
+            shutil.copy(toy.made["aoq.vsepp"] / file, job.folder / file)
+
+    trained = seal(toy.root, "train", label, given, read, train)
+    toy.made[label] = seal(toy.root, "evaluate", label, {**EVALUATE, **given}, read | {"train": trained}, write)
+    return label
+
+
+def add_discrimination(toy: Toy, method: str, figures: Mapping[str, Any], seed: int = 0) -> str:
+    """Adds a UNITER, ranking as the toy's AOQ does, and what its evaluation found out about sentences; its name.
+
+    Every method is measured with sentences of its own.
+    """
+    given = {**MODEL, "backbone": "uniter", "method": method, "seed": seed}
+    label = f"{method}.uniter" + (f".s{seed}" if seed else "")
+    read = {"prepare": toy.made["prepare"]}
+    trained = seal(toy.root, "train", label, given, read, write_model("aoq", seed, ()))
+    sentences = {}
+    for name in figures:
+        made = f"{name}.{method}"
+        if made not in toy.made:
+            toy.made[made] = seal(toy.root, "synthesize", made, {"of": method}, read, lambda job: None)
+        sentences[f"sentences_{name}"] = toy.made[made]
+
+    def write(job: Job) -> None:
+        for file in ("metrics.json", "rankings.parquet", "cross_retrieval.parquet"):
+            shutil.copy(toy.made["aoq.vsepp"] / file, job.folder / file)
+        (job.folder / "discrimination.json").write_text(json.dumps(figures))
+
+    settings = {**EVALUATE, **given, "discriminate": sorted(figures)}
+    toy.made[label] = seal(toy.root, "evaluate", label, settings, read | {"train": trained, **sentences}, write)
+    return label
+
+
 @dataclass(frozen=True)
 class Report:
     """A finished report.
@@ -454,3 +502,15 @@ def add_word_maps_fixture() -> Callable[..., str]:
 def add_words_fixture() -> Callable[..., str]:
     """`add_words`, for tests."""
     return add_words
+
+
+@pytest.fixture(scope="session", name="add_history")
+def add_history_fixture() -> Callable[..., str]:
+    """`add_history`, for tests."""
+    return add_history
+
+
+@pytest.fixture(scope="session", name="add_discrimination")
+def add_discrimination_fixture() -> Callable[..., str]:
+    """`add_discrimination`, for tests."""
+    return add_discrimination

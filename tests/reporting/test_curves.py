@@ -30,6 +30,7 @@ FILES = FileNames(
     word_maps="word_maps.parquet",
     words="words.json",
     word_corrections="word_corrections.parquet",
+    discrimination="discrimination.json",
     query_length="query_length.json",
     alignment="alignment.json",
     eccv_caption="eccv_caption.json",

@@ -223,19 +223,26 @@ def test_equal_artifacts_give_equal_bytes(toy: Any, done: Any, tmp_path: Path) -
 
 
 def test_published_scores_stand_below_the_measured_ones(toy: Any, tmp_path: Path) -> None:
-    published = {"aoq.vsepp": {"rsum": 486.3, "where": "AOQ Table 2"}, "ssamt.vsrn": {"rsum": 500.0}}
+    aoq = {"run": "aoq.vsepp", "rsum": 486.3, "where": "AOQ Table 2", "note": "of two models"}
+    others = [{"run": "ssamt.vsrn", "rsum": 500.0, "where": "x"}, {**aoq, "protocol": "coco-1k"}]
+    published = [aoq, *others]
     found = toy.copy(tmp_path / "data").report(published=published, title="A <b>title</b>")
     (row,) = found.page.all("tr", "published")
     assert [cell.text() for cell in row.all("td")] == ["–"] * 8 + ["486.3"]
-    assert row.all("span", "label")[0].text("") == "AOQ Table 2"
+    assert row.all("span", "label")[0].text("") == "AOQ Table 2; of two models"
     assert "ssamt.vsrn" in found.manifest.messages[0]
+    expected = json.loads((found.folder / "expected.json").read_text())
+    rsum = json.loads((toy.made["aoq.vsepp"] / "metrics.json").read_text())["full"]["rsum"]["value"]
+    assert [each["verdict"] for each in expected["runs"]] == ["FAIL", "missing", "missing"]
+    headline = {"metric": "rsum", "expected": 486.3, "measured": rsum, "verdict": "FAIL"}
+    assert expected["runs"][0]["headline"] == headline
     assert found.page.all("h1")[0].text() == "A <b>title</b>"
 
 
-@pytest.mark.parametrize("scores", [{"r@1": 3.0}, {"rsum": "high"}, {"where": 2.0}])
+@pytest.mark.parametrize("scores", [{"r@1": 3.0}, {"rsum": "high"}, {"where": 2.0}, {"protocol": "x"}, {}])
 def test_unknown_published_scores_are_refused(tmp_path: Path, scores: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="published"):
-        Planner(tmp_path, "toy").plan(Need("report", "page", {"published": {"aoq.vsepp": scores}}), inputs={})
+        Planner(tmp_path, "toy").plan(Need("report", "page", {"published": [{"where": "x", **scores}]}), inputs={})
 
 
 def test_one_run_alone_is_compared_with_nothing(toy: Any, tmp_path: Path) -> None:

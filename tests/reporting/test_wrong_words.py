@@ -10,6 +10,8 @@ import pytest
 from itrpipe.errors import DataError
 
 CAPTION, SENTENCE, CORRECTED = "a red <b>dog</b> runs", "a red cat sings", "a blue dog sings"
+ADDED = ("mask", "correction_masked")
+"""Figures that older evaluations do not have."""
 MISMATCH = (0.05, 0.62, 0.97, 0.31)
 
 
@@ -46,9 +48,11 @@ def figures_of(first: float, corrects: bool = True) -> dict[str, Any]:
     }
     return {
         "captions": 500,
+        "mask": "phrases",
         "drawn": {"kept": 4321},
         "discrimination": told,
         "correction": {"percent": first - 30, "words": 3000} if corrects else None,
+        "correction_masked": {"percent": first - 25, "words": 4000} if corrects else None,
         "below_caption": {"percent": None, "sentences": 0},
     }
 
@@ -60,11 +64,12 @@ def section_of(page: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def report(toy: Any, add_words: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A run that corrects and, before it by name, one that does not."""
+    """A run that corrects and, before it by name, an older one that does not."""
     found = toy.copy(tmp_path_factory.mktemp("words") / "data")
     both = [rows_of(), rows_of("test-001#0")]
     first = add_words(found, "tags-dc", figures_of(95.25), both)
-    second = add_words(found, "tags-discriminate", figures_of(85.5, False), [rows_of("test-002#0", None)])
+    older = {name: each for name, each in figures_of(85.5, False).items() if name not in ADDED}
+    second = add_words(found, "tags-discriminate", older, [rows_of("test-002#0", None)])
     return found.report((second, first, "triplet.vsepp"))
 
 
@@ -77,10 +82,12 @@ def test_the_table_has_every_figure_with_its_count(section: Any) -> None:
     rows = {row.all("th")[0].text(): row.all("td") for row in section.all("tbody")[0].all("tr")}
     assert list(rows) == ["UNITER, TAGS-DC", "UNITER, TAGS-D"]
     cells = rows["UNITER, TAGS-DC"]
-    assert [cell.text() for cell in cells] == ["95.2", "85.2", "75.2", "65.2", "–"]
-    counts = [cell.all("span", "interval")[0].text() for cell in cells[:4]]
-    assert counts == ["of 1,000", "of 2,000", "of 3,000", "of 3,000"]
-    assert [cell.text() for cell in rows["UNITER, TAGS-D"]] == ["85.5", "75.5", "65.5", "–", "–"]
+    assert [cell.text() for cell in cells] == ["95.2", "85.2", "75.2", "65.2", "70.2", "–"]
+    counts = [cell.all("span", "interval")[0].text() for cell in cells[:5]]
+    assert counts == ["of 1,000", "of 2,000", "of 3,000", "of 3,000", "of 4,000"]
+    assert [cell.text() for cell in rows["UNITER, TAGS-D"]] == ["85.5", "75.5", "65.5", "–", "–", "–"]
+    notes = [each.text() for each in section.all("span", "label")]
+    assert notes == ["tags-dc.uniter, phrases masked", "tags-discriminate.uniter, words masked"]
     heads = [each.text() for each in section.all("thead")[0].all("th")]
     assert heads[:3] == ["Told right", "Corrected", "Ranked below"]
 
@@ -130,8 +137,8 @@ def test_the_section_is_linked_and_its_numbers_are_in_the_other_files(report: An
     assert runs["tags-dc.uniter"] == figures_of(95.25)
     assert runs["triplet.vsepp"] is None
     lines = (report.folder / "summary.txt").read_text().splitlines()
-    (line,) = [each.split() for each in lines if each.startswith("UNITER, TAGS-DC") and len(each.split()) == 7]
-    assert line[2:] == ["95.2", "85.2", "75.2", "65.2", "-"]
+    (line,) = [each.split() for each in lines if each.startswith("UNITER, TAGS-DC") and len(each.split()) == 8]
+    assert line[2:] == ["95.2", "85.2", "75.2", "65.2", "70.2", "-"]
     assert max(map(len, lines)) <= 100
 
 

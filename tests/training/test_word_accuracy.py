@@ -1,0 +1,185 @@
+"""How well a model tells wrong words, of a tiny UNITER that nothing taught: what is masked, drawn and counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.methods.settings import TagsDc
+from itrpipe.models.settings import Uniter
+from itrpipe.models.uniter import build
+from itrpipe.negatives.caption_masks import CaptionMasks
+from itrpipe.negatives.masking import UNLABELLED, MaskedCaptions
+from itrpipe.scene_graph.mask_candidates import MaskCandidates
+from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
+from itrpipe.training.saved import SavedModel
+from itrpipe.training.word_accuracy import DRAWS, WordTest
+from itrpipe.training.word_corrections import ReadTokens, WordReader, has_word_heads
+
+CAPTION = "A cat number 16 is on the road 0."
+SIZES = Uniter(embed_dim=8, layers=1, heads=2, feed_forward_dim=16, max_words=20)
+
+
+def split_of(root: Path) -> Split:
+    return PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
+
+
+def graphs_of(root: Path) -> Path:
+    return next(root.glob("tiny/parse/rules.hanta-*/"))
+
+
+def saved_of(settings: Uniter, tokens: CaptionTokens, size: int, **loss: Any) -> SavedModel:
+    """An untrained model that reads these tokens, and the settings it would have been trained with."""
+    torch.manual_seed(0)
+    method = TagsDc.model_validate({"mask": "words", **loss})
+    config = {"backbone": "uniter", "model": settings.model_dump(), "loss": method.model_dump()}
+    return SavedModel(build(settings, 6, size).eval(), tokens, config)
+
+
+def examined(root: Path, saved: SavedModel) -> WordTest:
+    features = FeatureFile.open(next(root.glob("tiny/extract/boxed-*/")) / FEATURES)
+    graphs = graphs_of(root) if saved.config["loss"]["mask"] == "phrases" else None
+    return WordTest(saved, split_of(root), features, "cpu", graphs)
+
+
+def word_test(root: Path, **loss: Any) -> WordTest:
+    """Of a model with a vocabulary of its own."""
+    words = Vocabulary.build(split_of(root).tokens, 1)
+    return examined(root, saved_of(SIZES, words, len(words), **loss))
+
+
+def test_masked_words_are_corrected_by_the_head_also_where_the_caption_says_what_was_written(
+    boxed_chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two masked words one is written as the caption has it; this one the head knows, if it is asked."""
+    test = word_test(boxed_chain, compare="off")
+    read, asked_at = test._reader.read, []
+
+    def mask_two(self: CaptionMasks, rows: np.ndarray, width: int, copies: int, *given: Any) -> Any:
+        own = np.broadcast_to(self._tokens[rows, None, :width], (len(rows), copies, width))
+        return MaskedCaptions(own, np.where(np.isin(np.arange(width), (2, 4)), own, UNLABELLED))
+
+    def write(masked: torch.Tensor, labels: torch.Tensor, *given: Any) -> torch.Tensor:
+        sentences = masked[:, None].repeat(1, DRAWS, 1)
+        sentences[:, :, 4] = 5 + (sentences[:, :, 4] + torch.arange(DRAWS)) % 20
+        return sentences
+
+    def answer(images: Any, image_rows: Any, rows: np.ndarray, tokens: np.ndarray, asked: np.ndarray) -> Any:
+        asked_at.append(np.unique(asked.nonzero()[1]).tolist())
+        found = read(images, image_rows, rows, tokens, asked)
+        own = test._reader.captions.tokens[rows, : tokens.shape[1]]
+        first = np.arange(tokens.shape[1]) == 2
+        return found._replace(corrections=np.where(asked & first, own, -1))
+
+    monkeypatch.setattr(CaptionMasks, "draw", mask_two)
+    monkeypatch.setattr("itrpipe.training.word_accuracy.synthetic.refill", write)
+    monkeypatch.setattr(test._reader, "read", answer)
+    figures, _ = test.run(examples=0)
+    kept = figures["drawn"]["kept"]
+    assert kept > 0
+    assert asked_at == [[2, 4], []]  # of the sentences, and of the captions
+    assert figures["correction"] == {"percent": 0.0, "words": kept}
+    assert figures["correction_masked"] == {"percent": 50.0, "words": 2 * kept}
+
+
+def test_phrases_are_masked_where_the_model_was_trained_on_phrases(boxed_chain: Path) -> None:
+    test = word_test(boxed_chain, mask="phrases")
+    graphs = MaskCandidates.read(graphs_of(boxed_chain))
+    block = test._block(np.arange(20))
+    written = test._write(block, np.random.default_rng(0))
+    assert len(written.tokens) > 0
+    assert ((written.tokens != block.tokens[written.owners]) <= written.masked).all()
+    rows = graphs.rows(test._reader.captions.caption_ids)[block.rows[written.owners]]
+    candidates = graphs.batch(rows)[:, :, : written.masked.shape[1] - 2]
+    masked = written.masked[:, 1 : 1 + candidates.shape[2]]
+    inside = candidates & (candidates <= masked[:, None]).all(axis=2, keepdims=True)
+    assert (inside.any(axis=1) == masked).all()  # whole phrases, and nothing else
+    assert (candidates.sum(axis=2) > 1).any()
+    figures, _ = test.run()
+    assert figures["mask"] == "phrases"
+
+
+def test_words_are_drawn_and_compared_as_in_training(boxed_chain: Path) -> None:
+    """At a temperature near zero, all draws of a copy are one sentence, which is kept once."""
+    found = {
+        name: word_test(boxed_chain, **loss).run()[0]["drawn"]
+        for name, loss in (
+            ("usual", {}),
+            ("cold", {"temperature": 1e-4, "compare": "off"}),
+            ("off", {"compare": "off"}),
+        )
+    }
+    repeated = 20 * 4 * (DRAWS - 1)
+    assert found["cold"]["duplicate"] >= repeated / 2
+    assert found["usual"].get("duplicate", 0) < repeated / 4
+    assert found["usual"]["false negative"] > 0
+    assert "false negative" not in found["off"]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_heads_that_know_everything_or_nothing_have_such_figures(
+    knows: bool, boxed_chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is asked what the captions are, or answers the contrary."""
+    test = word_test(boxed_chain)
+    read = test._reader.read
+
+    def judge(images: Any, image_rows: Any, rows: np.ndarray, tokens: np.ndarray, asked: np.ndarray) -> Any:
+        own = test._reader.captions.tokens[rows, : tokens.shape[1]]
+        words = test._reader.captions.words[rows, : tokens.shape[1]] >= 0
+        wrong = (tokens != own) == knows
+        scores = -(tokens != own).sum(axis=1).astype(np.float32) * (1 if knows else -1)
+        found = read(images, image_rows, rows, tokens, asked)
+        return found._replace(scores=scores, mismatch=wrong * words * 0.9, corrections=own if knows else own + 1)
+
+    monkeypatch.setattr(test._reader, "read", judge)
+    figures, _ = test.run()
+    percent = 100.0 if knows else 0.0
+    assert {each["percent"] for each in figures["discrimination"].values()} == {percent}
+    assert figures["correction"]["percent"] == figures["below_caption"]["percent"] == percent
+    assert figures["correction_masked"]["percent"] == percent
+
+
+def test_sentences_that_the_image_is_known_to_show_do_not_count(
+    boxed_chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the captions of every image say all words, nothing that is written is surely wrong."""
+    test = word_test(boxed_chain)
+    every = np.arange(len(test._reader.captions.pieces))
+    monkeypatch.setattr(CaptionMasks, "siblings", lambda self, rows: np.tile(every, (len(rows), 1, 1)))
+    figures, examples = test.run()
+    assert figures["drawn"].keys() <= {"identical", "false negative"}
+    assert figures["below_caption"] == {"percent": None, "sentences": 0}
+    assert figures["discrimination"]["all"] == {"percent": None, "words": 0}
+    assert examples.num_rows == 0
+
+
+def test_a_word_in_pieces_is_wrong_where_one_of_its_pieces_is(boxed_chain: Path, saved_encoders: Path) -> None:
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(saved_encoders / "bert")
+    tokenizer.add_special_tokens({"mask_token": "[MASK]"})
+    settings = SIZES.model_copy(update={"tokenizer": "bert"})
+    saved = saved_of(settings, PieceIds(tokenizer, Reading.of(settings), 20), len(tokenizer))
+    assert has_word_heads(saved)
+    split = split_of(boxed_chain)
+    reader = WordReader(saved, split, "cpu")
+    row = np.array([split.texts.index(CAPTION)])
+    tokens = reader.captions.tokens[row]
+    mismatch = np.where(tokens == tokenizer.convert_tokens_to_ids("##6"), 0.9, 0.1).astype(np.float32)
+    corrections = np.full_like(tokens, tokenizer.convert_tokens_to_ids("##9"))
+    (found,) = reader.corrected(row, tokens, ReadTokens(np.zeros(1, np.float32), mismatch, corrections))
+    words = [CAPTION[start:end] for start, end in found.sentence.spans]
+    assert dict(zip(words, found.flagged.tolist(), strict=True)) == {word: word == "16" for word in words}
+    assert found.corrected.text == CAPTION.replace("16", "19")
+    figures, examples = examined(boxed_chain, saved).run()
+    assert figures["discrimination"]["all"]["words"] == 11 * figures["drawn"]["kept"] > 0
+    assert examples.num_rows > 0
+    assert all(any(word["wrong"] for word in words) for words in examples["words"].to_pylist())
