@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from itrpipe.config import Settings, did_you_mean, load_declaration
+from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.disk import read_json, write_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.progress import Reporter
 from itrpipe.stages import model_analyses, train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
+from itrpipe.stages.generators import generator_names, sentence_needs
+from itrpipe.stages.named_models import Model
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
@@ -30,60 +30,15 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 3
 METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
 FULL, ORACLE = "full", "oracle"
+RESULT_PROTOCOLS = (FULL, "coco-1k", "coco-5k")
+"""Names in `itrpipe.evaluation.protocols`."""
 ECCV_PACKAGE = "eccv_caption"
 LONGEST_LABEL = 200
 """Characters of a label that leave room for the rest of a folder name, which may have 255."""
-_MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")
+NEWER = ("discriminate",)
+"""Settings that are newer than evaluations which must not go stale: they count where they are not at their default."""
 sources = no_sources
 backbones, canonical_backbone = train.backbones, train.canonical_backbone
-
-
-@dataclass(frozen=True, order=True)
-class Model:
-    """A training run inside its dataset.
-
-    Attributes:
-        method: configuration of `train`.
-        backbone: canonical.
-        seed: of training.
-    """
-
-    method: str
-    backbone: str
-    seed: int
-
-    @property
-    def label(self) -> str:
-        """Its name, such as `aoq.vsrn.s1`."""
-        return train.run_label(self.method, self.backbone, self.seed)
-
-    def named_by(self, name: str) -> Model:
-        """The model that `[method.]backbone[.sN]` names beside this one, whose values stand for what is left out.
-
-        Raises:
-            ValueError: not of this form, or there is no such method or backbone.
-        """
-        parts = _MODEL_NAME.fullmatch(name)
-        if parts is None:
-            raise ValueError(f"{name!r} is not of the form [method.]backbone[.sN], such as vsrn.s1")
-        found = Model(
-            parts["method"] or self.method,
-            train.canonical_backbone(parts["backbone"]),
-            int(parts["seed"] or self.seed),
-        )
-        known = {"backbone": (found.backbone, train.backbones())}
-        if parts["method"]:
-            known["method"] = (found.method, tuple(load_declaration("train").confs))
-        for what, (value, names) in known.items():
-            if value not in names:
-                hint = did_you_mean(value, names) or f"; known: {', '.join(sorted(names))}"
-                raise ValueError(f"there is no {what} {value!r}{hint}")
-        return found
-
-    def name_of(self, other: Model) -> str:
-        """The shortest name by which `named_by` finds the other; seeds are told unless both are 0."""
-        method = f"{other.method}." if other.method != self.method else ""
-        return f"{method}{other.backbone}{f'.s{other.seed}' if other.seed or self.seed else ''}"
 
 
 class EvaluateSettings(Settings):
@@ -98,6 +53,8 @@ class EvaluateSettings(Settings):
         split: which split is ranked.
         rerank: score only so many candidates of every query in full, of a model that ranks in two steps; 0: all.
         eccv: also measure with the matches of ECCV Caption and CxC, on COCO's 5K test split.
+        discriminate: generators of negative sentences, see `itrpipe.stages.generators`; of each is measured how many
+            score below the captions of the split that they were made of. Kept in the shortest form and in one order.
         protocols: names in `itrpipe.evaluation.protocols`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
         interval_level: share of them that an interval holds.
@@ -112,6 +69,7 @@ class EvaluateSettings(Settings):
     split: Literal["train", "val", "test"]
     rerank: int = Field(default=0, ge=0)
     eccv: bool = False
+    discriminate: tuple[str, ...] = ()
     protocols: tuple[str, ...]
     bootstrap_samples: int = Field(ge=100)
     interval_level: float = Field(gt=0, lt=1)
@@ -120,11 +78,15 @@ class EvaluateSettings(Settings):
     @field_validator("protocols")
     @classmethod
     def _known_protocols(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        known = ("full", "coco-1k", "coco-5k")
         for name in value:
-            if name not in known:
-                raise ValueError(f"no protocol {name!r}{did_you_mean(name, known)}")
+            if name not in RESULT_PROTOCOLS:
+                raise ValueError(f"no protocol {name!r}{did_you_mean(name, RESULT_PROTOCOLS)}")
         return value
+
+    @field_validator("discriminate")
+    @classmethod
+    def _known_generators(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return generator_names(value)
 
     @field_validator("backbone")
     @classmethod
@@ -189,11 +151,17 @@ def models_label(settings: EvaluateSettings) -> str:
     return f"{name}.rerank{settings.rerank}" if settings.rerank else name
 
 
+def fingerprinted(settings: EvaluateSettings) -> dict[str, Any]:
+    """The settings as the fingerprint sees them."""
+    unused = {name for name in NEWER if getattr(settings, name) == EvaluateSettings.model_fields[name].default}
+    return settings.model_dump(mode="json", exclude=unused)
+
+
 def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """The trained model as input `train`, others as `train_2` and so on; and the dataset for its truth.
+    """The trained model as input `train`, others as `train_2` and so on; the dataset for its truth; and sentences.
 
     Raises:
-        UsageError: `rerank` is set and the model does not rank in two steps.
+        UsageError: `rerank` is set and the model does not rank in two steps, or sentences are named and several models.
         MissingInputError: `eccv` is set and the package with its ground truth is not installed.
     """
     if settings.eccv and importlib.util.find_spec(ECCV_PACKAGE) is None:
@@ -210,7 +178,7 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
     for name, model in _inputs(settings).items():
         same = {"backbone": model.backbone, "seed": model.seed, "features": settings.features}
         wanted[name] = Need("train", model.method, same)
-    return wanted
+    return wanted | sentence_needs(settings.discriminate, settings.split, settings.ensemble_with)
 
 
 def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
@@ -246,6 +214,7 @@ def run(job: Job) -> None:
         model_analyses.write_false_negatives(job)
         model_analyses.write_word_maps(job, split)
         model_analyses.write_words(job)
+        model_analyses.write_discrimination(job, split)
 
 
 def _averaged(job: Job) -> SplitScores:
@@ -324,8 +293,9 @@ def _results(job: Job, split: SplitScores, full: Ranks, oracle: Ranks | None) ->
 
 
 def show(folder: Path, reporter: Reporter) -> None:
-    """Prints the recalls of a finished evaluation."""
+    """Prints the recalls of a finished evaluation, and how many sentences its model tells from true ones."""
     _say(read_json(folder / METRICS), reporter)
+    model_analyses.say_discrimination(folder, reporter)
 
 
 def _say(results: Mapping[str, Any], reporter: Reporter) -> None:

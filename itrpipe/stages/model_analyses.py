@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from itrpipe.artifacts import existing_input, input_folder
+from itrpipe.artifacts import existing_input, input_folder, read_manifest
 from itrpipe.config import load_declaration, resolve
-from itrpipe.disk import write_json
+from itrpipe.disk import read_json, write_json
 from itrpipe.methods.settings import Fne
 from itrpipe.models.settings import backbone_family
+from itrpipe.progress import Reporter
 from itrpipe.stages import train
-from itrpipe.stages.base import Job
+from itrpipe.stages.base import Input, Job
+from itrpipe.stages.generators import SENTENCES_INPUT
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
@@ -23,9 +25,10 @@ MATCHING, PHRASES = "matching.json", "phrases.parquet"
 FALSE_NEGATIVES, HARD_CANDIDATES = "false_negatives.json", "false_negatives.parquet"
 WORD_MAPS = "word_maps.parquet"
 WORDS, WORD_CORRECTIONS = "words.json", "word_corrections.parquet"
+DISCRIMINATION, GRAPHS = "discrimination.json", "graphs"
 QUERY_LENGTH, ALIGNMENT, ECCV_CAPTION = "query_length.json", "alignment.json", "eccv_caption.json"
 FALSE_NEGATIVE_METHOD = "fne"
-WORD_MAP_BACKBONE, WORD_HEAD_BACKBONE = "dual-encoder", "uniter"
+WORD_MAP_BACKBONE, WORD_HEAD_BACKBONE, MEAN_VECTOR_BACKBONE = "dual-encoder", "uniter", "ascl"
 
 
 def write_query_length(job: Job, split: SplitScores, full: Ranks) -> None:
@@ -44,15 +47,36 @@ def write_query_length(job: Job, split: SplitScores, full: Ranks) -> None:
 
 
 def write_alignment(job: Job) -> None:
-    """Of models that compare embeddings by inner product: writes alignment.json."""
+    """Of models that compare embeddings by inner product, and of AsCL: writes alignment.json.
+
+    AsCL has no embeddings; of it there are `vectors`, which say nothing of how it ranks. Metrics do not need the images
+    that it was trained on; where these are gone there is a warning instead.
+    """
     from itrpipe.evaluation.alignment import alignment_and_uniformity
     from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
 
+    if backbone_family(job.settings.backbone) == MEAN_VECTOR_BACKBONE:
+        _write_alignment_of_means(job)
     if not training_settings.embeds(job.settings.backbone):
         return
     found = read_embeddings(job.inputs["train"].folder / EMBEDDINGS, job.settings.split)
     if found.measure == INNER_PRODUCT:
         write_json(job.folder / ALIGNMENT, alignment_and_uniformity(found.images, found.texts, found.caption_image))
+
+
+def _write_alignment_of_means(job: Job) -> None:
+    from itrpipe.evaluation.alignment import alignment_and_uniformity
+    from itrpipe.training.canary import TrainedModel
+    from itrpipe.training.mean_vectors import VECTORS, mean_vectors
+    from itrpipe.training.splits import Sources
+
+    sources = Sources(_read_by(job, "prepare"), _read_by(job, "extract"))
+    if _without(job, ALIGNMENT, sources):
+        return
+    device = train.resolve_device(job.execution.device)
+    opened = TrainedModel.open(job.inputs["train"].folder, sources, job.settings.split, device)
+    found = alignment_and_uniformity(*mean_vectors(opened, job.execution.encode_block), opened.data.caption_image)
+    write_json(job.folder / ALIGNMENT, {"vectors": VECTORS, **found})
 
 
 def write_eccv_caption(job: Job, split: SplitScores) -> None:
@@ -153,7 +177,8 @@ def write_word_maps(job: Job, split: SplitScores) -> None:
 def write_words(job: Job) -> None:
     """Of models that learned which words are wrong: writes words.json and word_corrections.parquet.
 
-    Metrics do not need the images that the model was trained on; where these are gone there is a warning instead.
+    Metrics do not need the images and scene graphs that the model was trained on; where these are gone there is a
+    warning instead.
     """
     import pyarrow.parquet as pq
 
@@ -169,14 +194,65 @@ def write_words(job: Job) -> None:
     saved = load_model(job.inputs["train"].folder)
     if not has_word_heads(saved):
         return
-    sources = Sources(_read_by(job, "prepare"), _read_by(job, "extract"))
+    graphs = _read_by(job, "parse") if saved.config["loss"]["mask"] == "phrases" else None
+    sources = Sources(_read_by(job, "prepare"), _read_by(job, "extract"), graphs)
     if _without(job, WORDS, sources):
         return
     split = PreparedDataset.open(sources.prepare).split(job.settings.split)
     features = FeatureFile.open(sources.extract / FEATURES)
-    figures, corrections = WordTest(saved, split, features, train.resolve_device(job.execution.device)).run()
+    device = train.resolve_device(job.execution.device)
+    figures, corrections = WordTest(saved, split, features, device, sources.parse).run()
     write_json(job.folder / WORDS, figures)
     pq.write_table(corrections, job.folder / WORD_CORRECTIONS)
+
+
+def write_discrimination(job: Job, split: SplitScores) -> None:
+    """Where generators of sentences are named: writes discrimination.json.
+
+    Raises:
+        MissingInputError: what the model was trained on was removed since.
+        DataError: sentences are of other captions.
+        UsageError: the model reads scene graphs and there are none of sentences.
+    """
+    from itrpipe.stages.sentence_graphs import SentenceParser
+    from itrpipe.training.discrimination import SentenceJudge, discrimination
+    from itrpipe.training.splits import Sources
+
+    settings, trained = job.settings, job.inputs["train"]
+    if not settings.discriminate:
+        return
+    prepare, extract = (existing_input(trained.folder, trained.manifest, name) for name in ("prepare", "extract"))
+    sources = Sources(prepare, extract)
+    device, block = train.resolve_device(job.execution.device), job.execution.encode_block
+    parse = None
+    if training_settings.reads_phrases(settings.backbone):
+        graphs = existing_input(trained.folder, trained.manifest, "parse")
+        parse = SentenceParser(Input(graphs, read_manifest(graphs)), job.work / GRAPHS, job.reporter)
+    judge = SentenceJudge.open(trained.folder, sources, settings.split, split.image_ids, device, block, parse)
+    found = {}
+    for name in settings.discriminate:
+        sentences = job.inputs[f"{SENTENCES_INPUT}{name}"]
+        with job.reporter.task(f"scoring {name}", sentences.manifest.metrics["kept"], "sentences") as task:
+            judged = judge.judge(sentences.folder, task.advance)
+        found[name] = discrimination(judged, settings.bootstrap_samples, settings.interval_level)
+        if found[name]["percent"] is not None:
+            job.metrics[f"told from {name}"] = f"{found[name]['percent']['value']:.1f} %"
+    write_json(job.folder / DISCRIMINATION, found)
+    say_discrimination(job.folder, job.reporter)
+
+
+def say_discrimination(folder: Path, reporter: Reporter) -> None:
+    """Prints what discrimination.json of an evaluation says, where there is one."""
+    path = folder / DISCRIMINATION
+    for name, found in (read_json(path) if path.is_file() else {}).items():
+        if found["percent"] is None:
+            reporter.say(f"  {name}: no sentences")
+            continue
+        value, low, high = (found["percent"][key] for key in ("value", "low", "high"))
+        reporter.say(
+            f"  {name}: {value:.1f} % ({low:.1f} to {high:.1f}) of {found['sentences']:,} sentences score below their "
+            "caption"
+        )
 
 
 def _method_of(conf: str) -> str:
@@ -185,7 +261,8 @@ def _method_of(conf: str) -> str:
 
 def _without(job: Job, file: str, sources: Sources) -> bool:
     """Whether what the model was trained on is gone, in which case there is a warning that a file is left out."""
-    missing = [folder for folder in (sources.prepare, sources.extract) if not folder.exists()]
+    read = (sources.prepare, sources.extract, sources.parse)
+    missing = [folder for folder in read if folder is not None and not folder.exists()]
     if missing:
         job.warn(f"{file} is left out: {missing[0]}, which the model was trained on, is not there")
     return bool(missing)

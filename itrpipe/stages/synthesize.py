@@ -1,4 +1,4 @@
-"""`itrpipe synthesize`: negative sentences for every training caption, by a trained model or by rules."""
+"""`itrpipe synthesize`: negative sentences for every caption of a split, by a trained model or by rules."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 STATISTICS, BLOCKS = "statistics.json", "blocks"
+TRAIN = "train"
 WRITER = "uniter"
 """The only family of backbones with a head for masked words."""
 BYTES_PER_SENTENCE = 35
@@ -40,6 +41,7 @@ class SynthesizeSettings(Settings):
     """What all makers of sentences have in common.
 
     Attributes:
+        split: whose captions the sentences are made of. Training reads those of the training split alone.
         seed: of the model that writes, and of everything drawn.
         keep: sentences kept of a caption at most; of rules, by each rule.
         block: captions that are worked on together; what is drawn depends on it.
@@ -47,6 +49,7 @@ class SynthesizeSettings(Settings):
         language_model_sentences: sentences that it reads.
     """
 
+    split: Literal["train", "val", "test"] = "train"
     seed: int = Field(ge=0)
     keep: int = Field(ge=1)
     block: int = Field(ge=1)
@@ -119,12 +122,14 @@ class ByModel(SynthesizeSettings):
         return needed | ({"parse": Need("parse", self.graphs)} if self.masks == "phrases" else {})
 
     def open(self, job: Job) -> Opened:
-        """The trained model on the training set."""
+        """The trained model on the split."""
         from itrpipe.synthesis.by_model import ModelSettings
         from itrpipe.synthesis.open_model import ModelSources, open_model_maker
 
         folders = {name: each.folder for name, each in job.inputs.items()}
-        sources = ModelSources(folders["prepare"], folders["extract"], folders["train"], folders.get("parse"))
+        sources = ModelSources(
+            folders["prepare"], folders["extract"], folders["train"], folders.get("parse"), self.split
+        )
         values = self.model_dump(include=set(ModelSettings.__dataclass_fields__))
         device = train.resolve_device(job.execution.device)
         return open_model_maker(sources, ModelSettings(**values), device, job.execution.memory_mib * 2**20)
@@ -154,12 +159,12 @@ class ByRules(SynthesizeSettings):
         return {"parse": Need("parse", "rules")}
 
     def open(self, job: Job) -> Opened:
-        """The rules on the training set."""
+        """The rules on the split, with the nouns of the training split."""
         from itrpipe.synthesis.open_rules import open_rule_maker
 
         wordnet = Path(self.wordnet).expanduser() if self.wordnet else None
         folders = job.inputs["prepare"].folder, job.inputs["parse"].folder
-        return open_rule_maker(*folders, wordnet, self.min_count, self.rules, self.keep, self.seed)
+        return open_rule_maker(*folders, wordnet, self.min_count, self.rules, self.keep, self.seed, self.split)
 
 
 MAKERS: dict[str, type[SynthesizeSettings]] = {"model": ByModel, "rules": ByRules}
@@ -190,8 +195,9 @@ def settings_class(values: Mapping[str, Any]) -> type[Settings]:
 
 
 def label(conf: str, settings: SynthesizeSettings) -> str:
-    """The configuration's name, with that of the model that writes."""
-    return settings.label(conf)
+    """The configuration's name, with that of the model that writes, and the split when it is not the training split."""
+    name = settings.label(conf)
+    return name if settings.split == TRAIN else f"{name}.{settings.split}"
 
 
 def needs(settings: SynthesizeSettings, definition: DatasetDefinition) -> dict[str, Need]:
@@ -214,10 +220,12 @@ def sources(settings: SynthesizeSettings, definition: StageDefinition | None, ca
 
 
 def fingerprinted(settings: SynthesizeSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: of folders their content counts and not where they lie."""
-    values = settings.model_dump(
-        mode="json", exclude=set() if settings.language_model else {"language_model_sentences"}
-    )
+    """The settings as the fingerprint sees them: of folders their content counts and not where they lie.
+
+    A split counts where it is not the training split: it is newer than sentences that must not go stale.
+    """
+    unread = set() if settings.language_model else {"language_model_sentences"}
+    values = settings.model_dump(mode="json", exclude=unread | ({"split"} if settings.split == TRAIN else set()))
     return values | dict.fromkeys(_local_folders(settings), "local")
 
 

@@ -1,4 +1,4 @@
-"""Opens a trained model on the training set, as a maker of sentences."""
+"""Opens a trained model on a split, as a maker of sentences."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ from itrpipe.training.splits import open_split
 
 @dataclass(frozen=True)
 class ModelSources:
-    """Folders of the artifacts that writing with a model reads.
+    """What writing with a model reads.
 
     Attributes:
-        prepare, extract: captions, and features of their images.
-        train: the model.
-        parse: scene graphs; None where single words are masked.
+        prepare, extract: folders of the captions, and of the features of their images.
+        train: of the model.
+        parse: of scene graphs; None where single words are masked.
+        split: whose captions sentences are made of.
     """
 
     prepare: Path
     extract: Path
     train: Path
     parse: Path | None
+    split: str = "train"
 
 
 def open_model_maker(sources: ModelSources, settings: ModelSettings, device: str, memory: int) -> Opened:
-    """A trained model on the training images that have features, as in its training.
+    """A trained model on the captions of a split; on those of the training images that have features, as in training.
 
     Args:
         sources: what is read.
@@ -45,7 +47,7 @@ def open_model_maker(sources: ModelSources, settings: ModelSettings, device: str
         memory: bytes, see `UniterSentences`.
 
     Raises:
-        UsageError: the model writes no words, or its tokenizer has no mask.
+        UsageError: the model writes no words, its tokenizer has no mask, or the dataset has no such split.
         MissingInputError: a file is not there.
         DataError: a file is damaged, or two do not belong together.
     """
@@ -53,8 +55,8 @@ def open_model_maker(sources: ModelSources, settings: ModelSettings, device: str
     if not isinstance(saved.model, UniterEncoder):
         raise UsageError(f"{saved.config['backbone']} cannot write words; give --backbone uniter")
     features = FeatureFile.open(sources.extract / FEATURES)
-    split = PreparedDataset.open(sources.prepare).split("train")
-    if absent := features.absent(split.image_ids.tolist()):
+    split = PreparedDataset.open(sources.prepare).split(sources.split)
+    if split.name == "train" and (absent := features.absent(split.image_ids.tolist())):
         split = split.without(absent)
     captions = token_captions(split, saved.tokens, saved.model)
     data = open_split(split, features, saved.tokens, saved.settings)

@@ -1,11 +1,11 @@
-"""Opens rules on the training set, as a maker of sentences; apart from models, which take seconds to import."""
+"""Opens rules on a split, as a maker of sentences; apart from models, which take seconds to import."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
 from itrpipe.scene_graph.graph import Token
 from itrpipe.scene_graph.stored import SceneGraphFile
@@ -14,31 +14,46 @@ from itrpipe.synthesis.noun_lexicon import SmallLexicon, WordNet
 from itrpipe.synthesis.opened import Opened
 from itrpipe.synthesis.rules import NounVocabulary, TaggedCaption
 
+TRAIN = "train"
+
 
 def open_rule_maker(
-    prepared: Path, parsed: Path, wordnet: Path | None, min_count: int, rules: Sequence[str], keep: int, seed: int
+    prepared: Path,
+    parsed: Path,
+    wordnet: Path | None,
+    min_count: int,
+    rules: Sequence[str],
+    keep: int,
+    seed: int,
+    split: str = TRAIN,
 ) -> Opened:
-    """Rules on the whole training set, with the words and parts of speech of its scene graphs.
+    """Rules on a whole split, with the words and parts of speech of its scene graphs.
 
     Args:
         prepared: artifact of the captions.
         parsed: of their scene graphs, made by the backend `rules`.
         wordnet: folder of WordNet's database files; None for the nouns that come with itrpipe.
-        min_count: fewest occurrences of a noun that is written.
+        min_count: fewest occurrences of a noun that is written, in captions of the training split in any case.
         rules, keep, seed: see `RuleMaker`.
+        split: whose captions sentences are made of.
 
     Raises:
-        UsageError: no noun is frequent enough.
+        UsageError: no noun is frequent enough, or the dataset has no such split.
         MissingInputError: a file is not there.
         DataError: a file is damaged, or captions have no scene graph.
     """
     lexicon = SmallLexicon() if wordnet is None else WordNet(wordnet)
-    split = PreparedDataset.open(prepared).split("train")
-    caption_ids = split.caption_ids.tolist()
-    tagged = tagged_captions(parsed, caption_ids, split.texts)
-    captions = RuleCaptions(caption_ids, split.image_ids.tolist(), split.caption_image, tagged)
-    maker = RuleMaker(captions, NounVocabulary(tagged, lexicon, min_count), rules, keep, seed)
-    return Opened(maker, dict(zip(caption_ids, split.texts, strict=True)), None)
+    dataset = PreparedDataset.open(prepared)
+    tagged = {name: _tagged_split(parsed, dataset.split(name)) for name in {TRAIN, split}}
+    nouns, own = NounVocabulary(tagged[TRAIN], lexicon, min_count), dataset.split(split)
+    caption_ids = own.caption_ids.tolist()
+    captions = RuleCaptions(caption_ids, own.image_ids.tolist(), own.caption_image, tagged[split])
+    maker = RuleMaker(captions, nouns, rules, keep, seed)
+    return Opened(maker, dict(zip(caption_ids, own.texts, strict=True)), None)
+
+
+def _tagged_split(parsed: Path, split: Split) -> list[TaggedCaption]:
+    return tagged_captions(parsed, split.caption_ids.tolist(), split.texts)
 
 
 def tagged_captions(parsed: Path, caption_ids: Sequence[str], texts: Sequence[str]) -> list[TaggedCaption]:

@@ -12,7 +12,7 @@ class Opened(NamedTuple):
 
     Attributes:
         maker: makes them.
-        texts: the captions of the training set, T of them, by id.
+        texts: the captions of the split, T of them, by id.
         num_tokens: V, token ids that a model chooses from; None for rules.
     """
 

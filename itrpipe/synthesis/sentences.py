@@ -173,6 +173,16 @@ class SentenceFile:
             except (OSError, pa.ArrowException) as error:
                 raise _damage(self.path, error, _AGAIN) from None
 
+    def kept(self, columns: Sequence[str]) -> pa.Table:
+        """Some columns of all sentences that were kept, in order.
+
+        Raises:
+            DataError: a page is damaged.
+        """
+        parts = [table.filter(table["kept"]) for table in self.row_groups([*columns, "kept"])]
+        chosen = pa.schema([SCHEMA.field(name) for name in columns])
+        return pa.concat_tables(parts).select(columns) if parts else chosen.empty_table()
+
 
 _AGAIN = "run `itrpipe synthesize` again"
 

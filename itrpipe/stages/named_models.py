@@ -1,0 +1,59 @@
+"""Names by which an evaluation asks for trained models."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from itrpipe.config import did_you_mean, load_declaration
+from itrpipe.stages import train
+
+_MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")
+
+
+@dataclass(frozen=True, order=True)
+class Model:
+    """A training run inside its dataset.
+
+    Attributes:
+        method: configuration of `train`.
+        backbone: canonical.
+        seed: of training.
+    """
+
+    method: str
+    backbone: str
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """Its name, such as `aoq.vsrn.s1`."""
+        return train.run_label(self.method, self.backbone, self.seed)
+
+    def named_by(self, name: str) -> Model:
+        """The model that `[method.]backbone[.sN]` names beside this one, whose values stand for what is left out.
+
+        Raises:
+            ValueError: not of this form, or there is no such method or backbone.
+        """
+        parts = _MODEL_NAME.fullmatch(name)
+        if parts is None:
+            raise ValueError(f"{name!r} is not of the form [method.]backbone[.sN], such as vsrn.s1")
+        found = Model(
+            parts["method"] or self.method,
+            train.canonical_backbone(parts["backbone"]),
+            int(parts["seed"] or self.seed),
+        )
+        known = {"backbone": (found.backbone, train.backbones())}
+        if parts["method"]:
+            known["method"] = (found.method, tuple(load_declaration("train").confs))
+        for what, (value, names) in known.items():
+            if value not in names:
+                hint = did_you_mean(value, names) or f"; known: {', '.join(sorted(names))}"
+                raise ValueError(f"there is no {what} {value!r}{hint}")
+        return found
+
+    def name_of(self, other: Model) -> str:
+        """The shortest name by which `named_by` finds the other; seeds are told unless both are 0."""
+        method = f"{other.method}." if other.method != self.method else ""
+        return f"{method}{other.backbone}{f'.s{other.seed}' if other.seed or self.seed else ''}"

@@ -1,0 +1,79 @@
+"""Scene graphs of written sentences, for models that read phrases."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from itrpipe.disk import make_folder
+from itrpipe.errors import UsageError
+from itrpipe.progress import Reporter
+from itrpipe.stages import parse
+from itrpipe.stages.base import Input
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from itrpipe.scene_graph.parsing import Parts
+
+
+class SentenceParser:
+    """Parses sentences as the captions of a dataset were parsed.
+
+    Args:
+        captions: artifact of `parse`.
+        work: folder for what is parsed; an interrupted run goes on with it.
+        reporter: shows the progress.
+
+    Raises:
+        UsageError: the graphs of the captions came out of a file, or another version of the parser made them.
+        MissingInputError: the parser is not installed.
+    """
+
+    def __init__(self, captions: Input, work: Path, reporter: Reporter) -> None:
+        values = captions.manifest.settings
+        settings = parse.settings_class(values).model_validate(values)
+        assert isinstance(settings, parse.BackendSettings)
+        if isinstance(settings, parse.ForeignSettings):
+            raise UsageError(
+                f"{captions.folder} holds graphs out of a file, and written sentences are in none; evaluate without "
+                "--discriminate, or a model that was trained on graphs of `itrpipe parse --backend rules`"
+            )
+        if (version := settings.version()) != (before := captions.manifest.sources["parser"]):
+            raise UsageError(
+                f"{captions.folder} was made by the parser {before}, and this is {version}; train the model again, or "
+                "evaluate without --discriminate"
+            )
+        self._settings, self._work, self._reporter = settings, work, reporter
+
+    def __call__(self, sentences: pa.Table) -> Path:
+        """Writes the graphs of sentences with caption_id, image_id and text, and returns the folder of the file."""
+        from itrpipe.scene_graph.parsing import Item, Parts, parse_pending, usable_cores
+        from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, write_graphs
+
+        texts = list(dict.fromkeys(sentences["text"].to_pylist()))
+        folder = self._work / hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+        make_folder(folder)
+        parts = Parts(folder, [Item(text) for text in texts])
+        done = len(texts) - sum(len(parts.chunk(number)) for number in parts.pending())
+        with self._reporter.task("parsing sentences", len(texts), "sentences", done) as task:
+            parse_pending(parts, partial(parse.build_parser, self._settings), usable_cores(), task.advance)
+        write_graphs(folder / SCENE_GRAPHS_FILE, _row_groups(sentences, texts, parts))
+        return folder
+
+
+def _row_groups(sentences: pa.Table, texts: list[str], parts: Parts) -> Iterator[pa.Table]:
+    """Rows of a file of scene graphs; `parts` has one graph for each of the texts."""
+    import numpy as np
+    import pyarrow as pa
+
+    from itrpipe.scene_graph.stored import ROW_GROUP, SCHEMA
+
+    place = {text: row for row, text in enumerate(texts)}
+    for start in range(0, len(sentences), ROW_GROUP):
+        own = sentences.slice(start, ROW_GROUP).combine_chunks()
+        graphs = parts.take(np.array([place[text] for text in own["text"].to_pylist()], dtype=np.int64))
+        yield pa.Table.from_arrays([own["caption_id"], own["image_id"], *graphs.columns], schema=SCHEMA)

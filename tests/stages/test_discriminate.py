@@ -1,0 +1,351 @@
+"""`itrpipe evaluate --discriminate` on a few scenes: figures against a count by hand, names, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from itrpipe.artifacts import read_manifest
+from itrpipe.commands import run_stage
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.datasets.tokens import tokenize
+from itrpipe.errors import DataError, UsageError
+from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.planning import Planner, parse_override
+from itrpipe.progress import Reporter
+from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+from itrpipe.stages import generators
+from itrpipe.stages.base import Input, Need, load_stage
+from itrpipe.stages.generators import Generator, generator_names
+from itrpipe.stages.sentence_graphs import SentenceParser
+from itrpipe.synthesis.open_rules import open_rule_maker, tagged_captions
+from itrpipe.synthesis.sentences import SentenceFile
+from itrpipe.training.data import SplitData
+from itrpipe.training.discrimination import JudgedSentences, SentenceJudge, discrimination
+from itrpipe.training.phrase_data import PhraseSplitData
+from itrpipe.training.saved import load_model
+from itrpipe.training.splits import Sources
+
+Invoke = Callable[..., Any]
+IMAGES, PER_IMAGE = 4, 5
+TRAIN = ("train.epochs=1", "train.batch_size=16", "train.min_word_count=1", "evaluate.bootstrap_samples=100")
+UNITER = (
+    "pretrain.model.embed_dim=16",
+    "pretrain.model.layers=2",
+    "pretrain.model.heads=2",
+    "pretrain.model.feed_forward_dim=16",
+)
+MAKERS = (
+    "phrases.copies=4",
+    "phrases.draws=5",
+    "phrases.keep=20",
+    "phrases.block=16",
+    "vse-c.min_count=2",
+    "vse-c.keep=2",
+    "parse.workers=1",
+)
+SSAMT = ("ssamt-intra", "ssamt")
+VSRN = ("triplet.model.embed_dim=8", "triplet.model.word_dim=8")
+BOTH = ("--discriminate", "vse-c", "--discriminate", "phrases")
+
+
+def sets(*texts: str) -> list[str]:
+    return [part for text in texts for part in ("--set", text)]
+
+
+def evaluated(invoke: Invoke, root: Path, *options: str, more: tuple[str, ...] = ()) -> Any:
+    return invoke("evaluate", "--data", root, *options, *sets(*TRAIN, *UNITER, *MAKERS, *more))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with twelve training scenes and a UNITER that is evaluated with two generators; copy it."""
+    root = tmp_path_factory.mktemp("discriminate") / "data"
+    scenes = StageDefinition(conf="scenes", settings={"train": 12, "val": IMAGES, "test": IMAGES})
+    features = {"scenes": StageDefinition(conf="scenes")}
+    save_definition(root, "scenes", DatasetDefinition(prepare=scenes, features=features))
+    chosen = ("method=pretrain", 'discriminate=["vse-c", "phrases"]', *TRAIN, *UNITER, *MAKERS)
+    run_stage(root, "scenes", "evaluate", [parse_override(text) for text in chosen])
+    return root
+
+
+@pytest.fixture
+def root(written: Path, tmp_path: Path) -> Path:
+    """This test's own copy."""
+    return Path(shutil.copytree(written, tmp_path / "data"))
+
+
+def only(root: Path, name: str) -> Path:
+    (folder,) = root.glob(f"scenes/{name}-[0-9a-f]*")
+    return folder
+
+
+def figures_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "discrimination.json").read_text())
+
+
+def scores_one_by_one(root: Path, trained: Path, rows: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Scores of sentences and of their captions, every pair on its own in a matrix of one image and one caption."""
+    saved = load_model(trained)
+    split = PreparedDataset.open(only(root, "prepare/scenes")).split("test")
+    data = SplitData(split, FeatureFile.open(only(root, "extract/scenes") / FEATURES), saved.tokens)
+    texts = dict(zip(split.caption_ids.tolist(), split.texts, strict=True))
+    places = {name: row for row, name in enumerate(split.image_ids.tolist())}
+
+    def score(image_id: str, text: str) -> float:
+        alone = Split("test", split.images, pa.table({"text": [text], "tokens": [tokenize(text)]}))
+        tokens, lengths = saved.tokens.encode_split(alone)
+        batch = TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
+        image = data.images(np.array([places[image_id]]))
+        assert isinstance(image, ImageBatch)
+        with torch.inference_mode():
+            return float(saved.model.score_matrix(saved.model.encode_images(image), saved.model.encode_texts(batch)))
+
+    sentences = [score(row["image_id"], row["text"]) for row in rows]
+    return sentences, [score(row["image_id"], texts[row["caption_id"]]) for row in rows]
+
+
+def check_figures(root: Path, trained: Path, folder: Path) -> None:
+    found = figures_of(folder)
+    assert list(found) == ["phrases", "vse-c"]
+    for name, label in (("phrases", "phrases.pretrain.uniter.test"), ("vse-c", "vse-c.test")):
+        rows = SentenceFile(only(root, f"synthesize/{label}")).kept(("caption_id", "image_id", "text")).to_pylist()
+        sentences, captions = scores_one_by_one(root, trained, rows)
+        right = sum(sentence < caption for sentence, caption in zip(sentences, captions, strict=True))
+        figures = found[name]
+        assert figures["sentences"] == len(rows) > IMAGES * PER_IMAGE
+        assert figures["captions"] == len({row["caption_id"] for row in rows})
+        assert figures["percent"]["value"] == pytest.approx(100.0 * right / len(rows))
+        assert figures["gap"]["value"] == pytest.approx(np.mean(sentences) - np.mean(captions), abs=1e-5)
+        assert figures["percent"]["low"] <= figures["percent"]["value"] <= figures["percent"]["high"]
+        assert 0 < figures["percent"]["value"] < 100
+
+
+def test_the_figures_of_uniter_are_those_of_a_count_by_hand(written: Path) -> None:
+    check_figures(written, only(written, "train/pretrain.uniter"), only(written, "evaluate/pretrain.uniter"))
+
+
+def test_the_figures_of_a_dual_encoder_are_those_of_a_count_by_hand(root: Path, invoke: Invoke) -> None:
+    outcome = evaluated(invoke, root, "--backbone", "vsrn", *BOTH, more=(*VSRN, "encode_block=7"))
+    assert outcome.code == 0, outcome.err
+    folder = only(root, "evaluate/triplet.vsrn")
+    check_figures(root, only(root, "train/triplet.vsrn"), folder)
+    told = [line for line in outcome.out.splitlines() if "score below their caption" in line]
+    assert [line.split(":")[0].strip() for line in told] == ["phrases", "vse-c"]
+    again = evaluated(invoke, root, "--backbone", "vsrn", *BOTH, more=VSRN)
+    assert "✓ evaluate/triplet.vsrn" in again.out
+    assert all(line in again.out for line in told)
+
+
+def test_a_model_that_reads_phrases_reads_those_of_the_sentences(root: Path, invoke: Invoke) -> None:
+    """Every sentence is scored as it would be as a caption of the dataset, parsed with all others."""
+    small = [f"{method}.model.{name}=8" for method in SSAMT for name in ("embed_dim", "feed_forward_dim")]
+    small += [f"{method}.model.heads=2" for method in SSAMT]
+    small += ["train.max_updates=0", "train.warmup_updates=2", "ssamt.learning_rate=0.01"]
+    options = ("--method", "ssamt", "--discriminate", "vse-c")
+    outcome = invoke("evaluate", "--data", root, *options, *sets(*TRAIN, *MAKERS[4:], *small, "encode_block=7"))
+    assert outcome.code == 0, outcome.err
+    found = figures_of(only(root, "evaluate/ssamt.ssamt"))["vse-c"]
+    kept = SentenceFile(only(root, "synthesize/vse-c.test")).kept(("caption_id", "image_id", "text"))
+    parsed = only(root, "parse/rules.hanta")
+    parser = SentenceParser(Input(parsed, read_manifest(parsed)), root / "work", Reporter())
+    split = PreparedDataset.open(only(root, "prepare/scenes")).split("test")
+    texts = dict(zip(split.caption_ids.tolist(), split.texts, strict=True))
+    own = [texts[name] for name in kept["caption_id"].to_pylist()]
+    saved = load_model(only(root, "train/ssamt.ssamt"))
+    ids = pa.array([str(row) for row in range(len(kept))])
+    scores = []
+    for each in (kept["text"], pa.chunked_array([own])):
+        words = pa.array([tokenize(text) for text in each.to_pylist()])
+        captions = pa.table({"caption_id": ids, "image_id": kept["image_id"], "text": each, "tokens": words})
+        phrases = CaptionPhrases.read(parser(captions), saved.model.settings.max_words)  # pyright: ignore
+        features = FeatureFile.open(only(root, "extract/scenes") / FEATURES)
+        data = PhraseSplitData(Split("test", split.images, captions), features, saved.vocabulary, phrases, True)
+        with torch.inference_mode():
+            read = saved.model.encode_texts(data.texts(np.arange(len(kept))))
+            seen = saved.model.encode_images(data.images(data.caption_image))
+            scores.append(saved.model.score_pairs(seen, read).numpy())
+    assert found["percent"]["value"] == pytest.approx(100.0 * (scores[0] < scores[1]).mean())
+    assert found["gap"]["value"] == pytest.approx((scores[0] - scores[1]).mean(), abs=1e-5)
+    assert 0 < found["percent"]["value"] < 100
+
+
+def test_graphs_that_no_parser_makes_again_are_refused(written: Path, tmp_path: Path) -> None:
+    folder = only(written, "parse/rules.hanta")
+    manifest = read_manifest(folder)
+    foreign = {"backend": "foreign", "file": "graphs.json", "format": "", "tagger": "hanta"}
+    with pytest.raises(UsageError, match="holds graphs out of a file, and written sentences are in none"):
+        SentenceParser(Input(folder, manifest.model_copy(update={"settings": foreign})), tmp_path, Reporter())
+    with pytest.raises(UsageError, match="was made by the parser rules 0, and this is "):
+        SentenceParser(
+            Input(folder, manifest.model_copy(update={"sources": {"parser": "rules 0"}})), tmp_path, Reporter()
+        )
+
+
+def test_sentences_are_of_the_evaluated_split_and_their_nouns_of_the_training_split(written: Path) -> None:
+    manifest = read_manifest(only(written, "evaluate/pretrain.uniter"))
+    assert {"sentences_phrases", "sentences_vse-c", "prepare", "train"} == set(manifest.inputs)
+    split = PreparedDataset.open(only(written, "prepare/scenes")).split("test")
+    texts = set(split.texts)
+    for label in ("phrases.pretrain.uniter.test", "vse-c.test"):
+        kept = SentenceFile(only(written, f"synthesize/{label}")).kept(("caption_id", "image_id", "text"))
+        assert set(kept["caption_id"].to_pylist()) <= set(split.caption_ids.tolist())
+        assert set(kept["image_id"].to_pylist()) == set(split.image_ids.tolist())
+        assert not texts & set(kept["text"].to_pylist())
+    # By the rule of nouns every new noun is frequent in training captions.
+    folders = only(written, "prepare/scenes"), only(written, "parse/rules.hanta")
+    maker = open_rule_maker(*folders, None, 2, ["nouns"], 50, 0, "test").maker
+    made, _ = maker.make(range(IMAGES * PER_IMAGE), 0)
+    new = {word for sentence in made for edit in sentence.edits for word in edit.new.lower().split()}
+    train = PreparedDataset.open(folders[0]).split("train")
+    known = {
+        word for each in tagged_captions(folders[1], train.caption_ids.tolist(), train.texts) for word in each.words
+    }
+    assert len(new) > 3
+    assert new - {"a", "an"} <= known
+
+
+def test_another_split_has_sentences_of_its_own(root: Path, invoke: Invoke) -> None:
+    options = ("--method", "pretrain", "--split", "val", "--discriminate", "vse-c.s1")
+    outcome = invoke("evaluate", "--data", root, *options, *sets(*TRAIN, *UNITER, *MAKERS[4:]))
+    assert outcome.code == 0, outcome.err
+    (name,) = figures_of(only(root, "evaluate/pretrain.uniter.val"))
+    assert name == "vse-c.s1"
+    assert read_manifest(only(root, "synthesize/vse-c.s1.val")).settings["split"] == "val"
+
+
+def test_nothing_that_is_finished_goes_stale(tmp_path: Path) -> None:
+    """Neither evaluations without sentences nor sentences of the training split know the new settings."""
+    planner = Planner(tmp_path, "scenes")
+    for stage, conf, name in (("evaluate", "recall", "discriminate"), ("synthesize", "vse-c", "split")):
+        settings, _, _ = planner.configure_checked(Need(stage, conf))
+        module = load_stage(stage)
+        assert name in settings.model_dump()
+        assert name not in module.fingerprinted(settings)
+        other = {"discriminate": ("vse-c",), "split": "test"}[name]
+        assert name in module.fingerprinted(settings.model_copy(update={name: other}))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "shortest"),
+    [
+        ("phrases", Generator("phrases", "pretrain", 0), "phrases"),
+        ("phrases.s1", Generator("phrases", "pretrain", 1), "phrases.s1"),
+        ("phrases.pretrain.s01", Generator("phrases", "pretrain", 1), "phrases.s1"),
+        ("words.tags", Generator("words", "tags", 0), "words.tags"),
+        ("phrases.tags.s2", Generator("phrases", "tags", 2), "phrases.tags.s2"),
+        ("vse-c.s0", Generator("vse-c", "", 0), "vse-c"),
+    ],
+)
+def test_names_say_what_writes_in_one_way(name: str, expected: Generator, shortest: str) -> None:
+    assert Generator.named(name) == expected
+    assert expected.name == shortest
+    assert Generator.named(shortest) == expected
+    need = expected.need("test")
+    assert need.settings == {"seed": expected.seed, "split": "test"} | (
+        {"method": expected.method} if expected.method else {}
+    )
+
+
+def test_names_are_kept_in_one_order() -> None:
+    assert generator_names(["vse-c", "phrases.s0", "phrases.tags"]) == ("phrases", "phrases.tags", "vse-c")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--discriminate", "phrase"], "there is no generator 'phrase'; did you mean 'phrases'?"),
+        (["--discriminate", "gpt"], "there is no generator 'gpt'; known: phrases, vse-c, words"),
+        (["--discriminate", "phrases.tag"], "there is no method 'tag'; did you mean 'tags'?"),
+        (["--discriminate", "phrases.tags.x.s1"], "is not of the form NAME[.METHOD][.sN], such as phrases.s1"),
+        (["--discriminate", "vse-c.tags"], "vse-c writes by rules, so that 'vse-c.tags' names no model"),
+        (["--discriminate", "words", "--discriminate", "words.s0"], "'words.s0' names words a second time; leave it"),
+        (["--discriminate", "words", "--ensemble-with", "vsepp"], "leave --ensemble-with out and test each"),
+        (["--discriminate", "words", "--set", "synthesize.split=val"], "contradicts split = 'test' of the step that"),
+        (["--discriminate", "words", "--set", "words.seed=1"], "contradicts seed = 0 of the step that reads it"),
+    ],
+)
+def test_wrong_names_are_one_line(root: Path, invoke: Invoke, options: list[str], expected: str) -> None:
+    outcome = invoke("evaluate", "--data", root, "--dry-run", *options)
+    assert outcome.code == 2, outcome.out
+    assert expected in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
+
+
+def test_training_reads_sentences_of_the_training_split_alone(root: Path, invoke: Invoke) -> None:
+    options = ("--method", "synthetic-triplet", "--backbone", "vsepp", "--dry-run")
+    outcome = invoke("train", "--data", root, *options, *sets("synthesize.split=test"))
+    assert outcome.code == 2
+    assert "contradicts split = 'train' of the step that reads it" in outcome.err
+
+
+def judge_of(root: Path, split: str = "test") -> SentenceJudge:
+    images = PreparedDataset.open(only(root, "prepare/scenes")).split(split).image_ids
+    sources = Sources(only(root, "prepare/scenes"), only(root, "extract/scenes"))
+    return SentenceJudge.open(only(root, "train/pretrain.uniter"), sources, split, images, "cpu", 16)
+
+
+def test_sentences_of_other_captions_are_refused(written: Path) -> None:
+    with pytest.raises(DataError, match="has no sentence for any caption of the split val; remove it and run"):
+        judge_of(written, "val").judge(only(written, "synthesize/vse-c.test"))
+
+
+def test_only_captions_of_the_evaluated_images_count(written: Path) -> None:
+    whole = judge_of(written)
+    few = replace(whole, split=whole.split.without(whole.split.image_ids[1:].tolist()))
+    folder = only(written, "synthesize/vse-c.test")
+    found, part = whole.judge(folder), few.judge(folder)
+    own = found.images == 0
+    assert 0 < own.sum() < len(own)
+    np.testing.assert_allclose(part.scores, found.scores[own], atol=1e-5)
+    np.testing.assert_allclose(part.caption_scores, found.caption_scores[own], atol=1e-5)
+
+
+def test_sentences_that_the_model_reads_as_their_caption_are_ties(written: Path) -> None:
+    """A model that knows none of the words reads every sentence of as many words as its caption alike."""
+    judge = judge_of(written)
+    known = load_model(only(written, "train/pretrain.uniter")).tokens
+
+    def encode_split(split: Split) -> tuple[np.ndarray, np.ndarray]:
+        tokens, lengths = known.encode_split(split)
+        return np.where(tokens > 3, 3, tokens), lengths
+
+    features, unknown = FeatureFile.open(only(written, "extract/scenes") / FEATURES), SimpleNamespace()
+    unknown.encode_split = encode_split
+    blind = replace(judge, read=lambda split: SplitData(split, features, cast(Any, unknown)))
+    folder = only(written, "synthesize/phrases.pretrain.uniter.test")
+    found = blind.judge(folder)
+    assert not found.right.any()
+    np.testing.assert_array_equal(found.scores, found.caption_scores)
+    assert discrimination(found, 100, 0.95)["percent"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert judge.judge(folder).right.any()
+
+
+def test_intervals_resample_images_with_all_their_sentences() -> None:
+    """Two images, of which one is told perfectly and one never: a resampled test set holds 0, 1 or 2 of either."""
+    images = np.array([3, 3, 3, 7])
+    caption = np.full(4, 0.5, dtype=np.float32)
+    judged = JudgedSentences(np.array([5, 5, 6, 9]), images, np.array([0, 0, 0, 1], dtype=np.float32), caption)
+    found = discrimination(judged, 200, 0.95)
+    assert (found["sentences"], found["captions"]) == (4, 3)
+    assert found["percent"] == {"value": 75.0, "low": 0.0, "high": 100.0}
+    assert found["gap"] == {"value": -0.25, "low": -0.5, "high": 0.5}
+
+
+def test_without_a_sentence_there_is_no_figure() -> None:
+    none = np.empty(0)
+    judged = JudgedSentences(none.astype(np.int64), none.astype(np.int64), none, none)
+    assert discrimination(judged, 100, 0.95) == {"percent": None, "gap": None, "sentences": 0, "captions": 0}
+    assert generators.sentence_needs((), "test", ("vsrn",)) == {}
