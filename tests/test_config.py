@@ -18,6 +18,7 @@ from pydantic import Field
 
 from itrpipe import cli as command_line
 from itrpipe import config
+from itrpipe.cli.options import overrides_of
 from itrpipe.config import (
     DATASET_SELECTORS,
     Declaration,
@@ -326,9 +327,9 @@ def test_every_setting_without_a_default_is_declared(stage: str, data_root: Path
 
 
 def test_every_stage_module_is_declared_and_every_declaration_has_a_module_and_a_command() -> None:
-    folder = Path(command_line.__file__).parent / "stages"
-    shared = {"__init__", "base", "model_analyses"}
-    modules = {path.stem for path in folder.glob("*.py")} - shared
+    folder = Path(command_line.__file__).parents[1] / "stages"
+    modules = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    modules -= {"__init__", "base"}
     assert modules == set(declared_stages())
     commands = set(typer.main.get_command(command_line.app).commands)
     assert {stage.replace("_", "-") for stage in declared_stages()} <= commands
@@ -383,7 +384,7 @@ def test_launch_lines_are_real_commands_with_known_settings(path: Path, line: st
     assert path == declared_stages()[stage]
     options = {"backbone", "seed", "device", "split", "train", "val", "test"}
     options |= {"method"} if stage != "train" else set()
-    overrides = command_line._overrides(given["settings"], {key: given[key] for key in options & given.keys()})
+    overrides = overrides_of(given["settings"], {key: given[key] for key in options & given.keys()})
     need = Need(stage, configuration_of(stage, given))
     Planner(data_root, given["dataset"], overrides).configure_checked(need)
 

@@ -88,7 +88,7 @@ def evaluate(
     from itrpipe.canary import refuse_ensembles, release_canary
     from itrpipe.commands import run_stage
     from itrpipe.progress import Reporter
-    from itrpipe.stages.leaky_diagonal import chosen_protocols, refuse_other_models, write_leaky_diagonal
+    from itrpipe.stages.evaluate.leaky_diagonal import chosen_protocols, refuse_other_models, write_leaky_diagonal
 
     if canary:
         refuse_ensembles(ensemble_with, rerank)

@@ -6,28 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from itrpipe.config import Settings, did_you_mean, leaves
+from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, load_definition
 from itrpipe.disk import write_json, write_text
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.stages import evaluate, mine_negatives, model_analyses, train
+from itrpipe.reporting.expected import Published, Tolerance
+from itrpipe.stages import evaluate, mine_negatives, train
 from itrpipe.stages.base import Job, Need, no_sources
+from itrpipe.stages.evaluate import analyses
 from itrpipe.stages.prepare import image_root
 
 if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
 
-SCHEMA_VERSION = 4
-PAGE, SUMMARY, RESULTS = "index.html", "summary.txt", "results.json"
-WHERE = "where"
-PUBLISHED = (
-    *("i2t_r1", "i2t_r5", "i2t_r10", "i2t_median_rank"),
-    *("t2i_r1", "t2i_r5", "t2i_r10", "t2i_median_rank"),
-    *("rsum", WHERE),
-)
-"""What `published` may hold for a run; `where` says in which table it was published."""
+SCHEMA_VERSION = 5
+PAGE, SUMMARY, RESULTS, EXPECTED = "index.html", "summary.txt", "results.json", "expected.json"
+OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level"}
 sources = no_sources
 
 
@@ -40,7 +36,9 @@ class ReportSettings(Settings):
         seed: of their choice.
         bootstrap_samples: resampled test sets behind an interval over test images.
         interval_level: of paired differences between runs and, over seeds and over test images, between methods.
-        published: run label -> published metrics, shown beside the measured ones.
+        published: scores of whichever runs, shown beside the measured ones and compared with them.
+        tolerance: of that comparison.
+        tiny: the runs are of toy models, and nothing published is compared with them.
     """
 
     title: str
@@ -48,23 +46,9 @@ class ReportSettings(Settings):
     seed: int = Field(ge=0)
     bootstrap_samples: int = Field(ge=100)
     interval_level: float = Field(gt=0, lt=1)
-    published: dict[str, dict[str, float | str]] = Field(default_factory=dict)
-
-    @field_validator("published", mode="before")
-    @classmethod
-    def _by_label(cls, value: Any) -> Any:
-        """Puts labels together again: `aoq.vsrn` arrives as a table `aoq` with a table `vsrn`, like any dotted key."""
-        if not isinstance(value, Mapping):
-            return value
-        scores: dict[str, dict[str, Any]] = {}
-        for key, number in leaves(value):
-            run_label, _, metric = key.rpartition(".")
-            if metric not in PUBLISHED:
-                raise ValueError(f"no published score {metric!r}{did_you_mean(metric, PUBLISHED)}")
-            if isinstance(number, str) != (metric == WHERE):
-                raise ValueError(f"{key} = {number!r} is not {'a text' if metric == WHERE else 'a number'}")
-            scores.setdefault(run_label, {})[metric] = number
-        return scores
+    published: tuple[Published, ...] = ()
+    tolerance: Tolerance = Tolerance()
+    tiny: bool = False
 
 
 class Execution(Settings):
@@ -86,6 +70,12 @@ def needs(settings: ReportSettings, definition: DatasetDefinition) -> dict[str, 
     return {}
 
 
+def fingerprinted(settings: ReportSettings) -> dict[str, Any]:
+    """The settings as the fingerprint sees them: how scores are compared counts where some were published."""
+    unused = set() if settings.published else {"published", "tolerance", "tiny"}
+    return settings.model_dump(mode="json", exclude=unused)
+
+
 def run(job: Job) -> None:
     """Writes the page, the same as plain text, and its numbers as JSON."""
     from itrpipe.reporting.chain import FileNames
@@ -99,28 +89,41 @@ def run(job: Job) -> None:
             metrics=evaluate.METRICS,
             rankings=evaluate.RANKINGS,
             cross_ranks=evaluate.CROSS_RETRIEVAL,
-            matching=model_analyses.MATCHING,
-            phrases=model_analyses.PHRASES,
-            false_negatives=model_analyses.FALSE_NEGATIVES,
-            hard_candidates=model_analyses.HARD_CANDIDATES,
-            word_maps=model_analyses.WORD_MAPS,
-            words=model_analyses.WORDS,
-            word_corrections=model_analyses.WORD_CORRECTIONS,
-            query_length=model_analyses.QUERY_LENGTH,
-            alignment=model_analyses.ALIGNMENT,
-            eccv_caption=model_analyses.ECCV_CAPTION,
+            matching=analyses.MATCHING,
+            phrases=analyses.PHRASES,
+            false_negatives=analyses.FALSE_NEGATIVES,
+            hard_candidates=analyses.HARD_CANDIDATES,
+            word_maps=analyses.WORD_MAPS,
+            words=analyses.WORDS,
+            word_corrections=analyses.WORD_CORRECTIONS,
+            discrimination=analyses.DISCRIMINATION,
+            query_length=analyses.QUERY_LENGTH,
+            alignment=analyses.ALIGNMENT,
+            eccv_caption=analyses.ECCV_CAPTION,
             history=train.HISTORY,
             statistics=mine_negatives.STATISTICS,
         ),
         train.TEACHER_METHOD,
-        Options(**job.settings.model_dump()),
+        Options(**job.settings.model_dump(include=OPTIONS), published=job.settings.published),
         lambda prepare: _photographs(job, prepare),
         job.warn,
     )
     write_text(job.folder / PAGE, render(content))
     write_text(job.folder / SUMMARY, text(content))
     write_json(job.folder / RESULTS, results(content, job.settings.published))
+    if job.settings.published:
+        write_json(job.folder / EXPECTED, _expected(job))
     job.metrics |= {"runs": len(job.inputs), "kilobytes": round((job.folder / PAGE).stat().st_size / 1000)}
+
+
+def _expected(job: Job) -> dict[str, Any]:
+    from itrpipe.reporting.expected import expected_json, reproductions
+
+    settings, evaluations = job.settings, {}
+    for each in job.inputs.values():
+        evaluations |= {each.manifest.label: each.folder, each.folder.name: each.folder}
+    found = reproductions(settings.published, evaluations, settings.tolerance, tiny=settings.tiny)
+    return expected_json(found, settings.tolerance, tiny=settings.tiny)
 
 
 def _photographs(job: Job, prepare: Artifact) -> Path | None:

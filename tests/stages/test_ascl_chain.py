@@ -23,7 +23,7 @@ from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.models.ascl import AsclEncoder
 from itrpipe.planning import parse_override
 from itrpipe.stages.evaluate import RESULT_PROTOCOLS
-from itrpipe.stages.leaky_diagonal import LEAKY_DIAGONAL
+from itrpipe.stages.evaluate.leaky_diagonal import LEAKY_DIAGONAL
 from itrpipe.training.canary import TrainedModel
 from itrpipe.training.leaky_protocol import FIGURES, leaky_scores
 from itrpipe.training.loop import Trainer

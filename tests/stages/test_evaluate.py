@@ -23,9 +23,9 @@ from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, ORDER, Embedd
 from itrpipe.features.scores import SCORES, SplitScores, read_scores, write_scores
 from itrpipe.planning import Planner, Step, parse_override
 from itrpipe.progress import Reporter
-from itrpipe.stages import evaluate, model_analyses
+from itrpipe.stages import evaluate
 from itrpipe.stages.base import Input, Job, Need
-from itrpipe.stages.evaluate import EvaluateSettings, Model
+from itrpipe.stages.evaluate import EvaluateSettings, Model, analyses
 
 Invoke = Callable[..., Any]
 GIVEN = {"features": "", "split": "test", "protocols": ["full"], "bootstrap_samples": 100, "interval_level": 0.95}
@@ -341,16 +341,16 @@ def test_recall_by_length_counts_the_words_of_the_dataset(tmp_path: Path) -> Non
     evaluate.run(job)
     words = 1 + np.arange(35) % 30
     expected = recall_by_length(ranks(scores.matrix, scores.caption_image).texts_to_images, words)
-    assert json.loads((job.folder / model_analyses.QUERY_LENGTH).read_text()) == expected
+    assert json.loads((job.folder / analyses.QUERY_LENGTH).read_text()) == expected
     assert [each["captions"] for each in expected] == [12, 2, 2, 3, 16]
-    assert not (job.folder / model_analyses.ALIGNMENT).exists()  # of a model without embeddings
+    assert not (job.folder / analyses.ALIGNMENT).exists()  # of a model without embeddings
 
 
 def test_alignment_is_that_of_the_embeddings(chain: Path) -> None:
     (folder,) = (chain / "tiny" / "evaluate").glob("aoq.vsepp-*")
     (trained,) = (chain / "tiny" / "train").glob("aoq.vsepp-*")
     embedded = read_embeddings(trained / EMBEDDINGS, "test")
-    found = json.loads((folder / model_analyses.ALIGNMENT).read_text())
+    found = json.loads((folder / analyses.ALIGNMENT).read_text())
     own = [
         np.linalg.norm(embedded.images[image] - text)
         for image, text in zip(embedded.caption_image, embedded.texts, strict=True)
@@ -372,7 +372,7 @@ def test_order_embeddings_have_no_alignment(tmp_path: Path) -> None:
         writer.write("images", 0, np.ones((4, 3), dtype=np.float32))
         writer.write("texts", 0, np.ones((8, 3), dtype=np.float32))
     evaluate.run(job)
-    assert not (job.folder / model_analyses.ALIGNMENT).exists()
+    assert not (job.folder / analyses.ALIGNMENT).exists()
 
 
 def test_eccv_caption_is_measured_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,7 +385,7 @@ def test_eccv_caption_is_measured_on_request(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(eccv_caption, "load_ground_truth", lambda: eccv_caption.GroundTruth(truth, truth, truth, "1.0"))
     job = job_on(tmp_path, settings("bfan", eccv=True), scores)
     evaluate.run(job)
-    found = json.loads((job.folder / model_analyses.ECCV_CAPTION).read_text())
+    found = json.loads((job.folder / analyses.ECCV_CAPTION).read_text())
     plain = protocols.metrics(ranks(scores.matrix, scores.caption_image))
     assert {name: found["cxc"][name] for name in found["cxc"] if name in plain} == pytest.approx(
         {name: plain[name] for name in found["cxc"] if name in plain}

@@ -24,7 +24,7 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter import UniterEncoder
 from itrpipe.photographs import photograph_features
 from itrpipe.planning import parse_override
-from itrpipe.stages.model_analyses import WORD_CORRECTIONS, WORDS
+from itrpipe.stages.evaluate.analyses import WORD_CORRECTIONS, WORDS
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
 from itrpipe.training.word_accuracy import CORRECTION_SCHEMA, DRAWS, WordTest

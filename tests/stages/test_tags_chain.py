@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,25 @@ def test_the_second_phase_starts_from_the_first_with_heads_that_are_copies(root:
     assert row["loss_correction"] > 0
     for name in ("correction_accuracy", "accuracy_of_right_words", "accuracy_of_wrong_words"):
         assert 0 <= row[f"mean_{name}"] <= 1
+
+
+def test_words_are_tested_in_the_phrases_that_the_model_was_trained_on(root: Path, invoke: Invoke) -> None:
+    chosen = sets(*SIZES, *MODEL, *loss("tags"), *loss("tags-dc"), "evaluate.bootstrap_samples=100")
+    given = ("evaluate", "--method", "tags-dc", "--data", root, *chosen)
+    outcome = invoke(*given)
+    assert outcome.code == 0, outcome.err
+    (folder,) = root.glob("scenes/evaluate/tags-dc.uniter-*")
+    figures = json.loads((folder / "words.json").read_text())
+    assert figures["mask"] == "phrases"
+    assert figures["correction_masked"]["words"] >= figures["correction"]["words"] > 0
+    (graphs,) = root.glob("scenes/parse/*/")
+    shutil.rmtree(folder)
+    shutil.rmtree(graphs)
+    outcome = invoke(*given)
+    assert outcome.code == 0, outcome.err
+    assert not (folder / "words.json").exists()
+    (message,) = read_manifest(folder).messages
+    assert message == f"words.json is left out: {graphs}, which the model was trained on, is not there"
 
 
 def test_training_that_was_stopped_goes_on_to_the_same_weights(

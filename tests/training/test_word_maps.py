@@ -22,7 +22,7 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import TextBatch
 from itrpipe.models.dual_encoder import TransformerDualEncoder
 from itrpipe.planning import parse_override
-from itrpipe.stages.model_analyses import WORD_MAPS
+from itrpipe.stages.evaluate.analyses import WORD_MAPS
 from itrpipe.training.captions import PieceIds, Reading, WordIds, clean
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import Sources, open_split

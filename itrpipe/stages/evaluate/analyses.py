@@ -13,7 +13,7 @@ from itrpipe.models.settings import backbone_family
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Input, Job
-from itrpipe.stages.generators import SENTENCES_INPUT
+from itrpipe.stages.evaluate.generators import SENTENCES_INPUT
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def write_discrimination(job: Job, split: SplitScores) -> None:
         DataError: sentences are of other captions.
         UsageError: the model reads scene graphs and there are none of sentences.
     """
-    from itrpipe.stages.sentence_graphs import SentenceParser
+    from itrpipe.stages.evaluate.sentence_graphs import SentenceParser
     from itrpipe.training.discrimination import SentenceJudge, discrimination
     from itrpipe.training.splits import Sources
 

@@ -14,10 +14,11 @@ from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.disk import read_json, write_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.progress import Reporter
-from itrpipe.stages import model_analyses, train
+from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
-from itrpipe.stages.generators import generator_names, sentence_needs
-from itrpipe.stages.named_models import Model
+from itrpipe.stages.evaluate import analyses
+from itrpipe.stages.evaluate.generators import generator_names, sentence_needs
+from itrpipe.stages.evaluate.named_models import Model
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitEmbeddings
     from itrpipe.features.scores import SplitScores
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
 FULL, ORACLE = "full", "oracle"
 RESULT_PROTOCOLS = (FULL, "coco-1k", "coco-5k")
@@ -53,7 +54,7 @@ class EvaluateSettings(Settings):
         split: which split is ranked.
         rerank: score only so many candidates of every query in full, of a model that ranks in two steps; 0: all.
         eccv: also measure with the matches of ECCV Caption and CxC, on COCO's 5K test split.
-        discriminate: generators of negative sentences, see `itrpipe.stages.generators`; of each is measured how many
+        discriminate: generators of negative sentences, see `itrpipe.stages.evaluate.generators`; of each is measured how many
             score below the captions of the split that they were made of. Kept in the shortest form and in one order.
         protocols: names in `itrpipe.evaluation.protocols`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
@@ -194,7 +195,7 @@ def run(job: Job) -> None:
 
     split = _averaged(job)
     if not job.settings.ensemble_with:
-        split = model_analyses.with_phrases(job, split)
+        split = analyses.with_phrases(job, split)
     full = ranks(split.matrix, split.caption_image)
     matches = _true_matches(job, split)
     oracle = None if matches is None else oracle_ranks(split.matrix, *matches)
@@ -204,17 +205,17 @@ def run(job: Job) -> None:
     write_json(job.folder / METRICS, results)
     write_rankings(job.folder / RANKINGS, split, full, oracle, job.settings.ranking_depth)
     write_cross_retrieval(job.folder / CROSS_RETRIEVAL, split)
-    model_analyses.write_query_length(job, split, full)
+    analyses.write_query_length(job, split, full)
     if job.settings.eccv:
-        model_analyses.write_eccv_caption(job, split)
+        analyses.write_eccv_caption(job, split)
     _say(results, job.reporter)
     _record(job, results)
     if not job.settings.ensemble_with:
-        model_analyses.write_alignment(job)
-        model_analyses.write_false_negatives(job)
-        model_analyses.write_word_maps(job, split)
-        model_analyses.write_words(job)
-        model_analyses.write_discrimination(job, split)
+        analyses.write_alignment(job)
+        analyses.write_false_negatives(job)
+        analyses.write_word_maps(job, split)
+        analyses.write_words(job)
+        analyses.write_discrimination(job, split)
 
 
 def _averaged(job: Job) -> SplitScores:
@@ -295,7 +296,7 @@ def _results(job: Job, split: SplitScores, full: Ranks, oracle: Ranks | None) ->
 def show(folder: Path, reporter: Reporter) -> None:
     """Prints the recalls of a finished evaluation, and how many sentences its model tells from true ones."""
     _say(read_json(folder / METRICS), reporter)
-    model_analyses.say_discrimination(folder, reporter)
+    analyses.say_discrimination(folder, reporter)
 
 
 def _say(results: Mapping[str, Any], reporter: Reporter) -> None:
