@@ -54,8 +54,9 @@ class EvaluateSettings(Settings):
         split: which split is ranked.
         rerank: score only so many candidates of every query in full, of a model that ranks in two steps; 0: all.
         eccv: also measure with the matches of ECCV Caption and CxC, on COCO's 5K test split.
-        discriminate: generators of negative sentences, see `itrpipe.stages.evaluate.generators`; of each is measured how many
-            score below the captions of the split that they were made of. Kept in the shortest form and in one order.
+        discriminate: generators of negative sentences, see `itrpipe.stages.evaluate.generators`; of each is measured
+            how many score below the captions of the split that they were made of. Kept in the shortest form and in one
+            order.
         protocols: names in `itrpipe.evaluation.protocols`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
         interval_level: share of them that an interval holds.
