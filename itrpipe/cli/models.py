@@ -20,6 +20,7 @@ from itrpipe.cli.options import (
     SeedOption,
     SetOption,
     encoders,
+    followed_by,
     overrides_of,
     whole_path,
     with_negatives,
@@ -49,6 +50,10 @@ def train(
     dataset: DatasetOption = "scenes",
     features: FeaturesOption = None,
     seed: SeedOption = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option("--track", metavar="TRACKER", help="Follow with tensorboard, mlflow or wandb; repeatable."),
+    ] = None,
     device: DeviceOption = None,
     settings: SetOption = None,
     data: DataOption = Path("data"),
@@ -114,7 +119,7 @@ def train(
     if vision or (text and not method.startswith("ascl")):
         backbone = backbone or "dual-encoder"
     named = {"backbone": backbone, "features": features, "seed": seed, "device": device, "teacher": negatives_from}
-    overrides = overrides_of([*(settings or []), *encoders(vision, text)], named)
+    overrides = overrides_of([*(settings or []), *encoders(vision, text), *followed_by(track)], named)
     method = with_positives(with_negatives(method, negatives), positives)
     run_stage(data, dataset, "train", overrides, conf=method, dry_run=dry_run, no_deps=no_deps)
 

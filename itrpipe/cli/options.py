@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,11 @@ def encoders(vision: str | None, text: str | None) -> list[str]:
     given = {"vision": vision, "text": text}
     paths = {name: Path(value).expanduser() for name, value in given.items() if value}
     return [f"train.model.{name}={path.resolve() if path.is_dir() else given[name]}" for name, path in paths.items()]
+
+
+def followed_by(trackers: list[str] | None) -> list[str]:
+    """The trackers as an assignment to every training step."""
+    return [f"train.trackers={json.dumps(trackers)}"] if trackers else []
 
 
 def whole_path(model: str | None) -> str | None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from itrpipe.config import Settings
+from itrpipe.artifacts import PARTIAL
+from itrpipe.config import Settings, leaves
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.methods.settings import Aoq, Pretrain, Tags, TagsDc, Triplet
@@ -25,20 +26,18 @@ from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import TrainExecution, TrainSettings, settings_of
 
 if TYPE_CHECKING:
-    import torch
-
     from itrpipe.methods.base import Method
-    from itrpipe.models.base import DualEncoder as AnyDualEncoder
     from itrpipe.models.dual_encoder import Encoders
     from itrpipe.training.captions import CaptionTokens
     from itrpipe.training.data import SplitData
     from itrpipe.training.encode import AnyMatcher
     from itrpipe.training.loop import LoopSettings, Trainer
+    from itrpipe.training.tracking import Tracking
 
 SCHEMA_VERSION = 1
 TEACHER_METHOD = "triplet"
 DEFAULT_TEACHER = "vsrn"  # AOQ §4.2: the lists of SCAN and BFAN are VSRN's
-HISTORY = "history.parquet"
+HISTORY, TRACKING = "history.parquet", "tracking"
 Execution = TrainExecution
 backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
 usual_features = training_settings.usual_features
@@ -171,8 +170,11 @@ def run(job: Job) -> None:
     """Trains, keeps the weights that validated best, and embeds every split with them."""
     import torch
 
+    from itrpipe.features.embeddings import EMBEDDINGS
+    from itrpipe.features.scores import SCORES
     from itrpipe.models.base import DualEncoder as AnyDualEncoder
     from itrpipe.training.loop import Trainer
+    from itrpipe.training.outputs import write_embeddings, write_history, write_scores
     from itrpipe.training.saved import build_model, save_model, start_from
 
     if job.execution.threads:
@@ -203,14 +205,17 @@ def run(job: Job) -> None:
         resolve_device(job.execution.device),
         job.work,
         job.reporter,
+        _tracking(job),
     )
     model = trainer.run()
     save_model(job.folder, model, tokens, settings, image_dim)
-    _write_history(job, trainer.position.history)
+    write_history(job.folder / HISTORY, trainer.position.history)
+    device, block = trainer.device, job.execution.encode_block
     if isinstance(model, AnyDualEncoder):
-        _write_embeddings(job, model, splits, trainer.device)
+        write_embeddings(job.folder / EMBEDDINGS, model, splits, device, block, job.reporter)
     else:
-        _write_scores(job, model, splits, trainer.device)
+        precision = job.settings.score_precision
+        write_scores(job.folder / SCORES, model, splits, device, block, precision, job.reporter)
     _record(job, trainer)
 
 
@@ -356,43 +361,22 @@ def _loop_settings(job: Job) -> LoopSettings:
     return LoopSettings(**{field.name: values[field.name] for field in dataclasses.fields(LoopSettings)})
 
 
-def _write_history(job: Job, history: list[dict[str, Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _tracking(job: Job) -> Tracking:
+    """What follows the training; in one folder for all trainings of the dataset, where trackers compare them."""
+    from itrpipe.training.tracking import TrackedRun, tracking_with
 
-    # The first epochs may be trained with another loss; its table would have no columns for the later one.
-    names = list(dict.fromkeys(name for row in history for name in row))
-    pq.write_table(pa.table({name: [row.get(name) for row in history] for name in names}), job.folder / HISTORY)
-
-
-def _write_embeddings(job: Job, model: AnyDualEncoder, splits: Mapping[str, SplitData], device: torch.device) -> None:
-    from itrpipe.features.embeddings import EMBEDDINGS
-    from itrpipe.training.encode import write_split
-
-    path = job.folder / EMBEDDINGS
-    path.unlink(missing_ok=True)
-    total = sum(data.num_images + data.num_captions for data in splits.values())
-    with job.reporter.task("embedding all splits", total, "rows") as task:
-        for data in splits.values():
-            write_split(path, model, data, device, job.execution.encode_block, task.advance)
-
-
-def _write_scores(job: Job, model: AnyMatcher, splits: Mapping[str, SplitData], device: torch.device) -> None:
-    """Scores of val and test; those of the training split would be a matrix that nothing reads."""
-    from itrpipe.features.scores import SCORES, SplitScores, write_scores
-    from itrpipe.training.encode import score_split
-
-    path = job.folder / SCORES
-    path.unlink(missing_ok=True)
-    scored = {name: data for name, data in splits.items() if name != "train"}
-    pairs = sum(data.num_images * data.num_captions for data in scored.values())
-    with job.reporter.task("scoring val and test", pairs, "pairs") as task:
-        for name, data in scored.items():
-            rows, block = np.arange(data.num_captions), job.execution.encode_block
-            precision = job.settings.score_precision
-            matrix = score_split(model, data, device, block, data.num_images, rows, precision, task.advance)
-            split = data.split
-            write_scores(path, name, SplitScores(matrix, split.image_ids, split.caption_ids, split.caption_image))
+    execution = job.execution
+    folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
+    if execution.trackers:
+        job.reporter.say(f"  followed by {' and '.join(execution.trackers)} in {folder}")
+    run = TrackedRun(
+        name=job.folder.name.removesuffix(PARTIAL),
+        project=f"itrpipe-{job.dataset}",
+        folder=folder,
+        settings=dict(leaves(job.settings.model_dump(mode="json"))),
+        work=job.work,
+    )
+    return tracking_with(execution.trackers, run, job.warn)
 
 
 def _record(job: Job, trainer: Trainer) -> None:

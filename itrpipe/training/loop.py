@@ -30,6 +30,7 @@ from itrpipe.training.encode import AnyMatcher, score_split
 from itrpipe.training.optimizers import OPTIMIZERS
 from itrpipe.training.prefetch import Prefetcher
 from itrpipe.training.schedule import decay_after, step_decay, warmup_and_decay_to_floor, warmup_and_linear_decay
+from itrpipe.training.tracking import Tracking
 
 CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
 
@@ -91,6 +92,7 @@ class Trainer:
         device: `cpu` or `cuda`.
         work: folder for checkpoints.
         reporter: prints.
+        tracking: gets every number of the history, and the loss in between.
 
     Attributes:
         position: how far training has come.
@@ -108,9 +110,11 @@ class Trainer:
         device: str,
         work: Path,
         reporter: Reporter,
+        tracking: Tracking | None = None,
     ) -> None:
         self._settings, self._method, self._work, self._reporter = settings, method, work, reporter
         self._train, self._validation = train, validation
+        self._tracking = tracking or Tracking.off()
         self._accelerator = start_accelerator(device, settings.precision)
         optimizer = OPTIMIZERS[settings.optimizer](model, settings.learning_rate)
         self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
@@ -132,6 +136,7 @@ class Trainer:
 
         Raises:
             DataError: the loss became NaN or infinite.
+            UsageError: a tracker did not start.
         """
         checkpoint = self._work / CHECKPOINT
         if checkpoint.exists():
@@ -139,7 +144,7 @@ class Trainer:
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         done = sum(self._steps[: self.position.epoch]) + self.position.step
         most = min(sum(self._steps), self._total_updates * self._settings.accumulate)
-        with self._reporter.task("training", most, "steps", done) as task:
+        with self._tracking.following(self.position), self._reporter.task("training", most, "steps", done) as task:
             while self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates:
                 self._train_epoch(task)
                 self._finish_epoch()
@@ -176,6 +181,7 @@ class Trainer:
         for batch in prefetcher:
             updated = self._step(batch, len(batches))
             task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
+            self._tracking.send_step(position, self._totals)
             if position.updates == self._total_updates:
                 break
             # Between two updates there is a gradient, which no checkpoint holds.
@@ -276,6 +282,8 @@ class Trainer:
             save_weights(self._work / BEST, self._model)
         position.epoch, position.step, position.sums = position.epoch + 1, 0, {}
         self._save()
+        # After the checkpoint: an epoch that a kill undoes must not have been sent.
+        self._tracking.send_epochs(position.history)
         self._reporter.say(
             f"  epoch {position.epoch}: loss {position.history[-1]['loss']:.4f} per pair, validation rsum "
             f"{metrics['rsum']:.1f}{' (best)' if best else ''}"

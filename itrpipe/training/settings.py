@@ -5,6 +5,7 @@ Nothing heavy is imported here, because plans are made without torch.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -14,6 +15,9 @@ from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
 from itrpipe.methods.settings import Aoq, Fne, MethodSettings, methods
 from itrpipe.models.settings import BackboneSettings, backbone_family
 from itrpipe.models.settings import backbones as backbone_classes
+
+TRACKERS = ("tensorboard", "mlflow", "wandb")
+"""What can follow a training; each is the name of its package too."""
 
 
 class TrainSettings(Settings):
@@ -125,6 +129,8 @@ class TrainExecution(Settings):
         encode_block: rows per forward pass when validating and embedding.
         prefetch: batches made ahead.
         checkpoint_seconds: time between two checkpoints inside an epoch.
+        trackers: of `TRACKERS`, those that get the numbers of the training while it runs.
+        track_to: folder for what they keep on this machine; empty for `tracking/` of the dataset.
     """
 
     device: Literal["auto", "cpu", "cuda"]
@@ -132,6 +138,18 @@ class TrainExecution(Settings):
     encode_block: int = Field(ge=1)
     prefetch: int = Field(ge=1)
     checkpoint_seconds: float = Field(ge=0)
+    trackers: tuple[str, ...] = ()
+    track_to: str = ""
+
+    @field_validator("trackers")
+    @classmethod
+    def _installed_trackers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            found = importlib.util.find_spec(_known(name, TRACKERS, "tracker"))
+            # Any folder of this name counts as a package too, but one without an origin; wandb makes such folders.
+            if found is None or found.origin is None:
+                raise ValueError(f"{name} is not installed; run `pip install {name}` or leave it out")
+        return tuple(dict.fromkeys(value))
 
 
 def backbones() -> tuple[str, ...]:

@@ -1,0 +1,264 @@
+"""Sends the numbers of a running training to TensorBoard, MLflow or Weights & Biases.
+
+`history.parquet` stays the truth: trackers get copies of its rows, and the loss of the steps between them, and nothing
+is read back. The trackers are Accelerate's, each started and written to by itself: it is recorded how much every one of
+them has been given, so that after a kill, or when it follows a run that began without it, it gets what it lacks and
+nothing twice; and one that fails is left behind without the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracker, WandBTracker
+from torch import Tensor
+
+from itrpipe.disk import make_folder, read_json, write_json
+from itrpipe.errors import UsageError
+from itrpipe.progress import PLAIN_INTERVAL_SECONDS
+from itrpipe.training.checkpoint import Position
+
+RECORD = "tracked.json"
+RUNNING_LOSS = "train/running_loss"
+INTERVAL_SECONDS = PLAIN_INTERVAL_SECONDS
+"""Time between two running losses: that of the lines that a training prints."""
+_VALIDATION = "val_"
+_REFUSED = re.compile(r"[^-.\w]")
+_MLFLOW_SERVER, _WANDB_PROJECT = "MLFLOW_TRACKING_URI", "WANDB_PROJECT"
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What trackers are told about a training.
+
+    Attributes:
+        name: of the run: the artifact's.
+        project: runs of one project are compared with each other: MLflow's experiment, the project of Weights & Biases.
+        folder: where what trackers keep on this machine goes.
+        settings: dotted key -> value.
+        work: of the artifact, for the record of what was sent.
+    """
+
+    name: str
+    project: str
+    folder: Path
+    settings: Mapping[str, Any]
+    work: Path
+
+
+@dataclass
+class Sent:
+    """How much one tracker has been given.
+
+    Attributes:
+        run: the name by which the tracker finds its run again, where it chose one itself.
+        epochs: rows of the history.
+        step: the last step of the training with a number; -1 before the first.
+    """
+
+    run: str = ""
+    epochs: int = 0
+    step: int = -1
+
+
+Opener = Callable[[TrackedRun, Sent], GeneralTracker]
+"""Starts a tracker, or starts it again after what it has been given."""
+
+
+class Tracking:
+    """Follows one training with any number of trackers.
+
+    Args:
+        openers: name of each tracker -> what starts it.
+        run: what they are told.
+        warn: called with the reason when a tracker fails during the training, which goes on without it.
+    """
+
+    def __init__(self, openers: Mapping[str, Opener], run: TrackedRun, warn: Callable[[str], None]) -> None:
+        self._openers, self._run, self._warn = openers, run, warn
+        self._trackers: dict[str, GeneralTracker] = {}
+        self._sent: dict[str, Sent] = {}
+        self._recorded: dict[str, dict[str, Any]] = {}
+        self._before = (0.0, 0.0)
+        self._due = 0.0
+
+    @classmethod
+    def off(cls) -> Tracking:
+        """Tracking of a training that nothing follows."""
+        return cls({}, TrackedRun("", "", Path(), {}, Path()), lambda message: None)
+
+    @contextlib.contextmanager
+    def following(self, position: Position) -> Iterator[None]:
+        """Starts every tracker, brings it up to date with the epochs trained so far, and closes it at the end.
+
+        Args:
+            position: where the training begins or goes on.
+
+        Raises:
+            UsageError: one of them did not start.
+        """
+        try:
+            self._start()
+            self.send_epochs(position.history)
+            self._before = _pairs_and_loss(position.sums)
+            yield
+        finally:
+            for name, tracker in list(self._trackers.items()):
+                self._attempt(name, tracker.finish)
+
+    def send_step(self, position: Position, totals: Mapping[str, Tensor]) -> None:
+        """Sends the mean loss of a pair since the last time, if that was long enough ago.
+
+        Args:
+            position: how far the training has come.
+            totals: running sums of the epoch, `pairs` and every `loss_…` among them.
+        """
+        if not self._trackers or time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + INTERVAL_SECONDS
+        (earlier_pairs, earlier_loss), self._before = self._before, _pairs_and_loss(totals)
+        pairs, loss = self._before
+        values = {RUNNING_LOSS: (loss - earlier_loss) / (pairs - earlier_pairs)}
+        step = sum(row["steps"] for row in position.history) + position.step
+        for name, sent in self._sent.items():
+            # A resumed run repeats the steps since its checkpoint.
+            if step > sent.step:
+                self._send(name, values, step)
+
+    def send_epochs(self, history: list[dict[str, Any]]) -> None:
+        """Sends the rows of the history that each tracker has not got yet, each at the last step of its epoch.
+
+        Args:
+            history: one row per finished epoch, all of which a checkpoint holds.
+        """
+        steps = list(accumulate(row["steps"] for row in history))
+        for name, sent in self._sent.items():
+            for row, step in zip(history[sent.epochs :], steps[sent.epochs :], strict=True):
+                self._send(name, epoch_values(row), step, epochs=1)
+        self._before = (0.0, 0.0)
+
+    def _start(self) -> None:
+        self._recorded = recorded = self._read_record()
+        for name, opener in self._openers.items():
+            sent = Sent(**recorded.get(name, {}))
+            make_folder(self._run.folder)
+            try:
+                self._trackers[name] = opener(self._run, sent)
+                if name not in recorded:
+                    self._trackers[name].store_init_configuration(plain_values(self._run.settings))
+            # Every library has errors of its own: no account, a server that does not answer, a run that is gone.
+            except Exception as error:
+                raise UsageError(
+                    f"--track {name}: {name} did not start: {_reason(error)}; see to that or leave it out"
+                ) from error
+            self._sent[name] = sent
+            self._record()
+
+    def _send(self, name: str, values: dict[str, float], step: int, epochs: int = 0) -> None:
+        tracker, sent = self._trackers.get(name), self._sent[name]
+        if tracker is not None and self._attempt(name, functools.partial(tracker.log, values, step=step)):
+            sent.step, sent.epochs = max(sent.step, step), sent.epochs + epochs
+            self._record()
+
+    def _attempt(self, name: str, action: Callable[[], None]) -> bool:
+        """Whether a tracker did what it was asked for; one that did not is asked for nothing more."""
+        try:
+            action()
+        except Exception as error:  # as above; hours of training are worth more than a curve of them
+            del self._trackers[name]
+            self._warn(f"{name} is left behind: {_reason(error)}; history.parquet will hold every epoch")
+            return False
+        return True
+
+    def _read_record(self) -> dict[str, dict[str, Any]]:
+        """What earlier processes of this run have sent to trackers in the same folder."""
+        path = self._run.work / RECORD
+        record = read_json(path) if self._openers and path.exists() else {}
+        return record["trackers"] if record.get("folder") == str(self._run.folder) else {}
+
+    def _record(self) -> None:
+        trackers = self._recorded | {name: asdict(sent) for name, sent in self._sent.items()}
+        write_json(self._run.work / RECORD, {"folder": str(self._run.folder), "trackers": trackers})
+
+
+def tracking_with(names: Iterable[str], run: TrackedRun, warn: Callable[[str], None]) -> Tracking:
+    """Tracking with some of the trackers that `itrpipe.training.settings.TRACKERS` lists.
+
+    Args:
+        names: of them; their packages are installed.
+        run, warn: see `Tracking`.
+    """
+    openers: dict[str, Opener] = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
+    return Tracking({name: openers[name] for name in names}, run, warn)
+
+
+def epoch_values(row: Mapping[str, Any]) -> dict[str, float]:
+    """A row of the history under the names that trackers show."""
+    return {metric_name(column): float(value) for column, value in row.items()}
+
+
+def metric_name(column: str) -> str:
+    """Name of a column of the history in trackers: `loss` is `train/loss`, `val_r1+r5` is `val/r1_r5`.
+
+    The part before the slash groups plots; MLflow refuses characters that others accept.
+    """
+    group = "val" if column.startswith(_VALIDATION) else "train"
+    return f"{group}/{_REFUSED.sub('_', column.removeprefix(_VALIDATION))}"
+
+
+def plain_values(settings: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """Settings as trackers accept them: lists, and values that are not there, as text."""
+    return {
+        key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings.items()
+    }
+
+
+def _pairs_and_loss(sums: Mapping[str, Any]) -> tuple[float, float]:
+    """Pairs of an epoch so far and the sum of their losses."""
+    return float(sums.get("pairs", 0)), sum(float(total) for name, total in sums.items() if name.startswith("loss_"))
+
+
+def _tensorboard(run: TrackedRun, sent: Sent) -> GeneralTracker:
+    # Hides what was written after the last record of it, or by a run of this name that has been removed.
+    tracker = TensorBoardTracker(run.name, run.folder, purge_step=sent.step + 1)
+    tracker.start()
+    return tracker
+
+
+def _mlflow(run: TrackedRun, sent: Sent) -> GeneralTracker:
+    import mlflow  # pyright: ignore[reportMissingImports]
+
+    artifacts = None
+    if _MLFLOW_SERVER not in os.environ:
+        mlflow.set_tracking_uri(f"sqlite:///{(run.folder / 'mlflow.db').resolve()}")
+        # It sets the variable too; the next training of this process may have another folder.
+        os.environ.pop(_MLFLOW_SERVER, None)
+        artifacts = str((run.folder / "mlflow-artifacts").resolve())
+    tracker = MLflowTracker(run.project, logging_dir=artifacts, run_id=sent.run or None, run_name=run.name)
+    tracker.start()
+    sent.run = tracker.tracker.info.run_id
+    return tracker
+
+
+def _wandb(run: TrackedRun, sent: Sent) -> GeneralTracker:
+    sent.run = sent.run or uuid.uuid4().hex
+    project = os.environ.get(_WANDB_PROJECT, run.project)
+    tracker = WandBTracker(project, name=run.name, id=sent.run, resume="allow", dir=str(run.folder))
+    tracker.start()
+    return tracker
+
+
+def _reason(error: Exception) -> str:
+    """First line of what an error says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}{f': {lines[0]}' if lines else ''}"
