@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 FAISS  := $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench reproduce-flickr clean
+.PHONY: help install demo test lint bench reproduce-flickr reproduce-coco clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,8 +34,11 @@ lint: install ## ruff and pyright
 bench: install ## speed, as ratios measured in one run
 	$(BIN)/python -m pytest -q -s tests/benchmarks --override-ini testpaths=tests/benchmarks --override-ini python_files='bench_*.py'
 
-reproduce-flickr: install ## VSRN and AOQ on Flickr30K; DATA=folder, explained without it
-	@$(BIN)/itrpipe run flickr30k $(if $(DATA),--source '$(DATA)')
+reproduce-flickr: install ## the papers' tables of Flickr30K; DATA=folder, explained without it; ARGS='--only aoq.vsrn'
+	@$(BIN)/itrpipe run flickr30k $(if $(DATA),--source '$(DATA)') $(ARGS)
+
+reproduce-coco: install ## the papers' tables of COCO, likewise
+	@$(BIN)/itrpipe run coco $(if $(DATA),--source '$(DATA)') $(ARGS)
 
 clean: ## remove .venv and caches; artifacts in data/ stay
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -15,9 +15,11 @@ from itrpipe.artifacts import INPUTS, UNFINISHED
 from itrpipe.disk import full_disk_as_error, write_json
 from itrpipe.errors import DataError, UsageError
 from itrpipe.planning import State, Step, pending_steps, unique_steps
-from itrpipe.progress import Reporter
+from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Input, Job, load_stage
 
+RESUMED = "resumed after an interruption; timings count the last run only"
+"""Message of artifacts whose timings are no measure of what they cost."""
 _MARKS: dict[State, tuple[str, str]] = {
     "up to date": ("✓", "green"),
     "missing": ("+", "cyan"),
@@ -125,8 +127,9 @@ def _execute(step: Step, reporter: Reporter, resumed: bool) -> Job:
     start = time.monotonic()
     load_stage(step.location.stage).run(job)
     job.timings["total"] = round(time.monotonic() - start, 3)
+    job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
     if resumed:
-        job.messages.append("resumed after an interruption; timings count the last run only")
+        job.messages.append(RESUMED)
     return job
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 from itrpipe import artifacts
 from itrpipe.artifacts import Location, Manifest
@@ -29,12 +29,12 @@ from itrpipe.config import (
     set_dotted,
 )
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition, StageDefinition, load_definition
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.progress import Reporter
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Need, load_stage
+from itrpipe.staleness import State, fingerprinted, state_of
 
-State = Literal["up to date", "missing", "interrupted", "stale", "damaged"]
 SOURCE_CACHE = "sources.json"
 
 
@@ -47,12 +47,14 @@ class Override:
         key: dotted or short name of the setting.
         value: the value.
         origin: where it was given, for messages.
+        backbone: it is limited to steps that are asked for with this one; empty for any.
     """
 
     scope: str | None
     key: str
     value: Any
     origin: str = COMMAND_LINE
+    backbone: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Planner:
         definition: read from the data folder unless given (a recipe brings its own).
         reporter: shows progress when sources have to be hashed.
         remember: keep the hashes of sources for the next plan; off when nothing may be written.
+        digests: hashes of sources that planners of one dataset share.
     """
 
     root: Path
@@ -107,11 +110,12 @@ class Planner:
     definition: DatasetDefinition = field(default_factory=DatasetDefinition)
     reporter: Reporter | None = None
     remember: bool = True
+    digests: DigestCache | None = None
 
     def __post_init__(self) -> None:
         if self.definition == DatasetDefinition():
             self.definition = load_definition(self.root, self.dataset)
-        self._cache = DigestCache(self.root / self.dataset / SOURCE_CACHE, self.reporter)
+        self._cache = self.digests or DigestCache(self.root / self.dataset / SOURCE_CACHE, self.reporter)
         self._known: dict[tuple, Step] = {}
         self._underway: list[tuple] = []
         self._applied: list[Override] = []
@@ -135,8 +139,10 @@ class Planner:
             if key in self._underway:
                 raise UsageError(f"{need.stage} {need.conf} would be made from itself; give it another start_from")
             self._underway.append(key)
-            self._known[key] = self._plan(need, requested, {})
-            self._underway.pop()
+            try:
+                self._known[key] = self._plan(need, requested, {})
+            finally:
+                self._underway.pop()
             if self.remember:
                 self._cache.save()
         return self._known[key]
@@ -157,10 +163,10 @@ class Planner:
             self.dataset,
             need.stage,
             module.label(need.conf, settings),
-            artifacts.fingerprint(need.stage, module.SCHEMA_VERSION, _fingerprinted(module, settings), digests),
+            artifacts.fingerprint(need.stage, module.SCHEMA_VERSION, fingerprinted(module, settings), digests),
         )
         step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing")
-        state, reason = _inspect(step)
+        state, reason = state_of(step)
         return replace(step, state=state, reason=reason)
 
     def configure(
@@ -178,7 +184,8 @@ class Planner:
         layers: list[tuple[Mapping[str, Any], str]] = [(need.settings, "required by the step that reads it")]
         remembered = definition.settings if definition else {}
         scopes = {need.stage, need.conf, *conf.split("+")}
-        chosen = [item for item in self.overrides if (requested if item.scope is None else item.scope in scopes)]
+        fitting = [item for item in self.overrides if item.backbone in ("", need.settings.get("backbone"))]
+        chosen = [item for item in fitting if (requested if item.scope is None else item.scope in scopes)]
         self._applied += chosen
         chosen = [Override(None, key, value, "dataset.json") for key, value in remembered.items()] + chosen
         execution, chosen = _split_execution(module, declaration, [_below_part(item, conf, module) for item in chosen])
@@ -201,16 +208,17 @@ class Planner:
             self._fill_features(resolved)
         return resolved, bind(module.Execution, execution, need.stage)
 
+    def unused_overrides(self) -> list[Override]:
+        """Overrides that are scoped to a stage or configuration that nothing planned so far has."""
+        return [item for item in self.overrides if item not in self._applied]
+
     def refuse_unused_overrides(self) -> None:
         """Call once everything is planned.
 
         Raises:
             UsageError: an override is scoped to a stage or configuration that no planned step has.
         """
-        for item in self.overrides:
-            if item not in self._applied:
-                name = f"{item.scope}.{item.key}" if item.scope else item.key
-                raise UsageError(f"setting {name} (from {item.origin}) is read by no step of this plan; leave it out")
+        refuse_unused(self.unused_overrides())
 
     def configure_checked(
         self, need: Need, definition: StageDefinition | None = None
@@ -238,9 +246,15 @@ class Planner:
             resolved.origins["features"] = "dataset.json"
 
 
-def _fingerprinted(module: ModuleType, settings: Settings) -> dict[str, Any]:
-    own = getattr(module, "fingerprinted", None)
-    return own(settings) if own else settings.model_dump(mode="json")
+def refuse_unused(overrides: Iterable[Override]) -> None:
+    """Refuses overrides that no step reads.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for item in overrides:
+        name = f"{item.scope}.{item.key}" if item.scope else item.key
+        raise UsageError(f"setting {name} (from {item.origin}) is read by no step of this plan; leave it out")
 
 
 def _below_part(override: Override, conf: str, module: ModuleType) -> Override:
@@ -356,55 +370,3 @@ def unique_steps(steps: Iterable[Step]) -> list[Step]:
         for each in step.upstream():
             ordered.setdefault(each.location.folder, each)
     return list(ordered.values())
-
-
-def _inspect(step: Step) -> tuple[State, str]:
-    """State of a planned artifact on disk, with the reason a reader wants to know."""
-    location = step.location
-    if location.folder.exists():
-        try:
-            manifest = artifacts.check_artifact(location.folder)
-        except DataError as error:
-            return "damaged", str(error)
-        if manifest.fingerprint != location.fingerprint:
-            return "damaged", f"{location.folder} holds another artifact; remove it and run the same command again"
-        return "up to date", ""
-    if location.partial.exists():
-        return "interrupted", "goes on where it stopped"
-    siblings = [
-        manifest
-        for folder in location.folder.parent.glob(f"{location.label}-*")
-        if (manifest := _readable(folder)) and artifacts.same_run(manifest, location.label, step.settings.model_dump())
-    ]
-    if not siblings:
-        return "missing", ""
-    return "stale", _difference(max(siblings, key=lambda manifest: manifest.finished), step)
-
-
-def _readable(folder: Path) -> Manifest | None:
-    """The manifest of a finished sibling; damaged and partial ones say nothing about staleness."""
-    if folder.name.endswith(artifacts.PARTIAL):
-        return None
-    try:
-        return artifacts.read_manifest(folder)
-    except DataError:
-        return None
-
-
-def _difference(old: Manifest, step: Step) -> str:
-    """Says what differs between an older artifact and the planned one."""
-    before = dict(leaves(old.settings))
-    after = dict(leaves(step.settings.model_dump(mode="json")))
-    # A setting that is newer than the artifact and does not count here says nothing about it.
-    counted = dict(leaves(_fingerprinted(load_stage(step.need.stage), step.settings)))
-    compared = [key for key in after if key in before or key in counted]
-    changes = [f"{key} {before.get(key)} → {after[key]}" for key in compared if before.get(key) != after[key]]
-    changes += [f"{key} dropped" for key in before if key not in after]
-    inputs = {name: upstream.location.fingerprint for name, upstream in step.inputs.items()}
-    changes += [
-        f"{name} changed"
-        for name, value in inputs.items()
-        if name not in old.inputs or old.inputs[name].fingerprint != value
-    ]
-    changes += [f"source {name} changed" for name, value in step.sources.items() if old.sources.get(name) != value]
-    return ", ".join(changes) or "made by another version of the stage"

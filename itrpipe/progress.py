@@ -60,6 +60,10 @@ class Reporter:
             task.close()
 
 
+PEAK_MEMORY = "peak_gib"
+"""Metric of every artifact: `memory_gib` of the process that made it."""
+
+
 def memory_gib() -> float:
     """Largest resident memory of this process so far, in GiB."""
     kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

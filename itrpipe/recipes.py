@@ -3,90 +3,229 @@
 A recipe is a TOML file in `stages/recipes/`:
 
     dataset = "flickr30k"          where artifacts go
-    features = "precomp"           what the runs read
+    features = "precomp"           what runs read that name no features of their own
     title = "…"                    of the report
     [source]                       only for datasets that the user brings
     captions = "."                 below --source
-    features = "f30k_precomp"      below --source
-    explanation = '''…'''          shown when --source is missing
+    explanation = '''…'''          what to bring, shown when something is missing
     [source.expected]              images by split, where published scores are of these
     train = 29000
-    [set]                          overrides, as for --set: "train.epochs" = 4
+    [source.features.precomp]      features that runs read; without a path they are extracted from the images
+    path = "f30k_precomp"          below --source
+    conf = "precomp"               of extract; without it the name
+    settings = {}                  of extract
+    explanation = "…"
+    [source.files."uniter.pt"]     a further file; settings name it as "{uniter.pt}"
+    path = "uniter.pt"             below --source
+    explanation = "…"
+    [set]                          overrides, as for --set: train.epochs = 4
+    [backbones.uniter]             of this backbone and its variants: features of runs, set of all trainings
+    [tolerance]                    points of RSum: ok = 1.0, close = 3.0
+    [tiny]                         what --tiny changes: set, backbones, and the features of all runs
     [[run]]                        one or more
-    method = "aoq"
-    backbone = "vsrn"
+    method = "aoq"                 or a list
+    backbone = "vsrn"              or a list
     seeds = [0]
+    features = ""                  empty: of the backbone or of the recipe
+    set = {}                       overrides of this run and all it needs
     ensemble_with = ["vsrn.s1"]    models to average with, as for --ensemble-with
-    published = { rsum = 486.3, where = "AOQ Table 2" }
+    published = [{ rsum = 486.3, where = "AOQ Table 2" }]        see `itrpipe.reporting.expected.Published`
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from itrpipe.commands import say_report
-from itrpipe.config import did_you_mean, read_toml, stages_folder
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.config import did_you_mean, leaves, read_toml, stages_folder
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.pipeline import run
-from itrpipe.planning import Override, Planner, Step, scoped_override
-from itrpipe.progress import Reporter
-from itrpipe.stages.base import Need
-from itrpipe.stages.evaluate import EvaluateSettings, models_label
+from itrpipe.models.settings import backbone_family
+from itrpipe.reporting.expected import Published, Tolerance
+from itrpipe.training.settings import backbones, canonical_backbone, usual_features
+
+MATRIX = ("method", "backbone")
+Overrides = Annotated[dict[str, Any], BeforeValidator(lambda value: dict(leaves(value)))]
+"""Settings by their dotted keys, which may also be written as tables: `aoq = { loss.alpha = 0.4 }`."""
 
 
-class RecipeSource(BaseModel):
+class RecipePart(BaseModel):
+    """Base of every table of a recipe: unknown keys are errors, values cannot change afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceFile(RecipePart):
+    """A file or folder that the user brings.
+
+    Attributes:
+        path: below `--source`.
+        explanation: what it is and where it comes from.
+    """
+
+    path: str = Field(min_length=1)
+    explanation: str
+
+
+class SourceFeatures(RecipePart):
+    """Features that runs read.
+
+    Attributes:
+        path: of imported ones, below `--source`; empty for those that are extracted from the images.
+        conf: configuration of `extract`; empty for the name of the features.
+        settings: of it, by dotted key.
+        explanation: what they are and where they come from.
+    """
+
+    path: str = ""
+    conf: str = ""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    explanation: str = ""
+
+
+class RecipeSource(RecipePart):
     """Files that the user brings; paths are relative to `--source`.
 
     Attributes:
         captions: file or folder of the captions.
-        features: file or folder of the features.
         explanation: what to bring, shown when something is missing.
         expected: images that splits must have; splits that are not named may have any number.
+        features: by name; those that are not named are extracted by the configuration of their name.
+        files: by the name that settings give them in braces.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     captions: str
-    features: str
     explanation: str
     expected: dict[Literal["train", "val", "test"], int] = Field(default_factory=dict)
+    features: dict[str, SourceFeatures] = Field(default_factory=dict)
+    files: dict[str, SourceFile] = Field(default_factory=dict)
 
 
-class RecipeRun(BaseModel):
+class ForBackbone(RecipePart):
+    """What holds for one backbone and those variants of it that have no table of their own.
+
+    Attributes:
+        features: that its runs read; empty for the usual ones.
+        overrides: of every training of it, also of those that other runs need.
+    """
+
+    features: str = ""
+    overrides: Overrides = Field(default_factory=dict, alias="set")
+
+
+class Tiny(RecipePart):
+    """What `--tiny` changes, so that everything runs in minutes on a folder of images with captions.
+
+    Attributes:
+        overrides: of every run.
+        backbones: of one backbone.
+        features: that all runs read but those of backbones with usual ones; empty for their own.
+    """
+
+    overrides: Overrides = Field(default_factory=dict, alias="set")
+    backbones: dict[str, ForBackbone] = Field(default_factory=dict)
+    features: str = ""
+
+
+class RecipeRun(RecipePart):
     """One row of the results: a method on a backbone, once for each seed.
 
     Attributes:
         method: configuration of `train`.
         backbone: its backbone.
         seeds: of training; each makes a row.
+        features: that it reads; empty for those of the backbone or of the recipe.
+        overrides: of this run and all it needs.
         ensemble_with: models whose scores are averaged with those of the row, named as for `--ensemble-with`.
-        published: metrics published for it, and `where`.
+        published: what was published for it.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     method: str
     backbone: str
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    features: str = ""
+    overrides: Overrides = Field(default_factory=dict, alias="set")
     ensemble_with: tuple[str, ...] = ()
-    published: dict[str, float | str] = Field(default_factory=dict)
+    published: tuple[Published, ...] = ()
+
+    @field_validator("backbone")
+    @classmethod
+    def _canonical(cls, value: str) -> str:
+        return canonical_backbone(value)
+
+    @property
+    def name(self) -> str:
+        """`aoq.vsrn`."""
+        return f"{self.method}.{self.backbone}"
+
+    @property
+    def details(self) -> str:
+        """The settings in which the run differs from others of its name: ` prior=0.001`."""
+        values = {key.rpartition(".")[2]: value for key, value in self.overrides.items()}
+        shown = {key: ",".join(value) if isinstance(value, list) else value for key, value in values.items()}
+        return "".join(f" {key}={value}" for key, value in shown.items())
 
 
-class Recipe(BaseModel):
-    """A recipe file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Recipe(RecipePart):
+    """A recipe file; see the module."""
 
     dataset: str
     features: str
     title: str
     source: RecipeSource | None = None
-    overrides: dict[str, Any] = Field(default_factory=dict, alias="set")
+    overrides: Overrides = Field(default_factory=dict, alias="set")
+    backbones: dict[str, ForBackbone] = Field(default_factory=dict)
+    tolerance: Tolerance = Tolerance()
+    tiny: Tiny = Tiny()
     run: tuple[RecipeRun, ...] = Field(min_length=1)
+
+    @field_validator("run", mode="before")
+    @classmethod
+    def _every_pair(cls, value: Any) -> Any:
+        return list(itertools.chain.from_iterable(map(_pairs, value))) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _known_backbones(self) -> Recipe:
+        for name in (*self.backbones, *self.tiny.backbones):
+            if name not in backbones():
+                raise ValueError(f"there is no backbone {name!r}{did_you_mean(name, backbones())}")
+        return self
+
+    @model_validator(mode="after")
+    def _known_files(self) -> Recipe:
+        known = self.source.files if self.source else {}
+        for values in (self.overrides, *(each.overrides for each in (*self.backbones.values(), *self.run))):
+            for key, value in values.items():
+                name = placeholder(value)
+                if name is not None and name not in known:
+                    raise ValueError(f"{key} = {value!r} names no file of [source.files]{did_you_mean(name, known)}")
+        return self
+
+    def features_of(self, run: RecipeRun, *, tiny: bool) -> str:
+        """Name of the features that a run reads."""
+        usual = usual_features(run.method, run.backbone, self.dataset)
+        if tiny and self.tiny.features:
+            return usual or self.tiny.features
+        return run.features or for_backbone(self.backbones, run.backbone).features or usual or self.features
+
+    def made_from(self, features: str) -> SourceFeatures:
+        """How features are imported or extracted, with the configuration that does it."""
+        chosen = self.source.features.get(features, SourceFeatures()) if self.source else SourceFeatures()
+        return chosen.model_copy(update={"conf": chosen.conf or features})
+
+
+def for_backbone(tables: Mapping[str, ForBackbone], backbone: str) -> ForBackbone:
+    """The table of a backbone, else that of the one it is a variant of, else an empty one."""
+    return tables.get(backbone) or tables.get(backbone_family(backbone)) or ForBackbone()
+
+
+def placeholder(value: Any) -> str | None:
+    """The file of `[source.files]` that a setting names in braces; None for any other value."""
+    braced = isinstance(value, str) and value.startswith("{") and value.endswith("}")
+    return value[1:-1] if braced else None
 
 
 def load_recipe(name: str) -> Recipe:
@@ -108,116 +247,44 @@ def load_recipe(name: str) -> Recipe:
         return Recipe.model_validate(read_toml(path))
     except ValidationError as error:
         first = error.errors()[0]
-        raise DataError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        where = "".join(f"{part}: " for part in (".".join(map(str, first["loc"])),) if part)
+        raise DataError(f"{path}: {where}{first['msg'].removeprefix('Value error, ')}") from None
 
 
-def run_recipe(root: Path, name: str, source: Path | None, overrides: list[Override], *, dry_run: bool = False) -> Path:
-    """Plans every run of a recipe with its evaluation, and the report over them, and runs what is missing.
+def chosen_runs(recipe: Recipe, name: str, only: Sequence[str]) -> list[RecipeRun]:
+    """The runs that `--only` names, in the order of the recipe; all of them where it names none.
 
     Args:
-        root: the data folder.
-        name: see `load_recipe`.
-        source: folder that the user brings, for recipes that need one.
-        overrides: from the command line; without a scope they apply to training.
-        dry_run: print the plan only.
-
-    Returns:
-        The report's folder.
+        recipe: to choose from.
+        name: of it, for messages.
+        only: METHOD.BACKBONE, METHOD or .BACKBONE each.
 
     Raises:
-        MissingInputError: the recipe needs a source and there is none; the message explains what to put where.
-        DataError: the user's data are not what the published scores are of.
+        UsageError: one of them names no run.
     """
-    recipe = load_recipe(name)
-    reporter = Reporter()
-    definition = _definition(recipe, name, source)
-    reporter.say(f"{recipe.title} (dataset {recipe.dataset})", style="bold")
-
-    def plan() -> Step:
-        settings = _overrides(recipe, name, overrides)
-        return _plan_report(recipe, Planner(root, recipe.dataset, settings, definition, reporter, not dry_run))
-
-    report = plan()
-    if recipe.source is not None and recipe.source.expected and not dry_run:
-        # Before features are imported and anything is trained.
-        _check_sizes(recipe.source, _prepared(report, reporter))
-        report = plan()
-    if recipe.source is not None and not dry_run:
-        save_definition(root, recipe.dataset, definition)
-    (folder,) = run([report], reporter, dry_run=dry_run)
-    if not dry_run:
-        say_report(folder, reporter)
-    return folder
+    if not only:
+        return list(recipe.run)
+    chosen: list[RecipeRun] = []
+    for text in only:
+        method, _, backbone = text.partition(".")
+        of_method = [run for run in recipe.run if method in ("", run.method)]
+        named = [run for run in of_method if canonical_backbone(backbone) in ("", run.backbone)]
+        # A recipe may have variants of a backbone only, as the two of SCAN whose mean is published.
+        found = named or [run for run in of_method if backbone_family(run.backbone) == canonical_backbone(backbone)]
+        if not found or not text.strip("."):
+            known = list(dict.fromkeys(run.name for run in recipe.run))
+            hint = did_you_mean(text, known) or f"; it has {', '.join(known)}"
+            raise UsageError(f"--only {text}: recipe {name} has no such run{hint}")
+        chosen += found
+    return [run for run in recipe.run if run in chosen]
 
 
-def _plan_report(recipe: Recipe, planner: Planner) -> Step:
-    evaluations: dict[str, Step] = {}
-    published: dict[str, dict] = {}
-    for each in recipe.run:
-        for seed in each.seeds:
-            model = {"method": each.method, "backbone": each.backbone, "seed": seed, "features": recipe.features}
-            need = Need("evaluate", "recall", {**model, "ensemble_with": list(each.ensemble_with)})
-            step = planner.plan(need, requested=False)
-            # Without the split: what is published for the test split is not compared with another one.
-            label = models_label(cast(EvaluateSettings, step.settings))
-            evaluations[label] = step
-            if each.published:
-                published[label] = dict(each.published)
-    report = planner.plan(Need("report", "page", {"title": recipe.title, "published": published}), inputs=evaluations)
-    planner.refuse_unused_overrides()
-    return report
-
-
-def _prepared(report: Step, reporter: Reporter) -> Step:
-    """The prepared dataset that a report is made from, made first where it is not there."""
-    step = next(each for each in report.upstream() if each.location.stage == "prepare")
-    if step.state != "up to date":
-        run([step], reporter)
-    return step
-
-
-def _check_sizes(source: RecipeSource, prepared: Step) -> None:
-    """Refuses a dataset whose splits have other sizes than the recipe expects.
-
-    Raises:
-        DataError: likewise.
-    """
-    from itrpipe.datasets.prepared import PreparedDataset
-
-    counts = PreparedDataset.open(prepared.location.folder).counts()
-    found = {split: counts.get(split, (0, 0))[0] for split in source.expected}
-    if found == source.expected:
+def _pairs(run: Any) -> Iterator[Any]:
+    """A `[[run]]` of several methods or backbones as one of each pair, backbone after backbone."""
+    if not isinstance(run, Mapping):
+        yield run
         return
-    has, wanted = (
-        ", ".join(f"{count:,} {split}" for split, count in sizes.items()) for sizes in (found, source.expected)
-    )
-    path = prepared.definition.source if prepared.definition else prepared.location.folder
-    raise DataError(
-        f"{path} has {has} images instead of {wanted}, so published scores would not compare; complete it, or run a "
-        "copy of the recipe without [source.expected] and `published`"
-    )
-
-
-def _overrides(recipe: Recipe, name: str, overrides: list[Override]) -> list[Override]:
-    own = [scoped_override(key, value, f"recipe {name}") for key, value in recipe.overrides.items()]
-    given = [Override(item.scope or "train", item.key, item.value, item.origin) for item in overrides]
-    return [*own, *given]
-
-
-def _definition(recipe: Recipe, name: str, source: Path | None) -> DatasetDefinition:
-    """The recipe's own definition of its dataset."""
-    if recipe.source is None:
-        if source is not None:
-            raise UsageError(f"recipe {name} generates its data and takes no --source")
-        stage = StageDefinition(conf=recipe.features)
-        return DatasetDefinition(prepare=stage, features={recipe.features: stage})
-    if source is None:
-        raise MissingInputError(recipe.source.explanation.strip())
-    captions, features = source / recipe.source.captions, source / recipe.source.features
-    for path in (captions, features):
-        if not path.exists():
-            raise MissingInputError(f"{path} does not exist\n\n{recipe.source.explanation.strip()}")
-    return DatasetDefinition(
-        prepare=StageDefinition(conf="files", source=str(captions.resolve())),
-        features={recipe.features: StageDefinition(conf=recipe.features, source=str(features.resolve()))},
-    )
+    methods, backbones = (run[key] if isinstance(run.get(key), list) else [run.get(key)] for key in MATRIX)
+    for backbone, method in itertools.product(backbones, methods):
+        own = {"method": method, "backbone": backbone}
+        yield {**run, **{key: value for key, value in own.items() if value is not None}}

@@ -22,7 +22,7 @@ LAYERS = (
     {"methods"},
     {"training", "mining", "synthesis", "evaluation", "reporting", "exporting"},
     {"stages"},
-    {"planning"},
+    {"planning", "staleness"},
     {"pipeline"},
     {"canary", "commands", "upkeep", "doctor", "trained", "photographs", "explain", "search", "export"}
     | {"recipes", "recipe_sources", "reproduction", "estimates"},

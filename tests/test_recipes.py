@@ -14,15 +14,19 @@ from itrpipe.artifacts import read_manifest
 from itrpipe.config import load_declaration, stages_folder
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.evaluation.protocols import metrics
+from itrpipe.evaluation.protocols import PROTOCOLS, metrics
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.planning import parse_override
-from itrpipe.recipes import load_recipe, run_recipe
+from itrpipe.recipes import load_recipe
+from itrpipe.reporting.expected import RECALLS, RSUM
+from itrpipe.reproduction import Options, run_recipe
 from itrpipe.stages.evaluate import Model
 from itrpipe.stages.train import backbones
 
 RECIPES = sorted(path.stem for path in (stages_folder() / "recipes").glob("*.toml"))
 SCREEN_LINES, SCREEN_COLUMNS = 24, 110
+ONLY = ("triplet.vsrn", "aoq.vsrn")
+SOURCE = '[source]\ncaptions = "."\nexplanation = "x"\n[source.features.precomp]\npath = "f30k_precomp"\n'
 SMALL = [
     "epochs=1",
     "batch_size=16",
@@ -61,23 +65,44 @@ def test_every_recipe_names_methods_backbones_and_metrics_that_exist(name: str) 
         for seed in run.seeds:
             model = Model(run.method, run.backbone, seed)
             assert model not in [model.named_by(name) for name in run.ensemble_with]
-        assert set(run.published) <= {*known, "where"}
-        assert bool(run.published) == ("where" in run.published)
-        assert all(isinstance(value, float) for key, value in run.published.items() if key != "where")
+        for published in run.published:
+            assert published.protocol in PROTOCOLS
+            assert {key for key in published.scores if "." not in key} <= set(known)
+            assert published.headline(), published.where
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_published_recall_sums_add_up(name: str) -> None:
     for run in load_recipe(name).run:
-        recalls = [value for key, value in run.published.items() if key[-3:] in ("_r1", "_r5", "r10")]
-        if len(recalls) == 6:
-            assert sum(map(float, recalls)) == pytest.approx(float(run.published["rsum"]), abs=0.06)
+        for published in run.published:
+            recalls = [value for key, value in published.scores.items() if key in RECALLS]
+            if len(recalls) == len(RECALLS) and RSUM in published.scores:
+                # AOQ's Table 1 prints 519.7 for six recalls whose sum is 519.6.
+                assert sum(recalls) == pytest.approx(published.scores[RSUM], abs=0.11), published.where
+
+
+@pytest.mark.parametrize("name", ["flickr30k", "coco"])
+def test_no_two_rows_of_a_table_are_of_one_line(name: str) -> None:
+    lines = [published.where + published.protocol for run in load_recipe(name).run for published in run.published]
+    assert len(lines) == len(set(lines))
+
+
+def test_one_row_stands_for_every_method_backbone_and_seed_of_its_lists(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    head = 'dataset = "scenes"\nfeatures = "scenes"\ntitle = "Mine"\n'
+    path.write_text(head + '[[run]]\nmethod = ["triplet", "aoq"]\nbackbone = ["vse++", "vsrn"]\nseeds = [0, 1]\n')
+    assert [run.name for run in load_recipe(str(path)).run] == [
+        "triplet.vsepp",
+        "aoq.vsepp",
+        "triplet.vsrn",
+        "aoq.vsrn",
+    ]
 
 
 def test_an_unknown_recipe_is_named_with_the_nearest_or_with_all() -> None:
     with pytest.raises(UsageError, match=r"no recipe 'flickr30'; did you mean 'flickr30k'\?"):
         load_recipe("flickr30")
-    with pytest.raises(UsageError, match="no recipe 'xyz'; known: aoq-bfan, aoq-vsrn, demo, flickr30k"):
+    with pytest.raises(UsageError, match="no recipe 'xyz'; known: aoq-bfan, aoq-vsrn, coco, demo, flickr30k, scenes"):
         load_recipe("xyz")
 
 
@@ -100,7 +125,8 @@ def test_flickr30k_without_its_files_explains_itself_on_one_screen(data_root: Pa
     lines = outcome.err.splitlines()
     assert len(lines) <= SCREEN_LINES
     assert max(map(len, lines)) <= SCREEN_COLUMNS
-    for part in ("dataset_flickr30k.json", "flickr30k-images/", "f30k_precomp/", "itrpipe run flickr30k --source"):
+    parts = ("dataset_flickr30k.json", "flickr30k-images/", "f30k_precomp", "uniter-base.pt", "29,000 train")
+    for part in (*parts, "itrpipe run flickr30k --source FOLDER"):
         assert part in outcome.err
     assert not data_root.exists()
 
@@ -108,10 +134,11 @@ def test_flickr30k_without_its_files_explains_itself_on_one_screen(data_root: Pa
 def test_flickr30k_with_an_empty_folder_says_what_is_missing(
     data_root: Path, tmp_path: Path, invoke: Callable[..., Any]
 ) -> None:
-    outcome = invoke("run", "flickr30k", "--source", tmp_path, "--data", data_root)
+    outcome = invoke("run", "flickr30k", "--source", tmp_path, "--data", data_root, "--only", "aoq.vsrn")
     assert outcome.code == MissingInputError.exit_code
     assert f"{tmp_path / 'f30k_precomp'} does not exist" in outcome.err
     assert len(outcome.err.splitlines()) <= SCREEN_LINES
+    assert "uniter-base.pt" not in outcome.err
 
 
 def planned(printed: str) -> list[str]:
@@ -121,7 +148,7 @@ def planned(printed: str) -> list[str]:
 def test_flickr30k_plans_the_whole_chain(
     data_root: Path, precomp_dataset: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_recipe(data_root, "flickr30k", precomp_dataset.folder, [], dry_run=True)
+    run_recipe(data_root, "flickr30k", Options(precomp_dataset.folder, only=(".vsrn",), dry_run=True))
     assert planned(capsys.readouterr().out) == [
         "prepare/files",
         "extract/precomp",
@@ -129,13 +156,13 @@ def test_flickr30k_plans_the_whole_chain(
         "evaluate/triplet.vsrn",
         "train/triplet.vsrn.s1",
         "evaluate/triplet.vsrn.s1",
-        "evaluate/triplet.vsrn+vsrn.s1",
         "mine_negatives/exact.triplet.vsrn",
         "train/aoq.vsrn",
         "evaluate/aoq.vsrn",
         "mine_negatives/exact.triplet.vsrn.s1",
         "train/aoq.vsrn.s1",
         "evaluate/aoq.vsrn.s1",
+        "evaluate/triplet.vsrn+vsrn.s1",
         "evaluate/aoq.vsrn+vsrn.s1",
         "report/page",
     ]
@@ -145,15 +172,15 @@ def test_flickr30k_plans_the_whole_chain(
 def test_demo_plans_the_whole_chain_and_takes_no_source(
     data_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_recipe(data_root, "demo", None, [], dry_run=True)
+    run_recipe(data_root, "demo", Options(dry_run=True))
     found = planned(capsys.readouterr().out)
     assert (found[0], found[-1], len(found)) == ("prepare/scenes", "report/page", 10)
     with pytest.raises(UsageError, match="recipe demo generates its data and takes no --source"):
-        run_recipe(data_root, "demo", tmp_path, [], dry_run=True)
+        run_recipe(data_root, "demo", Options(tmp_path, dry_run=True))
 
 
 def test_a_dry_run_remembers_nothing(data_root: Path, precomp_dataset: Any) -> None:
-    run_recipe(data_root, "flickr30k", precomp_dataset.folder, [], dry_run=True)
+    run_recipe(data_root, "flickr30k", Options(precomp_dataset.folder, only=ONLY, dry_run=True))
     assert load_definition(data_root, "flickr30k").prepare is None
 
 
@@ -163,7 +190,7 @@ def test_recipe_values_and_command_line_reach_training(
     path = tmp_path / "mine.toml"
     text = 'dataset = "scenes"\nfeatures = "scenes"\ntitle = "Mine"\n[set]\n"train.epochs" = 2\n'
     path.write_text(text + '[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\nseeds = [0, 1]\n')
-    run_recipe(data_root, str(path), None, [], dry_run=True)
+    run_recipe(data_root, str(path), Options(dry_run=True))
     found = planned(capsys.readouterr().out)
     assert [name for name in found if name.startswith("train/")] == ["train/triplet.vsepp", "train/triplet.vsepp.s1"]
 
@@ -171,15 +198,16 @@ def test_recipe_values_and_command_line_reach_training(
 def test_flickr30k_runs_from_files_to_published_next_to_measured(
     precomp_dataset: Any, data_root: Path, small_flickr30k: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    overrides = [parse_override(item) for item in SMALL]
-    folder = run_recipe(data_root, small_flickr30k, precomp_dataset.folder, overrides)
+    options = Options(precomp_dataset.folder, [parse_override(item) for item in SMALL], only=ONLY)
+    folder = run_recipe(data_root, small_flickr30k, options)
+    assert folder is not None
     made = {path.parent.parent.name for path in (data_root / "flickr30k").glob("*/*/manifest.json")}
     assert made == {"prepare", "extract", "train", "mine_negatives", "evaluate", "report"}
     page = (folder / "index.html").read_text(encoding="utf-8")
     for text in ("486.3", "482.6", "AOQ Table 2"):
         assert text in page
     runs = {run["label"]: run for run in json.loads((folder / "results.json").read_text(encoding="utf-8"))["runs"]}
-    published = {label: run["published"]["rsum"] for label, run in runs.items() if run["published"]}
+    published = {label: run["published"][0]["scores"]["rsum"] for label, run in runs.items() if run["published"]}
     # The published scores are of two models and stand beside no single one.
     assert published == {"triplet.vsrn+vsrn.s1": 482.6, "aoq.vsrn+vsrn.s1": 486.3}
     assert set(runs) == {*published, "triplet.vsrn", "triplet.vsrn.s1", "aoq.vsrn", "aoq.vsrn.s1"}
@@ -189,7 +217,12 @@ def test_flickr30k_runs_from_files_to_published_next_to_measured(
     printed = capsys.readouterr().out
     assert printed.index("  + prepare/files") < printed.index("  done in") < printed.index("  + extract/precomp")
     assert printed.count("  + prepare/files") == 1
-    run_recipe(data_root, small_flickr30k, precomp_dataset.folder, overrides)
+    assert "OK within 1, close within 3 points of RSum" in printed
+    (line,) = [line for line in printed.splitlines() if "AOQ Table 2, VSRN + AdapOffQuin" in line]
+    measured = runs["aoq.vsrn+vsrn.s1"]["metrics"]["full"]["rsum"]["value"]
+    assert line.split()[:3] == ["FAIL", "aoq.vsrn+vsrn.s1", "rsum"]
+    assert f"expected 486.3, got {measured:.1f} (" in line
+    run_recipe(data_root, small_flickr30k, options)
     assert "  + " not in capsys.readouterr().out
 
 
@@ -198,7 +231,9 @@ def test_flickr30k_refuses_data_of_other_sizes_before_anything_expensive(
 ) -> None:
     sets = [f"--set={item}" for item in SMALL]
     for _ in range(2):  # made, and already there
-        outcome = invoke("run", "flickr30k", "--source", precomp_dataset.folder, "--data", data_root, *sets)
+        outcome = invoke(
+            "run", "flickr30k", "--source", precomp_dataset.folder, "--data", data_root, "--only", "aoq.vsrn", *sets
+        )
         assert outcome.code == DataError.exit_code
         assert outcome.err.count("\n") == 1
         expected = "has 12 train, 4 val, 4 test images instead of 29,000 train, 1,014 val, 1,000 test"
@@ -214,7 +249,7 @@ def test_only_the_splits_that_a_recipe_names_are_counted(
     path = tmp_path / "mine.toml"
     head = 'dataset = "mine"\nfeatures = "precomp"\ntitle = "Mine"\n[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\n'
     small = '[set]\n"train.epochs" = 1\n"train.model.embed_dim" = 8\n"evaluate.bootstrap_samples" = 100\n'
-    source = '[source]\ncaptions = "."\nfeatures = "f30k_precomp"\nexplanation = "x"\n[source.expected]\n'
+    source = f"{SOURCE}[source.expected]\n"
     command = ["run", path, "--source", precomp_dataset.folder, "--data", data_root]
     path.write_text(f"{head}{small}{source}test = 5\n")
     assert "has 4 test images instead of 5 test," in invoke(*command).err
@@ -240,7 +275,9 @@ def test_published_scores_of_the_test_split_are_not_shown_for_another(
     precomp_dataset: Any, data_root: Path, small_flickr30k: str
 ) -> None:
     overrides = [parse_override(item) for item in [*SMALL, "evaluate.split=val"]]
-    folder = run_recipe(data_root, small_flickr30k, precomp_dataset.folder, overrides)
+    folder = run_recipe(data_root, small_flickr30k, Options(precomp_dataset.folder, overrides, only=ONLY))
+    assert folder is not None
+    assert not (folder / "expected.json").exists()
     runs = json.loads((folder / "results.json").read_text(encoding="utf-8"))["runs"]
     assert {run["label"] for run in runs} >= {"aoq.vsrn.val", "aoq.vsrn+vsrn.s1.val"}
     assert not any(run["published"] for run in runs)

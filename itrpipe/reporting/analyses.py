@@ -10,8 +10,6 @@ from itrpipe.evaluation.rsum import CUTOFFS
 from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.tables import DASH, ORACLE, Cell, Row, Table
 
-TITLES = {"alignment": "Alignment and uniformity", "query_length": "Length of captions"}
-"""Names of sections, which `Analyses` has a table for, with their titles."""
 PRECISION = {"map_at_r": "mAP@R", "r_precision": "R-P"}
 RECALLS = {f"r{k}": f"R@{k}" for k in CUTOFFS}
 _DISTANCES = {"image_text": "own pair", "text_text": "same image", "images": "images", "texts": "captions"}

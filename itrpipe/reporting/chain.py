@@ -25,11 +25,13 @@ class FileNames:
         false_negatives, hard_candidates: of `evaluate`, where the method estimates false negatives.
         word_maps: of `evaluate`, where scores are means over words and patches.
         words, word_corrections: of `evaluate`, where the model learned which words are wrong.
+        discrimination: of `evaluate`, where generators of sentences were named.
         query_length: of `evaluate`.
         alignment: of `evaluate`, where the model has embeddings that compare by inner product.
         eccv_caption: of `evaluate`, where it was asked for.
         history: of `train`.
         statistics: of `mine_negatives`.
+        sentence_statistics: of `synthesize`.
     """
 
     metrics: str
@@ -42,11 +44,13 @@ class FileNames:
     word_maps: str
     words: str
     word_corrections: str
+    discrimination: str
     query_length: str
     alignment: str
     eccv_caption: str
     history: str
     statistics: str
+    sentence_statistics: str
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,11 @@ class Run:
         return read_table(self.evaluation.folder / self.files.word_corrections).to_pylist()
 
     @cached_property
+    def discrimination(self) -> dict[str, dict[str, Any]] | None:
+        """Generator -> how many of its sentences score below their caption; None where none were asked for."""
+        return self._figures(self.files.discrimination)
+
+    @cached_property
     def query_length(self) -> list[dict[str, Any]] | None:
         """Recall of captions by their number of words; None where evaluation did not measure it."""
         return self._figures(self.files.query_length)

@@ -10,19 +10,25 @@ from typing import TypeVar
 
 from itrpipe.artifacts import Manifest
 from itrpipe.errors import MissingInputError
-from itrpipe.reporting import curves, plots, seed_tables, tables
-from itrpipe.reporting.analyses import Analyses, analyses_of
+from itrpipe.reporting import plots, seed_tables, tables
+from itrpipe.reporting.analyses import Analyses, SpannedTable, analyses_of
 from itrpipe.reporting.chain import Artifact, FileNames
-from itrpipe.reporting.collect import Model, Run, all_artifacts, collect, minings, models
+from itrpipe.reporting.collect import Run, all_artifacts, collect, minings, models
 from itrpipe.reporting.comparisons import Comparison, check_rankings, compare, conclusion, of_recalls
+from itrpipe.reporting.curves import Curves, curves_of
+from itrpipe.reporting.difficulty import Difficulty, difficulty_of
+from itrpipe.reporting.discrimination import discrimination_tables
 from itrpipe.reporting.examples import Example, retrieval_examples
+from itrpipe.reporting.expected import Published
 from itrpipe.reporting.false_negatives import FalseNegatives, estimated
 from itrpipe.reporting.library import Library
 from itrpipe.reporting.matching import MatchingScores, matching_scores, matching_tables
 from itrpipe.reporting.mined import Mining, describe, mined_examples
+from itrpipe.reporting.overview import Overview, overview_of
 from itrpipe.reporting.phrase_view import PhraseView, phrase_view
 from itrpipe.reporting.seeds import Seeds, over_seeds
 from itrpipe.reporting.series import series_of
+from itrpipe.reporting.synthetic import Synthetic, synthetic_view
 from itrpipe.reporting.thumbnails import Picture
 from itrpipe.reporting.word_maps import WordMapView, word_map_view
 from itrpipe.reporting.wrong_words import WrongWords, wrong_words_view
@@ -40,7 +46,7 @@ class Options:
     seed: int
     bootstrap_samples: int
     interval_level: float
-    published: Mapping[str, Mapping[str, float | str]]
+    published: Sequence[Published]
 
 
 @dataclass(frozen=True)
@@ -57,27 +63,6 @@ class AcrossSeeds:
     scores: tables.Table
     differences: list[tables.Table]
     meaning: str
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Plots of the runs on one test set.
-
-    Attributes:
-        model_keys, keys: how the trained models, and the runs, are drawn.
-        training: by epoch, of models.
-        recalls, cross_ranks: of runs.
-        without_history: models that were removed.
-        without_cross_ranks: runs whose evaluation did not write these ranks.
-    """
-
-    model_keys: list[plots.Key]
-    keys: list[plots.Key]
-    training: list[plots.Plot]
-    recalls: list[plots.Plot]
-    cross_ranks: list[plots.Plot]
-    without_history: list[Model]
-    without_cross_ranks: list[Run]
 
 
 @dataclass(frozen=True)
@@ -99,6 +84,7 @@ class Group:
 
     Attributes:
         description: of the test set, one phrase.
+        overview: all results in one table.
         runs: sorted.
         comparisons: against round one.
         conclusion, of_recalls: what these allow to say of RSum, and of the single recalls.
@@ -107,10 +93,12 @@ class Group:
         seeds: None when no method has two.
         matching: of models that read phrases.
         analyses: precision over all true matches, alignment, recall by length.
+        discrimination: negative sentences that runs tell from true ones; often empty.
         curves: plots of the runs.
     """
 
     description: str
+    overview: Overview
     runs: list[Run]
     comparisons: list[Comparison]
     conclusion: str
@@ -121,6 +109,7 @@ class Group:
     seeds: AcrossSeeds | None
     matching: Matching
     analyses: Analyses
+    discrimination: list[SpannedTable]
     curves: Curves
 
 
@@ -166,6 +155,8 @@ class Content:
         false_negatives: estimates; None without a run that made some.
         phrases: what words are worth; None without a run that scored them.
         word_maps: where words look; None without a run that mapped them.
+        synthetic: sentences that runs were trained or measured with; None without any.
+        difficulty: how hard synthetic sentences were; None without a run that was trained with some.
         wrong_words: which words are wrong; None without a run that judged them.
         has_truth: whether the dataset knows all true matches.
         removed: artifacts that were removed since.
@@ -182,6 +173,8 @@ class Content:
     retrieval: Retrieval
     phrases: PhraseView | None
     word_maps: WordMapView | None
+    synthetic: Synthetic | None
+    difficulty: Difficulty | None
     wrong_words: WrongWords | None
     has_truth: bool
     removed: list[Artifact]
@@ -214,8 +207,9 @@ def gather(
     runs = [run for members in found.values() for run in members]
     if not runs:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
-    for label in sorted(set(options.published) - {run.label for run in runs}):
-        warn(f"published scores are given for {label!r}, but no such run is evaluated")
+    known = {name for run in runs for name in (run.label, run.evaluation.name)}
+    for name in dict.fromkeys(each.name for each in options.published if each.run not in known):
+        warn(f"published scores are given for {name!r}, but no such run is evaluated")
     libraries = _libraries(runs, find_root)
     groups = [
         _group(members, libraries[test_set.prepare], options, f"set{index}", baseline_method)
@@ -234,6 +228,8 @@ def gather(
         retrieval=_retrieval(shown, groups, libraries, options),
         phrases=_first_view(phrase_view, groups, libraries, options),
         word_maps=_first_view(word_map_view, groups, libraries, options),
+        synthetic=synthetic_view([shown, *runs], libraries, files.sentence_statistics, options.examples, options.seed),
+        difficulty=difficulty_of(models(runs)),
         wrong_words=_first_view(wrong_words_view, groups, libraries, options),
         has_truth=any(run.ranks(oracle=True) is not None for run in runs),
         removed=[artifact for artifact in artifacts if artifact.manifest is None],
@@ -263,6 +259,7 @@ def _group(runs: list[Run], library: Library | None, options: Options, prefix: s
     matching = matching_scores(series)
     return Group(
         description=_describe_test_set(runs[0]),
+        overview=overview_of(series, seeds.comparisons if seeds else [], comparisons, options.published, level),
         runs=runs,
         comparisons=comparisons,
         conclusion=conclusion(comparisons, runs, split, level),
@@ -273,27 +270,14 @@ def _group(runs: list[Run], library: Library | None, options: Options, prefix: s
         seeds=None if seeds is None else _across_seeds(seeds, level),
         matching=Matching(matching, matching_tables(matching)),
         analyses=analyses_of(runs),
-        curves=_curves(runs, prefix),
+        discrimination=discrimination_tables(series),
+        curves=curves_of(runs, prefix),
     )
 
 
 def _across_seeds(seeds: Seeds, level: float) -> AcrossSeeds:
     differences = seed_tables.difference_tables(seeds.comparisons, level)
     return AcrossSeeds(seeds, seed_tables.score_table(seeds.scores), differences, seed_tables.meaning(level))
-
-
-def _curves(runs: Sequence[Run], prefix: str) -> Curves:
-    trained = models(runs)
-    series, model_series = series_of(runs), series_of(trained)
-    return Curves(
-        model_keys=plots.legend(model_series),
-        keys=plots.legend(series),
-        training=curves.training_plots(model_series, prefix),
-        recalls=curves.recall_plots(series, prefix),
-        cross_ranks=curves.cross_rank_plots(series, prefix),
-        without_history=[model for model in trained if model.history is None],
-        without_cross_ranks=curves.without_cross_ranks(runs),
-    )
 
 
 def _describe_test_set(run: Run) -> str:

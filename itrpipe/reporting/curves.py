@@ -1,18 +1,19 @@
-"""Curves of runs: training by epoch, recall by K, and how often positive pairs have which cross-retrieval rank."""
+"""Curves of runs: training by epoch, recall by K, and how often right answers and positive pairs have which rank."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from itrpipe.evaluation.cross_retrieval import rank_histogram
 from itrpipe.evaluation.recall import recall
-from itrpipe.reporting.collect import DIRECTIONS, Model, Run
-from itrpipe.reporting.plots import Look, Plot, log_axis, looks_of, panel, plain_ticks, svg
-from itrpipe.reporting.series import Series
+from itrpipe.reporting.collect import DIRECTIONS, Model, Run, models
+from itrpipe.reporting.plots import Key, Look, Plot, legend, log_axis, looks_of, panel, plain_ticks, svg
+from itrpipe.reporting.series import Series, series_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +28,51 @@ _BY_EPOCH = {
 """Columns of a history with what they are; the recalls are what AOQ's Fig. 4 shows."""
 _LOG_RATIO = 12.0
 _THIN: Any = {"linewidth": 0.8, "alpha": 0.6}
+_STEPS = (1, 2, 5)
+"""Of a decade: where the bins of ranks end."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Plots of the runs on one test set.
+
+    Attributes:
+        model_keys, keys: how the trained models, and the runs, are drawn.
+        training: by epoch, of models.
+        recalls, ranks, cross_ranks: of runs.
+        without_history: models that were removed.
+        without_cross_ranks: runs whose evaluation did not write these ranks.
+    """
+
+    model_keys: list[Key]
+    keys: list[Key]
+    training: list[Plot]
+    recalls: list[Plot]
+    ranks: list[Plot]
+    cross_ranks: list[Plot]
+    without_history: list[Model]
+    without_cross_ranks: list[Run]
+
+
+def curves_of(runs: Sequence[Run], prefix: str) -> Curves:
+    """All plots of the runs on one test set.
+
+    Args:
+        runs: of one test set.
+        prefix: of the ids inside the drawings, different for every test set.
+    """
+    trained = models(runs)
+    series, model_series = series_of(runs), series_of(trained)
+    return Curves(
+        model_keys=legend(model_series),
+        keys=legend(series),
+        training=training_plots(model_series, prefix),
+        recalls=recall_plots(series, prefix),
+        ranks=rank_plots(series, prefix),
+        cross_ranks=cross_rank_plots(series, prefix),
+        without_history=[model for model in trained if model.history is None],
+        without_cross_ranks=without_cross_ranks(runs),
+    )
 
 
 def training_plots(series: Sequence[Series[Model]], prefix: str) -> list[Plot]:
@@ -63,6 +109,47 @@ def recall_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
         axes.set_ylim(bottom=0)
         plots.append(Plot(title, svg(figure, f"{prefix}-{direction}", f"{title}: recall at K")))
     return plots
+
+
+def rank_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
+    """Share of the queries by the rank of their first right answer, a panel for each backbone and direction.
+
+    Bins end at 1, 2, 5, 10, 20, 50 and so on, so that on a logarithmic axis they are about equally wide.
+    """
+    looks = looks_of(series)
+    backbones = list(dict.fromkeys(each.first.backbone for each in series))
+    plots = []
+    for index, (backbone, (direction, title)) in enumerate(itertools.product(backbones, DIRECTIONS.items())):
+        drawn = {
+            each.name: [run.rankings[direction].rank + 1 for run in each.all]
+            for each in series
+            if each.first.backbone == backbone
+        }
+        edges = rank_edges(max(int(rank.max()) for ranks in drawn.values() for rank in ranks))
+        figure, axes = panel()
+        for name, ranks in drawn.items():
+            shares = [100.0 * np.histogram(rank, edges)[0] / len(rank) for rank in ranks]
+            lines(
+                axes, np.repeat(edges, 2)[1:-1].tolist(), [np.repeat(each, 2).tolist() for each in shares], looks[name]
+            )
+        axes.set_xscale("log")
+        plain_ticks(axes, [10**power for power in range(len(str(edges[-1] - 1)))])
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("rank of the first right answer (log scale)")
+        axes.set_ylabel(f"{'images' if direction == 'i2t' else 'captions'}, %")
+        name = f"{backbone}: {title}"
+        plots.append(Plot(name, svg(figure, f"{prefix}-ranks-{index}", f"{name}: ranks of the first right answer")))
+    return plots
+
+
+def rank_edges(largest: int) -> list[int]:
+    """First rank of every bin up to the one that holds the largest rank, then the rank behind the last bin."""
+    edges = [1]
+    ends = (step * 10**power for power in itertools.count() for step in _STEPS)
+    while edges[-1] <= largest:
+        edges.append(next(ends) + 1)
+    return edges
 
 
 def cross_rank_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:

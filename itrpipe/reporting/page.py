@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined
 
-from itrpipe.reporting.analyses import TITLES
+from itrpipe.progress import PEAK_MEMORY
 from itrpipe.reporting.collect import DIRECTIONS
 from itrpipe.reporting.comparisons import MINUS
 from itrpipe.reporting.content import Content
 from itrpipe.reporting.mined import QUANTILES, TOPS
 from itrpipe.reporting.phrase_view import TONES
 from itrpipe.reporting.plots import MOST_PANELS
-from itrpipe.reporting.tables import duration
+from itrpipe.reporting.sections import sections_of
+from itrpipe.reporting.tables import DASH, duration
 from itrpipe.reporting.word_maps import TONES as HEATS
 from itrpipe.reporting.wrong_words import SPANS, STEPS
 
@@ -29,15 +30,16 @@ def render(content: Content) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"seconds": duration, "score": score, "percent": percent}
+    environment.filters |= {"seconds": duration, "score": score, "percent": percent, "memory": memory}
     template = environment.get_template(TEMPLATE)
     return template.render(
         report=content,
         directions=DIRECTIONS,
-        analyses=TITLES,
+        sections=sections_of(content),
         quantiles=QUANTILES,
         tops=TOPS,
         most_panels=MOST_PANELS,
+        peak_memory=PEAK_MEMORY,
         tones=TONES,
         heats=HEATS,
         word_spans=SPANS,
@@ -58,3 +60,8 @@ def percent(share: float) -> str:
     if 0.99 < share < 1:
         return "> 99 %"
     return f"{100 * share:.0f} %"
+
+
+def memory(gib: float | Undefined) -> str:
+    """Memory in GiB; older artifacts did not record theirs."""
+    return DASH if isinstance(gib, Undefined) else f"{gib:.2f} GiB"

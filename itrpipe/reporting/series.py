@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from itrpipe.config import leaves
@@ -22,14 +22,17 @@ class Series(Generic[Kind]):
     """Runs, or models, of one method and one backbone with equal settings; runs are also re-ranked alike.
 
     Attributes:
-        name: for people: backbone, method, and the settings in which it differs from series of the same.
+        name: for people: backbone, method, and of the settings in which it differs from series of the same as many as
+            tell it apart.
         all: of every seed; several of one seed when a model was trained again.
         known: whether their settings are; those of removed models are not.
+        differing: all these settings, by their dotted keys.
     """
 
     name: str
     all: tuple[Kind, ...]
     known: bool
+    differing: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def first(self) -> Kind:
@@ -50,10 +53,10 @@ def series_of(items: Sequence[Kind]) -> list[Series[Kind]]:
     groups: dict[str, list[Kind]] = {}
     for index, item in enumerate(items):
         groups.setdefault(_key(item) or str(index), []).append(item)
-    names = _names([group[0] for group in groups.values()])
+    named = _names([group[0] for group in groups.values()])
     return [
-        Series(name, tuple(group), _facts(group[0]) is not None)
-        for name, group in zip(names, groups.values(), strict=True)
+        Series(name, tuple(group), _facts(group[0]) is not None, differing)
+        for (name, differing), group in zip(named, groups.values(), strict=True)
     ]
 
 
@@ -84,14 +87,26 @@ def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in leaves(settings) if key != SEED}
 
 
-def _names(items: Sequence[Run | Model]) -> list[str]:
+def _names(items: Sequence[Run | Model]) -> list[tuple[str, dict[str, Any]]]:
     """Backbone and method, with the settings that tell series of the same backbone and method apart."""
     plain = [model_title(item.backbone, item.method) for item in items]
     names = []
     for name, item in zip(plain, items, strict=True):
         rivals = [_facts(other) for other, theirs in zip(items, plain, strict=True) if theirs == name]
         own, known = _facts(item), [facts for facts in rivals if facts is not None]
-        different = [key for key in own or {} if len({str(facts.get(key)) for facts in known}) > 1]
-        details = ", ".join(f"{key} {own[key] if own[key] != '' else 'empty'}" for key in different if own)
-        names.append(f"{name} ({details})" if details else name)
+        keys = [key for key in own or {} if len({str(facts.get(key)) for facts in known}) > 1]
+        differing = {key: own[key] for key in keys if own}
+        names.append((f"{name} ({_details(differing, known)})" if differing else name, differing))
     return names
+
+
+def _details(differing: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:
+    """The first of the settings, as many as no rival shares all of; how many more there are."""
+    shown: list[str] = []
+    for key, value in differing.items():
+        shown.append(f"{key} {value if value != '' else 'empty'}")
+        rivals = [facts for facts in rivals if str(facts.get(key)) == str(value)]
+        if len(rivals) < 2:  # itself is one
+            break
+    more = len(differing) - len(shown)
+    return ", ".join(shown) + (f", {more} more setting{'s' if more > 1 else ''}" if more else "")

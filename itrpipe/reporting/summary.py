@@ -11,6 +11,8 @@ from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.comparisons import RECALLS, Comparison, excludes_zero, interval_text, signed
 from itrpipe.reporting.content import AcrossSeeds, Content, Group
+from itrpipe.reporting.discrimination import generator_title
+from itrpipe.reporting.expected import Published
 from itrpipe.reporting.matching import MEASURES, NEGATIVES, MatchingScores
 from itrpipe.reporting.mined import TOPS
 from itrpipe.reporting.seeds import Difference, SeedComparison, SeedScores, Spread
@@ -19,7 +21,7 @@ from itrpipe.reporting.wrong_words import HEADINGS, figure_of
 
 WIDTH = 100
 """Columns of a terminal that no line exceeds."""
-_NAME, _NUMBER, _RSUM, _COST, _WORD_NUMBER, _PRECISION = 30, 7, 8, 13, 14, 10
+_NAME, _NUMBER, _RSUM, _COST, _WORD_NUMBER, _PRECISION = 30, 7, 8, 13, 11, 10
 _RULE = "-" * WIDTH
 
 
@@ -29,16 +31,16 @@ def text(content: Content) -> str:
     for group in content.groups:
         lines += ["", *_wrapped(group.description), *_results(group), *_differences(group, content.level)]
         lines += ["", *_wrapped(group.conclusion), *(_across_seeds(group.seeds, content.level) if group.seeds else [])]
-        lines += [*_matching(group.matching.scores), *_words(group.runs)]
+        lines += [*_matching(group.matching.scores), *_words(group.runs), *_discrimination(group.runs)]
     return "\n".join(lines) + "\n"
 
 
-def results(content: Content, published: Mapping[str, Mapping[str, float | str]]) -> dict[str, Any]:
+def results(content: Content, published: Sequence[Published]) -> dict[str, Any]:
     """The same numbers, unrounded.
 
     Args:
         content: of the report.
-        published: run label -> published metrics.
+        published: scores of whichever run.
 
     Returns:
         `runs` with their metrics by protocol, `differences` of pairs of runs, `seeds` of methods over seeds (one
@@ -179,6 +181,21 @@ def _words(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
+def _discrimination(runs: Sequence[Run]) -> list[str]:
+    """One line for every run and generator of sentences."""
+    measured = [(run.name, *each) for run in runs for each in (run.discrimination or {}).items()]
+    if not measured:
+        return []
+    lines = ["", "sentences that score below their caption, in percent"]
+    lines += ["run".ljust(_NAME) + "sentences of".ljust(_NAME) + "told".rjust(_RSUM) + "  interval", _RULE]
+    for name, generator, found in measured:
+        percent = found["percent"]
+        told = "-" if percent is None else f"{percent['value']:.1f}"
+        interval = "" if percent is None else f"{percent['low']:.1f} to {percent['high']:.1f}"
+        lines += _row(name, [generator_title(generator).ljust(_NAME)], told, interval)
+    return lines
+
+
 def _wide(text: str) -> str:
     return text.rjust(_WORD_NUMBER)
 
@@ -223,7 +240,7 @@ def _wrapped(sentence: str, *, indent: str = "") -> list[str]:
     return textwrap.wrap(sentence, WIDTH, initial_indent=indent, subsequent_indent=indent) or [""]
 
 
-def _run(run: Run, published: Mapping[str, Mapping[str, float | str]]) -> dict[str, Any]:
+def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
     keys = ("method", "backbone", "seed", "features", "split")
     return {
         "label": run.label,
@@ -236,10 +253,11 @@ def _run(run: Run, published: Mapping[str, Mapping[str, float | str]]) -> dict[s
         "matching": run.matching,
         "estimated_false_negatives": run.false_negatives,
         "words": run.words,
+        "discrimination": run.discrimination,
         "query_length": run.query_length,
         "alignment": run.alignment,
         "eccv_caption": run.eccv_caption,
-        "published": dict(published.get(run.label, {})),
+        "published": [each.model_dump() for each in published if each.run in (run.label, run.evaluation.name)],
     }
 
 

@@ -10,6 +10,7 @@ from itrpipe.evaluation.protocols import PROTOCOLS
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.comparisons import COMPARED, Comparison, excludes_zero, interval_text, signed
+from itrpipe.reporting.expected import Published
 
 FULL, ORACLE = "full", "oracle"
 DASH = "\N{EN DASH}"
@@ -90,16 +91,18 @@ class Provenance:
     messages: list[tuple[str, str]] = field(default_factory=list)
 
 
-def result_tables(runs: Sequence[Run], published: Mapping[str, Mapping[str, float | str]]) -> list[Table]:
+def result_tables(runs: Sequence[Run], published: Sequence[Published]) -> list[Table]:
     """One table for every protocol that the runs of a test set were evaluated with.
 
     Args:
         runs: of one test set.
-        published: run label -> published metrics, shown below the measured ones of the full split.
+        published: scores of whichever run, shown below the measured ones of the same protocol.
     """
     protocols = dict.fromkeys(name for run in runs for name in run.metrics)
     ordered = sorted(protocols, key=[FULL, ORACLE, *PROTOCOLS].index)
-    return [_result_table(runs, protocol, published if protocol == FULL else {}) for protocol in ordered]
+    return [
+        _result_table(runs, protocol, [each for each in published if each.protocol == protocol]) for protocol in ordered
+    ]
 
 
 def difference_tables(comparisons: Sequence[Comparison], level: float) -> list[Table]:
@@ -166,7 +169,7 @@ def heading(metric: str) -> str:
     return f"{direction[0]}→{direction[2]} {short}" if direction in DIRECTIONS else short
 
 
-def _result_table(runs: Sequence[Run], protocol: str, published: Mapping[str, Mapping[str, float | str]]) -> Table:
+def _result_table(runs: Sequence[Run], protocol: str, published: Sequence[Published]) -> Table:
     shown = [run for run in runs if protocol in run.metrics]
     best = _best(run.metrics[protocol] for run in shown) if len(shown) > 1 else {}
     rows = []
@@ -174,25 +177,25 @@ def _result_table(runs: Sequence[Run], protocol: str, published: Mapping[str, Ma
         values = run.metrics[protocol]
         cells = [_result_cell(metric, values[metric], best) for metric in COLUMNS]
         rows.append(Row(run.name, cells, run.label))
-        if run.label in published:
-            rows.append(_published_row(published[run.label]))
-    title, caption = _describe(protocol, runs, any(run.label in published for run in shown))
+        own = [each for each in published if each.run in (run.label, run.evaluation.name)]
+        rows += [_published_row(each) for each in own if not each.scores.keys().isdisjoint(COLUMNS)]
+    title, caption = _describe(protocol, runs, any(row.published for row in rows))
     return Table(title, list(COLUMNS.values()), rows, f"{caption} Bold: best of the column." if best else caption)
 
 
 def _describe(protocol: str, runs: Sequence[Run], published: bool) -> tuple[str, str]:
     levels = " or ".join(f"{100 * level:g} %" for level in sorted({run.settings["interval_level"] for run in runs}))
     intervals = f"Below each number its {levels} bootstrap interval over the test images."
+    quoted = " Published rows are quoted, not measured." if published else ""
     if protocol == FULL:
-        extra = " Published rows are quoted, not measured." if published else ""
-        return "Own image or caption right", f"Recall in percent, the whole split ranked at once. {intervals}{extra}"
+        return "Own image or caption right", f"Recall in percent, the whole split ranked at once. {intervals}{quoted}"
     if protocol == ORACLE:
         return (
             "Every true match right",
             "A caption can be true of several images. Here each of them counts as right, "
             f"so a model is not charged for finding another true match. {intervals}",
         )
-    return f"Protocol {protocol}", f"Recall in percent: {PROTOCOLS[protocol].description}."
+    return f"Protocol {protocol}", f"Recall in percent: {PROTOCOLS[protocol].description}.{quoted}"
 
 
 def _best(metrics: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
@@ -207,11 +210,10 @@ def _result_cell(metric: str, value: Mapping[str, float], best: Mapping[str, flo
     return Cell(heading(metric), number(metric, value["value"]), interval, value["value"] == best.get(metric))
 
 
-def _published_row(scores: Mapping[str, float | str]) -> Row:
-    cells = [
-        Cell(heading(metric), number(metric, float(scores[metric])) if metric in scores else DASH) for metric in COLUMNS
-    ]
-    return Row("published", cells, str(scores.get("where", "")), published=True)
+def _published_row(published: Published) -> Row:
+    scores = published.scores
+    cells = [Cell(heading(metric), number(metric, scores[metric]) if metric in scores else DASH) for metric in COLUMNS]
+    return Row("published", cells, published.source, published=True)
 
 
 def _difference_row(comparison: Comparison, differences: Mapping[str, Interval]) -> Row:

@@ -13,7 +13,7 @@ from itrpipe.datasets.definition import DatasetDefinition, load_definition
 from itrpipe.disk import write_json, write_text
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.reporting.expected import Published, Tolerance
-from itrpipe.stages import evaluate, mine_negatives, train
+from itrpipe.stages import evaluate, mine_negatives, synthesize, train
 from itrpipe.stages.base import Job, Need, no_sources
 from itrpipe.stages.evaluate import analyses
 from itrpipe.stages.prepare import image_root
@@ -21,7 +21,7 @@ from itrpipe.stages.prepare import image_root
 if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 PAGE, SUMMARY, RESULTS, EXPECTED = "index.html", "summary.txt", "results.json", "expected.json"
 OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level"}
 sources = no_sources
@@ -102,6 +102,7 @@ def run(job: Job) -> None:
             eccv_caption=analyses.ECCV_CAPTION,
             history=train.HISTORY,
             statistics=mine_negatives.STATISTICS,
+            sentence_statistics=synthesize.STATISTICS,
         ),
         train.TEACHER_METHOD,
         Options(**job.settings.model_dump(include=OPTIONS), published=job.settings.published),

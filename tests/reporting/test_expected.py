@@ -78,12 +78,14 @@ def test_a_direction_that_is_not_comparable_is_shown_and_not_judged(evaluation: 
 
 
 def test_scores_of_other_protocols_and_files_are_found_by_their_path(evaluation: Path) -> None:
-    assert compared(evaluation, protocol="coco-1k", rsum=500.5).headline.verdict == "OK"
+    fold = compared(evaluation, protocol="coco-1k", rsum=500.5)
+    assert fold.line(8) == "OK       aoq.vsrn  coco-1k rsum expected 500.5, got 500.0 (Table)"
     path = "matching.uniform.i2t.global"
-    found = compared(evaluation, **{path: 76.2})
+    score: dict[str, Any] = {path: 76.2}
+    found = compared(evaluation, **score)
     assert (found.headline.metric, found.headline.measured, found.headline.verdict) == (path, 76.0, "OK")
     assert compared(evaluation, **{"discrimination.generators.phrases.tags.s1.percent": 99.7}).headline.measured == 99.0
-    both = compared(evaluation, **{path: 76.2, "matching.uniform.i2t.phrase": 97.1})
+    both = compared(evaluation, **score, **{"matching.uniform.i2t.phrase": 97.1})
     assert (both.headline.metric, both.headline.verdict) == ("sum of 2 i2t scores", "missing")
 
 

@@ -1,0 +1,244 @@
+"""Published scores beside measured ones: which a reproduction reaches, comes close to, or misses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from itrpipe.config import Settings, did_you_mean
+from itrpipe.disk import read_json
+
+RSUM = "rsum"
+RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
+DIRECTIONS = ("i2t", "t2i")
+RECALLS_OF_RSUM = len(RECALLS)
+LONGEST_NAME = 40
+"""Characters of a name that others are aligned with."""
+
+Verdict = Literal["OK", "close", "FAIL", "missing", "tiny", ""]
+"""`tiny` is not compared at all, an empty one not in this direction."""
+
+
+class Tolerance(Settings):
+    """How far from the published score a measured one may be, in points of RSum.
+
+    A sum of n of the six recalls may be off by sqrt(n / 6) of it: errors of single recalls are taken for independent.
+
+    Attributes:
+        ok: at most so far off counts as reproduced.
+        close: at most so far off counts as close; what is beyond fails.
+    """
+
+    ok: float = Field(default=1.0, ge=0)
+    close: float = Field(default=3.0, ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Tolerance:
+        if self.close < self.ok:
+            raise ValueError(f"close = {self.close:g} is less than ok = {self.ok:g}")
+        return self
+
+    def judge(self, difference: float, recalls: int) -> Verdict:
+        """What a difference of a sum of so many recalls, in percent points, counts as."""
+        off = abs(difference) / math.sqrt(recalls / RECALLS_OF_RSUM)
+        return "OK" if off <= self.ok else "close" if off <= self.close else "FAIL"
+
+
+class Published(Settings):
+    """What was published for one run under one protocol.
+
+    Scores may stand among the other keys, as in `{where = "AOQ Table 2", rsum = 486.3}`. A score is a recall, `rsum`,
+    or a number in another file of the evaluation by its path: `matching.uniform.i2t.global`.
+
+    Attributes:
+        run: label of the run, or name of its evaluation where several share the label.
+        title: of the run, for people; empty for `run`.
+        where: the table it was published in.
+        protocol: it was measured under.
+        note: what a reader has to know.
+        not_comparable: direction whose scores are shown and not judged.
+        scores: metric -> percent.
+    """
+
+    run: str = ""
+    title: str = ""
+    where: str = Field(min_length=1)
+    protocol: Literal["full", "coco-1k", "coco-5k"] = "full"
+    note: str = ""
+    not_comparable: Literal["", "i2t", "t2i"] = ""
+    scores: dict[str, float] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_scores(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or "scores" in value:
+            return value
+        own = {key: each for key, each in value.items() if key in cls.model_fields}
+        return {**own, "scores": {key: each for key, each in value.items() if key not in own}}
+
+    @field_validator("scores")
+    @classmethod
+    def _known_scores(cls, value: dict[str, float]) -> dict[str, float]:
+        for name in value:
+            if name not in (*RECALLS, RSUM) and "." not in name:
+                raise ValueError(f"no published score {name!r}{did_you_mean(name, (*RECALLS, RSUM))}")
+        return value
+
+    @property
+    def source(self) -> str:
+        """The table and what has to be known about it."""
+        return f"{self.where}; {self.note}" if self.note else self.where
+
+    @property
+    def name(self) -> str:
+        """The run, for people."""
+        return self.title or self.run
+
+    def headline(self) -> list[str]:
+        """The metrics that decide: `rsum` where it is comparable, else all that are, which are then added up."""
+        if RSUM in self.scores and not self.not_comparable:
+            return [RSUM]
+        return [name for name in self.scores if name != RSUM and self.is_comparable(name)]
+
+    def is_comparable(self, metric: str) -> bool:
+        """Whether a score may be judged: one of a direction that is not comparable, and RSum with it, may not."""
+        if not self.not_comparable:
+            return True
+        return metric != RSUM and self.not_comparable not in metric.replace("_", ".").split(".")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One published score and the measured one; `measured` is None where there is none."""
+
+    metric: str
+    expected: float
+    measured: float | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """All scores of one publication about one run.
+
+    Attributes:
+        published: what was published.
+        headline: of the whole: RSum, or the sum of the scores that are compared.
+        scores: each of them.
+    """
+
+    published: Published
+    headline: Score
+    scores: list[Score]
+
+    def line(self, width: int) -> str:
+        """Verdict, run, and both numbers; the run in a column of `width` characters."""
+        headline, name = self.headline, self.published.name
+        got = "not measured" if headline.measured is None else f"got {headline.measured:.1f}"
+        metric = headline.metric.removesuffix(".value").removesuffix(".percent")
+        protocol = "" if self.published.protocol == "full" else f"{self.published.protocol} "
+        start = f"{headline.verdict:<7}  {name:<{width}}  {protocol}{metric}"
+        return f"{start} expected {headline.expected:.1f}, {got} ({self.published.source})"
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        published = self.published
+        return {
+            "run": published.run,
+            "title": published.name,
+            "where": published.where,
+            "note": published.note,
+            "protocol": published.protocol,
+            "verdict": self.headline.verdict,
+            "headline": asdict(self.headline),
+            "scores": [asdict(score) for score in self.scores],
+        }
+
+
+def reproductions(
+    published: Sequence[Published], evaluations: Mapping[str, Path], tolerance: Tolerance, *, tiny: bool
+) -> list[Reproduction]:
+    """Compares what was published with what was measured; runs without an evaluation are `missing`.
+
+    Args:
+        published: in the order they are shown in.
+        evaluations: run, as it is called there, -> folder of its finished evaluation.
+        tolerance: of the comparison.
+        tiny: measured on a fraction of the data with toy models, so that nothing is to be judged.
+
+    Raises:
+        DataError: a file of an evaluation is damaged.
+    """
+    folders = [evaluations.get(each.run) for each in published]
+    return [
+        _compare(each, folder, tolerance, tiny=tiny and folder is not None)
+        for each, folder in zip(published, folders, strict=True)
+    ]
+
+
+def table_lines(found: Sequence[Reproduction]) -> list[str]:
+    """One line for each, aligned."""
+    lengths = [len(each.published.name) for each in found]
+    width = max((length for length in lengths if length <= LONGEST_NAME), default=0)
+    return [each.line(width) for each in found]
+
+
+def expected_json(found: Sequence[Reproduction], tolerance: Tolerance, *, tiny: bool) -> dict[str, Any]:
+    """Content of `expected.json`."""
+    return {"tolerance": tolerance.model_dump(), "tiny": tiny, "runs": [each.as_json() for each in found]}
+
+
+def _compare(published: Published, folder: Path | None, tolerance: Tolerance, *, tiny: bool) -> Reproduction:
+    scores = []
+    for metric, expected in published.scores.items():
+        measured = None if folder is None else _measured(folder, published.protocol, metric)
+        recalls = RECALLS_OF_RSUM if metric == RSUM else 1
+        verdict = "" if not published.is_comparable(metric) else _judge(expected, measured, tolerance, recalls, tiny)
+        scores.append(Score(metric, expected, measured, verdict))
+    return Reproduction(published, _headline(published, scores, tolerance, tiny), scores)
+
+
+def _headline(published: Published, scores: Sequence[Score], tolerance: Tolerance, tiny: bool) -> Score:
+    names = published.headline()
+    chosen = [score for score in scores if score.metric in names]
+    if len(chosen) == 1:
+        return chosen[0]
+    parts = [score.measured for score in chosen]
+    measured = None if any(each is None for each in parts) else sum(each for each in parts if each is not None)
+    expected = sum(score.expected for score in chosen)
+    verdict = _judge(expected, measured, tolerance, len(chosen), tiny)
+    return Score(_sum_title(names), expected, measured, verdict)
+
+
+def _sum_title(names: Sequence[str]) -> str:
+    what = "recalls" if set(names) <= {*RECALLS} else "scores"
+    sides = {side for side in DIRECTIONS for name in names if side in name.replace("_", ".").split(".")}
+    return f"sum of {len(names)} {f'{min(sides)} ' if len(sides) == 1 else ''}{what}"
+
+
+def _judge(expected: float, measured: float | None, tolerance: Tolerance, recalls: int, tiny: bool) -> Verdict:
+    if tiny:
+        return "tiny"
+    return "missing" if measured is None else tolerance.judge(measured - expected, recalls)
+
+
+def _measured(folder: Path, protocol: str, metric: str) -> float | None:
+    """A number of an evaluation; None where it was not measured, as under a protocol that needs more images."""
+    stem, *path = metric.split(".") if "." in metric else ("metrics", protocol, metric, "value")
+    file = folder / f"{stem}.json"
+    return _number(read_json(file), path) if file.exists() else None
+
+
+def _number(value: Any, path: Sequence[str]) -> float | None:
+    """The number at the end of a path; keys may hold dots themselves, as names of generators do."""
+    if not path:
+        return value if isinstance(value, int | float) else None
+    if not isinstance(value, Mapping):
+        return None
+    keys = {".".join(path[:count]): path[count:] for count in range(len(path), 0, -1)}
+    return next((_number(value[key], rest) for key, rest in keys.items() if key in value), None)

@@ -1,0 +1,149 @@
+"""The results in one table: a row for every method, a column for every backbone, RSum in each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from itrpipe.reporting.collect import Run
+from itrpipe.reporting.comparisons import Comparison, excludes_zero, interval_text, signed
+from itrpipe.reporting.expected import RSUM, Published
+from itrpipe.reporting.seeds import SeedComparison, Spread, by_seed, spread
+from itrpipe.reporting.series import Series
+from itrpipe.reporting.tables import DASH, FULL, Cell, Row, Table
+
+TITLE = "RSum of every method"
+_CAPTION = (
+    "RSum is the sum of six recalls, in percent: how often the right caption is among the first 1, 5 and 10 found for "
+    "an image, and the right image among those found for a caption; 600 is perfect. Of several seeds the mean ± "
+    "standard deviation, of one the bootstrap interval over test images below it."
+)
+_DIFFERENCES = (
+    "In its place the difference to round one of the same backbone, where it was measured; “significant” marks one "
+    "that chance does not explain: its interval over test images excludes zero and, of several seeds, that over seeds "
+    "as well."
+)
+_PUBLISHED = "Published scores are quoted, not measured."
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A difference in RSum to round one.
+
+    Attributes:
+        value: above zero where the later round is better.
+        interval: what it is over, and its ends.
+        real: whether chance does not explain it.
+    """
+
+    value: float
+    interval: str
+    real: bool
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The section.
+
+    Attributes:
+        answer: what a reader wants to know first, one sentence.
+        table: methods by backbones.
+        differing: name of a series, and the settings in which it differs from others of its method and backbone.
+    """
+
+    answer: str
+    table: Table
+    differing: list[tuple[str, str]]
+
+
+def overview_of(
+    series: Sequence[Series[Run]],
+    compared: Sequence[SeedComparison],
+    comparisons: Sequence[Comparison],
+    published: Sequence[Published],
+    level: float,
+) -> Overview:
+    """All results of the runs on one test set.
+
+    Args:
+        series: of these runs.
+        compared: methods over seeds, with round one or with controls; empty where there are no seeds.
+        comparisons: single runs with their round one.
+        published: scores of whichever runs.
+        level: of the intervals of differences.
+    """
+    backbones = list(dict.fromkeys(each.first.backbone for each in series))
+    gains = {each.name: gain for each in series if (gain := _gain(each, compared, comparisons)) is not None}
+    cells = {(each.method, each.first.backbone): _cell(each, gains.get(each.name)) for each in series}
+    quoted = {(each.method, each.first.backbone): _quoted(each, published) for each in series}
+    rows = []
+    for method in dict.fromkeys(each.method for each in series):
+        rows.append(Row(method, [cells.get((method, name), Cell(name, DASH)) for name in backbones]))
+        known = [quoted.get((method, name)) for name in backbones]
+        if any(known):
+            places = [each or Cell(name, DASH) for each, name in zip(known, backbones, strict=True)]
+            rows.append(Row("published", places, published=True))
+    parts = [_CAPTION, _DIFFERENCES if gains else "", _PUBLISHED if any(quoted.values()) else ""]
+    differing = [(each.name, ", ".join(f"{key} {value}" for key, value in each.differing.items())) for each in series]
+    return Overview(
+        _answer(series, gains, level),
+        Table(TITLE, backbones, rows, " ".join(filter(None, parts))),
+        [each for each in differing if each[1]],
+    )
+
+
+def _rsum(series: Series[Run]) -> Spread:
+    return spread([run.metrics[FULL][RSUM]["value"] for run in by_seed(series).values()])
+
+
+def _gain(series: Series[Run], compared: Sequence[SeedComparison], comparisons: Sequence[Comparison]) -> Gain | None:
+    """The difference to round one, over seeds where there are several; None where it was not measured."""
+    for each in compared:
+        if each.series.name == series.name and each.reference.first.is_baseline:
+            found = each.own[RSUM]
+            return Gain(found.value, f"over seeds {interval_text(found.seeds)}", found.is_real)
+    runs = list(by_seed(series).values())
+    for each in comparisons:
+        if len(runs) == 1 and each.run is runs[0]:
+            found = each.own[RSUM]
+            return Gain(found.value, f"over test images {interval_text(found)}", excludes_zero(found))
+    return None
+
+
+def _answer(series: Sequence[Series[Run]], gains: Mapping[str, Gain], level: float) -> str:
+    """How the best method does against its round one; without one, which method is the best."""
+    means = {each.name: _rsum(each).mean for each in series}
+    best = max(gains or means, key=means.__getitem__)
+    name = f"{best[0].upper()}{best[1:]}"
+    if not gains:
+        return f"{name} reaches the highest RSum, {means[best]:.1f} of 600."
+    gain = gains[best]
+    interval = f"{100 * level:g} % interval {gain.interval}"
+    if gain.real:
+        which = "better" if gain.value > 0 else "worse"
+        return f"{name} is {which} than round one by {abs(gain.value):.1f} points of RSum ({interval})."
+    return (
+        f"{name} differs from round one by {signed(gain.value)} points of RSum ({interval}), which chance alone could "
+        "explain."
+    )
+
+
+def _cell(series: Series[Run], gain: Gain | None) -> Cell:
+    """RSum, and how much more that is than round one's; where that was not measured the interval of a single run."""
+    rsum = _rsum(series)
+    if rsum.deviation is not None:
+        text, interval = f"{rsum.mean:.1f} ± {rsum.deviation:.1f}", ""
+    else:
+        (run,) = by_seed(series).values()
+        text = f"{rsum.mean:.1f}"
+        interval = f"{run.metrics[FULL][RSUM]['low']:.1f}{DASH}{run.metrics[FULL][RSUM]['high']:.1f}"
+    if gain is None:
+        return Cell(series.first.backbone, text, interval)
+    return Cell(series.first.backbone, text, f"{signed(gain.value)} to round one", gain.real)
+
+
+def _quoted(series: Series[Run], published: Sequence[Published]) -> Cell | None:
+    """The published RSum of the whole split, and where it stands; of several the first."""
+    names = {name for run in series.all for name in (run.label, run.evaluation.name)}
+    found = [each for each in published if each.run in names and each.protocol == FULL and RSUM in each.scores]
+    return Cell(series.first.backbone, f"{found[0].scores[RSUM]:.1f}", found[0].source) if found else None
