@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from itrpipe import cli as command_line
-from itrpipe.commands import define_features, run_stage
+from itrpipe.commands.stages import define_features, run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.planning import Override, parse_override
 

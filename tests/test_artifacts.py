@@ -33,7 +33,7 @@ from itrpipe.artifacts import (
     read_manifest,
     recover_sealed,
 )
-from itrpipe.commands import run_stage
+from itrpipe.commands.stages import run_stage
 from itrpipe.disk import read_json, write_bytes, write_json
 from itrpipe.errors import DataError, DiskFullError, LockedError
 from itrpipe.stages import prepare

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import typer.main
 
-from itrpipe import __version__, doctor
+from itrpipe import __version__
 from itrpipe import cli as command_line
 from itrpipe.artifacts import read_manifest
+from itrpipe.commands import doctor
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import (
     DataError,
@@ -337,7 +338,7 @@ def test_errors_become_one_line_and_their_exit_code(
     def fail(*arguments: object, **options: object) -> None:
         raise error("what, where [and] how to help")
 
-    monkeypatch.setattr("itrpipe.upkeep.print_status", fail)
+    monkeypatch.setattr("itrpipe.commands.upkeep.print_status", fail)
     outcome = invoke("status")
     assert (outcome.code, outcome.err) == (error.exit_code, "error: what, where [and] how to help\n")
 
@@ -346,7 +347,7 @@ def test_an_interrupt_is_exit_code_130_and_says_how_to_go_on(monkeypatch: pytest
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("itrpipe.upkeep.print_status", interrupt)
+    monkeypatch.setattr("itrpipe.commands.upkeep.print_status", interrupt)
     outcome = invoke("status")
     assert outcome.code == 130
     assert outcome.err == "interrupted; the same command goes on where it stopped\n"

@@ -363,7 +363,7 @@ def launches() -> Iterator[Any]:
 
 
 def configuration_of(stage: str, given: dict[str, Any]) -> str:
-    """Which configuration the options of a command choose, as `itrpipe.commands` does it."""
+    """Which configuration the options of a command choose, as `itrpipe.commands.stages` does it."""
     if stage == "train":
         return given["method"]
     if stage == "prepare":

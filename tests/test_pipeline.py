@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from itrpipe import artifacts, pipeline
-from itrpipe.commands import run_stage, show_configuration
+from itrpipe.commands.stages import run_stage, show_configuration
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from itrpipe.artifacts import read_manifest
+from itrpipe.commands.recipes import load_recipe
+from itrpipe.commands.reproduction import Options, run_recipe
 from itrpipe.config import load_declaration, stages_folder
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.protocols import PROTOCOLS, metrics
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.planning import parse_override
-from itrpipe.recipes import load_recipe
 from itrpipe.reporting.expected import RECALLS, RSUM
-from itrpipe.reproduction import Options, run_recipe
 from itrpipe.stages.evaluate import Model
 from itrpipe.stages.train import backbones
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from itrpipe.artifacts import read_manifest
+from itrpipe.commands.recipes import chosen_runs, load_recipe
+from itrpipe.commands.reproduction import Options, run_recipe
 from itrpipe.config import load_declaration
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.planning import parse_override
-from itrpipe.recipes import chosen_runs, load_recipe
-from itrpipe.reproduction import Options, run_recipe
 
 HEAD = """dataset = "mine"
 features = "precomp"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from itrpipe.artifacts import Location, locked, read_manifest
-from itrpipe.commands import run_stage
+from itrpipe.commands.stages import run_stage
+from itrpipe.commands.upkeep import collect_garbage, entries, print_status
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.planning import Override
-from itrpipe.upkeep import collect_garbage, entries, print_status
 
 Tiny = Callable[..., list[Override]]
 SIX_AND_ONE = 7

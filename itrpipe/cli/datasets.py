@@ -41,7 +41,7 @@ def prepare(
 
     Example: itrpipe prepare --dataset flickr30k --source /data/flickr30k
     """
-    from itrpipe.commands import define_dataset, run_stage
+    from itrpipe.commands.stages import define_dataset, run_stage
 
     given = {"format": format, "train": train, "val": val, "test": test, "seed": seed}
     given["bad_images"] = "refuse" if strict else None
@@ -94,7 +94,7 @@ def extract(
 
     Example: itrpipe extract --dataset flickr30k --from /data/f30k_precomp
     """
-    from itrpipe.commands import define_features, run_stage
+    from itrpipe.commands.stages import define_features, run_stage
 
     overrides = overrides_of(
         settings, {"device": device, "shard": shard, "strict": strict or None, **mapping(map, ids)}
@@ -131,7 +131,7 @@ def parse(
 
     Example: itrpipe parse --show "A dog in a red sweater jumps over two logs"
     """
-    from itrpipe.commands import run_stage
+    from itrpipe.commands.stages import run_stage
 
     if source is not None and backend not in (None, "foreign"):
         raise UsageError(f"--from imports graphs and --backend {backend} makes them; leave one of both out")

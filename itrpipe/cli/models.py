@@ -114,7 +114,7 @@ def train(
 
     Example: itrpipe train --method aoq --backbone vsrn --dataset scenes
     """
-    from itrpipe.commands import run_stage
+    from itrpipe.commands.stages import run_stage
 
     if vision or (text and not method.startswith("ascl")):
         backbone = backbone or "dual-encoder"
@@ -154,7 +154,7 @@ def mine_negatives(
 
     Example: itrpipe mine-negatives --method triplet --backbone vsrn
     """
-    from itrpipe.commands import run_stage
+    from itrpipe.commands.stages import run_stage
 
     model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "engine": engine}
     model |= {"drop_duplicates": drop_duplicates or None, "rescore_with": rescore_with, "guard": guard}
@@ -200,7 +200,7 @@ def synthesize(
 
     Example: itrpipe synthesize --dataset scenes
     """
-    from itrpipe.commands import run_stage
+    from itrpipe.commands.stages import run_stage
 
     named = {"method": method, "backbone": backbone, "features": features, "seed": seed, "device": device}
     named |= {"language_model": whole_path(language_model), "wordnet": wordnet and str(wordnet.resolve())}

@@ -85,8 +85,8 @@ def evaluate(
 
     Example: itrpipe evaluate --method aoq --backbone vsrn
     """
-    from itrpipe.canary import refuse_ensembles, release_canary
-    from itrpipe.commands import run_stage
+    from itrpipe.commands.canary import refuse_ensembles, release_canary
+    from itrpipe.commands.stages import run_stage
     from itrpipe.progress import Reporter
     from itrpipe.stages.evaluate.leaky_diagonal import chosen_protocols, refuse_other_models, write_leaky_diagonal
 
@@ -130,7 +130,7 @@ def explain(
 
     Example: itrpipe explain --image test-000000 --caption "a cat on a red roof"
     """
-    from itrpipe.explain import explain as explain_caption
+    from itrpipe.commands.explain import explain as explain_caption
 
     named = {"backbone": backbone, "features": features, "seed": seed, "device": device}
     overrides = overrides_of(settings, named)
@@ -183,8 +183,8 @@ def search(
 
     Example: itrpipe search "two dogs on a beach" --backbone vsrn
     """
-    from itrpipe.search import Question, Way
-    from itrpipe.search import search as search_split
+    from itrpipe.commands.search import Question, Way
+    from itrpipe.commands.search import search as search_split
 
     named = {"backbone": backbone, "features": features, "seed": seed, "device": device}
     way = Way(split, top, index, prefilter, candidates)
@@ -203,7 +203,7 @@ def report(
 
     Example: itrpipe report --dataset scenes
     """
-    from itrpipe.commands import report_dataset
+    from itrpipe.commands.stages import report_dataset
 
     report_dataset(data, dataset, overrides_of(settings, {}), dry_run=dry_run)
 
@@ -239,8 +239,8 @@ def export(
 
     Example: itrpipe export --method aoq --backbone vsrn --to vsrn-aoq --trec
     """
-    from itrpipe.export import Wanted
-    from itrpipe.export import export as export_model
+    from itrpipe.commands.export import Wanted
+    from itrpipe.commands.export import export as export_model
 
     model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "split": split}
     wanted = Wanted(to, embeddings, index, trec, license_name, force)

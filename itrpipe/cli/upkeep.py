@@ -35,7 +35,7 @@ def run(
 
     Example: itrpipe run demo
     """
-    from itrpipe.reproduction import Options, run_recipe
+    from itrpipe.commands.reproduction import Options, run_recipe
 
     how = {"only": only or (), "tiny": tiny, "keep_going": keep_going, "dry_run": dry_run}
     run_recipe(data, recipe, Options(source, overrides_of(settings, {}), **how))
@@ -51,7 +51,7 @@ def status(
 
     Example: itrpipe status --dataset scenes
     """
-    from itrpipe.upkeep import print_status
+    from itrpipe.commands.upkeep import print_status
 
     print_status(data, dataset, verify=verify)
 
@@ -69,7 +69,7 @@ def show(
 
     Example: itrpipe show train aoq --backbone vsrn
     """
-    from itrpipe.commands import show_configuration
+    from itrpipe.commands.stages import show_configuration
 
     show_configuration(data, dataset, stage.replace("-", "_"), conf, overrides_of(settings, {"backbone": backbone}))
 
@@ -89,7 +89,7 @@ def gc(
 
     Example: itrpipe gc --dataset scenes
     """
-    from itrpipe.upkeep import collect_garbage
+    from itrpipe.commands.upkeep import collect_garbage
 
     ask = None if yes else typer.confirm
     collect_garbage(data, dataset, damaged_only=damaged, verify=verify, superseded_too=superseded, ask=ask)
@@ -101,7 +101,7 @@ def doctor(data: DataOption = Path("data")) -> None:
 
     Example: itrpipe doctor
     """
-    from itrpipe.doctor import examine
+    from itrpipe.commands.doctor import examine
 
     if not examine(data):
         raise typer.Exit(1)

@@ -32,7 +32,7 @@ class Gain:
 
     Attributes:
         value: above zero where the later round is better.
-        interval: what it is over, and its ends.
+        interval: what it is over, and its ends; of several seeds both intervals.
         real: whether chance does not explain it.
     """
 
@@ -101,7 +101,8 @@ def _gain(series: Series[Run], compared: Sequence[SeedComparison], comparisons: 
     for each in compared:
         if each.series.name == series.name and each.reference.first.is_baseline:
             found = each.own[RSUM]
-            return Gain(found.value, f"over seeds {interval_text(found.seeds)}", found.is_real)
+            both = f"over seeds {interval_text(found.seeds)}, over test images {interval_text(found.images)}"
+            return Gain(found.value, both, found.is_real)
     runs = list(by_seed(series).values())
     for each in comparisons:
         if len(runs) == 1 and each.run is runs[0]:

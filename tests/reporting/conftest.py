@@ -30,6 +30,9 @@ from itrpipe.planning import Planner, pinned_step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate, mine_negatives
 from itrpipe.stages.base import Input, Job, Need
+from itrpipe.synthesis.edits import Edit
+from itrpipe.synthesis.sentences import Sentence, SentenceBlocks, SentenceFile
+from itrpipe.synthesis.statistics import synthesis_statistics
 
 DATASET, WIDTH = "toy", 16
 SIZES = {"train": 40, "val": 6, "test": 30}
@@ -372,6 +375,52 @@ def add_history(toy: Toy, method: str, generator: str, rows: Sequence[Mapping[st
     return label
 
 
+def write_sentences(split: str) -> Callable[[Job], None]:
+    """Two sentences kept of every caption of a split, the harder one first, and one rejected, by the product's code.
+
+    Of hostile captions the second `alert` is changed, of plain ones a word and then two of them.
+    """
+
+    def write(job: Job) -> None:
+        names = [image_id(split, row) for row in range(SIZES[split])]
+        rows = []
+        for row, name in enumerate(names):
+            hostile, plain = f"{HOSTILE} {row}", f"a plain caption of {name}"
+            second = hostile.replace("onerror=alert", "onerror=<b>bad</b>")
+            one, two = [Edit(1, "plain", "painted")], [Edit(1, "plain", "grand"), Edit(2, "caption", "copy")]
+            made = [("#0", hostile, second, [Edit(9, "alert", "<b>bad</b>")], 0.5)]
+            made += [("#1", plain, f"a painted caption of {name}", one, 2.5)]
+            made += [("#1", plain, f"a grand copy of {name}", two, 1.5)]
+            for end, _, text, edits, score in made:
+                rows.append(Sentence(f"{name}{end}", name, text, edits, score, 2.0, -1.0, -0.5, True, "kept"))
+            rows.append(Sentence(f"{name}#1", name, plain, one, None, 2.0, None, None, False, "identical"))
+        blocks = SentenceBlocks(job.work, 2 * len(names), 2 * len(names))
+        blocks.write(0, rows, {"kept": 3 * len(names), "identical": len(names)})
+        blocks.join(job.folder)
+        statistics = synthesis_statistics(SentenceFile(job.folder), 2 * len(names))
+        (job.folder / "statistics.json").write_text(json.dumps(statistics))
+
+    return write
+
+
+def add_sentences(toy: Toy, method: str, settings: Mapping[str, Any], seed: int = 0) -> str:
+    """Adds a UNITER trained with synthetic sentences, ranking as the toy's AOQ does; its name."""
+    given = {**MODEL, "backbone": "uniter", "method": method, "seed": seed}
+    label = f"{method}.uniter" + (f".s{seed}" if seed else "")
+    read = {"prepare": toy.made["prepare"]}
+    if "phrases" not in toy.made:
+        toy.made["phrases"] = seal(toy.root, "synthesize", "phrases", settings, read, write_sentences("train"))
+    used = read | {"synthesize": toy.made["phrases"]}
+    trained = seal(toy.root, "train", label, given, used, write_model("aoq", seed, ()))
+
+    def write(job: Job) -> None:
+        for file in ("metrics.json", "rankings.parquet", "cross_retrieval.parquet"):
+            shutil.copy(toy.made["aoq.vsepp"] / file, job.folder / file)
+
+    toy.made[label] = seal(toy.root, "evaluate", label, {**EVALUATE, **given}, read | {"train": trained}, write)
+    return label
+
+
 def add_discrimination(toy: Toy, method: str, figures: Mapping[str, Any], seed: int = 0) -> str:
     """Adds a UNITER, ranking as the toy's AOQ does, and what its evaluation found out about sentences; its name.
 
@@ -385,7 +434,8 @@ def add_discrimination(toy: Toy, method: str, figures: Mapping[str, Any], seed: 
     for name in figures:
         made = f"{name}.{method}"
         if made not in toy.made:
-            toy.made[made] = seal(toy.root, "synthesize", made, {"of": method}, read, lambda job: None)
+            settings = {"split": "test", "of": method}
+            toy.made[made] = seal(toy.root, "synthesize", made, settings, read, write_sentences("test"))
         sentences[f"sentences_{name}"] = toy.made[made]
 
     def write(job: Job) -> None:
@@ -508,6 +558,12 @@ def add_words_fixture() -> Callable[..., str]:
 def add_history_fixture() -> Callable[..., str]:
     """`add_history`, for tests."""
     return add_history
+
+
+@pytest.fixture(scope="session", name="add_sentences")
+def add_sentences_fixture() -> Callable[..., str]:
+    """`add_sentences`, for tests."""
+    return add_sentences
 
 
 @pytest.fixture(scope="session", name="add_discrimination")

@@ -36,6 +36,7 @@ FILES = FileNames(
     eccv_caption="eccv_caption.json",
     history="history.parquet",
     statistics="statistics.json",
+    sentence_statistics="statistics.json",
 )
 RUNS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))
 
@@ -88,6 +89,32 @@ def test_histories_without_validation_recalls_have_no_such_panel(seeded: Any, mo
     trained = models(runs_of(seeded, ("aoq.vsepp",)))
     monkeypatch.setattr(type(trained[0]), "history", rows)
     assert len(curves.training_plots(series_of(trained), "x")) == 2
+
+
+def test_ranks_are_drawn_as_shares_of_the_queries(seeded: Any, drawn: list[Any]) -> None:
+    runs = runs_of(seeded)
+    plots = curves.rank_plots(series_of(runs), "x")
+    assert [each.title for each in plots] == ["VSE++: Image → text", "VSE++: Text → image"]
+    for axes, direction in zip(drawn, ("i2t", "t2i"), strict=True):
+        ranks = [run.rankings[direction].rank + 1 for run in runs]
+        largest = max(int(each.max()) for each in ranks)
+        bounds = [(1, 1), (2, 2), (3, 5), (6, 10), (11, 20), (21, 50), (51, 100)]
+        bounds = [each for each in bounds if each[0] <= largest]
+        shares = [
+            [100 * sum(low <= rank <= high for rank in each) / len(each) for low, high in bounds] for each in ranks
+        ]
+        assert [sum(each) for each in shares] == pytest.approx([100.0] * len(runs))
+        expected = [*shares[:3], np.mean(shares[:3], axis=0), *shares[3:], np.mean(shares[3:], axis=0)]
+        np.testing.assert_allclose([heights for _, heights in lines(axes)], np.repeat(expected, 2, axis=1))
+        sides = [side for low, high in bounds for side in (low, high + 1)]
+        np.testing.assert_allclose(axes.lines[0].get_xdata(), sides)
+        assert axes.get_xscale() == "log"
+
+
+@pytest.mark.parametrize(("largest", "edges"), [(1, [1, 2]), (2, [1, 2, 3]), (5, [1, 2, 3, 6]), (6, [1, 2, 3, 6, 11])])
+def test_bins_of_ranks_reach_the_largest(largest: int, edges: list[int]) -> None:
+    assert curves.rank_edges(largest) == edges
+    assert curves.rank_edges(25_000)[-3:] == [10_001, 20_001, 50_001]
 
 
 def test_cross_ranks_are_drawn_as_shares_of_the_pairs(seeded: Any, drawn: list[Any]) -> None:

@@ -170,6 +170,18 @@ def test_right_answers_of_the_examples_belong_to_their_queries(toy: Any, done: A
             assert own == ("own" in each.attributes["class"].split()) == ("✓" in each.text(""))
 
 
+def test_costs_are_those_of_the_manifests(toy: Any, tmp_path: Path) -> None:
+    copy = toy.copy(tmp_path / "data")
+    path = copy.made["aoq"] / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "metrics": {"peak_gib": 1.5}}))
+    found = copy.report()
+    assert found.manifest.metrics["peak_gib"] > 0
+    (table,) = found.page.all("table", "cost")
+    rows = {row.all("code")[0].text(): [cell.text() for cell in row.all("td")[2:]] for row in table.all("tr")[1:]}
+    assert rows[copy.made["aoq"].name] == ["1.25 s", "1.50 GiB"]
+    assert rows[copy.made["triplet"].name] == ["1.25 s", "–"]
+
+
 def test_a_removed_artifact_is_named_and_nothing_is_made_up(toy: Any, done: Any, tmp_path: Path) -> None:
     copy = toy.copy(tmp_path / "data")
     shutil.rmtree(copy.made["mining"])
@@ -227,7 +239,7 @@ def test_published_scores_stand_below_the_measured_ones(toy: Any, tmp_path: Path
     others = [{"run": "ssamt.vsrn", "rsum": 500.0, "where": "x"}, {**aoq, "protocol": "coco-1k"}]
     published = [aoq, *others]
     found = toy.copy(tmp_path / "data").report(published=published, title="A <b>title</b>")
-    (row,) = found.page.all("tr", "published")
+    (row,) = found.page.all("figure", "best-marked")[0].all("tr", "published")
     assert [cell.text() for cell in row.all("td")] == ["–"] * 8 + ["486.3"]
     assert row.all("span", "label")[0].text("") == "AOQ Table 2; of two models"
     assert "ssamt.vsrn" in found.manifest.messages[0]

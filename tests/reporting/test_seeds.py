@@ -221,6 +221,18 @@ def test_other_settings_make_another_series_with_their_name() -> None:
     assert [each.name for each in series_of(usual)] == ["VSRN, AOQ"]
 
 
+def test_a_name_has_no_more_settings_than_tell_the_series_apart() -> None:
+    settings = [{"alpha": 0.3, "epochs": 6, "keep": 4}, {"alpha": 0.5, "epochs": 6, "keep": 5}]
+    settings.append({"alpha": 0.5, "epochs": 9, "keep": 6})
+    found = series_of([model(each) for each in settings])
+    assert [each.name for each in found] == [
+        "VSRN, AOQ (alpha 0.3, 2 more settings)",
+        "VSRN, AOQ (alpha 0.5, epochs 6, 1 more setting)",
+        "VSRN, AOQ (alpha 0.5, epochs 9, 1 more setting)",
+    ]
+    assert [each.differing for each in found] == settings
+
+
 def test_other_mining_makes_another_series() -> None:
     found = series_of([model({}, 0, {"num_texts": 60}), model({}, 1, {"num_texts": 300})])
     assert [each.name for each in found] == ["VSRN, AOQ (mining num_texts 60)", "VSRN, AOQ (mining num_texts 300)"]

@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from itrpipe.artifacts import check_artifact
-from itrpipe.commands import run_stage
+from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.evaluation.protocols import PROTOCOLS

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from itrpipe import commands
 from itrpipe.artifacts import read_manifest
+from itrpipe.commands import stages as commands
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation import eccv_caption, protocols
 from itrpipe.evaluation.cross_retrieval import cross_retrieval

@@ -15,14 +15,14 @@ import torch
 from PIL import Image
 
 from itrpipe.artifacts import read_manifest
-from itrpipe.commands import run_stage
+from itrpipe.commands.explain import Word, coloured
+from itrpipe.commands.photographs import photograph_features
+from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
-from itrpipe.explain import Word, coloured
 from itrpipe.features.scores import read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter import UniterEncoder
-from itrpipe.photographs import photograph_features
 from itrpipe.planning import parse_override
 from itrpipe.stages.evaluate.analyses import WORD_CORRECTIONS, WORDS
 from itrpipe.training.saved import load_model

@@ -17,12 +17,12 @@ from safetensors.numpy import load_file
 
 from itrpipe import __version__
 from itrpipe.artifacts import existing_input, read_manifest
-from itrpipe.commands import run_stage
+from itrpipe.commands.export import Wanted
+from itrpipe.commands.export import export as export_model
+from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.disk import file_digest
 from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.export import Wanted
-from itrpipe.export import export as export_model
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.scores import read_scores
 from itrpipe.planning import parse_override

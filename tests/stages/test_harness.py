@@ -21,7 +21,7 @@ from PIL import Image
 
 from itrpipe import pipeline
 from itrpipe.artifacts import check_artifact
-from itrpipe.canary import CANARY
+from itrpipe.commands.canary import CANARY
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError, UsageError

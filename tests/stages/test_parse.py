@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.artifacts import read_manifest
-from itrpipe.commands import run_stage
+from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError, UsageError

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from itrpipe import search as searching
-from itrpipe.commands import run_stage
+from itrpipe.commands import search as searching
+from itrpipe.commands.photographs import photograph_features
+from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.truth import write_truth
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.store import FeatureSpec
-from itrpipe.photographs import photograph_features
 from itrpipe.planning import parse_override
 from itrpipe.training.searching import Searched
 

@@ -19,7 +19,7 @@ import h5py
 import pytest
 
 from itrpipe.artifacts import Manifest, read_manifest
-from itrpipe.commands import run_stage
+from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.datasets.prepared import PreparedDataset

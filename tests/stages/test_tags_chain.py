@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from itrpipe.artifacts import read_manifest
-from itrpipe.commands import run_stage
+from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.planning import parse_override
 from itrpipe.training.loop import Trainer

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from itrpipe.artifacts import read_manifest
-from itrpipe.commands import run_stage
+from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings

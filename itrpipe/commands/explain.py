@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from itrpipe.commands.photographs import find_image
+from itrpipe.commands.trained import TrainedRun, train_settings, trained_run
 from itrpipe.datasets.definition import check_name
 from itrpipe.errors import UsageError
-from itrpipe.photographs import find_image
 from itrpipe.planning import Override, Planner, Step
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
-from itrpipe.trained import TrainedRun, train_settings, trained_run
 
 if TYPE_CHECKING:
     from itrpipe.training.word_corrections import CorrectedSentence, WordReader

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from itrpipe.artifacts import read_manifest
+from itrpipe.commands.photographs import PHOTOGRAPH, find_image
+from itrpipe.commands.trained import TrainedRun, train_settings, trained_run
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.disk import write_text
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.photographs import PHOTOGRAPH, find_image
 from itrpipe.planning import Override, Planner, Step
 from itrpipe.progress import Reporter
 from itrpipe.reporting.answers import Answers, lines
@@ -21,7 +22,6 @@ from itrpipe.stages import parse
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import Model
 from itrpipe.stages.prepare import image_root
-from itrpipe.trained import TrainedRun, train_settings, trained_run
 from itrpipe.training.settings import embeds, reads_phrases
 
 if TYPE_CHECKING:

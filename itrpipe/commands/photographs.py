@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.artifacts import read_manifest
+from itrpipe.commands.trained import TrainedRun
 from itrpipe.config import did_you_mean
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.settings import IMPORTERS
 from itrpipe.stages import extract
-from itrpipe.trained import TrainedRun
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,4 +1,4 @@
-"""What the commands of `itrpipe.cli` do, as functions."""
+"""The commands that are stages: they define a dataset, plan a stage with what it needs, and run it."""
 
 from __future__ import annotations
 

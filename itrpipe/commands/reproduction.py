@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from itrpipe.commands import say_report
+from itrpipe.commands.estimates import estimate, print_costs
+from itrpipe.commands.recipe_sources import check_sizes, define, remember_definition
+from itrpipe.commands.recipes import ForBackbone, Recipe, RecipeRun, chosen_runs, for_backbone, load_recipe, placeholder
+from itrpipe.commands.stages import say_report
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import DataError, ItrpipeError, UsageError
-from itrpipe.estimates import estimate, print_costs
 from itrpipe.pipeline import print_plan, run, run_step
 from itrpipe.planning import (
     COMMAND_LINE,
@@ -23,8 +25,6 @@ from itrpipe.planning import (
     scoped_override,
 )
 from itrpipe.progress import Reporter
-from itrpipe.recipe_sources import check_sizes, define, remember_definition
-from itrpipe.recipes import ForBackbone, Recipe, RecipeRun, chosen_runs, for_backbone, load_recipe, placeholder
 from itrpipe.reporting.expected import Published, reproductions, table_lines
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Need

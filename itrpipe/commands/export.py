@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from itrpipe import __version__
 from itrpipe.artifacts import Manifest, existing_input, read_manifest
-from itrpipe.commands import default_conf
+from itrpipe.commands.stages import default_conf
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.disk import read_json, write_json, write_text

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from itrpipe.commands.recipes import Recipe, RecipeRun, RecipeSource, SourceFeatures, for_backbone, placeholder
 from itrpipe.datasets.definition import (
     EMBEDDED,
     DatasetDefinition,
@@ -15,7 +16,6 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.planning import Step
-from itrpipe.recipes import Recipe, RecipeRun, RecipeSource, SourceFeatures, for_backbone, placeholder
 
 COLUMN = 36
 """Column in which explanations begin, behind the path they explain."""
