@@ -25,9 +25,10 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DATASET_SELECTORS = ("scenes", "flickr8k", "flickr30k", "coco")
 COMMAND_LINE = "command line"
-EXTENDS, SHOWN_AS = "extends", "shown_as"
-ABOUT_CONF = (EXTENDS, SHOWN_AS)
-"""Keys of a `[conf.<name>]` table that are no settings: the configuration it adds to, and what people call it."""
+EXTENDS, SHOWN_AS, CONTROL = "extends", "shown_as", "control"
+ABOUT_CONF = (EXTENDS, SHOWN_AS, CONTROL)
+"""Keys of a `[conf.<name>]` table that are no settings: the configuration it adds to, what people call it, and whether
+reports compare others with it."""
 
 SettingsType = TypeVar("SettingsType", bound="Settings")
 
@@ -276,6 +277,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def conf_title(stage: str, conf: str) -> str | None:
     """What people call a configuration; None where its declaration does not say."""
     return load_declaration(stage).confs.get(conf, {}).get(SHOWN_AS)
+
+
+def is_control(stage: str, conf: str) -> bool:
+    """Whether a configuration is there to be compared with, being another one without what that is about."""
+    return bool(load_declaration(stage).confs.get(conf, {}).get(CONTROL))
 
 
 def _extended(declaration: Declaration, conf: str) -> list[str]:

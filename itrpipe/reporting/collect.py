@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from itrpipe.artifacts import Manifest
-from itrpipe.config import declared_stages
+from itrpipe.config import declared_stages, is_control
 from itrpipe.disk import read_json
 from itrpipe.errors import DataError
 from itrpipe.evaluation.ranks import Ranks
@@ -68,8 +68,8 @@ class Model:
 
     @property
     def is_control(self) -> bool:
-        """Whether it is round one again, trained for longer."""
-        return self.method_name.startswith(f"{self.baseline_method}-")
+        """Whether it is round one trained for longer, or another method without what that is about."""
+        return is_control("train", self.method_name)
 
     @property
     def backbone(self) -> str:
@@ -160,7 +160,7 @@ class Run:
 
     @property
     def is_control(self) -> bool:
-        """Whether this is round one again, trained for longer."""
+        """Whether this is what others are to be compared with, besides round one."""
         return not self.is_baseline and all(member.is_control or member.is_baseline for member in self.members)
 
     @property
