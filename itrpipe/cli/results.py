@@ -195,17 +195,23 @@ def search(
 @app.command()
 def report(
     dataset: DatasetOption = "scenes",
+    into: Annotated[
+        Path | None, typer.Option("--into", metavar="FILE", help="Renew the table of results in this Markdown file.")
+    ] = None,
     settings: SetOption = None,
     data: DataOption = Path("data"),
     dry_run: DryRunOption = False,
 ) -> None:
     """Write one HTML page over all evaluated runs of a dataset.
 
+    --into puts the table of results between the lines <!-- itrpipe report DATASET --> and
+    <!-- end of itrpipe report -->.
+
     Example: itrpipe report --dataset scenes
     """
     from itrpipe.commands.stages import report_dataset
 
-    report_dataset(data, dataset, overrides_of(settings, {}), dry_run=dry_run)
+    report_dataset(data, dataset, overrides_of(settings, {}), into=into, dry_run=dry_run)
 
 
 @app.command()

@@ -16,6 +16,7 @@ from itrpipe.datasets.definition import (
     load_definition,
     remember,
 )
+from itrpipe.disk import write_text
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.settings import IMPORTERS
 from itrpipe.pipeline import run
@@ -23,7 +24,7 @@ from itrpipe.planning import Override, Planner, pinned_step
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
 from itrpipe.stages.extract import LOCAL_SETTINGS, NO_FILES, importer
-from itrpipe.stages.report import PAGE, SUMMARY
+from itrpipe.stages.report import MARKDOWN, PAGE, SUMMARY
 
 
 def run_stage(
@@ -248,13 +249,25 @@ def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, o
         reporter.say(f"  {key:<{width}}  {value}")
 
 
-def report_dataset(root: Path, dataset: str, overrides: list[Override], *, dry_run: bool = False) -> None:
+def report_dataset(
+    root: Path, dataset: str, overrides: list[Override], *, into: Path | None = None, dry_run: bool = False
+) -> None:
     """Writes the report over every finished evaluation of a dataset.
 
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        overrides: values given by the user.
+        into: document that gets the table of results between the two lines that ask for it.
+        dry_run: print the plan only.
+
     Raises:
-        MissingInputError: there is none.
+        MissingInputError: there is no evaluation, or no such document.
+        DataError: the document does not ask for the table.
     """
     reporter = Reporter()
+    if into is not None:
+        _with_tables(into, dataset, "")
     evaluations = [
         check_artifact(folder)
         for folder in list_artifacts(root, check_name(dataset))
@@ -270,8 +283,25 @@ def report_dataset(root: Path, dataset: str, overrides: list[Override], *, dry_r
     step = planner.plan(Need("report", default_conf(planner.definition, dataset, "report")), inputs=inputs)
     planner.refuse_unused_overrides()
     (folder,) = run([step], reporter, dry_run=dry_run)
-    if not dry_run:
-        say_report(folder, reporter)
+    if dry_run:
+        return
+    say_report(folder, reporter)
+    if into is not None:
+        write_text(into, _with_tables(into, dataset, (folder / MARKDOWN).read_text(encoding="utf-8")))
+        reporter.say(f"table: {into}")
+
+
+def _with_tables(path: Path, dataset: str, tables: str) -> str:
+    """A document with these tables in the place of those it has."""
+    from itrpipe.reporting.markdown import BEGIN, END, inserted
+
+    if not path.is_file():
+        raise MissingInputError(f"--into {path} is not there; name a Markdown file")
+    found = inserted(path.read_text(encoding="utf-8"), dataset, tables)
+    if found is None:
+        lines = f"{BEGIN.format(dataset=dataset)} and {END}"
+        raise DataError(f"--into {path} does not say where the table belongs; write two lines into it: {lines}")
+    return found
 
 
 def say_report(folder: Path, reporter: Reporter) -> None:

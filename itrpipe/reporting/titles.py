@@ -5,7 +5,7 @@ from __future__ import annotations
 from itrpipe.config import conf_title
 
 _FAMILIES = {"vsepp": "VSE++"}
-_WHOLE = {"dual-encoder": "dual encoder"}
+_WHOLE = {"ascl": "AsCL", "dual-encoder": "dual encoder"}
 _ROUND_ONE = "round one"
 
 

@@ -21,8 +21,8 @@ from itrpipe.stages.prepare import image_root
 if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
 
-SCHEMA_VERSION = 6
-PAGE, SUMMARY, RESULTS, EXPECTED = "index.html", "summary.txt", "results.json", "expected.json"
+SCHEMA_VERSION = 7
+PAGE, SUMMARY, MARKDOWN, RESULTS, EXPECTED = "index.html", "summary.txt", "summary.md", "results.json", "expected.json"
 OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level"}
 sources = no_sources
 
@@ -77,9 +77,10 @@ def fingerprinted(settings: ReportSettings) -> dict[str, Any]:
 
 
 def run(job: Job) -> None:
-    """Writes the page, the same as plain text, and its numbers as JSON."""
+    """Writes the page, its results as plain text and as Markdown, and its numbers as JSON."""
     from itrpipe.reporting.chain import FileNames
     from itrpipe.reporting.content import Options, gather
+    from itrpipe.reporting.markdown import markdown
     from itrpipe.reporting.page import render
     from itrpipe.reporting.summary import results, text
 
@@ -111,6 +112,7 @@ def run(job: Job) -> None:
     )
     write_text(job.folder / PAGE, render(content))
     write_text(job.folder / SUMMARY, text(content))
+    write_text(job.folder / MARKDOWN, markdown(content))
     write_json(job.folder / RESULTS, results(content, job.settings.published))
     if job.settings.published:
         write_json(job.folder / EXPECTED, _expected(job))

@@ -1,0 +1,49 @@
+"""The results as tables of Markdown, for a README or a paper's repository."""
+
+from __future__ import annotations
+
+import re
+
+from itrpipe.reporting.content import Content, Group
+from itrpipe.reporting.tables import Row, Table
+
+BEGIN, END = "<!-- itrpipe report {dataset} -->", "<!-- end of itrpipe report -->"
+"""The lines between which a document gets the tables of a dataset."""
+
+
+def markdown(content: Content) -> str:
+    """The scores of every method on every test set, over seeds where there are several, and what they allow to say."""
+    parts = []
+    for group in content.groups:
+        title = f"**{content.title}**: {group.description}." if len(content.groups) > 1 else ""
+        parts += [title, _table(_scores(group)), group.seeds.found.summary if group.seeds else group.conclusion]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def inserted(document: str, dataset: str, tables: str) -> str | None:
+    """A document with the tables between the two lines that ask for those of a dataset.
+
+    Returns:
+        None where it has no such lines.
+    """
+    begin = BEGIN.format(dataset=dataset)
+    asked = re.compile(f"^{re.escape(begin)}$.*?^{re.escape(END)}$", re.MULTILINE | re.DOTALL)
+    found, count = asked.subn(lambda _: f"{begin}\n\n{tables.strip()}\n\n{END}", document)
+    return found if count else None
+
+
+def _scores(group: Group) -> Table:
+    return group.seeds.scores if group.seeds else group.results[0]
+
+
+def _table(table: Table) -> str:
+    """A table in the form of GitHub; deviations and intervals stand behind their numbers."""
+    headings = [cell.heading for cell in table.rows[0].cells]
+    lines = [["", *headings], ["---", *["---:"] * len(headings)], *map(_line, table.rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _line(row: Row) -> list[str]:
+    name = f"{row.name} ({row.note})" if row.note else row.name
+    cells = [f"{cell.text} {cell.interval}".rstrip() for cell in row.cells]
+    return [each.replace("|", r"\|") for each in (name, *cells)]

@@ -1,0 +1,68 @@
+"""The results as Markdown, and where a document gets them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itrpipe.reporting.markdown import BEGIN, END, inserted
+
+BETWEEN = f"{BEGIN.format(dataset='scenes')}\nold\n{END}"
+
+
+def rows(text: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_single_runs_stand_with_their_intervals(toy: Any) -> None:
+    report = toy.report()
+    head, rule, *found = rows((report.folder / "summary.md").read_text())
+    assert head[:4] == ["", "i→t R@1", "i→t R@5", "i→t R@10"]
+    assert head[-1] == "RSum"
+    assert set(rule) == {"---", "---:"}
+    runs = json.loads((report.folder / "results.json").read_text())["runs"]
+    for row in found:
+        run = next(each for each in runs if f"({each['label']})" in row[0])
+        assert row[-1].split()[0] == f"{run['metrics']['full']['rsum']['value']:.1f}"
+
+
+def test_several_seeds_stand_with_their_deviation(seeded: Any) -> None:
+    methods = ("triplet", "triplet-long", "aoq")
+    report = seeded.report(tuple(f"{method}.vsepp{seed}" for method in methods for seed in ("", ".s1", ".s2")))
+    text = (report.folder / "summary.md").read_text()
+    _, _, *found = rows(text)
+    assert len(found) == 3
+    assert all("seeds 0, 1, 2" in row[0] and "±" in row[1] for row in found)
+    assert "Across seeds" in text
+
+
+def test_only_what_stands_between_the_two_lines_changes() -> None:
+    document = f"before\n\n{BETWEEN}\n\nafter\n"
+    found = inserted(document, "scenes", "| new |\n")
+    assert found == f"before\n\n{BEGIN.format(dataset='scenes')}\n\n| new |\n\n{END}\n\nafter\n"
+    assert inserted(found, "scenes", "| new |\n") == found
+
+
+@pytest.mark.parametrize("document", ["nothing", BETWEEN.replace(END, ""), BETWEEN.replace("scenes", "coco")])
+def test_a_document_that_does_not_ask_is_left_alone(document: str) -> None:
+    assert inserted(document, "scenes", "| new |\n") is None
+
+
+def test_the_command_renews_a_file_and_refuses_others(finished_chain: Path, invoke: Any, tmp_path: Path) -> None:
+    root = shutil.copytree(finished_chain / "data", tmp_path / "data")
+    readme = tmp_path / "README.md"
+    options = ("--dataset", "tiny", "--data", root, "--into", readme)
+    assert invoke("report", *options).code == 3
+    readme.write_text("nothing")
+    outcome = invoke("report", *options)
+    assert outcome.code == 4
+    assert f"--into {readme} does not say where the table belongs" in outcome.err
+    readme.write_text(BETWEEN.replace("scenes", "tiny"))
+    assert invoke("report", *options).code == 0
+    assert "RSum" in readme.read_text()
+    assert "old" not in readme.read_text()
