@@ -251,8 +251,8 @@ def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter:
 def _show(found: Answers, reporter: Reporter) -> None:
     asked = f"“{found.caption}”" if found.caption is not None else f"{found.image_id} ({found.image_split})"
     reporter.say(f"{asked}: the first {len(found.answers)} of {found.how}", style="bold")
-    for line in lines(found):
-        reporter.say(line)
     if found.unknown:
         words = ", ".join(found.unknown)
         reporter.say(f"  unknown  {words}: not among the words that the model knows", style="yellow")
+    for line in lines(found):
+        reporter.say(line)

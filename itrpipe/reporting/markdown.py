@@ -45,5 +45,10 @@ def _table(table: Table) -> str:
 
 def _line(row: Row) -> list[str]:
     name = f"{row.name} ({row.note})" if row.note else row.name
-    cells = [f"{cell.text} {cell.interval}".rstrip() for cell in row.cells]
+    cells = [f"{cell.text} {_uncertainty(cell.interval)}".rstrip() for cell in row.cells]
     return [each.replace("|", r"\|") for each in (name, *cells)]
+
+
+def _uncertainty(interval: str) -> str:
+    """A deviation as it is, an interval in brackets."""
+    return f"({interval})" if interval and not interval.startswith("±") else interval

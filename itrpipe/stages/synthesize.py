@@ -323,8 +323,8 @@ def _warn(job: Job, statistics: Mapping[str, Any], num_tokens: int | None) -> No
     perplexity = statistics["caption_perplexity"]
     if num_tokens and perplexity is not None and perplexity > UNTRAINED_SHARE * num_tokens:
         job.warn(
-            f"of {num_tokens:,} words the model takes {perplexity:,.0f} for equally likely in the captions' places, so "
-            "its head for masked words is untrained; train it longer or by --method pretrain"
+            f"the model's perplexity of captions is {perplexity:,.0f}, and a guess among its {num_tokens:,} words "
+            "would do as well: its head for masked words is untrained; train it longer, or by --method pretrain"
         )
     if not statistics["sentences"]:
         job.warn("no sentence was kept; see the table above for what became of them")

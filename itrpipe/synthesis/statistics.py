@@ -105,7 +105,9 @@ def facts(statistics: Mapping[str, Any]) -> list[str]:
         said.append(f"{bare:,} captions have no sentence")
     if statistics["gap"] is not None:
         beaten = statistics["beats_caption_percent"]
-        said.append(f"median gap to the caption {statistics['gap']['median']:.3f}; {beaten}% score above it")
+        said.append(
+            f"median gap to the caption {round(statistics['gap']['median'], 3) + 0.0:.3f}; {beaten}% score above it"
+        )
     if statistics["perplexity"] is not None:
         captions_own = statistics["caption_perplexity"]
         said.append(f"perplexity of the written words {statistics['perplexity']}, of the caption's {captions_own}")
@@ -116,13 +118,13 @@ def _judged(figures: Mapping[str, Any] | None) -> list[str]:
     """What is said of true negatives; nothing where they are unknown or there is no sentence."""
     if figures is None or not figures["sentences"]:
         return []
+    judged = figures["sentences"] - figures["unreadable"] - figures["undecided"]
     said = (
-        f"{figures['percent']}% true negatives: {figures['true']:,} of {figures['sentences']:,} sentences describe "
-        f"their image; {figures['unreadable']:,} that cannot be read and {figures['undecided']:,} undecided ones count "
-        "as negatives"
+        f"{figures['percent_of_decided']}% true negatives of the {judged:,} sentences that can be judged: "
+        f"{figures['true']:,} describe their image; {figures['percent']}% where {figures['unreadable']:,} that cannot "
+        f"be read and {figures['undecided']:,} undecided ones count as negatives"
     )
-    decided = figures["percent_of_decided"]
-    return [said if decided is None else f"{said}, without them {decided}%"] + [
+    return [said if judged else f"true negatives: none of {figures['sentences']:,} sentences can be judged"] + [
         f"of {found['sentences']:,} rejected ({reason}) {found['true']:,} describe their image"
         for reason, found in figures["rejected"].items()
     ]

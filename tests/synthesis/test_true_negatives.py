@@ -83,7 +83,7 @@ def test_the_figures_are_told(tmp_path: Path) -> None:
     before = facts(statistics)
     after = facts(statistics | {"true_negatives": true_negatives(file, {"i0": SCENE})})
     assert after[: len(before)] == before
-    assert after[len(before)].startswith("50.0% true negatives: 1 of 2 sentences describe their image; 0 that")
+    assert after[len(before)].startswith("50.0% true negatives of the 2 sentences that can be judged: 1 describe")
     assert after[-1] == "of 1 rejected (identical) 1 describe their image"
 
 

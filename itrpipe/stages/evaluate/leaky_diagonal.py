@@ -24,7 +24,11 @@ LEAKY_DIAGONAL = "leaky_diagonal.json"
 FUSING_BACKBONE = "ascl"
 BLOCK = 256
 """Images or captions per forward pass."""
-_TITLES = {"honest": "every pair fused", "leaky_vectors": "leaky: V_g · W_g", "leaky_fused": "leaky: S of Eq. 4"}
+_TITLES = {
+    "honest": "honest: every pair fused",
+    "leaky_vectors": "leaky: V_g · W_g",
+    "leaky_fused": "leaky: S of Eq. 4",
+}
 
 
 def chosen_protocols(names: Sequence[str]) -> tuple[list[str] | None, bool]:
