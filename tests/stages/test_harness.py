@@ -21,11 +21,11 @@ from PIL import Image
 
 from itrpipe import pipeline
 from itrpipe.artifacts import check_artifact
-from itrpipe.commands.canary import CANARY
+from itrpipe.commands.canary import CANARY, can_fail
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError, UsageError
-from itrpipe.evaluation.chance import chance_of_recalls
+from itrpipe.evaluation.chance import Chance, chance_of_recalls
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.settings import methods
 from itrpipe.models.base import ImageBatch, TextBatch
@@ -33,7 +33,7 @@ from itrpipe.planning import Override, Planner, Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Need
-from itrpipe.stages.evaluate import read_split
+from itrpipe.stages.evaluate import FULL, METRICS, read_split
 from itrpipe.training.canary import ExchangedImages, NoiseImages, TrainedModel
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import AnyMatcher
@@ -227,6 +227,8 @@ def test_the_canary_tests_models_of_both_kinds_and_leaves_the_results_alone(
     assert after == before
     check_artifact(folder, thorough=True)
     assert found["passed"]
+    assert not found["telling"]  # trained on noise, the model itself is at chance
+    assert "a leak could not have shown" in outcome.out
     assert (found["images"], found["captions"], found["split"]) == (30, 150, "test")
     assert found["difference"]["value"] < 1e-3
     for kind in ("exchanged", "noise"):
@@ -265,6 +267,17 @@ def test_a_model_that_knows_the_pairs_otherwise_kills_the_canary(
     assert not found["passed"]
     assert not all(each["holds"] for each in found["exchanged"].values())
     assert not all(each["holds"] for each in found["noise"].values())
+
+
+@pytest.mark.parametrize(("recall", "telling"), [(20.1, True), (19.9, False)])
+def test_a_canary_tells_something_where_the_model_is_above_chance(tmp_path: Path, recall: float, telling: bool) -> None:
+    chances = {
+        "i2t_r1": Chance(value=9.0, mean=8.0, deviation=4.0),
+        "t2i_r1": Chance(value=8.0, mean=8.0, deviation=4.0),
+    }
+    measured = {"i2t_r1": {"value": 1.0}, "t2i_r1": {"value": recall}}
+    (tmp_path / METRICS).write_text(json.dumps({FULL: measured}))
+    assert can_fail(tmp_path, chances) is telling
 
 
 def test_scores_that_the_saved_model_does_not_give_kill_the_canary(noise: Path, tmp_path: Path, invoke: Invoke) -> None:
