@@ -231,6 +231,22 @@ def test_a_dry_run_says_what_it_will_cost(
     assert re.search(r"sum: 4 min \d\d s and 2 steps of unknown cost$", printed.rstrip())
 
 
+def test_other_data_are_no_measure_of_cost(
+    precomp_dataset: Any, data_root: Path, write: Callable[..., str], invoke: Callable[..., Any]
+) -> None:
+    run = 'method = "triplet"\nbackbone = "vsepp"\nseeds = '
+    command = ["run", "--source", precomp_dataset.folder, "--data", data_root]
+    assert invoke(*command, write([f"{run}[0]"])).code == 0
+    for path in (data_root / "mine").glob("*/*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        if "prepare" in manifest["inputs"]:
+            manifest["inputs"]["prepare"]["fingerprint"] = "0" * len(manifest["inputs"]["prepare"]["fingerprint"])
+            path.write_text(json.dumps(manifest))
+    printed = invoke(*command, write([f"{run}[1]"]), "--dry-run").out
+    assert re.search(r"train/triplet\.vsepp\.s1-\w+ +unknown$", printed, re.MULTILINE)
+    assert re.search(r"evaluate/triplet\.vsepp\.s1-\w+ +unknown$", printed, re.MULTILINE)
+
+
 def test_what_was_resumed_is_no_measure_of_cost(
     precomp_dataset: Any, data_root: Path, write: Callable[..., str], invoke: Callable[..., Any]
 ) -> None:

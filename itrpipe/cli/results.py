@@ -86,9 +86,9 @@ def evaluate(
     Example: itrpipe evaluate --method aoq --backbone vsrn
     """
     from itrpipe.commands.canary import refuse_ensembles, release_canary
+    from itrpipe.commands.leaky_diagonal import chosen_protocols, refuse_other_models, write_leaky_diagonal
     from itrpipe.commands.stages import run_stage
     from itrpipe.progress import Reporter
-    from itrpipe.stages.evaluate.leaky_diagonal import chosen_protocols, refuse_other_models, write_leaky_diagonal
 
     if canary:
         refuse_ensembles(ensemble_with, rerank)

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.artifacts import existing_input, read_manifest
+from itrpipe.commands.trained import evaluated_model
 from itrpipe.disk import read_json, write_json
 from itrpipe.errors import DataError, UsageError
 from itrpipe.progress import Reporter
-from itrpipe.stages import evaluate, train
+from itrpipe.stages import evaluate
 
 if TYPE_CHECKING:
     from itrpipe.evaluation.chance import Chance
     from itrpipe.training.canary import TrainedModel
     from itrpipe.training.encode import Rows
-    from itrpipe.training.splits import Sources
 
 CANARY = "canary.json"
 SEED = 0
@@ -53,11 +53,11 @@ def release_canary(folder: Path, device: str | None, reporter: Reporter) -> None
             scores that were evaluated.
         MissingInputError: what the model was trained on was removed.
     """
-    from itrpipe.training.canary import ExchangedImages, NoiseImages, TrainedModel
+    from itrpipe.training.canary import ExchangedImages, NoiseImages
 
     manifest = read_manifest(folder)
     trained, split = existing_input(folder, manifest, "train"), manifest.settings["split"]
-    opened = TrainedModel.open(trained, _sources(trained), split, train.resolve_device(device or "auto"))
+    opened = evaluated_model(folder, device)
     difference = _difference(opened, trained, manifest.settings)
     found = {
         name: _chances(opened, rows, name, reporter)
@@ -86,15 +86,6 @@ def release_canary(folder: Path, device: str | None, reporter: Reporter) -> None
             "  so is the recall of the model itself, and a leak could not have shown: take more images or train longer",
             style="yellow",
         )
-
-
-def _sources(trained: Path) -> Sources:
-    from itrpipe.training.splits import Sources
-
-    manifest = read_manifest(trained)
-    parse = existing_input(trained, manifest, "parse") if "parse" in manifest.inputs else None
-    prepare, extract = (existing_input(trained, manifest, name) for name in ("prepare", "extract"))
-    return Sources(prepare, extract, parse)
 
 
 def _chances(opened: TrainedModel, rows: Rows, name: str, reporter: Reporter) -> dict[str, Chance]:

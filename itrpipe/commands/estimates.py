@@ -16,6 +16,8 @@ from itrpipe.progress import Reporter
 ALIKE = ("method", "backbone", "features", "split")
 """Settings in which an earlier artifact must agree, where both have them: others hardly change the time of a stage."""
 SEED = "seed"
+DATA = "prepare"
+"""Input that an earlier artifact must have had too, where both read it: other data take another time."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class Cost:
 def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
     """Costs of steps from earlier artifacts of the same stage and configuration, of any seed.
 
-    Where there are several, one that differs in nothing but its seed counts first, then the newest. What was resumed
-    does not count: its manifest knows the time of the last run only.
+    Only those made of the same prepared images and captions count, and of several first one that differs in nothing but
+    its seed, then the newest. What was resumed does not count: its manifest knows the time of the last run only.
 
     Args:
         root: the data folder.
@@ -78,7 +80,9 @@ def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
 def _cost(step: Step, manifests: Iterable[tuple[str, Manifest]]) -> Cost:
     settings = step.settings.model_dump(mode="json")
     alike = [
-        (name, each) for name, each in manifests if each.conf == step.need.conf and _agree(each.settings, settings)
+        (name, each)
+        for name, each in manifests
+        if each.conf == step.need.conf and _agree(each.settings, settings) and _of_same_data(each, step)
     ]
     if not alike:
         return Cost(step, None, "", exact=False)
@@ -89,6 +93,12 @@ def _cost(step: Step, manifests: Iterable[tuple[str, Manifest]]) -> Cost:
 
 def _agree(earlier: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
     return all(earlier[name] == planned[name] for name in ALIKE if name in earlier and name in planned)
+
+
+def _of_same_data(earlier: Manifest, step: Step) -> bool:
+    if DATA not in earlier.inputs or DATA not in step.inputs:
+        return True
+    return earlier.inputs[DATA].fingerprint == step.inputs[DATA].location.fingerprint
 
 
 def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -289,12 +289,22 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
         level=evaluated.settings["interval_level"],
         counts={name: (len(split.images), len(split.captions)) for name, split in splits.items()},
         fingerprints=chain.fingerprints,
-        commands=tuple(dict.fromkeys(without_home([trained.command, evaluated.command]))),
+        commands=tuple(dict.fromkeys(without_home(_commands(chain)))),
         trained=trained.finished,
         versions=trained.versions,
         files=files,
         papers=tuple(papers_of(trained.conf, trained.settings["method"], backbone_family(backbone))),
     )
+
+
+def _commands(chain: _Chain) -> list[str]:
+    """The command lines behind everything that the evaluation was made from and that is still there, as they ended."""
+    from itrpipe.reporting.chain import Artifact
+
+    folder, manifest = chain.evaluated.folder, chain.evaluated.manifest
+    whole = Artifact(manifest.stage, folder.name, manifest.fingerprint, folder, manifest).chain()
+    known = [each.manifest for each in whole if each.manifest is not None]
+    return [each.command for each in sorted(known, key=lambda each: each.finished)]
 
 
 def _reads(chain: _Chain) -> str:

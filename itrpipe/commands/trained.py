@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from itrpipe.artifacts import Manifest, existing_input, read_manifest
 from itrpipe.errors import UsageError
@@ -11,6 +12,9 @@ from itrpipe.pipeline import run
 from itrpipe.planning import Step
 from itrpipe.progress import Reporter
 from itrpipe.training.settings import TrainExecution, TrainSettings
+
+if TYPE_CHECKING:
+    from itrpipe.training.canary import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -69,3 +73,26 @@ def trained_run(step: Step, dataset: str, reporter: Reporter, *, no_deps: bool) 
             )
         run([step], reporter)
     return TrainedRun(location.label, location.folder, read_manifest(location.folder), resolve_device(execution.device))
+
+
+def evaluated_model(folder: Path, device: str | None) -> TrainedModel:
+    """The model of an evaluation with the split that it was evaluated on, to be asked once more.
+
+    Args:
+        folder: artifact of `evaluate`, of a single model.
+        device: `auto`, `cpu` or `cuda`; None is `auto`.
+
+    Raises:
+        MissingInputError: what the model was trained on was removed.
+    """
+    from itrpipe.stages.train import resolve_device
+    from itrpipe.training.canary import TrainedModel
+    from itrpipe.training.splits import Sources
+
+    evaluated = read_manifest(folder)
+    trained = existing_input(folder, evaluated, "train")
+    manifest = read_manifest(trained)
+    prepare, extract = (existing_input(trained, manifest, name) for name in ("prepare", "extract"))
+    parse = existing_input(trained, manifest, "parse") if "parse" in manifest.inputs else None
+    place = resolve_device(device or "auto")
+    return TrainedModel.open(trained, Sources(prepare, extract, parse), evaluated.settings["split"], place)

@@ -14,6 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from itrpipe.artifacts import check_artifact
+from itrpipe.commands.leaky_diagonal import LEAKY_DIAGONAL
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.errors import MissingInputError, UsageError
@@ -23,7 +24,6 @@ from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.models.ascl import AsclEncoder
 from itrpipe.planning import parse_override
 from itrpipe.stages.evaluate import RESULT_PROTOCOLS
-from itrpipe.stages.evaluate.leaky_diagonal import LEAKY_DIAGONAL
 from itrpipe.training.canary import TrainedModel
 from itrpipe.training.leaky_protocol import FIGURES, leaky_scores
 from itrpipe.training.loop import Trainer

@@ -440,3 +440,14 @@ def test_the_command_makes_the_evaluation_on_the_way(
     assert only(copy, "evaluate", "triplet.scan").exists()
     assert outcome.out.splitlines()[-1] == str(target)
     assert names_in(target) >= MODEL_FILES
+
+
+def test_the_card_tells_the_commands_of_the_whole_chain(root: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    for path in copy.glob("tiny/*/*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        path.write_text(json.dumps(manifest | {"command": f"itrpipe {path.parent.parent.name}"}))
+    target = tmp_path / "scan"
+    export_model(copy, "tiny", Wanted(target), [parse_override(text) for text in SCAN], no_deps=True)
+    told = (target / "README.md").read_text().partition("## How it was made")[2].split("```")[1]
+    assert told.split("\n")[1:-1] == ["itrpipe prepare", "itrpipe extract", "itrpipe train", "itrpipe evaluate"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts import existing_input, read_manifest
+from itrpipe.commands.trained import evaluated_model
 from itrpipe.config import did_you_mean
 from itrpipe.disk import read_json, write_json
 from itrpipe.errors import UsageError
@@ -79,15 +79,9 @@ def write_leaky_diagonal(folder: Path, device: str | None, reporter: Reporter) -
         UsageError: the model was trained without fusion.
         MissingInputError: what the model was trained on was removed.
     """
-    from itrpipe.training.canary import TrainedModel
     from itrpipe.training.leaky_protocol import leaky_figures
-    from itrpipe.training.splits import Sources
 
-    manifest = read_manifest(folder)
-    trained = existing_input(folder, manifest, "train")
-    prepare, extract = (existing_input(trained, read_manifest(trained), name) for name in ("prepare", "extract"))
-    place = train.resolve_device(device or "auto")
-    opened = TrainedModel.open(trained, Sources(prepare, extract), manifest.settings["split"], place)
+    opened = evaluated_model(folder, device)
     measured = read_json(folder / evaluate.METRICS)[evaluate.FULL]
     honest = {name: each["value"] for name, each in measured.items()}
     pairs = opened.data.num_images * opened.data.num_captions
