@@ -6,13 +6,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from itrpipe.models.base import TextBatch, l2_normalise
+from itrpipe.models.recurrent import last_states
 
 
 class GruTextEncoder(nn.Module):
     """Words to one unit vector per caption.
 
-    Captions are packed: the GRU then skips padding altogether, which on captions of 6 to 24 tokens costs a
-    third less than running all W steps and picking each caption's last one, and gives the same vectors.
+    Captions are packed: the GRU then skips padding altogether.
 
     Args:
         vocabulary_size: number of token ids, specials included.
@@ -34,5 +34,4 @@ class GruTextEncoder(nn.Module):
         packed = pack_padded_sequence(
             self.embed(texts.tokens), texts.lengths.cpu(), batch_first=True, enforce_sorted=False
         )
-        _, last_hidden = self.rnn(packed)  # [1, T, D]
-        return l2_normalise(last_hidden[0], dim=-1)
+        return l2_normalise(last_states(self.rnn, packed), dim=-1)
