@@ -41,9 +41,9 @@ def spin_count() -> str:
 
     Threads that spin for long between two small operations stand still where the cores have other work, threads
     that hardly spin lose time where they have none. Training VSRN on two cores: 7.3 steps a second with OpenMP's
-    own 300,000 turns, 6.6 with 10,000, 5.7 with 2,000; beside one busy process 0.3, 2.1 and 4.0.
+    own 300,000 turns, 7.1 with 20,000, 5.7 with 2,000; beside one busy process 0.3, 1.4 and 4.0.
     """
-    return "10000" if os.getloadavg()[0] < (os.cpu_count() or 1) / 2 else "2000"
+    return "20000" if os.getloadavg()[0] < (os.cpu_count() or 1) / 2 else "2000"
 
 
 def _interrupt(number: int, frame: object) -> None:

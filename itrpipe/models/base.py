@@ -254,8 +254,9 @@ def l2_normalise(features: Tensor, dim: int) -> Tensor:
     A slice that is all zero stays zero and passes its gradient on unscaled: dividing it by its norm would
     turn it, and every parameter behind it, into NaN; an epsilon would multiply its gradient by 1/epsilon.
     """
-    norm = torch.linalg.vector_norm(features, dim=dim, keepdim=True)
-    return features / norm.masked_fill(norm == 0, 1.0)
+    # Along any axis but the last PyTorch's own norm is a hundred times slower on CPUs. Under a root zero has no gradient.
+    squares = features.square().sum(dim, keepdim=True)
+    return features / squares.masked_fill(squares == 0, 1.0).sqrt()
 
 
 def unit_vectors(features: Tensor) -> Tensor:

@@ -47,4 +47,4 @@ def last_states(rnn: nn.GRU, packed: PackedSequence) -> Tensor:
             finished.append(ended)
         hidden = gru_step(from_input, F.linear(hidden, weight_hh, bias_hh), hidden)
     states = torch.cat([hidden, *reversed(finished)])  # longest first
-    return states if packed.unsorted_indices is None else states[packed.unsorted_indices]
+    return states if packed.unsorted_indices is None else states.index_select(0, packed.unsorted_indices)

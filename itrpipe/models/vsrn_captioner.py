@@ -103,7 +103,7 @@ class RegionCaptioner(nn.Module):
     def hidden_states(self, regions: Tensor, steps: CaptionSteps) -> Tensor:
         """Decoder states [P, hidden] after each step, in the order of `steps.targets`."""
         assert regions.shape[0] == steps.order.shape[0]
-        projected = F.dropout(self.region_projection(regions[steps.order]), self.dropout, self.training)
+        projected = F.dropout(self.region_projection(regions.index_select(0, steps.order)), self.dropout, self.training)
         memory, last_hidden = self.region_rnn(projected)  # [B, R, H], [1, B, H]
         return self._decode(memory, last_hidden[0], steps)[steps.wanted]
 
