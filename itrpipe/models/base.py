@@ -254,7 +254,7 @@ def l2_normalise(features: Tensor, dim: int) -> Tensor:
     A slice that is all zero stays zero and passes its gradient on unscaled: dividing it by its norm would
     turn it, and every parameter behind it, into NaN; an epsilon would multiply its gradient by 1/epsilon.
     """
-    # Along any axis but the last PyTorch's own norm is a hundred times slower on CPUs. Under a root zero has no gradient.
+    # PyTorch's own norm is a hundred times slower on CPUs along any axis but the last. A root has no gradient at zero.
     squares = features.square().sum(dim, keepdim=True)
     return features / squares.masked_fill(squares == 0, 1.0).sqrt()
 
