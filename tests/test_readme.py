@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from itrpipe import __version__
 from itrpipe import cli as command_line
 from itrpipe.commands.recipes import chosen_runs, load_recipe
 from itrpipe.config import load_declaration
@@ -85,6 +86,11 @@ def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert named
     assert named <= targets
+
+
+def test_citations_name_this_version() -> None:
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version = {{{__version__}}}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES)
