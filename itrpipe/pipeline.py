@@ -14,7 +14,7 @@ from itrpipe import artifacts
 from itrpipe.artifacts import INPUTS, UNFINISHED
 from itrpipe.disk import full_disk_as_error, write_json
 from itrpipe.errors import DataError, UsageError
-from itrpipe.planning import State, Step, pending_steps, unique_steps
+from itrpipe.planning import State, Step, pending_steps, refuse_hopeless, unique_steps
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Input, Job, load_stage
 
@@ -24,6 +24,7 @@ _MARKS: dict[State, tuple[str, str]] = {
     "up to date": ("✓", "green"),
     "missing": ("+", "cyan"),
     "interrupted": ("▸", "cyan"),
+    "new settings": ("+", "cyan"),
     "stale": ("!", "yellow"),
     "damaged": ("✗", "red"),
 }
@@ -33,12 +34,14 @@ def print_plan(steps: Iterable[Step], reporter: Reporter) -> None:
     """One line for each step: mark, artifact, state and reason."""
     steps = list(steps)
     needed = {step.location.folder for step in pending_steps(steps)}
-    for step in unique_steps(steps):
+    every = unique_steps(steps)
+    width = max((len(f"{step.location.stage}/{step.location.name}") for step in every), default=0)
+    for step in every:
         mark, style = _MARKS[step.state]
         text = f"{step.state}{f', {step.reason}' if step.reason else ''}"
         if step.state != "up to date" and step.location.folder not in needed:
             mark, style, text = "·", None, f"{step.state}, but nothing that is to be made reads it"
-        reporter.say(f"  {mark} {step.location.stage + '/' + step.location.name:<44} {text}", style=style)
+        reporter.say(f"  {mark} {step.location.stage + '/' + step.location.name:<{width}}  {text}", style=style)
 
 
 def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_upstream: bool = True) -> list[Path]:
@@ -54,7 +57,8 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
         The artifact folders of `steps`.
 
     Raises:
-        UsageError: something upstream is not up to date and `with_upstream` is off.
+        UsageError: something upstream is not up to date and `with_upstream` is off, or a step turns out to be one
+            that cannot work.
         DataError: an artifact is damaged.
     """
     print_plan(steps, reporter)
@@ -73,6 +77,7 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
         unfinished = run_step(step, reporter)
         if unfinished and number + 1 < len(todo):
             raise UsageError(f"{step.location.stage}/{step.location.name}: {unfinished}; nothing can read it before")
+        refuse_hopeless(todo[number + 1 :])
     return [step.location.folder for step in steps]
 
 

@@ -6,17 +6,15 @@ planning runs nothing and imports no deep-learning library.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from itrpipe import artifacts
 from itrpipe.artifacts import Location, Manifest
 from itrpipe.config import (
     COMMAND_LINE,
-    Declaration,
     Resolved,
     Settings,
     bind,
@@ -30,31 +28,20 @@ from itrpipe.config import (
 )
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.overrides import (
+    Override,
+    SharedKeys,
+    below_part,
+    refuse_contradictions,
+    refuse_unused,
+    split_execution,
+)
 from itrpipe.progress import Reporter
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.staleness import State, fingerprinted, state_of
 
 SOURCE_CACHE = "sources.json"
-
-
-@dataclass(frozen=True)
-class Override:
-    """One value that replaces what the declarations say.
-
-    Attributes:
-        scope: a stage or configuration name it is limited to; None for the requested step only.
-        key: dotted or short name of the setting.
-        value: the value.
-        origin: where it was given, for messages.
-        backbone: it is limited to steps that are asked for with this one; empty for any.
-    """
-
-    scope: str | None
-    key: str
-    value: Any
-    origin: str = COMMAND_LINE
-    backbone: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +69,11 @@ class Step:
     location: Location
     state: State
     reason: str = ""
+
+    @property
+    def finished(self) -> Path | None:
+        """Folder of the artifact, once it is whole."""
+        return self.location.folder if self.state != "damaged" and self.location.folder.exists() else None
 
     def upstream(self) -> Iterator[Step]:
         """Yields every step this one depends on, then itself, in an order in which they can run."""
@@ -119,6 +111,7 @@ class Planner:
         self._known: dict[tuple, Step] = {}
         self._underway: list[tuple] = []
         self._applied: list[Override] = []
+        self._shared = SharedKeys()
 
     def plan(self, need: Need, *, requested: bool = True, inputs: Mapping[str, Step] | None = None) -> Step:
         """Plans a step and everything upstream of it.
@@ -129,7 +122,7 @@ class Planner:
             inputs: steps to read beside those the stage itself asks for.
 
         Raises:
-            UsageError: an unknown stage, configuration or setting, or a value out of range.
+            UsageError: an unknown stage, configuration or setting, a value out of range, or a step that cannot work.
             MissingInputError: the dataset or one of its sources is not there.
         """
         if inputs:
@@ -143,6 +136,8 @@ class Planner:
                 self._known[key] = self._plan(need, requested, {})
             finally:
                 self._underway.pop()
+            if not self._underway:
+                refuse_hopeless(pending_steps([self._known[key]]))
             if self.remember:
                 self._cache.save()
         return self._known[key]
@@ -188,7 +183,7 @@ class Planner:
         chosen = [item for item in fitting if (requested if item.scope is None else item.scope in scopes)]
         self._applied += chosen
         chosen = [Override(None, key, value, "dataset.json") for key, value in remembered.items()] + chosen
-        execution, chosen = _split_execution(module, declaration, [_below_part(item, conf, module) for item in chosen])
+        execution, chosen = split_execution(module, declaration, [below_part(item, conf, module) for item in chosen])
 
         def resolve_with(backbone: str | None, settings: list) -> Resolved:
             return resolve(
@@ -199,10 +194,17 @@ class Planner:
         backbone = resolve_with(None, layers + plain).values.get("backbone")
         backbone = module.canonical_backbone(backbone) if isinstance(backbone, str) else None
         chosen_backbone = [layer for layer in plain if "backbone" in layer[0]]
-        known = _setting_names(need, module, resolve_with(backbone, layers + chosen_backbone))
-        completed = [({complete_key(item.key, known): item.value}, item.origin) for item in chosen]
+        declared = resolve_with(backbone, layers + chosen_backbone)
+        own = bind(module.settings_class(declared.values), declared, f"{need.stage} {need.conf}")
+        # Those with a default in the code included.
+        known = {*declared.origins, *(key for key, _ in leaves(own.model_dump()))}
+        completed = []
+        for item in chosen:
+            key = complete_key(item.key, known)
+            self._shared.refuse_missing(need, own, item, key, requested)
+            completed.append(({key: item.value}, item.origin))
         if not requested:
-            _refuse_contradictions(need, completed)
+            refuse_contradictions(need, completed)
         resolved = resolve_with(backbone, layers + completed)
         if fill_features:
             self._fill_features(resolved)
@@ -244,57 +246,6 @@ class Planner:
                 stage_definition(self.definition, Need("prepare", ""), self.dataset)
             set_dotted(resolved.values, "features", self.definition.default_features(self.dataset))
             resolved.origins["features"] = "dataset.json"
-
-
-def refuse_unused(overrides: Iterable[Override]) -> None:
-    """Refuses overrides that no step reads.
-
-    Raises:
-        UsageError: there is one.
-    """
-    for item in overrides:
-        name = f"{item.scope}.{item.key}" if item.scope else item.key
-        raise UsageError(f"setting {name} (from {item.origin}) is read by no step of this plan; leave it out")
-
-
-def _below_part(override: Override, conf: str, module: ModuleType) -> Override:
-    """In a combination `a+b` a value scoped to `a` belongs below that name, unless it is about execution."""
-    is_execution = override.key.removeprefix("execution.") in module.Execution.model_fields
-    if override.scope in conf.split("+") and override.scope != conf and not is_execution:
-        return replace(override, key=f"{override.scope}.{override.key}")
-    return override
-
-
-def _split_execution(
-    module: ModuleType, declaration: Declaration, overrides: list[Override]
-) -> tuple[Resolved, list[Override]]:
-    """Execution settings with their origins, and the overrides that are of other settings."""
-    execution, others = Resolved(), []
-    execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
-    for item in overrides:
-        key = item.key.removeprefix("execution.")
-        if key in module.Execution.model_fields:
-            execution.merge({key: item.value}, item.origin)
-        else:
-            others.append(item)
-    return execution, others
-
-
-def _setting_names(need: Need, module: ModuleType, resolved: Resolved) -> set[str]:
-    """Dotted keys of every setting of a step, those with a default in the code included."""
-    settings = bind(module.settings_class(resolved.values), resolved, f"{need.stage} {need.conf}")
-    return {*resolved.origins, *(key for key, _ in leaves(settings.model_dump()))}
-
-
-def _refuse_contradictions(need: Need, overrides: list[tuple[dict[str, Any], str]]) -> None:
-    """An input that is not what its reader asked for would carry a name that it does not deserve."""
-    for values, origin in overrides:
-        for key, value in values.items():
-            if key in need.settings and need.settings[key] != value:
-                raise UsageError(
-                    f"{need.stage}.{key} = {value!r} (from {origin}) contradicts {key} = {need.settings[key]!r} "
-                    f"of the step that reads it; set {key} of that step instead"
-                )
 
 
 def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) -> StageDefinition | None:
@@ -361,6 +312,21 @@ def pending_steps(steps: Iterable[Step]) -> list[Step]:
     for step in steps:
         visit(step)
     return list(ordered.values())
+
+
+def refuse_hopeless(steps: Sequence[Step]) -> None:
+    """Lets every stage that has a check look at its steps before any of them runs.
+
+    Args:
+        steps: that have to run, in order. The last are looked at first: they know best what the others are for.
+
+    Raises:
+        UsageError: one of them cannot work, as far as its settings and what is finished by now tell.
+    """
+    for step in reversed(steps):
+        check = getattr(load_stage(step.need.stage), "check", None)
+        if check is not None:
+            check(step)
 
 
 def unique_steps(steps: Iterable[Step]) -> list[Step]:

@@ -1,4 +1,4 @@
-"""What a plan finds on disk: which artifacts are up to date, missing or stale, and why."""
+"""What a plan finds on disk: which artifacts are up to date, missing, new or stale, and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from itrpipe.stages.base import load_stage
 if TYPE_CHECKING:
     from itrpipe.planning import Step
 
-State = Literal["up to date", "missing", "interrupted", "stale", "damaged"]
+State = Literal["up to date", "missing", "interrupted", "new settings", "stale", "damaged"]
+"""`missing`: nothing of this name was ever made; `new settings`: another version of it was, which stays right; `stale`:
+what was made is overtaken by a source that changed, or by a newer version of a stage."""
 
 
 def fingerprinted(module: ModuleType, settings: Settings) -> dict[str, Any]:
@@ -44,13 +46,38 @@ def state_of(step: Step) -> tuple[State, str]:
     ]
     if not siblings:
         return "missing", ""
-    return "stale", _difference(max(siblings, key=lambda manifest: manifest.finished), step)
+    newest = max(siblings, key=lambda manifest: manifest.finished)
+    return "stale" if _overtaken(newest, step) else "new settings", _difference(newest, step)
+
+
+def _overtaken(old: Manifest, step: Step) -> bool:
+    """Whether an older artifact, or what it was made from, is of a source or a stage as it no longer is.
+
+    Otherwise it differs from the planned one in settings alone, its own or those of a step upstream.
+    """
+    if old.schema_version != load_stage(step.need.stage).SCHEMA_VERSION:
+        return True
+    if any(name in old.sources and old.sources[name] != value for name, value in step.sources.items()):
+        return True
+    folder = step.location.folder
+    inputs = [
+        (artifacts.input_folder(folder, old, name), step.inputs[name]) for name in old.inputs if name in step.inputs
+    ]
+    read = [(manifest, upstream) for before, upstream in inputs if (manifest := _readable(before))]
+    return any(
+        manifest.fingerprint != upstream.location.fingerprint and _overtaken(manifest, upstream)
+        for manifest, upstream in read
+    )
 
 
 def _change(key: str, before: Any, after: Any) -> str:
     """A changed value with the new one; of lists of tables only that they changed."""
     shown = not (isinstance(after, list) and any(isinstance(each, dict) for each in after))
-    return f"{key} {before} → {after}" if shown else f"{key} changed"
+    return f"{key} {_legible(before)} → {_legible(after)}" if shown else f"{key} changed"
+
+
+def _legible(value: Any) -> str:
+    return "none" if value is None or value in ("", [], ()) else str(value)
 
 
 def _readable(folder: Path) -> Manifest | None:

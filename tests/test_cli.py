@@ -93,6 +93,14 @@ def test_every_option_says_what_it_does(name: str) -> None:
             assert getattr(parameter, "help", None), f"{name} {parameter.name}"
 
 
+def test_synthesize_takes_the_split_as_an_option(data_root: Path, invoke: Invoke) -> None:
+    named = invoke("synthesize", "--by", "vse-c", "--split", "test", "--data", data_root, "--dry-run")
+    given = invoke("synthesize", "--by", "vse-c", "--set", "split=test", "--data", data_root, "--dry-run")
+    assert (named.code, named.out) == (0, given.out)
+    assert "synthesize/vse-c.test-" in named.out
+    assert "'dev'" in invoke("synthesize", "--split", "dev", "--data", data_root).err
+
+
 def test_help_of_train_names_every_method_and_backbone(invoke: Invoke) -> None:
     from itrpipe.config import load_declaration
     from itrpipe.models.settings import backbones
@@ -140,6 +148,22 @@ def test_the_installed_command_runs(cli: Invoke) -> None:
         (["train", "--dataset", "../x"], ["'../x'"]),
         (["prepare", "--dataset", "scenes", "--source", "."], ["'scenes'", "--dataset"]),
         (["show", "trian"], ["unknown stage 'trian'", "did you mean 'train'"]),
+        (["show", "nosuch"], ["unknown stage 'nosuch'", "stages: prepare, extract, parse, train, mine-negatives,"]),
+        (
+            ["train", "--method", "tags-dc", "--set", "train.loss.copies=1"],
+            [
+                "train.loss.copies (from command line) sets every train step of this plan, and pretrain has no such",
+                "--set tags-dc.loss.copies=… --set tags.loss.copies=…, or --set loss.copies=… for tags-dc alone",
+            ],
+        ),
+        (
+            ["evaluate", "--method", "tags-dc", "--set", "train.copies=1"],
+            ["name the steps that have it: --set tags-dc.copies=… --set tags.copies=…\n"],
+        ),
+        (
+            ["train", "--method", "tags-dc", "--set", "train.loss.copie=1"],
+            ["train tags-dc: unknown setting 'loss.copie'", "did you mean 'loss.copies'"],
+        ),
         (["show", "train", "aqo"], ["did you mean 'aoq'"]),
         (["run", "dmeo"], ["no recipe 'dmeo'", "did you mean 'demo'"]),
         (["extract", "--features", "scnes"], ["'scnes'", "did you mean 'scenes'"]),

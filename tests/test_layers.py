@@ -22,7 +22,7 @@ LAYERS = (
     {"methods"},
     {"training", "mining", "synthesis", "evaluation", "reporting", "exporting"},
     {"stages"},
-    {"planning", "staleness"},
+    {"planning", "staleness", "overrides"},
     {"pipeline"},
     {"commands"},
     {"cli"},

@@ -1,4 +1,4 @@
-"""Plans: what is up to date, stale or missing and why, and that exactly that is run."""
+"""Plans: what is up to date, missing, new or stale and why, and that exactly that is run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_planning_runs_nothing_and_does_not_depend_on_where_the_sources_lie(
 
 
 @pytest.mark.parametrize(
-    ("change", "stale", "where", "reason"),
+    ("change", "new", "where", "reason"),
     [
         ("train.learning_rate=0.01", AFTER_ROUND_ONE, "train/triplet.vsepp", "learning_rate 0.0002 → 0.01"),
         ("triplet.margin=0.3", AFTER_ROUND_ONE, "train/triplet.vsepp", "loss.margin 0.2 → 0.3"),
@@ -81,22 +81,22 @@ def test_planning_runs_nothing_and_does_not_depend_on_where_the_sources_lie(
         ("prepare.bad_images=refuse", EVERYTHING, "prepare/files", "bad_images drop → refuse"),
     ],
 )
-def test_one_changed_setting_makes_exactly_what_depends_on_it_stale(
-    finished_chain: Path, tiny: Tiny, change: str, stale: set[str] | None, where: str, reason: str
+def test_one_changed_setting_makes_exactly_what_depends_on_it_new(
+    finished_chain: Path, tiny: Tiny, change: str, new: set[str] | None, where: str, reason: str
 ) -> None:
     overrides = aoq(tiny, change)
-    if stale is None:
+    if new is None:
         with pytest.raises(UsageError, match=reason):
             plan_aoq(finished_chain / "data", overrides)
         return
     step = plan_aoq(finished_chain / "data", overrides)
     found = states(step)
-    assert {name for name, state in found.items() if state == "stale"} == stale
-    assert {state for name, state in found.items() if name not in stale} <= {"up to date"}
+    assert {name for name, state in found.items() if state == "new settings"} == new
+    assert {state for name, state in found.items() if name not in new} <= {"up to date"}
     assert reasons(step)[where] == reason
 
 
-def test_only_what_is_stale_is_run_again_and_nothing_else_is_touched(
+def test_only_what_changed_is_run_again_and_nothing_else_is_touched(
     chain: Path, tiny: Tiny, artifacts_in: Callable[[Path], dict[str, int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = artifacts_in(chain)
@@ -125,6 +125,26 @@ def test_an_artifact_made_by_another_version_of_the_stage_is_stale(
     monkeypatch.setattr("itrpipe.stages.evaluate.SCHEMA_VERSION", 99)
     step = plan_aoq(finished_chain / "data", aoq(tiny))
     assert (step.state, step.reason) == ("stale", "made by another version of the stage")
+
+
+def test_what_reads_something_stale_is_stale_and_other_settings_of_it_are_new(
+    chain: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = plan_aoq(chain, aoq(tiny, "aoq.alpha=0.5"))
+    assert (before.state, before.reason) == ("new settings", "train changed")
+    pipeline.run([before.inputs["train"]], pipeline.Reporter())
+    after = plan_aoq(chain, aoq(tiny, "aoq.alpha=0.5"))
+    assert (after.inputs["train"].state, after.state, after.reason) == ("up to date", "new settings", "train changed")
+    monkeypatch.setattr("itrpipe.stages.mine_negatives.SCHEMA_VERSION", 99)
+    found = states(plan_aoq(chain, aoq(tiny, "ranking_depth=5")))
+    assert {name for name, state in found.items() if state == "stale"} == AFTER_MINING
+    assert found["train/triplet.vsepp"] == "up to date"
+
+
+def test_reasons_name_what_is_empty(finished_chain: Path, tiny: Tiny) -> None:
+    step = plan_aoq(finished_chain / "data", aoq(tiny, "aoq.teacher=vsepp", "train.decay_at=[1,2]"))
+    assert "loss.teacher none → vsepp" in step.inputs["train"].reason
+    assert "decay_at none → [1, 2]" in step.inputs["train"].reason
 
 
 def test_a_damaged_input_stops_everything_and_is_not_silently_replaced(chain: Path, tiny: Tiny) -> None:
@@ -228,10 +248,11 @@ def other_value(value: Any) -> Any:
 @pytest.mark.parametrize("stage", declared_stages())
 def test_execution_settings_never_enter_a_fingerprint(stage: str, defined: Path, tiny: Tiny) -> None:
     conf = {"prepare": "files", "extract": "precomp"}.get(stage) or next(iter(load_declaration(stage).confs))
-    plain = Planner(defined, "tiny").plan(Need(stage, conf))
+    boxes = Override("precomp", "grid", [2, 2])  # which the model of synthesize reads
+    plain = Planner(defined, "tiny", [boxes]).plan(Need(stage, conf))
     for key, value in load_declaration(stage).execution.items():
         other = "1/2" if key == "shard" else other_value(value)
-        step = Planner(defined, "tiny", [Override(None, key, other)]).plan(Need(stage, conf))
+        step = Planner(defined, "tiny", [boxes, Override(None, key, other)]).plan(Need(stage, conf))
         assert step.execution.model_dump(mode="json")[key] == other != value
         assert step.location == plain.location
     assert not set(load_stage(stage).Execution.model_fields) & set(type(plain.settings).model_fields)
@@ -369,4 +390,4 @@ def test_plan_lines_name_artifact_state_and_reason(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(EVERYTHING)
     (line,) = [line for line in lines if "train/aoq" in line]
-    assert line.split() == f"! train/{step.inputs['train'].location.name} stale, loss.alpha 0.3 → 0.5".split()
+    assert line.split() == f"+ train/{step.inputs['train'].location.name} new settings, loss.alpha 0.3 → 0.5".split()

@@ -220,15 +220,22 @@ def test_a_dry_run_says_what_it_will_cost(
     (evaluated,) = (data_root / "mine" / "evaluate").glob("triplet.vsepp-*")
     order = 'method = "triplet"\nbackbone = "vsepp-order"\n'
     slow = f'{run}[2]\nset = {{ "train.epochs" = 2 }}'
-    printed = invoke(*command, write([f"{run}[0, 1]", order, slow]), "--dry-run").out
+    other = f'{run}[3]\nset = {{ "train.epochs" = 3, "train.learning_rate" = 1.0 }}'
+    updates = f'{run}[4]\nset = {{ "train.epochs" = 9, "train.max_updates" = 5 }}'
+    printed = invoke(*command, write([f"{run}[0, 1]", order, slow, other, updates]), "--dry-run").out
     costs = [line.split(maxsplit=1) for line in printed.partition("estimated cost")[2].splitlines()]
     found = {name.rpartition("-")[0]: cost for name, cost in filter(lambda pair: len(pair) == 2, costs)}
     assert found["train/triplet.vsepp.s1"] == f"123 s  as train/{trained.name} took"
     assert found["evaluate/triplet.vsepp.s1"].endswith(f"as evaluate/{evaluated.name} took")
     assert found["train/triplet.vsepp-order"] == found["evaluate/triplet.vsepp-order"] == "unknown"
-    assert found["train/triplet.vsepp.s2"] == f"123 s  as train/{trained.name} took, with other settings"
+    assert found["train/triplet.vsepp.s2"] == f"247 s  as train/{trained.name} took with 1 epoch, scaled to 2"
+    assert (
+        found["train/triplet.vsepp.s3"]
+        == f"370 s  as train/{trained.name} took with 1 epoch and other settings, scaled to 3"
+    )
+    assert found["train/triplet.vsepp.s4"] == f"123 s  as train/{trained.name} took with other settings"
     assert "train/triplet.vsepp" not in found
-    assert re.search(r"sum: 4 min \d\d s and 2 steps of unknown cost$", printed.rstrip())
+    assert re.search(r"sum: 14 min \d\d s and 2 steps of unknown cost$", printed.rstrip())
 
 
 def test_other_data_are_no_measure_of_cost(

@@ -143,6 +143,24 @@ def test_what_the_newest_was_made_from_stays_and_what_is_superseded_goes(chain: 
     assert collect_garbage(chain, "tiny") == []
 
 
+def test_what_was_never_evaluated_is_unused_and_what_was_is_superseded(
+    chain: Path, tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_stage(chain, "tiny", "evaluate", tiny("aoq", "ranking_depth=5"))
+    for rate in (0.01, 0.02):
+        sets = [each for each in tiny("triplet", f"train.learning_rate={rate}") if each.scope == "train"]
+        new = run_stage(chain, "tiny", "train", [*sets, Override(None, "backbone", "vsepp")], conf="triplet")
+    capsys.readouterr()
+    assert collect_garbage(chain, "tiny", superseded_too=True, ask=lambda question: False) == []
+    found = dict(line.split(", ")[0].split() for line in capsys.readouterr().out.splitlines())
+    assert {name.rpartition("-")[0]: why for name, why in found.items()} == {
+        "evaluate/aoq.vsepp": "superseded",
+        "train/triplet.vsepp": "unused",
+    }
+    assert f"train/{new.name}" not in found
+    assert {path.parent.name for path in collect_garbage(chain, "tiny")} == {"train"}
+
+
 def test_an_input_of_the_newest_stays_although_a_newer_one_of_its_label_exists(chain: Path, tiny: Tiny) -> None:
     old = only(chain, "tiny/train/triplet.vsepp-*")
     overrides = [each for each in tiny("triplet", "train.learning_rate=0.01") if each.scope == "train"]

@@ -176,6 +176,7 @@ def synthesize(
     ] = None,
     backbone: Annotated[str | None, typer.Option("--backbone", "-b", help="Model: uniter, uniter-large.")] = None,
     dataset: DatasetOption = "scenes",
+    split: Annotated[str | None, typer.Option("--split", help="Whose captions: train, val or test.")] = None,
     features: FeaturesOption = None,
     seed: SeedOption = None,
     language_model: Annotated[
@@ -188,7 +189,7 @@ def synthesize(
     no_deps: NoDepsOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Write negative sentences for every training caption.
+    """Write negative sentences for every caption of a split, the training split unless --split names another.
 
     \b
     Makers (--by):
@@ -203,5 +204,9 @@ def synthesize(
     from itrpipe.commands.stages import run_stage
 
     named = {"method": method, "backbone": backbone, "features": features, "seed": seed, "device": device}
-    named |= {"language_model": whole_path(language_model), "wordnet": wordnet and str(wordnet.resolve())}
+    named |= {
+        "split": split,
+        "language_model": whole_path(language_model),
+        "wordnet": wordnet and str(wordnet.resolve()),
+    }
     run_stage(data, dataset, "synthesize", overrides_of(settings, named), conf=by, dry_run=dry_run, no_deps=no_deps)

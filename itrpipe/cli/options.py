@@ -16,14 +16,17 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="[STAGE.]KEY=VALUE", help="Override a setting; repeatable.")
 ]
 NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of running what is missing upstream.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it will cost.")]
 MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method; `itrpipe train --help` lists all.")]
 BackboneOption = Annotated[
     str | None,
     typer.Option("--backbone", "-b", help="Model: vsepp, vsrn, scan, bfan, ssamt, uniter, ascl, dual-encoder."),
 ]
 FeaturesOption = Annotated[
-    str | None, typer.Option("--features", "-f", help="Features to read; default: the only ones.")
+    str | None,
+    typer.Option(
+        "--features", "-f", metavar="NAME", help="Features to read; default: the only ones, dual-encoder: pixels."
+    ),
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of training.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]

@@ -120,6 +120,7 @@ def explain(
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Show which words of a caption do not belong to an image, and what should stand there.
 
@@ -134,7 +135,7 @@ def explain(
 
     named = {"backbone": backbone, "features": features, "seed": seed, "device": device}
     overrides = overrides_of(settings, named)
-    explain_caption(data, dataset, image, caption, method, overrides, no_deps=no_deps, as_json=as_json)
+    explain_caption(data, dataset, image, caption, method, overrides, no_deps=no_deps, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -173,6 +174,7 @@ def search(
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Find the images of a split for a sentence, or its captions for an image.
 
@@ -189,7 +191,7 @@ def search(
     named = {"backbone": backbone, "features": features, "seed": seed, "device": device}
     way = Way(split, top, index, prefilter, candidates)
     given = (Question(caption, image), method, overrides_of(settings, named), way)
-    search_split(data, dataset, *given, page=html, no_deps=no_deps, as_json=as_json)
+    search_split(data, dataset, *given, page=html, no_deps=no_deps, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -236,6 +238,7 @@ def export(
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Write a trained model and its card to a folder that the Hugging Face hub accepts.
 
@@ -251,4 +254,4 @@ def export(
     model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "split": split}
     wanted = Wanted(to, embeddings, index, trec, license_name, force)
     overrides = overrides_of(settings, {**model, "device": device})
-    export_model(data, dataset, wanted, overrides, no_deps=no_deps)
+    export_model(data, dataset, wanted, overrides, no_deps=no_deps, dry_run=dry_run)

@@ -80,12 +80,17 @@ def gc(
     damaged: Annotated[bool, typer.Option("--damaged", help="Remove damaged artifacts only.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Find damage by content hashes too.")] = False,
     superseded: Annotated[
-        bool, typer.Option("--superseded", help="Also all but the newest settings of a run.")
+        bool, typer.Option("--superseded", help="Also evaluated models of which there are newer settings.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     data: DataOption = Path("data"),
 ) -> None:
     """Remove interrupted, damaged and unused artifacts after asking; evaluated models stay.
+
+    \b
+    unused      a newer artifact of the same run is there, and nothing that stays was made from this one
+    superseded  evaluated, or made for an evaluation, with other settings than the newest of the run; these go
+                with --superseded only
 
     Example: itrpipe gc --dataset scenes
     """

@@ -15,7 +15,8 @@ from itrpipe.progress import Reporter
 
 ALIKE = ("method", "backbone", "features", "split")
 """Settings in which an earlier artifact must agree, where both have them: others hardly change the time of a stage."""
-SEED = "seed"
+SEED, EPOCHS, MAX_UPDATES = "seed", "epochs", "max_updates"
+_OTHER, _OTHER_EPOCHS, _SAME = range(3)
 DATA = "prepare"
 """Input that an earlier artifact must have had too, where both read it: other data take another time."""
 
@@ -26,22 +27,31 @@ class Cost:
 
     Attributes:
         step: that is to run.
-        seconds: of an earlier artifact; None where there is none.
+        seconds: of an earlier artifact, of a training in proportion to its epochs; None where there is none.
         earlier: its name.
-        exact: whether it differs in nothing but its seed.
+        unlike: in what it differs, seed aside; empty where in nothing.
+        scaled: what its time was scaled to; empty where it was not.
     """
 
     step: Step
-    seconds: float | None
-    earlier: str
-    exact: bool
+    seconds: float | None = None
+    earlier: str = ""
+    unlike: str = ""
+    scaled: str = ""
+
+    @property
+    def note(self) -> str:
+        """What `seconds` is, for people."""
+        unlike, scaled = (f" with {self.unlike}" if self.unlike else ""), (f", {self.scaled}" if self.scaled else "")
+        return f"as {self.step.location.stage}/{self.earlier} took{unlike}{scaled}" if self.earlier else ""
 
 
 def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
     """Costs of steps from earlier artifacts of the same stage and configuration, of any seed.
 
     Only those made of the same prepared images and captions count, and of several first one that differs in nothing but
-    its seed, then the newest. What was resumed does not count: its manifest knows the time of the last run only.
+    its seed, then in its epochs, then the newest. What was resumed does not count: its manifest knows the time of the
+    last run only.
 
     Args:
         root: the data folder.
@@ -63,16 +73,18 @@ def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
     costs = list(costs)
     if not costs:
         return
+    known = [cost.seconds for cost in costs if cost.seconds is not None]
+    if not known:
+        reporter.say("estimated cost: unknown, nothing of this kind was made of these data before", style="bold")
+        return
     reporter.say("estimated cost", style="bold")
+    width = max(len(f"{cost.step.location.stage}/{cost.step.location.name}") for cost in costs)
     for cost in costs:
         location = cost.step.location
         time = "unknown" if cost.seconds is None else f"{cost.seconds:.0f} s"
-        settings = "" if cost.exact else ", with other settings"
-        note = f"as {location.stage}/{cost.earlier} took{settings}" if cost.seconds is not None else ""
-        reporter.say(f"    {location.stage + '/' + location.name:<44} {time:>9}  {note}".rstrip())
-    known = [cost.seconds for cost in costs if cost.seconds is not None]
+        reporter.say(f"    {location.stage + '/' + location.name:<{width}} {time:>9}  {cost.note}".rstrip())
     unknown = len(costs) - len(known)
-    parts = [duration(sum(known))] if known else []
+    parts = [duration(sum(known))]
     parts += [f"{unknown} step{'s' if unknown > 1 else ''} of unknown cost"] if unknown else []
     reporter.say(f"    sum: {' and '.join(parts)}")
 
@@ -85,10 +97,28 @@ def _cost(step: Step, manifests: Iterable[tuple[str, Manifest]]) -> Cost:
         if each.conf == step.need.conf and _agree(each.settings, settings) and _of_same_data(each, step)
     ]
     if not alike:
-        return Cost(step, None, "", exact=False)
-    own = _but_seed(settings)
-    name, manifest = max(alike, key=lambda found: (_but_seed(found[1].settings) == own, found[1].finished))
-    return Cost(step, manifest.timings["total"], name, exact=_but_seed(manifest.settings) == own)
+        return Cost(step)
+    name, manifest = max(alike, key=lambda found: (_likeness(found[1].settings, settings), found[1].finished))
+    seconds, earlier = manifest.timings["total"], manifest.settings
+    unlike, scaled = ["other settings"] if _likeness(earlier, settings) == _OTHER else [], ""
+    if _epochs_decide(earlier, settings) and earlier[EPOCHS] != settings[EPOCHS]:
+        seconds *= settings[EPOCHS] / earlier[EPOCHS]
+        unlike.insert(0, f"{earlier[EPOCHS]} epoch{'s' if earlier[EPOCHS] > 1 else ''}")
+        scaled = f"scaled to {settings[EPOCHS]}"
+    return Cost(step, seconds, name, " and ".join(unlike), scaled)
+
+
+def _likeness(earlier: Mapping[str, Any], planned: Mapping[str, Any]) -> int:
+    """How much two artifacts have in common but for their seed; more is better."""
+    if _without(earlier, SEED) == _without(planned, SEED):
+        return _SAME
+    scaled = _epochs_decide(earlier, planned) and _without(earlier, SEED, EPOCHS) == _without(planned, SEED, EPOCHS)
+    return _OTHER_EPOCHS if scaled else _OTHER
+
+
+def _epochs_decide(*trainings: Mapping[str, Any]) -> bool:
+    """Whether these are trainings that end with their epochs and not with a number of updates."""
+    return all(EPOCHS in each and not each.get(MAX_UPDATES) for each in trainings)
 
 
 def _agree(earlier: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
@@ -101,8 +131,8 @@ def _of_same_data(earlier: Manifest, step: Step) -> bool:
     return earlier.inputs[DATA].fingerprint == step.inputs[DATA].location.fingerprint
 
 
-def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key != SEED}
+def _without(settings: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in names}
 
 
 def _readable(folder: Path) -> Manifest | None:

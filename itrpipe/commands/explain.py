@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from itrpipe.commands.photographs import find_image
-from itrpipe.commands.trained import TrainedRun, train_settings, trained_run
+from itrpipe.commands.trained import TrainedRun, make_missing, train_settings, trained_run
 from itrpipe.datasets.definition import check_name
 from itrpipe.errors import UsageError
 from itrpipe.planning import Override, Planner, Step
@@ -82,6 +82,7 @@ def explain(
     overrides: list[Override],
     *,
     no_deps: bool = False,
+    dry_run: bool = False,
     as_json: bool = False,
 ) -> None:
     """Prints which words of a caption do not belong to an image; what is missing of the model is made on the way.
@@ -94,6 +95,7 @@ def explain(
         method: configuration of `train`.
         overrides: values given by the user.
         no_deps: fail when the model is not trained.
+        dry_run: print the plan and what it will cost, and explain nothing.
         as_json: print one JSON object to standard output, and everything else to standard error.
 
     Raises:
@@ -101,12 +103,13 @@ def explain(
         MissingInputError: there is no such image, or what the model was trained on was removed.
     """
     reporter = Reporter(Console(highlight=False, soft_wrap=True, stderr=as_json))
-    planner = Planner(root, check_name(dataset), overrides, reporter=reporter)
+    planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("train", method))
     planner.refuse_unused_overrides()
     _refuse_without_word_heads(step)
-    trained = trained_run(step, dataset, reporter, no_deps=no_deps)
-    found = _explanation(trained, dataset, image, caption)
+    if not make_missing(f"explain {step.location.label}", [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run):
+        return
+    found = _explanation(trained_run(step), dataset, image, caption)
     if as_json:
         print(json.dumps({"dataset": dataset, **asdict(found)}, ensure_ascii=False, indent=2))
     else:

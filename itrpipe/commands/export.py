@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, get_args
 from itrpipe import __version__
 from itrpipe.artifacts import Manifest, existing_input, read_manifest
 from itrpipe.commands.stages import default_conf
+from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.disk import read_json, write_json, write_text
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, check_target, new_folder
 from itrpipe.models.settings import backbone_family
-from itrpipe.pipeline import run
 from itrpipe.planning import Override, Planner, Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
@@ -102,7 +102,15 @@ class _Chain:
         return found | {each.name: each.manifest.fingerprint for each in (self.trained, self.evaluated)}
 
 
-def export(root: Path, dataset: str, wanted: Wanted, overrides: list[Override], *, no_deps: bool = False) -> None:
+def export(
+    root: Path,
+    dataset: str,
+    wanted: Wanted,
+    overrides: list[Override],
+    *,
+    no_deps: bool = False,
+    dry_run: bool = False,
+) -> None:
     """Writes a folder with a trained model, its card, and what else is wanted; a missing model is made on the way.
 
     Args:
@@ -111,6 +119,7 @@ def export(root: Path, dataset: str, wanted: Wanted, overrides: list[Override], 
         wanted: what goes into the folder.
         overrides: values given by the user, as `evaluate` takes them.
         no_deps: fail when the model is not evaluated.
+        dry_run: print the plan and what it will cost, and write nothing.
 
     Raises:
         UsageError: the folder is taken or lies among artifacts, or the model has nothing of what is wanted.
@@ -125,11 +134,13 @@ def export(root: Path, dataset: str, wanted: Wanted, overrides: list[Override], 
     check_target(target, force=wanted.force)
     _refuse_unknown(wanted)
     reporter = Reporter()
-    planner = Planner(root, check_name(dataset), overrides, reporter=reporter)
+    planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("evaluate", default_conf(planner.definition, dataset, "evaluate")))
     planner.refuse_unused_overrides()
     _refuse_unfit(step, wanted)
-    chain = _Chain.behind(_evaluated(step, dataset, reporter, no_deps=no_deps))
+    if not make_missing(f"export {step.location.label}", [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run):
+        return
+    chain = _Chain.behind(step.location.folder)
     facts = {"itrpipe": __version__, "dataset": dataset, "run": chain.trained.manifest.label}
     with new_folder(target, {**facts, "artifacts": chain.fingerprints}, force=wanted.force) as work:
         files = dict(_write_all(work, chain, wanted))
@@ -171,19 +182,6 @@ def _refuse_unfit(step: Step, wanted: Wanted) -> None:
         raise UsageError(
             f"--index: {settings.backbone} compares embeddings by {ORDER}, which no index of faiss does; leave it out"
         )
-
-
-def _evaluated(step: Step, dataset: str, reporter: Reporter, *, no_deps: bool) -> Path:
-    """The folder of the evaluation, made if need be."""
-    settings, location = step.settings, step.location
-    assert isinstance(settings, evaluate.EvaluateSettings)
-    if no_deps and step.state != "up to date":
-        command = f"itrpipe evaluate --dataset {dataset} --method {settings.method} --backbone {settings.backbone}"
-        raise UsageError(
-            f"evaluate/{location.name} is {step.state} and --no-deps was given; run `{command}` with the same settings"
-        )
-    (folder,) = run([step], reporter)
-    return folder
 
 
 def _write_all(work: Path, chain: _Chain, wanted: Wanted) -> Iterator[tuple[str, str]]:

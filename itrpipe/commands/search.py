@@ -11,7 +11,7 @@ from rich.console import Console
 
 from itrpipe.artifacts import read_manifest
 from itrpipe.commands.photographs import PHOTOGRAPH, find_image
-from itrpipe.commands.trained import TrainedRun, train_settings, trained_run
+from itrpipe.commands.trained import TrainedRun, make_missing, train_settings, trained_run
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.disk import write_text
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -82,6 +82,7 @@ def search(
     *,
     page: Path | None = None,
     no_deps: bool = False,
+    dry_run: bool = False,
     as_json: bool = False,
 ) -> None:
     """Prints what a model finds; what is missing of the model is made on the way.
@@ -95,6 +96,7 @@ def search(
         way: how is searched.
         page: HTML file to write as well.
         no_deps: fail when the model is not trained.
+        dry_run: print the plan and what it will cost, and search nothing.
         as_json: print one JSON object to standard output, and everything else to standard error.
 
     Raises:
@@ -105,13 +107,16 @@ def search(
     _refuse_contradictions(question, way)
     _refuse_page(page)
     reporter = Reporter(Console(highlight=False, soft_wrap=True, stderr=as_json))
-    planner = Planner(root, check_name(dataset), overrides, reporter=reporter)
+    planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("train", method))
     first = None if way.prefilter is None else _planned_prefilter(planner, step, way.prefilter)
     planner.refuse_unused_overrides()
     _refuse_unread_ways(step, first, way)
-    trained = trained_run(step, dataset, reporter, no_deps=no_deps)
-    prefilter = None if first is None else trained_run(first, dataset, reporter, no_deps=no_deps)
+    steps = [step] if first is None else [step, first]
+    names = " and ".join(each.location.label for each in steps)
+    if not make_missing(f"search with {names}", steps, dataset, reporter, no_deps=no_deps, dry_run=dry_run):
+        return
+    trained, prefilter = trained_run(step), None if first is None else trained_run(first)
     found = _found(dataset, trained, prefilter, question, way, reporter)
     if page is not None:
         _write_page(page, found, trained.input("prepare"), root, reporter)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.artifacts import MANIFEST, PARTIAL, check_artifact, list_artifacts, read_manifest
-from itrpipe.config import did_you_mean, leaves, load_declaration
+from itrpipe.commands.estimates import estimate, print_costs
+from itrpipe.config import declared_stages, did_you_mean, leaves, load_declaration
 from itrpipe.datasets.definition import (
     EMBEDDED,
     DatasetDefinition,
@@ -20,7 +21,7 @@ from itrpipe.disk import write_text
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.settings import IMPORTERS
 from itrpipe.pipeline import run
-from itrpipe.planning import Override, Planner, pinned_step
+from itrpipe.planning import Override, Planner, pending_steps, pinned_step
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
 from itrpipe.stages.extract import LOCAL_SETTINGS, NO_FILES, importer
@@ -47,7 +48,7 @@ def run_stage(
         overrides: values given by the user.
         conf: configuration; by default the only one of the stage, for `prepare` the dataset's own.
         definition: what is new about the dataset; remembered once the stage has succeeded with it.
-        dry_run: print the plan only.
+        dry_run: print the plan and what it will cost.
         no_deps: fail when something upstream is missing.
 
     Returns:
@@ -65,6 +66,7 @@ def run_stage(
     planner.refuse_unused_overrides()
     (folder,) = run([step], reporter, dry_run=dry_run, with_upstream=not no_deps)
     if dry_run:
+        print_costs(estimate(root, dataset, pending_steps([step])), reporter)
         return folder
     if definition is not None:
         remember(root, dataset, definition, stage, need.conf)
@@ -226,7 +228,15 @@ def _absolute(key: str, value: Any) -> Any:
 
 
 def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, overrides: list[Override]) -> None:
-    """Prints every value of a configuration with its origin, or the names of all configurations of a stage."""
+    """Prints every value of a configuration with its origin, or the names of all configurations of a stage.
+
+    Raises:
+        UsageError: there is no such stage or configuration.
+    """
+    if stage not in declared_stages():
+        names = [name.replace("_", "-") for name in declared_stages()]
+        hint = did_you_mean(stage, declared_stages()) or f"; stages: {', '.join(names)}"
+        raise UsageError(f"unknown stage {stage!r}{hint}")
     reporter = Reporter()
     declaration = load_declaration(stage)
     if conf is None:
@@ -259,7 +269,7 @@ def report_dataset(
         dataset: dataset name.
         overrides: values given by the user.
         into: document that gets the table of results between the two lines that ask for it.
-        dry_run: print the plan only.
+        dry_run: print the plan and what it will cost.
 
     Raises:
         MissingInputError: there is no evaluation, or no such document.
@@ -284,6 +294,7 @@ def report_dataset(
     planner.refuse_unused_overrides()
     (folder,) = run([step], reporter, dry_run=dry_run)
     if dry_run:
+        print_costs(estimate(root, dataset, pending_steps([step])), reporter)
         return
     say_report(folder, reporter)
     if into is not None:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from itrpipe.artifacts import Manifest, existing_input, read_manifest
+from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.errors import UsageError
 from itrpipe.pipeline import run
-from itrpipe.planning import Step
+from itrpipe.planning import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.training.settings import TrainExecution, TrainSettings
 
@@ -48,30 +49,56 @@ def train_settings(step: Step) -> TrainSettings:
     return step.settings
 
 
-def trained_run(step: Step, dataset: str, reporter: Reporter, *, no_deps: bool) -> TrainedRun:
-    """The model that a planned training makes; it is trained first where it is not up to date.
+def make_missing(
+    what: str, steps: list[Step], dataset: str, reporter: Reporter, *, no_deps: bool, dry_run: bool
+) -> bool:
+    """Shows the plan of what a command asks where something of it is missing, and makes that.
 
     Args:
-        step: of `train`.
-        dataset: name, for the message.
+        what: the command asks, for the header: `explain tags-dc.uniter`.
+        steps: trainings, or an evaluation.
+        dataset: name.
         reporter: shows the plan and the progress.
-        no_deps: fail instead of training.
+        no_deps: fail instead of making anything.
+        dry_run: print the plan and what it will cost, even where nothing is missing, and make nothing.
+
+    Returns:
+        Whether everything is there now, which it is not after a dry run.
 
     Raises:
-        UsageError: it is not up to date and `no_deps` is set, or CUDA was asked for and is not there.
+        UsageError: something is not up to date and `no_deps` is set.
+    """
+    missing = [step for step in steps if step.state != "up to date"]
+    if missing and no_deps and not dry_run:
+        location = missing[0].location
+        raise UsageError(
+            f"{location.stage}/{location.name} is not up to date and --no-deps was given; run "
+            f"`{_command(missing[0], dataset)}` with the same settings"
+        )
+    if missing or dry_run:
+        reporter.say(f"{dataset}: {what}", style="bold")
+        run(steps, reporter, dry_run=dry_run)
+    if dry_run:
+        print_costs(estimate(steps[0].location.root, dataset, pending_steps(steps)), reporter)
+    return not dry_run
+
+
+def _command(step: Step, dataset: str) -> str:
+    settings = step.settings.model_dump()
+    model = f"--method {settings['method'] if step.need.stage == 'evaluate' else step.need.conf}"
+    return f"itrpipe {step.need.stage} --dataset {dataset} {model} --backbone {settings['backbone']}"
+
+
+def trained_run(step: Step) -> TrainedRun:
+    """The model that a planned training has made.
+
+    Raises:
+        UsageError: CUDA was asked for and is not there.
     """
     from itrpipe.stages.train import resolve_device
 
     execution, location = step.execution, step.location
     assert isinstance(execution, TrainExecution)
-    if step.state != "up to date":
-        if no_deps:
-            backbone = train_settings(step).backbone
-            command = f"itrpipe train --dataset {dataset} --method {step.need.conf} --backbone {backbone}"
-            raise UsageError(
-                f"train/{location.name} is {step.state} and --no-deps was given; run `{command}` with the same settings"
-            )
-        run([step], reporter)
     return TrainedRun(location.label, location.folder, read_manifest(location.folder), resolve_device(execution.device))
 
 

@@ -113,7 +113,8 @@ def collect_garbage(
     """Removes what nothing needs any more.
 
     An artifact stays when it is the newest of its run or an evaluation, or when one that stays, or is just being
-    made, was made from it. Folders that a running process holds stay too, and shards that wait to be joined.
+    made, was made from it; what does not is `unused`, or `superseded` where it is an evaluation or was made for one.
+    Folders that a running process holds stay too, and shards that wait to be joined.
 
     Args:
         root: the data folder.
@@ -141,10 +142,11 @@ def collect_garbage(
     if not doomed:
         reporter.say("nothing to remove")
         return []
+    needed = _referenced(found, superseded_too=False)
     for entry in doomed:
-        reporter.say(
-            f"  {entry.name:<48} {entry.state if entry.state != 'whole' else 'superseded'}, {_size(entry.bytes)}"
-        )
+        unneeded = "superseded" if entry.folder in needed else "unused"
+        why = unneeded if entry.state == "whole" else entry.state
+        reporter.say(f"  {entry.name:<48} {why}, {_size(entry.bytes)}")
     total = sum(entry.bytes for entry in doomed)
     if ask is not None and not ask(f"remove {len(doomed)} folders, {_size(total)}?"):
         return []

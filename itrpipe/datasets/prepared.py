@@ -114,6 +114,17 @@ class Split:
             raise DataError(f"split {self.name!r}: none of its {len(self.images):,} images is left; extract them first")
         return Split(self.name, images, self.captions.filter(kept))
 
+    def share(self, share: float) -> Split:
+        """Return so many of the images with their captions; smaller shares lie within larger ones, for every seed.
+
+        Args:
+            share: of the images, 0..1; one of them at least.
+        """
+        if share == 1.0:
+            return self
+        order = np.random.default_rng(0).permutation(len(self.image_ids))
+        return self.without(self.image_ids[order[max(1, round(share * len(order))) :]].tolist())
+
     def image_rows(self) -> pa.ChunkedArray:
         """Return `caption_image` as Arrow looks it up: null where the image is not there."""
         import pyarrow.compute as pc

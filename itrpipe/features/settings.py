@@ -181,8 +181,30 @@ SETTINGS: dict[str, type[Settings]] = {
     "arrays": Arrays,
 }
 IMPORTERS = ("precomp", "butd_tsv", "uniter", "arrays")
+_EVERYTHING = frozenset({"regions", "boxes", "global", "pixels"})
+_HELD = {
+    "scenes": frozenset({"regions", "boxes", "global"}),
+    "frcnn": frozenset({"regions", "boxes"}),
+    "butd": frozenset({"regions", "boxes"}),
+    "vit": frozenset({"regions", "boxes", "global"}),
+    "resnet": frozenset({"regions", "boxes", "global"}),
+    "pixels": frozenset({"pixels"}),
+    "butd_tsv": frozenset({"regions", "boxes"}),
+    "uniter": frozenset({"regions", "boxes"}),
+}
 
 
 def settings_class(kind: Any) -> type[Settings]:
     """The settings class of an extractor or importer."""
     return SETTINGS[kind]
+
+
+def may_hold(settings: Any) -> frozenset[str]:
+    """What features may hold, as far as that is known before they are there: `regions`, `boxes`, `global`, `pixels`.
+
+    Args:
+        settings: of one extractor or importer.
+    """
+    if isinstance(settings, Precomp):
+        return frozenset({"regions", "global"} | ({"boxes"} if settings.grid else set()))
+    return _HELD.get(settings.kind, _EVERYTHING)

@@ -15,7 +15,14 @@ BEATEN = {
     "texts_for_images": "hardest_text_beats_own_caption_percent",
     "images_for_texts": "hardest_image_beats_own_image_percent",
 }
+POSITIVE_LIMITS = ("absolute_margin", "relative_margin")
+"""Filters that cut what scores close to the positive or above it."""
+WORDS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
+_COLUMNS = ("lowest", "25 %", "median", "75 %", "highest")
+_OWN = {"texts_for_images": "own caption", "images_for_texts": "own image"}
 _DIGITS = 4
+_FEW, _EMPTY = 0.5, 0.01
+"""Share of the candidates left, and of the anchors without any, below and above which a list is called short."""
 
 
 def mining_statistics(
@@ -75,13 +82,22 @@ def table_rows(statistics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     Returns:
         Rows of 1 + 5 cells, the heading first.
     """
-    rows = [("", *(name.replace("_", " ") for name in QUANTILES))]
-    rows.append(("positives", *_cells(statistics["positive_score"])))
-    for name in DIRECTIONS:
-        words = name.replace("_", " ")
-        rows.append((f"{words}: negatives", *_cells(statistics[name])))
-        rows.append((f"{words}: margins", *_cells(statistics[f"{name}_margin"])))
+    rows: list[tuple[str, ...]] = [("score", *_COLUMNS)]
+    rows.append(("caption with its own image", *_cells(statistics["positive_score"])))
+    for name, words in WORDS.items():
+        rows.append((f"mined {words}", *_cells(statistics[name])))
+        rows.append((f"  {_OWN[name]} minus hardest", *_cells(statistics[f"{name}_margin"])))
     return rows
+
+
+def beaten_percent(statistics: Mapping[str, Any], direction: str) -> float | None:
+    """Percent of the pairs whose hardest negative scores at least as high as the positive.
+
+    Returns:
+        None where no candidate is left, or where a margin cut those that would: then it tells nothing of the model.
+    """
+    cut = any(limit in statistics["dropped"][direction] for limit in POSITIVE_LIMITS)
+    return None if cut else statistics[BEATEN[direction]]
 
 
 def sentences(statistics: Mapping[str, Any]) -> list[str]:
@@ -96,22 +112,41 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
         second = statistics["rescored"]
         kept = f"the hardest {second['texts']:,} texts and {second['images']:,} images"
         said.append(f"{kept} of each list are in the order of {second['model']}, whose scores these are")
-    for name in DIRECTIONS:
-        words, dropped = name.replace("_", " "), statistics["dropped"][name]
-        candidates, beaten = statistics["candidates"][name], statistics[BEATEN[name]]
-        said.append(f"{words}: {candidates:,} candidates for {statistics['anchors'][name]:,} anchors")
-        if beaten is not None:
-            said.append(f"{words}: the hardest negative beats the positive in {beaten}% of the pairs")
-        if empty := statistics["anchors_without_candidates"][name]:
-            said.append(f"{words}: {empty:,} anchors have no candidate left")
+    for name, words in WORDS.items():
+        dropped, candidates = statistics["dropped"][name], statistics["candidates"][name]
+        said.append(f"{words}: {candidates:,} candidates for {statistics['anchors'][name]:,} {_anchors(name)}")
+        if (beaten := beaten_percent(statistics, name)) is not None:
+            said.append(f"{words}: the hardest scores at least as high as the {_OWN[name]} in {beaten}% of the pairs")
         total = candidates + sum(dropped.values())
-        said += [
-            f"{words}: {count:,} of {total:,} candidates dropped because of {reason}"
-            for reason, count in dropped.items()
-        ]
+        said += [f"{words}: {_cut(count, total, reason, _OWN[name])}" for reason, count in dropped.items()]
+        said += _shortage(statistics, name)
         if "guard" in statistics:
             said += _guard_sentences(statistics["guard"]["above"][name], words, candidates)
     return said
+
+
+def _anchors(direction: str) -> str:
+    return WORDS[direction].rpartition(" ")[2]
+
+
+def _cut(count: int, total: int, reason: str, own: str) -> str:
+    """How many candidates a filter took; of margins, that what beats the positive was among them."""
+    above = f", with all that score above the {own}" if reason in POSITIVE_LIMITS and count else ""
+    return f"{count:,} of {total:,} candidates cut by {reason}{above}"
+
+
+def _shortage(statistics: Mapping[str, Any], direction: str) -> list[str]:
+    """A warning where filters left few candidates, or none for many anchors."""
+    kept, cut = statistics["candidates"][direction], statistics["dropped"][direction]
+    count, empty = statistics["anchors"][direction], statistics["anchors_without_candidates"][direction]
+    total, anchors = kept + sum(cut.values()), _anchors(direction)
+    none = f"{empty:,} of {count:,} {anchors} have none left" if empty else ""
+    if kept >= _FEW * total and empty <= _EMPTY * count:
+        return [f"{WORDS[direction]}: {none}"] if none else []
+    most = max(cut, key=lambda reason: cut[reason], default="")
+    remedy = f"; loosen {most}" if most else ""
+    left = f"lists are short, {kept / count:.1f} of {total / count:.1f} candidates on average"
+    return [f"warning: {WORDS[direction]}: {', and '.join(filter(None, [left, none]))}{remedy}"]
 
 
 def _guard_sentences(above: Mapping[str, int], words: str, candidates: int) -> list[str]:
@@ -123,7 +158,7 @@ def _guard_sentences(above: Mapping[str, int], words: str, candidates: int) -> l
 
 def _search_sentences(search: Mapping[str, Any]) -> list[str]:
     return [
-        f"{name.replace('_', ' ')}: found {100 * search['recall'][name]:.1f}% of what exact search finds, searching "
+        f"{WORDS[name]}: found {100 * search['recall'][name]:.1f}% of what exact search finds, searching "
         f"{search['num_probes'][name]:,} of {search['num_lists'][name]:,} clusters"
         for name in DIRECTIONS
     ]

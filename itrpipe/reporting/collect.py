@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 
 from itrpipe.artifacts import Manifest
-from itrpipe.config import declared_stages, is_control
+from itrpipe.config import declared_stages
 from itrpipe.disk import read_json
 from itrpipe.errors import DataError
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.reporting.chain import Artifact, FileNames, read_table
-from itrpipe.reporting.titles import backbone_title, method_title, model_title
+from itrpipe.reporting.departures import Declared, Departure
+from itrpipe.reporting.model import Model, member_prefix
+from itrpipe.reporting.titles import backbone_title, model_title
 
 DIRECTIONS = {"i2t": "Image → text", "t2i": "Text → image"}
-MODEL_INPUT, LISTS_INPUT = "train", "mine_negatives"
+MODEL_INPUT = "train"
 COSTS = {"train": "training", "mine_negatives": "total"}
 """Stages that training a model costs, with the phase of their timings that counts."""
 
@@ -44,69 +46,6 @@ class Queries:
 
 
 @dataclass(frozen=True)
-class Model:
-    """One trained model that an evaluation read.
-
-    Attributes:
-        method_name, backbone_name, seed: that it was trained with.
-        artifact: of `train`, possibly removed.
-        files: names of the files.
-        baseline_method: the method of round one.
-    """
-
-    method_name: str
-    backbone_name: str
-    seed: int
-    artifact: Artifact
-    files: FileNames
-    baseline_method: str
-
-    @property
-    def is_baseline(self) -> bool:
-        """Whether it is of round one."""
-        return self.method_name == self.baseline_method
-
-    @property
-    def is_control(self) -> bool:
-        """Whether it is round one trained for longer, or another method without what that is about."""
-        return is_control("train", self.method_name)
-
-    @property
-    def backbone(self) -> str:
-        """The backbone as papers write it."""
-        return backbone_title(self.backbone_name)
-
-    @property
-    def method(self) -> str:
-        """`round one`, or the method as papers write it."""
-        return method_title(self.method_name, self.baseline_method)
-
-    @property
-    def name(self) -> str:
-        """For people: backbone, method and the seed when it is not 0."""
-        return f"{model_title(self.backbone, self.method)}{f', seed {self.seed}' if self.seed else ''}"
-
-    @property
-    def members(self) -> tuple[Model, ...]:
-        """Itself, as a run of one model would say."""
-        return (self,)
-
-    @cached_property
-    def mining(self) -> Artifact | None:
-        """The mined lists it was trained with; None for round one and when the model was removed."""
-        return self.artifact.input(LISTS_INPUT)
-
-    @cached_property
-    def history(self) -> list[dict[str, Any]] | None:
-        """One row per epoch; None when the model was removed."""
-        return (
-            None
-            if self.artifact.manifest is None
-            else read_table(self.artifact.folder / self.files.history).to_pylist()
-        )
-
-
-@dataclass(frozen=True)
 class Run:
     """One evaluated model, or several whose scores were averaged.
 
@@ -116,12 +55,14 @@ class Run:
         evaluation: its artifact.
         files: names of the files.
         baseline_method: the method of round one.
+        declared: settings by the declarations.
     """
 
     label: str
     evaluation: Artifact
     files: FileNames
     baseline_method: str
+    declared: Declared
 
     @property
     def manifest(self) -> Manifest:
@@ -138,7 +79,7 @@ class Run:
     def members(self) -> tuple[Model, ...]:
         """The models whose scores were averaged, first the one that settings name; often it is the only one."""
         method, backbone, seed = (self.settings[key] for key in ("method", "backbone", "seed"))
-        first = Model(method, backbone, seed, self._needed(MODEL_INPUT), self.files, self.baseline_method)
+        first = self._model(method, backbone, seed, self._needed(MODEL_INPUT))
         others = [name for name in self.manifest.inputs if name.startswith(f"{MODEL_INPUT}_")]
         others.sort(key=lambda name: int(name.rpartition("_")[2]))
         return (first, *(self._member(self._needed(name)) for name in others))
@@ -185,6 +126,18 @@ class Run:
     def has_one_seed(self) -> bool:
         """Whether all members were trained with the same seed."""
         return len({each.seed for each in self.members}) == 1
+
+    @property
+    def departures(self) -> dict[str, Departure]:
+        """Settings of its models that are not as declared; those of further members with their number before the key.
+
+        Nothing is known of models that were removed.
+        """
+        return {
+            f"{member_prefix(number)}{key}": each
+            for number, member in enumerate(self.members, 1)
+            for key, each in member.departures.items()
+        }
 
     @property
     def seconds(self) -> float | None:
@@ -302,7 +255,10 @@ class Run:
         """A member beside the first; what it is, its name tells even when it was removed."""
         method, backbone, *seed = artifact.name.rpartition("-")[0].split(".")
         number = int(seed[0].removeprefix("s")) if seed else 0
-        return Model(method, backbone, number, artifact, self.files, self.baseline_method)
+        return self._model(method, backbone, number, artifact)
+
+    def _model(self, method: str, backbone: str, seed: int, artifact: Artifact) -> Model:
+        return Model(method, backbone, seed, artifact, self.files, self.baseline_method, self.declared)
 
     @property
     def _reranked(self) -> str:
@@ -328,7 +284,7 @@ class TestSet:
 
 
 def collect(
-    evaluations: Iterable[tuple[Path, Manifest]], files: FileNames, baseline_method: str
+    evaluations: Iterable[tuple[Path, Manifest]], files: FileNames, baseline_method: str, declared: Declared
 ) -> dict[TestSet, list[Run]]:
     """Runs by test set, whatever order they are given in: by backbone, round one first, its controls last.
 
@@ -336,12 +292,13 @@ def collect(
         evaluations: folders of finished evaluations with their manifests.
         files: names of the files.
         baseline_method: the method of round one.
+        declared: settings by the declarations.
     """
     runs = []
     for folder, manifest in evaluations:
         artifact = Artifact("evaluate", folder.name, manifest.fingerprint, folder, manifest)
         shared = sum(other.label == manifest.label for _, other in evaluations) > 1
-        runs.append(Run(folder.name if shared else manifest.label, artifact, files, baseline_method))
+        runs.append(Run(folder.name if shared else manifest.label, artifact, files, baseline_method, declared))
     runs.sort(key=_place)
     groups: dict[TestSet, list[Run]] = {}
     for run in runs:

@@ -16,8 +16,10 @@ from itrpipe.reporting.chain import Artifact, FileNames
 from itrpipe.reporting.collect import Run, all_artifacts, collect, minings, models
 from itrpipe.reporting.comparisons import Comparison, check_rankings, compare, conclusion, of_recalls
 from itrpipe.reporting.curves import Curves, curves_of
+from itrpipe.reporting.departures import Declared
 from itrpipe.reporting.difficulty import Difficulty, difficulty_of
 from itrpipe.reporting.discrimination import discrimination_tables
+from itrpipe.reporting.epochs import different_epochs
 from itrpipe.reporting.examples import Example, retrieval_examples
 from itrpipe.reporting.expected import Published
 from itrpipe.reporting.false_negatives import FalseNegatives, estimated
@@ -57,12 +59,14 @@ class AcrossSeeds:
         found: the numbers and sentences.
         scores, differences: tables.
         meaning: of the intervals.
+        epochs: which of the compared methods were trained for different numbers of them; often empty.
     """
 
     found: Seeds
     scores: tables.Table
     differences: list[tables.Table]
     meaning: str
+    epochs: str
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ class Group:
         runs: sorted.
         comparisons: against round one.
         conclusion, of_recalls: what these allow to say of RSum, and of the single recalls.
+        epochs: which of the compared runs were trained for different numbers of them; often empty.
         results, differences: tables.
         forest: plots of the differences.
         seeds: None when no method has two.
@@ -103,6 +108,7 @@ class Group:
     comparisons: list[Comparison]
     conclusion: str
     of_recalls: str
+    epochs: str
     results: list[tables.Table]
     differences: list[tables.Table]
     forest: list[plots.Plot]
@@ -186,6 +192,7 @@ def gather(
     files: FileNames,
     baseline_method: str,
     options: Options,
+    declared: Declared,
     find_root: Callable[[Artifact], Path | None],
     warn: Callable[[str], None],
 ) -> Content:
@@ -196,6 +203,7 @@ def gather(
         files: names of the files to read.
         baseline_method: the method of round one.
         options: of the report.
+        declared: settings of an artifact's configuration by the declarations.
         find_root: folder of the photographs of a dataset's artifact, or None when they are gone.
         warn: called with what is missing.
 
@@ -203,7 +211,7 @@ def gather(
         MissingInputError: there is no evaluation.
         DataError: an artifact is damaged.
     """
-    found = collect(evaluations, files, baseline_method)
+    found = collect(evaluations, files, baseline_method, declared)
     runs = [run for members in found.values() for run in members]
     if not runs:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
@@ -264,6 +272,7 @@ def _group(runs: list[Run], library: Library | None, options: Options, prefix: s
         comparisons=comparisons,
         conclusion=conclusion(comparisons, runs, split, level),
         of_recalls=of_recalls(comparisons, level),
+        epochs=different_epochs((each.run, each.baseline) for each in comparisons),
         results=tables.result_tables(runs, options.published),
         differences=tables.difference_tables(comparisons, level),
         forest=plots.difference_plots(comparisons, prefix),
@@ -277,7 +286,8 @@ def _group(runs: list[Run], library: Library | None, options: Options, prefix: s
 
 def _across_seeds(seeds: Seeds, level: float) -> AcrossSeeds:
     differences = seed_tables.difference_tables(seeds.comparisons, level)
-    return AcrossSeeds(seeds, seed_tables.score_table(seeds.scores), differences, seed_tables.meaning(level))
+    epochs = different_epochs((each.series.first, each.reference.first) for each in seeds.comparisons)
+    return AcrossSeeds(seeds, seed_tables.score_table(seeds.scores), differences, seed_tables.meaning(level), epochs)
 
 
 def _describe_test_set(run: Run) -> str:

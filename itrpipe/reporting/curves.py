@@ -11,7 +11,8 @@ import numpy as np
 
 from itrpipe.evaluation.cross_retrieval import rank_histogram
 from itrpipe.evaluation.recall import recall
-from itrpipe.reporting.collect import DIRECTIONS, Model, Run, models
+from itrpipe.reporting.collect import DIRECTIONS, Run, models
+from itrpipe.reporting.model import Model
 from itrpipe.reporting.plots import Key, Look, Plot, legend, log_axis, looks_of, panel, plain_ticks, svg
 from itrpipe.reporting.series import Series, series_of
 

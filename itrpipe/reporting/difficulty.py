@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from itrpipe.reporting.collect import Model
 from itrpipe.reporting.curves import lines
+from itrpipe.reporting.model import Model
 from itrpipe.reporting.plots import Key, Look, Plot, legend, looks_of, panel, svg, zero_line
 from itrpipe.reporting.series import Series, series_of
 

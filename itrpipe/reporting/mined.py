@@ -10,6 +10,7 @@ import numpy as np
 
 from itrpipe.disk import read_json
 from itrpipe.errors import DataError
+from itrpipe.mining.statistics import POSITIVE_LIMITS, beaten_percent
 from itrpipe.negatives.lists import FILES, read_list
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.collect import mining_name
@@ -37,6 +38,17 @@ class Mining:
     name: str
     statistics: dict[str, Any] | None = None
     shares: dict[str, list[float]] | None = None
+
+    def beaten(self, direction: str) -> float | None:
+        """Percent of the pairs whose hardest candidate scores at least as high; None where a margin cut those."""
+        return None if self.statistics is None else beaten_percent(self.statistics, direction)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a margin cut candidates by the score of the positive."""
+        return self.statistics is not None and any(
+            limit in reasons for reasons in self.statistics["dropped"].values() for limit in POSITIVE_LIMITS
+        )
 
 
 def describe(artifact: Artifact, statistics_file: str, gallery: Gallery | None) -> Mining:

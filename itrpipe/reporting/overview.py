@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import Comparison, excludes_zero, interval_text, signed
+from itrpipe.reporting.departures import listed, shown
 from itrpipe.reporting.expected import RSUM, Published
 from itrpipe.reporting.seeds import SeedComparison, Spread, by_seed, spread
 from itrpipe.reporting.series import Series
@@ -48,7 +49,8 @@ class Overview:
     Attributes:
         answer: what a reader wants to know first, one sentence.
         table: methods by backbones.
-        differing: name of a series, and the settings in which it differs from others of its method and backbone.
+        differing: name of a series, and its settings that are not as declared, or in which it differs from others of
+            its method and backbone.
     """
 
     answer: str
@@ -84,12 +86,18 @@ def overview_of(
             places = [each or Cell(name, DASH) for each, name in zip(known, backbones, strict=True)]
             rows.append(Row("published", places, published=True))
     parts = [_CAPTION, _DIFFERENCES if gains else "", _PUBLISHED if any(quoted.values()) else ""]
-    differing = [(each.name, ", ".join(f"{key} {value}" for key, value in each.differing.items())) for each in series]
+    differing = [(each.name, _settings(each)) for each in series]
     return Overview(
         _answer(series, gains, level),
         Table(TITLE, backbones, rows, " ".join(filter(None, parts))),
         [each for each in differing if each[1]],
     )
+
+
+def _settings(series: Series[Run]) -> str:
+    """What is not as declared with what is, then what else tells the series from others of its name."""
+    others = [f"{key} {shown(value)}" for key, value in series.differing.items() if key not in series.departures]
+    return ", ".join(filter(None, [listed(series.departures), *others]))
 
 
 def _rsum(series: Series[Run]) -> Spread:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.evaluation.bootstrap import Interval
-from itrpipe.reporting.collect import Model, Run
+from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import RECALLS, Comparison, excludes_zero
+from itrpipe.reporting.model import Model
 from itrpipe.reporting.series import Series
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from itrpipe.config import leaves
-from itrpipe.reporting.collect import Model, Run
+from itrpipe.reporting.collect import Run
+from itrpipe.reporting.departures import Departure, shown
+from itrpipe.reporting.model import Model, member_prefix
 from itrpipe.reporting.titles import model_title
 
 SEED = "seed"
@@ -23,16 +25,18 @@ class Series(Generic[Kind]):
 
     Attributes:
         name: for people: backbone, method, and of the settings in which it differs from series of the same as many as
-            tell it apart.
+            tell it apart; where none of these departs from the declarations and another does, also that.
         all: of every seed; several of one seed when a model was trained again.
         known: whether their settings are; those of removed models are not.
-        differing: all these settings, by their dotted keys.
+        differing: all settings in which it differs from series of the same, by their dotted keys.
+        departures: all settings that are not as declared.
     """
 
     name: str
     all: tuple[Kind, ...]
     known: bool
     differing: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    departures: Mapping[str, Departure] = field(default_factory=dict, compare=False)
 
     @property
     def first(self) -> Kind:
@@ -55,7 +59,7 @@ def series_of(items: Sequence[Kind]) -> list[Series[Kind]]:
         groups.setdefault(_key(item) or str(index), []).append(item)
     named = _names([group[0] for group in groups.values()])
     return [
-        Series(name, tuple(group), _facts(group[0]) is not None, differing)
+        Series(name, tuple(group), _facts(group[0]) is not None, differing, group[0].departures)
         for (name, differing), group in zip(named, groups.values(), strict=True)
     ]
 
@@ -70,17 +74,20 @@ def _key(item: Run | Model) -> str | None:
 
 
 def _facts(item: Run | Model) -> dict[str, Any] | None:
-    """Settings of training and mining but the seed, by their dotted keys; None when a model was removed."""
+    """Settings of training and mining but the seed, by their dotted keys; None when a model was removed.
+
+    Of the models that they were made from, what is not as declared.
+    """
     facts: dict[str, Any] = {}
     for number, member in enumerate(item.members, 1):
         if member.artifact.manifest is None:
             return None
         mining = member.mining.manifest if member.mining else None
-        prefix = "" if number == 1 else f"model {number} "
+        prefix = member_prefix(number)
         facts |= {f"{prefix}{key}": value for key, value in _but_seed(member.artifact.manifest.settings).items()}
         if mining is not None:
             facts |= {f"{prefix}mining {key}": value for key, value in _but_seed(mining.settings).items()}
-    return facts
+    return facts | {key: each.value for key, each in item.departures.items()}
 
 
 def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,17 +103,24 @@ def _names(items: Sequence[Run | Model]) -> list[tuple[str, dict[str, Any]]]:
         own, known = _facts(item), [facts for facts in rivals if facts is not None]
         keys = [key for key in own or {} if len({str(facts.get(key)) for facts in known}) > 1]
         differing = {key: own[key] for key in keys if own}
-        names.append((f"{name} ({_details(differing, known)})" if differing else name, differing))
+        details = _details(differing, known, item.departures)
+        names.append((f"{name} ({details})" if details else name, differing))
     return names
 
 
-def _details(differing: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:
-    """The first of the settings, as many as no rival shares all of; how many more there are."""
-    shown: list[str] = []
+def _details(
+    differing: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]], departures: Mapping[str, Departure]
+) -> str:
+    """The first of the settings, as many as no rival shares all of, and one that departs; how many more there are."""
+    chosen: dict[str, Any] = {}
     for key, value in differing.items():
-        shown.append(f"{key} {value if value != '' else 'empty'}")
+        chosen[key] = value
         rivals = [facts for facts in rivals if str(facts.get(key)) == str(value)]
         if len(rivals) < 2:  # itself is one
             break
-    more = len(differing) - len(shown)
-    return ", ".join(shown) + (f", {more} more setting{'s' if more > 1 else ''}" if more else "")
+    if departures and not chosen.keys() & departures.keys():
+        first = next(iter(departures))
+        chosen[first] = departures[first].value
+    more = len(differing.keys() | departures.keys()) - len(chosen)
+    parts = [f"{key} {shown(value)}" for key, value in chosen.items()]
+    return ", ".join(parts) + (f", {more} more setting{'s' if more > 1 else ''}" if more else "")

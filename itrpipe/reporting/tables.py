@@ -10,6 +10,7 @@ from itrpipe.evaluation.protocols import PROTOCOLS
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.comparisons import COMPARED, Comparison, excludes_zero, interval_text, signed
+from itrpipe.reporting.departures import listed
 from itrpipe.reporting.expected import Published
 
 FULL, ORACLE = "full", "oracle"
@@ -26,6 +27,8 @@ COLUMNS = {
     "rsum": "RSum",
 }
 """Metrics of a results table with their headings, in the order of the columns."""
+_LISTED = 3
+"""Settings of a run that stand below its name; the overview has more."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ class Cell:
     text: str
     interval: str = ""
     marked: bool = False
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there is a number."""
+        return self.text != DASH
 
 
 @dataclass(frozen=True)
@@ -176,11 +184,16 @@ def _result_table(runs: Sequence[Run], protocol: str, published: Sequence[Publis
     for run in shown:
         values = run.metrics[protocol]
         cells = [_result_cell(metric, values[metric], best) for metric in COLUMNS]
-        rows.append(Row(run.name, cells, run.label))
+        rows.append(Row(run.name, cells, _note(run)))
         own = [each for each in published if each.run in (run.label, run.evaluation.name)]
         rows += [_published_row(each) for each in own if not each.scores.keys().isdisjoint(COLUMNS)]
     title, caption = _describe(protocol, runs, any(row.published for row in rows))
     return Table(title, list(COLUMNS.values()), rows, f"{caption} Bold: best of the column." if best else caption)
+
+
+def _note(run: Run) -> str:
+    """The run's label, and what of its settings is not as declared."""
+    return "; ".join(filter(None, [run.label, listed(run.departures, _LISTED)]))
 
 
 def _describe(protocol: str, runs: Sequence[Run], published: bool) -> tuple[str, str]:
@@ -221,4 +234,4 @@ def _difference_row(comparison: Comparison, differences: Mapping[str, Interval])
         Cell(heading(name), signed(each.value), interval_text(each), excludes_zero(each))
         for name, each in ((name, differences[name]) for name in COMPARED)
     ]
-    return Row(comparison.run.name, cells, f"{comparison.run.label} against {comparison.baseline.label}")
+    return Row(comparison.run.name, cells, f"{_note(comparison.run)} against {_note(comparison.baseline)}")

@@ -26,22 +26,22 @@ COLUMNS = {
     "below_caption": "sentences",
 }
 HEADINGS = {
-    "all": "all words",
-    "matching": "own words",
-    "mismatching": "wrong ones",
-    "correction": "corrected",
-    "correction_masked": "of masked",
-    "below_caption": "below",
+    "all": "judged: all words",
+    "matching": "judged: own words",
+    "mismatching": "judged: wrong words",
+    "correction": "corrected: wrong words",
+    "correction_masked": "corrected: masked words",
+    "below_caption": "sentences below caption",
 }
 """What a column is called where nothing stands above it."""
-SPANS = [("Told right", 3), ("Corrected", 2), ("Ranked below", 1)]
+SPANS = [("Rightly judged", 3), ("Corrected", 2), ("Below caption", 1)]
 _PREFERRED = "tags-dc"
 _CAPTION = (
     "In percent, below it of how many. The model masked test captions as in its training, phrase by phrase or word by "
     "word, and refilled them; sentences that are the caption itself, or say nothing but what other captions of the "
-    "image say, are left out. Told right: own words of the caption that it does not find wrong, and written ones that "
-    "it does. Corrected: wrong words for which it gives the word of the caption, and masked words, wrong or not, for "
-    "which it does. Ranked below: sentences that score below their caption."
+    "image say, are left out. Rightly judged: own words of the caption that it does not find wrong, and written ones "
+    "that it does. Corrected: wrong words for which it gives the word of the caption, and masked words, wrong or not, "
+    "for which it does. Below caption: sentences that score below their caption."
 )
 
 

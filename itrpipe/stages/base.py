@@ -11,6 +11,9 @@ without torch, and defines:
     needs(settings, definition) -> dict[str, Need]    input name -> the artifact it reads
     sources(settings, definition, cache) -> dict      digests of files outside the data folder
     fingerprinted(settings) -> dict                   optional: the settings as the fingerprint sees them
+    check(step) -> None                               optional: refuses what cannot work before anything runs for it;
+                                                      asked when a step is planned and, while it waits, whenever another
+                                                      one is finished
     run(job) -> None                                  does the work inside `job.folder`
     show(folder, reporter) -> None                    optional: prints the result of a finished artifact, when it is
                                                       asked for again
@@ -23,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from itrpipe.artifacts import WORK, Manifest
 from itrpipe.config import Settings, declared_stages, did_you_mean
@@ -45,6 +48,30 @@ class Need:
     stage: str
     conf: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Planned(Protocol):
+    """A step of a plan that has yet to run, as the `check` of its stage sees it."""
+
+    @property
+    def need(self) -> Need:
+        """What was asked for."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """What determines the result."""
+        ...
+
+    @property
+    def inputs(self) -> Mapping[str, Planned]:
+        """Input name -> step that makes it."""
+        ...
+
+    @property
+    def finished(self) -> Path | None:
+        """Folder of its artifact, once that is whole."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from itrpipe.disk import require_space, write_json
 from itrpipe.errors import UsageError
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
+from itrpipe.stages.checks import candidates, check_mining, refuse_longer_lists
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ BYTES_PER_CANDIDATE, BYTES_PER_PROBABILITY = 6, 2
 FAISS_BLOCK = 4_096
 EXPECTED_RECALL = 0.99
 """Share of the exact candidates below which an index is called bad."""
-sources = no_sources
+sources, check = no_sources, check_mining
 backbones, canonical_backbone = train.backbones, train.canonical_backbone
 
 
@@ -206,7 +207,8 @@ def run(job: Job) -> None:
             "cannot search; mine with a model whose measure is cosine"
         )
     images, texts = len(embeddings.images), len(embeddings.texts)
-    _require_candidates(settings, embeddings)
+    # Once more: images without features are not among the embeddings.
+    refuse_longer_lists(settings, candidates(embeddings.caption_image))
     wanted = images * settings.num_texts + texts * settings.num_images
     width = BYTES_PER_CANDIDATE + (BYTES_PER_PROBABILITY if settings.guard != "none" else 0)
     require_space(job.folder, width * wanted, "the mined lists")
@@ -346,25 +348,6 @@ def _captions(job: Job, embeddings: SplitEmbeddings) -> list[str]:
     split = PreparedDataset.open(job.inputs["prepare"].folder).split("train")
     texts = dict(zip(split.caption_ids.tolist(), split.texts, strict=True))
     return [texts[caption_id] for caption_id in embeddings.caption_ids.tolist()]
-
-
-def _require_candidates(settings: MineSettings, embeddings: SplitEmbeddings) -> None:
-    """Refuses lists that are longer than the training set, naming the setting.
-
-    Raises:
-        UsageError: an image or a caption has fewer foreign candidates than a list is to hold.
-    """
-    import numpy as np
-
-    most_own = int(np.bincount(embeddings.caption_image).max())
-    available = {"num_texts": len(embeddings.texts) - most_own, "num_images": len(embeddings.images) - 1}
-    for name, count in available.items():
-        if getattr(settings, name) > count:
-            top = name.replace("num", "top")
-            raise UsageError(
-                f"{name} = {getattr(settings, name)} but the training set offers {count} candidates; "
-                f"give --set mine_negatives.{name}={count} and for AOQ --set aoq.{top}={count}, or less"
-            )
 
 
 def _write(

@@ -8,23 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from itrpipe.config import Settings
-from itrpipe.datasets.definition import DatasetDefinition, load_definition
+from itrpipe.artifacts import Manifest
+from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.disk import write_json, write_text
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.reporting.expected import Published, Tolerance
+from itrpipe.sources import DigestCache
 from itrpipe.stages import evaluate, mine_negatives, synthesize, train
-from itrpipe.stages.base import Job, Need, no_sources
+from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.stages.evaluate import analyses
 from itrpipe.stages.prepare import image_root
 
 if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
+    from itrpipe.reporting.departures import Declared
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 PAGE, SUMMARY, MARKDOWN, RESULTS, EXPECTED = "index.html", "summary.txt", "summary.md", "results.json", "expected.json"
 OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level"}
-sources = no_sources
+COMPARED = ("train", "mine_negatives", "synthesize")
+"""Stages whose settings are compared with their declarations."""
 
 
 class ReportSettings(Settings):
@@ -65,6 +69,12 @@ def label(conf: str, settings: ReportSettings) -> str:
     return conf
 
 
+def sources(settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+    """Digest of the declarations that settings are compared with."""
+    files = [declared_stages()[stage] for stage in COMPARED]
+    return {"declarations": cache.combined(files, files[0].parent, "hashing declarations")}
+
+
 def needs(settings: ReportSettings, definition: DatasetDefinition) -> dict[str, Need]:
     """Nothing by itself: the evaluations are named by whoever asks for the report."""
     return {}
@@ -82,7 +92,8 @@ def run(job: Job) -> None:
     from itrpipe.reporting.content import Options, gather
     from itrpipe.reporting.markdown import markdown
     from itrpipe.reporting.page import render
-    from itrpipe.reporting.summary import results, text
+    from itrpipe.reporting.results import results
+    from itrpipe.reporting.summary import text
 
     content = gather(
         [(each.folder, each.manifest) for each in job.inputs.values()],
@@ -107,6 +118,7 @@ def run(job: Job) -> None:
         ),
         train.TEACHER_METHOD,
         Options(**job.settings.model_dump(include=OPTIONS), published=job.settings.published),
+        _declared(job),
         lambda prepare: _photographs(job, prepare),
         job.warn,
     )
@@ -127,6 +139,48 @@ def _expected(job: Job) -> dict[str, Any]:
         evaluations |= {each.manifest.label: each.folder, each.folder.name: each.folder}
     found = reproductions(settings.published, evaluations, settings.tolerance, tiny=settings.tiny)
     return expected_json(found, settings.tolerance, tiny=settings.tiny)
+
+
+def _declared(job: Job) -> Declared:
+    """Tells the declared settings of artifacts; warns of one that the declarations alone give no valid settings."""
+    known: dict[str, Mapping[str, Any] | None] = {}
+
+    def declared(manifest: Manifest) -> Mapping[str, Any] | None:
+        if manifest.fingerprint not in known:
+            try:
+                known[manifest.fingerprint] = _declared_settings(manifest)
+            except UsageError as error:
+                job.warn(f"{manifest.label} is not compared with what is declared: {error}")
+                known[manifest.fingerprint] = None
+        return known[manifest.fingerprint]
+
+    return declared
+
+
+def _declared_settings(manifest: Manifest) -> dict[str, Any] | None:
+    """What the declarations give the configuration of an artifact on its backbone and dataset.
+
+    Returns:
+        None where there is no such configuration any more.
+
+    Raises:
+        UsageError: a value has to be given beside the declared ones.
+    """
+    declaration = load_declaration(manifest.stage)
+    if manifest.stage not in COMPARED or manifest.conf not in declaration.confs:
+        return None
+    module, backbone = load_stage(manifest.stage), manifest.settings.get("backbone")
+    named = {key: manifest.settings[key] for key in ("backbone", "features", "seed") if key in manifest.settings}
+    resolved = resolve(
+        declaration,
+        manifest.conf,
+        backbones=getattr(module, "backbones", tuple)(),
+        backbone=backbone,
+        dataset=manifest.dataset,
+        overrides=[(named, manifest.label)],
+    )
+    settings = bind(module.settings_class(resolved.values), resolved, f"{manifest.stage} {manifest.conf}")
+    return settings.model_dump(mode="json")
 
 
 def _photographs(job: Job, prepare: Artifact) -> Path | None:

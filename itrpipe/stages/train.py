@@ -22,6 +22,7 @@ from itrpipe.methods.settings import Ascl as AsclMethod
 from itrpipe.models.settings import RANDOM, Ascl, DualEncoder, Uniter, backbone_family
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need, prepare_need
+from itrpipe.stages.checks import check_training
 from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import TrainExecution, TrainSettings, settings_of
 
@@ -40,7 +41,7 @@ DEFAULT_TEACHER = "vsrn"  # AOQ §4.2: the lists of SCAN and BFAN are VSRN's
 HISTORY, TRACKING = "history.parquet", "tracking"
 Execution = TrainExecution
 backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
-usual_features = training_settings.usual_features
+usual_features, check = training_settings.usual_features, check_training
 INITIAL = "initial"
 # Settings that are newer than artifacts which must not go stale: they count where they are not at their default.
 NEWER = {

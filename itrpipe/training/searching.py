@@ -178,12 +178,16 @@ class SearchModel:
 
     def unknown_words(self, pair: Split) -> list[str]:
         """Words of a query that the model does not know; none where its tokenizer spells every word."""
+        return [word for word, known in self._words(pair).items() if not known]
+
+    def _words(self, pair: Split) -> dict[str, bool]:
+        """Words of a query and whether the model knows them; empty where its tokenizer spells every word."""
         tokens = self._saved.tokens
         vocabulary = tokens.vocabulary if isinstance(tokens, WordIds) else tokens
         if not isinstance(vocabulary, Vocabulary):
-            return []
+            return {}
         read = tokens.reading.words(pair) if isinstance(tokens, WordIds) else pair.tokens
-        return [word for word in dict.fromkeys(read.flatten().to_pylist()) if word not in vocabulary.ids]
+        return {word: word in vocabulary.ids for word in read.flatten().to_pylist()}
 
     @torch.inference_mode()
     def embed(self, query: Query) -> np.ndarray:
@@ -220,6 +224,12 @@ class SearchModel:
     def _read(self, query: Query) -> SplitData:
         if query.finds == "captions":
             return self._images(query.pair, query.features)
+        words = self._words(query.pair)
+        if words and not any(words.values()):
+            raise UsageError(
+                f"{self.label} knows no word of the query ({', '.join(words)}), so any order would be chance; search "
+                "with words of its training captions"
+            )
         data = self._given_caption(query)
         length, longest = int(data.texts(np.zeros(1, dtype=np.int64)).lengths[0]), max_tokens_of(self._model)
         if length > longest:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
@@ -154,9 +153,5 @@ def _usable(split: Split, features: FeatureFile, train_share: float, warn: Calla
 
 
 def _share(split: Split, share: float) -> Split:
-    """The training split with so many of its images; smaller shares lie within larger ones, whatever the run's seed."""
-    if split.name != "train" or share == 1.0:
-        return split
-    order = np.random.default_rng(0).permutation(len(split.image_ids))
-    kept = max(1, round(share * len(order)))
-    return split.without(split.image_ids[order[kept:]].tolist())
+    """The training split with so many of its images, any other as it is."""
+    return split.share(share) if split.name == "train" else split

@@ -84,6 +84,16 @@ def test_a_split_without_some_images_lacks_their_captions_too(tmp_path: Path) ->
         train.without(["a", "b"])
 
 
+def test_a_share_of_a_split_lies_within_larger_ones_and_holds_an_image_at_least(tmp_path: Path) -> None:
+    write(tmp_path, example())
+    train = PreparedDataset.open(tmp_path).split("train")
+    assert train.share(1.0) is train
+    half, least = train.share(0.5), train.share(0.01)
+    assert len(half.images) == len(least.images) == 1
+    assert half.image_ids.tolist() == least.image_ids.tolist()
+    assert len(half.captions) == (train.caption_image == train.image_ids.tolist().index(half.image_ids[0])).sum()
+
+
 def test_files_and_sizes_of_all_splits_stand_in_one_order(tmp_path: Path) -> None:
     write(tmp_path, example())
     dataset = PreparedDataset.open(tmp_path)

@@ -92,5 +92,5 @@ def test_the_printed_sentences_tell_the_counts():
         "guard": {"above": {"texts_for_images": {"0.5": 3}, "images_for_texts": {"0.5": 1100}}},
     }
     said = sentences(figures)
-    assert "texts for images: 3 of 40 candidates are false negatives with a probability above 0.5" in said
-    assert "images for texts: 1,100 of 1,200 candidates are false negatives with a probability above 0.5" in said
+    assert "captions for images: 3 of 40 candidates are false negatives with a probability above 0.5" in said
+    assert "images for captions: 1,100 of 1,200 candidates are false negatives with a probability above 0.5" in said

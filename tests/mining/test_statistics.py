@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 from itrpipe.mining.lists import NO_ROW, CandidateLists
-from itrpipe.mining.statistics import mining_statistics, sentences, table_rows
+from itrpipe.mining.statistics import beaten_percent, mining_statistics, sentences, table_rows
 
 POSITIVES = np.array([0.9, 0.5, 0.4], np.float32)
 CAPTION_IMAGE = np.array([0, 0, 1])
@@ -45,19 +46,58 @@ def test_tables_and_sentences_say_the_same():
     found = mining_statistics(LISTS, POSITIVES, CAPTION_IMAGE, DROPPED)
     rows = table_rows(found)
     assert {len(row) for row in rows} == {6}
-    assert rows[0][1:] == ("minimum", "lower quartile", "median", "upper quartile", "maximum")
-    assert rows[1] == ("positives", "0.400", "0.450", "0.500", "0.700", "0.900")
+    assert rows[0][1:] == ("lowest", "25 %", "median", "75 %", "highest")
+    assert rows[1] == ("caption with its own image", "0.400", "0.450", "0.500", "0.700", "0.900")
     assert [row[0] for row in rows[2:]] == [
-        "texts for images: negatives",
-        "texts for images: margins",
-        "images for texts: negatives",
-        "images for texts: margins",
+        "mined captions for images",
+        "  own caption minus hardest",
+        "mined images for captions",
+        "  own image minus hardest",
     ]
     said = sentences(found)
-    assert "texts for images: 1 of 4 candidates dropped because of max_score" in said
-    assert "images for texts: 1 of 3 candidates dropped because of duplicates" in said
-    assert "images for texts: 1 anchors have no candidate left" in said
-    assert "images for texts: the hardest negative beats the positive in 50.0% of the pairs" in said
+    assert "captions for images: 1 of 4 candidates cut by max_score" in said
+    assert "images for captions: 1 of 3 candidates cut by duplicates" in said
+    assert "images for captions: the hardest scores at least as high as the own image in 50.0% of the pairs" in said
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    assert 2 + sum(widths) + 2 * 5 <= 80
+
+
+@pytest.mark.parametrize("limit", ["absolute_margin", "relative_margin"])
+def test_what_a_margin_cut_is_not_told_as_a_finding(limit: str):
+    dropped = {"texts_for_images": {limit: 3}, "images_for_texts": {limit: 0}}
+    found = mining_statistics(LISTS, POSITIVES, CAPTION_IMAGE, dropped)
+    said = sentences(found)
+    assert f"captions for images: 3 of 6 candidates cut by {limit}, with all that score above the own caption" in said
+    assert f"images for captions: 0 of 2 candidates cut by {limit}" in said
+    assert not any("at least as high" in each for each in said)
+    assert beaten_percent(found, "texts_for_images") is beaten_percent(found, "images_for_texts") is None
+
+
+def test_short_and_empty_lists_are_warned_of():
+    dropped = {"texts_for_images": {"max_score": 1, "range_min": 4}, "images_for_texts": {}}
+    said = [each for each in sentences(mining_statistics(LISTS, POSITIVES, CAPTION_IMAGE, dropped)) if "short" in each]
+    assert said == [
+        "warning: captions for images: lists are short, 1.5 of 4.0 candidates on average; loosen range_min",
+        "warning: images for captions: lists are short, 0.7 of 0.7 candidates on average, and 1 of 3 captions have "
+        "none left",
+    ]
+
+
+def test_few_empty_lists_are_only_counted():
+    figures = {
+        "candidates": {"texts_for_images": 3_900, "images_for_texts": 40},
+        "anchors": {"texts_for_images": 400, "images_for_texts": 4},
+        "anchors_without_candidates": {"texts_for_images": 3, "images_for_texts": 0},
+        "dropped": {"texts_for_images": {"duplicates": 100}, "images_for_texts": {}},
+        "hardest_text_beats_own_caption_percent": None,
+        "hardest_image_beats_own_image_percent": None,
+    }
+    assert sentences(figures) == [
+        "captions for images: 3,900 candidates for 400 images",
+        "captions for images: 100 of 4,000 candidates cut by duplicates",
+        "captions for images: 3 of 400 images have none left",
+        "images for captions: 40 candidates for 4 captions",
+    ]
 
 
 def test_an_index_and_a_second_model_are_told_of():
@@ -70,8 +110,8 @@ def test_an_index_and_a_second_model_are_told_of():
     }
     found["rescored"] = {"model": "triplet.bfan", "texts": 300, "images": 60}
     assert sentences(found) == [
-        "texts for images: found 98.8% of what exact search finds, searching 400 of 1,600 clusters",
-        "images for texts: found 100.0% of what exact search finds, searching 3 of 12 clusters",
+        "captions for images: found 98.8% of what exact search finds, searching 400 of 1,600 clusters",
+        "images for captions: found 100.0% of what exact search finds, searching 3 of 12 clusters",
         "the hardest 300 texts and 60 images of each list are in the order of triplet.bfan, whose scores these are",
         *plain,
     ]
@@ -85,5 +125,5 @@ def test_lists_without_any_candidate():
     found = mining_statistics(empty, POSITIVES, CAPTION_IMAGE, DROPPED)
     assert found["texts_for_images"] is None
     assert found["hardest_text_beats_own_caption_percent"] is None
-    assert table_rows(found)[2] == ("texts for images: negatives", *["–"] * 5)
-    assert not any("beats" in sentence for sentence in sentences(found))
+    assert table_rows(found)[2] == ("mined captions for images", *["–"] * 5)
+    assert not any("at least as high" in sentence for sentence in sentences(found))

@@ -64,7 +64,7 @@ def test_precision_stands_below_the_results_with_its_intervals(toy: Any, done: A
     assert block[1].split() == ["run", *["i→t", "mAP@R", "i→t", "R-P", "t→i", "mAP@R", "t→i", "R-P"]]
     oracle = file_of(toy, "triplet.vsepp", "metrics.json")["oracle"]
     assert block[3].split()[-4:] == [f"{oracle[key]['value']:.1f}" for key in keys]
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_distances_of_embeddings_have_a_section(toy: Any, done: Any) -> None:

@@ -63,7 +63,9 @@ def test_every_row_is_the_mean_over_the_seeds_of_a_method(models: Any, tables: l
 def test_the_best_is_marked_and_what_was_not_measured_is_a_dash(tables: list[Any]) -> None:
     for table in tables:
         for name, cells in rows_of(table).items():
-            assert {cell.attributes.get("class", "") for cell in cells} == {"marked" if name == WITHOUT_L3 else ""}
+            kinds = [cell.attributes.get("class", "") for cell in cells]
+            measured = "marked" if name == WITHOUT_L3 else ""
+            assert kinds == ["unmeasured" if cell.text() == "–" else measured for cell in cells]
     assert [cell.text() for cell in rows_of(tables[0])[WITHOUT_BOTH]] == ["80.0", "79.0", "–", "77.0", "76.0", "75.0"]
     captions = [table.all("figcaption")[0].text() for table in tables]
     assert "Chance is 50 % for global and local." in captions[0]
@@ -84,7 +86,7 @@ def test_programs_and_the_terminal_get_the_same_numbers(models: Any, report: Any
         (models.made["ssamt.ssamt.s1"] / "matching.json").read_text()
     )
     text = (report.folder / "summary.txt").read_text()
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
     blocks = text.partition("matching accuracy in percent, random negatives")[2].split("hardest negatives")
     for block, first_number in zip(blocks, (93.0, 83.0), strict=True):
         lines = [line for line in block.splitlines() if line.startswith("SSAMT, seed 1")]

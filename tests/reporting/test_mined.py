@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,25 @@ def test_lists_of_images_that_the_split_does_not_have_are_refused(sparse: Any) -
     gallery = Library(artifact(sparse.made["prepare"]), None).gallery("test")
     with pytest.raises(DataError, match=r"texts_for_images holds 37 anchors that the test split does not have"):
         read_lists(artifact(sparse.made["mining"]), gallery)
+
+
+def test_lists_that_a_margin_cut_or_emptied_are_shown_without_figures(toy: Any, tmp_path: Path) -> None:
+    copy = toy.copy(tmp_path / "data")
+    path = copy.made["mining"] / "statistics.json"
+    manifest = copy.made["mining"] / "manifest.json"
+    statistics = json.loads(path.read_text())
+    statistics |= {"texts_for_images": None, "dropped": {"texts_for_images": {"absolute_margin": 9}}}
+    statistics["dropped"]["images_for_texts"] = {"duplicates": 1}
+    path.write_text(json.dumps(statistics))
+    recorded = json.loads(manifest.read_text())
+    recorded["outputs"]["statistics.json"]["bytes"] = path.stat().st_size
+    manifest.write_text(json.dumps(recorded))
+    page = copy.report().page
+    _, own, texts, images = page.all("table", "quantiles")[0].all("tbody")[0].all("tr")
+    assert [cell.text() for cell in texts.all("td")] == ["–"] * 5
+    assert "–" not in own.text() + images.text()
+    _, texts, images = page.all("table", "shares")[0].all("tbody")[0].all("tr")
+    assert texts.all("td")[0].text() == "–"
+    beaten = statistics["hardest_image_beats_own_image_percent"]
+    assert images.all("td")[0].text() == f"{beaten:.1f} %"
+    assert "–: a margin cut those that do" in page.all("table", "shares")[0].all("caption")[0].text()

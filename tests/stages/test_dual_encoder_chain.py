@@ -214,7 +214,12 @@ def test_frozen_features_take_the_place_of_a_vision_encoder(defined: Path, invok
     ("options", "sets", "code", "message"),
     [
         (["--vision", "/nowhere/vit"], [], 3, "/nowhere/vit is not a folder; name a folder with config.json, or a hub"),
-        (["--features", "precomp"], random_encoders(), 4, "holds no pixels, which this model is trained on"),
+        (
+            ["--features", "precomp"],
+            random_encoders(),
+            2,
+            "reads pixels, which features 'precomp' (made by precomp) do",
+        ),
         ([], random_encoders("width=17"), 2, "width = 17 is no multiple of heads = 4"),
         ([], random_encoders("image_pool=own"), 2, "random has no image vector of its own"),
     ],

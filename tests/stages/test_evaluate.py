@@ -265,6 +265,11 @@ def test_coco_prints_and_records_five_folds_and_all_at_once(tmp_path: Path, caps
         assert shown[name] == pytest.approx([values[metric] for metric in [*recalls, "rsum"]], abs=0.05001)
         assert job.metrics[f"{name} rsum"] == pytest.approx(values["rsum"], abs=0.00501)
     assert shown["coco-1k"][-1] > shown["coco-5k"][-1] == shown["full"][-1]
+    (spans,) = [line.split() for line in printed.splitlines() if line.startswith("   95 %")]
+    metrics = json.loads((job.folder / evaluate.METRICS).read_text())["full"]
+    ends = [(metrics[metric]["low"], metrics[metric]["high"]) for metric in [*recalls, "rsum"]]
+    assert spans[2:] == [f"{low:.1f}–{high:.1f}" for low, high in ends]
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_asked_for_again_a_finished_evaluation_shows_its_scores(
@@ -277,6 +282,14 @@ def test_asked_for_again_a_finished_evaluation_shows_its_scores(
     results = json.loads((folder / "metrics.json").read_text())
     assert table_of(printed)["full"][-1] == pytest.approx(results["full"]["rsum"]["value"], abs=0.05001)
     assert printed.splitlines()[-1] == str(folder)
+
+
+def test_whole_percents_leave_room_between_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    split = example(5, 0)
+    split.matrix[...] = np.arange(5)[:, None] == split.caption_image
+    evaluate.run(job_on(tmp_path, settings("bfan"), split))
+    (spans,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("   95 %")]
+    assert spans.split() == ["95", "%", *["100–100"] * 6, "600.0–600.0"]
 
 
 def test_the_dataset_coco_is_evaluated_under_its_protocols() -> None:

@@ -221,8 +221,30 @@ def test_a_model_that_is_missing_is_trained_on_the_way(root: Path, invoke: Invok
     outcome = explain(invoke, copy, "--json")
     assert outcome.code == 0, outcome.err
     assert json.loads(outcome.out)["run"] == "tags-dc.uniter"
-    assert "train/tags-dc.uniter" in outcome.err
+    assert "tiny: explain tags-dc.uniter\n" in outcome.err
+    assert "+ train/tags-dc.uniter" in outcome.err
     assert only(copy, "train", "tags-dc.uniter").is_dir()
+
+
+def test_a_dry_run_prints_the_plan_with_its_cost_and_makes_nothing(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    shutil.rmtree(only(copy, "train", "tags-dc.uniter"))
+    for options in ((), ("--no-deps",)):
+        outcome = explain(invoke, copy, "--dry-run", *options, image="nowhere.jpg")
+        assert (outcome.code, outcome.err) == (0, "")
+        header, *plan = outcome.out.splitlines()
+        assert header == "tiny: explain tags-dc.uniter"
+        assert any("+ train/tags-dc.uniter" in line and line.endswith("missing") for line in plan)
+        assert plan[-1].startswith("estimated cost: unknown")
+    quiet = explain(invoke, copy, "--dry-run", "--json")
+    assert (quiet.code, quiet.out) == (0, "")
+    assert "+ train/tags-dc.uniter" in quiet.err
+    assert not list(copy.glob("tiny/train/tags-dc.*"))
+
+
+def test_what_is_there_is_explained_without_a_plan(root: Path, invoke: Invoke) -> None:
+    assert "up to date" not in explain(invoke, root).out
+    assert explain(invoke, root, "--dry-run").out.count("up to date") == 4
 
 
 # What evaluation measures

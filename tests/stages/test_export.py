@@ -411,6 +411,19 @@ def test_a_missing_evaluation_is_named_with_its_command(root: Path, tiny: Callab
     refused(root, Wanted(tmp_path / "out"), overrides, UsageError, "--no-deps", "itrpipe evaluate --dataset tiny")
 
 
+def test_a_dry_run_prints_the_plan_and_writes_nothing(
+    root: Path, tiny: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, before = tmp_path / "out", set(root.rglob("*"))
+    export_model(root, "tiny", Wanted(target), tiny("triplet", "split=val"), dry_run=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "tiny: export triplet.vsepp.val"
+    assert any(line.startswith("  + evaluate/triplet.vsepp.val") for line in lines)
+    assert lines[-1].startswith("estimated cost: unknown")  # the test split, which was evaluated, is no measure
+    assert not target.exists()
+    assert set(root.rglob("*")) == before
+
+
 def test_a_damaged_model_leaves_nothing_behind(root: Path, tiny: Callable, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "data"))
     weights = only(copy, "train", "aoq.vsepp") / "model.safetensors"

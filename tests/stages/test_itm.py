@@ -228,7 +228,11 @@ def test_published_weights_with_their_tokenizer_are_trained_further(root: Path, 
 @pytest.mark.parametrize(
     ("options", "code", "expected"),
     [
-        (["--features", "precomp"], 4, "UNITER reads the boxes of regions, which these features have not"),
+        (
+            ["--features", "precomp"],
+            2,
+            "'uniter' reads the boxes of regions, which features 'precomp' (made by precomp)",
+        ),
         (["--set", "itm.loss.sampled_negatives=12"], 2, "no more than 11 negatives for every anchor"),
         (["--set", "train.model.max_words=5"], 4, "the model 5 positions; raise --set max_words"),
         (["--set", "train.model.initial=x.pt"], 2, "give --set model.tokenizer=bert-base-cased as well"),

@@ -20,6 +20,7 @@ from itrpipe.features.store import FEATURES, FeatureFile, FeatureWriter, create_
 from itrpipe.mining.exact import ExactMiner
 from itrpipe.mining.pair_scorer import load_scoring_model, open_scorer
 from itrpipe.mining.rescore import Rescorer
+from itrpipe.mining.statistics import WORDS
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.negatives.lists import FILES, MinedList, read_list
 from itrpipe.stages import mine_negatives
@@ -72,7 +73,7 @@ def test_the_engines_agree(mine: Callable[..., Path]) -> None:
 def test_a_window_drops_what_it_says_and_the_table_shows_it(mine: Callable[..., Path]) -> None:
     full = mine()
     narrow = mine("--set", "range_min=1", "--set", "range_max=4")
-    assert "because of range_min" in mine.out  # type: ignore[attr-defined]
+    assert "cut by range_min" in mine.out  # type: ignore[attr-defined]
     assert "median" in mine.out  # type: ignore[attr-defined]
     before, after = read_list(full, "texts_for_images"), read_list(narrow, "texts_for_images")
     np.testing.assert_array_equal(after.candidates[:, :3], before.candidates[:, 1:4])
@@ -116,7 +117,7 @@ def test_what_an_index_misses_is_measured_printed_and_warned_of(mine: Callable[.
         hits = sum(len(set(some) & set(all_)) for some, all_ in zip(found.tolist(), wanted.tolist(), strict=True))
         assert search["recall"][direction] == pytest.approx(hits / wanted.size, abs=0.02)
         assert search["recall"][direction] < 0.9
-        shown = f"{direction.replace('_', ' ')}: found {100 * search['recall'][direction]:.1f}% of what exact search"
+        shown = f"{WORDS[direction]}: found {100 * search['recall'][direction]:.1f}% of what exact search"
         assert shown in mine.out  # type: ignore[attr-defined]
     (warning,) = read_manifest(index).messages
     assert "with num_probes = 2; raise --set num_probes" in warning

@@ -136,7 +136,7 @@ def test_what_cannot_be_combined_is_told_in_one_line(
 
 
 def test_sentences_of_synthesize_are_planned_for_beside_generated_positives(defined: Path, invoke: Invoke) -> None:
-    sets = ["loss.synthetic_sentences=4"]
+    sets = ["loss.synthetic_sentences=4", "precomp.grid=[2,2]"]
     outcome = train(invoke, defined, "--backbone", "vsepp", "--dry-run", sets=sets)
     assert outcome.code == 0, outcome.err
     assert "synthesize/phrases" in outcome.out

@@ -19,7 +19,7 @@ from itrpipe.commands import search as searching
 from itrpipe.commands.photographs import photograph_features
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.truth import write_truth
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.store import FeatureSpec
 from itrpipe.planning import parse_override
@@ -136,6 +136,16 @@ def test_any_sentence_finds_images_and_unknown_words_are_named(root: Path, invok
     outcome = search(invoke, root, "triplet.vsepp", "A zebra is on the beach", "--top", 2)
     assert "“A zebra is on the beach”: the first 2 of 4 test images ranked by triplet.vsepp\n" in outcome.out
     assert "  unknown  zebra: not among the words that the model knows\n" in outcome.out
+
+
+@pytest.mark.parametrize("run", ["triplet.vsepp", "ssamt.ssamt"])
+def test_a_query_without_a_known_word_is_refused(root: Path, invoke: Invoke, run: str) -> None:
+    outcome = search(invoke, root, run, "zzz qqq zzz")
+    assert outcome.code == UsageError.exit_code
+    assert outcome.err == (
+        f"error: {run} knows no word of the query (zzz, qqq), so any order would be chance; search with words of its "
+        "training captions\n"
+    )
 
 
 def test_captions_that_are_known_to_be_true_are_marked(root: Path, invoke: Invoke, tmp_path: Path) -> None:
@@ -375,7 +385,7 @@ def test_a_page_without_photographs_names_them(
         ("triplet.scan", ("a dog", "--prefilter", "vsep"), 2, "--prefilter there is no backbone 'vsep'"),
         ("triplet.scan", ("a dog", "--candidates", 20), 2, "name a model with --prefilter"),
         ("triplet.scan", ("a dog", "--prefilter", "vsepp", "--candidates", 5), 2, "are fewer than --top 10"),
-        ("triplet.vsepp", ("a dog", "--seed", 7, "--no-deps"), 2, "is missing and --no-deps was given"),
+        ("triplet.vsepp", ("a dog", "--seed", 7, "--no-deps"), 2, "is not up to date and --no-deps was given"),
         ("triplet.vsepp", ("a dog", "--html", "no/folder/page.html"), 3, "there is no folder no/folder"),
     ],
 )
@@ -386,6 +396,24 @@ def test_what_cannot_be_searched_is_refused_in_one_line(
     assert outcome.code == code, outcome.err
     assert outcome.err.count("\n") == 1
     assert message in outcome.err
+
+
+def test_models_that_are_missing_are_planned_together(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    for model in ("triplet.scan", "triplet.vsepp"):
+        for folder in copy.glob(f"tiny/train/{model}-*"):
+            shutil.rmtree(folder)
+    outcome = search(invoke, copy, "triplet.scan", "a dog", "--prefilter", "vsepp", "--dry-run")
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = [line.split() for line in outcome.out.splitlines()]
+    assert " ".join(lines[0]) == "tiny: search with triplet.scan and triplet.vsepp"
+    missing = [line[1].rpartition("-")[0] for line in lines if line[-1] == "missing"]
+    assert missing == ["train/triplet.scan", "train/triplet.vsepp"]
+    assert lines[-1][0] == "sum:"
+    assert not list(copy.glob("tiny/train/triplet.scan-*"))
+    made = search(invoke, copy, "triplet.scan", "a dog", "--prefilter", "vsepp", "--json")
+    assert json.loads(made.out)["run"] == "triplet.scan"
+    assert made.err.count("tiny: search with triplet.scan and triplet.vsepp\n") == 1
 
 
 def test_a_query_longer_than_the_model_reads_is_refused(

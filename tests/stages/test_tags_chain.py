@@ -124,6 +124,11 @@ def test_words_are_tested_in_the_phrases_that_the_model_was_trained_on(root: Pat
     figures = json.loads((folder / "words.json").read_text())
     assert figures["mask"] == "phrases"
     assert figures["correction_masked"]["words"] >= figures["correction"]["words"] > 0
+    corrected = figures["correction"]
+    said = f"  {corrected['percent']:.1f} % of {corrected['words']:,} wrong words are corrected\n"
+    assert said in outcome.out
+    assert outcome.out.count("score below their caption\n") == 1
+    assert said in invoke(*given).out  # finished, and asked for again
     (graphs,) = root.glob("scenes/parse/*/")
     shutil.rmtree(folder)
     shutil.rmtree(graphs)

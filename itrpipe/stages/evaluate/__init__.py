@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from itrpipe.artifacts import read_manifest
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.disk import read_json, write_json
@@ -209,7 +210,7 @@ def run(job: Job) -> None:
     analyses.write_query_length(job, split, full)
     if job.settings.eccv:
         analyses.write_eccv_caption(job, split)
-    _say(results, job.reporter)
+    _say(results, job.settings.interval_level, job.reporter)
     _record(job, results)
     if not job.settings.ensemble_with:
         analyses.write_alignment(job)
@@ -295,20 +296,38 @@ def _results(job: Job, split: SplitScores, full: Ranks, oracle: Ranks | None) ->
 
 
 def show(folder: Path, reporter: Reporter) -> None:
-    """Prints the recalls of a finished evaluation, and how many sentences its model tells from true ones."""
-    _say(read_json(folder / METRICS), reporter)
+    """Prints the recalls of a finished evaluation, and what it found out about words and sentences."""
+    _say(read_json(folder / METRICS), read_manifest(folder).settings["interval_level"], reporter)
+    analyses.say_words(folder, reporter)
     analyses.say_discrimination(folder, reporter)
 
 
-def _say(results: Mapping[str, Any], reporter: Reporter) -> None:
-    """Prints the recalls under every protocol."""
+def _say(results: Mapping[str, Any], level: float, reporter: Reporter) -> None:
+    """Prints the recalls and RSum under every protocol, below them their intervals where there are some."""
     from itrpipe.evaluation.rsum import CUTOFFS
 
     titles = [f"{side} R@{k}" if k == CUTOFFS[0] else f"R@{k}" for side in ("i2t", "t2i") for k in CUTOFFS]
-    reporter.say("  " + " " * 8 + "".join(f"{title:>9}" for title in [*titles, "RSum"]))
+    metrics = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in CUTOFFS), "rsum"]
+    percent = f"{100 * level:g} %"
+    reporter.say(_line("", [*titles, "RSum"]))
     for name, values in results.items():
-        metrics = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in CUTOFFS), "rsum"]
-        reporter.say(f"  {name:<8}" + "".join(f"{values[metric]['value']:>9.1f}" for metric in metrics))
+        found = [values[metric] for metric in metrics]
+        reporter.say(_line(name, [f"{each['value']:.1f}" for each in found]))
+        if all("low" in each for each in found):
+            reporter.say(_line(f" {percent}", [_span(each["low"], each["high"]) for each in found]))
+    meaning = f"  {percent}: bootstrap interval over test images"
+    reporter.say(f"{meaning}; {ORACLE}: every true match is right" if ORACLE in results else meaning)
+
+
+def _line(name: str, cells: Sequence[str]) -> str:
+    """Below 80 columns wide: a name, six recalls and RSum."""
+    first, *others, last = cells
+    return f"  {name:<7}{first:>9}" + "".join(f"{cell:>10}" for cell in others) + f"{last:>12}"
+
+
+def _span(low: float, high: float) -> str:
+    """Both ends; 100 % has no decimals, so that ten characters hold every interval of a recall and a blank."""
+    return f"{low:.1f}\N{EN DASH}{high:.1f}".replace("100.0", "100")
 
 
 def _record(job: Job, results: Mapping[str, Any]) -> None:

@@ -25,6 +25,12 @@ MATCHING, PHRASES = "matching.json", "phrases.parquet"
 FALSE_NEGATIVES, HARD_CANDIDATES = "false_negatives.json", "false_negatives.parquet"
 WORD_MAPS = "word_maps.parquet"
 WORDS, WORD_CORRECTIONS = "words.json", "word_corrections.parquet"
+WORD_FIGURES = {
+    "matching": "right words are accepted",
+    "mismatching": "wrong words, which the model itself wrote into captions, are found",
+    "correction": "wrong words are corrected",
+    "below_caption": "sentences with wrong words score below their caption",
+}
 DISCRIMINATION, GRAPHS = "discrimination.json", "graphs"
 QUERY_LENGTH, ALIGNMENT, ECCV_CAPTION = "query_length.json", "alignment.json", "eccv_caption.json"
 FALSE_NEGATIVE_METHOD = "fne"
@@ -204,6 +210,18 @@ def write_words(job: Job) -> None:
     figures, corrections = WordTest(saved, split, features, device, sources.parse).run()
     write_json(job.folder / WORDS, figures)
     pq.write_table(corrections, job.folder / WORD_CORRECTIONS)
+    say_words(job.folder, job.reporter)
+
+
+def say_words(folder: Path, reporter: Reporter) -> None:
+    """Prints what words.json of an evaluation says, where there is one: every figure with what it counts."""
+    path = folder / WORDS
+    words = read_json(path) if path.is_file() else {}
+    found = words.get("discrimination", {}) | words
+    for key, what in WORD_FIGURES.items():
+        if found.get(key) and found[key]["percent"] is not None:
+            count = found[key].get("words", found[key].get("sentences"))
+            reporter.say(f"  {found[key]['percent']:.1f} % of {count:,} {what}")
 
 
 def write_discrimination(job: Job, split: SplitScores) -> None:

@@ -1,0 +1,121 @@
+"""Values that replace what the declarations say: which steps they are for, and what of them is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+from itrpipe.config import COMMAND_LINE, Declaration, Resolved, Settings
+from itrpipe.errors import UsageError
+from itrpipe.stages.base import Need
+
+
+@dataclass(frozen=True)
+class Override:
+    """One value that replaces what the declarations say.
+
+    Attributes:
+        scope: a stage or configuration name it is limited to; None for the requested step only.
+        key: dotted or short name of the setting.
+        value: the value.
+        origin: where it was given, for messages.
+        backbone: it is limited to steps that are asked for with this one; empty for any.
+    """
+
+    scope: str | None
+    key: str
+    value: Any
+    origin: str = COMMAND_LINE
+    backbone: str = ""
+
+
+def refuse_unused(overrides: Iterable[Override]) -> None:
+    """Refuses overrides that no step reads.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for item in overrides:
+        name = f"{item.scope}.{item.key}" if item.scope else item.key
+        raise UsageError(f"setting {name} (from {item.origin}) is read by no step of this plan; leave it out")
+
+
+def below_part(override: Override, conf: str, module: ModuleType) -> Override:
+    """In a combination `a+b` a value scoped to `a` belongs below that name, unless it is about execution."""
+    is_execution = override.key.removeprefix("execution.") in module.Execution.model_fields
+    if override.scope in conf.split("+") and override.scope != conf and not is_execution:
+        return replace(override, key=f"{override.scope}.{override.key}")
+    return override
+
+
+def split_execution(
+    module: ModuleType, declaration: Declaration, overrides: list[Override]
+) -> tuple[Resolved, list[Override]]:
+    """Execution settings with their origins, and the overrides that are of other settings."""
+    execution, others = Resolved(), []
+    execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
+    for item in overrides:
+        key = item.key.removeprefix("execution.")
+        if key in module.Execution.model_fields:
+            execution.merge({key: item.value}, item.origin)
+        else:
+            others.append(item)
+    return execution, others
+
+
+def refuse_contradictions(need: Need, overrides: list[tuple[dict[str, Any], str]]) -> None:
+    """An input that is not what its reader asked for would carry a name that it does not deserve."""
+    for values, origin in overrides:
+        for key, value in values.items():
+            if key in need.settings and need.settings[key] != value:
+                raise UsageError(
+                    f"{need.stage}.{key} = {value!r} (from {origin}) contradicts {key} = {need.settings[key]!r} "
+                    f"of the step that reads it; set {key} of that step instead"
+                )
+
+
+class SharedKeys:
+    """Keys that are given for every step of a stage, and the steps of a plan that have such a setting."""
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple[str, str], dict[str, bool]] = {}
+
+    def refuse_missing(self, need: Need, settings: Settings, item: Override, key: str, requested: bool) -> None:
+        """Notes that a step has the setting that an override of its stage is about.
+
+        Args:
+            need: the step.
+            settings: of it.
+            item: the override.
+            key: its key, completed for this step.
+            requested: whether overrides without a scope apply to the step.
+
+        Raises:
+            UsageError: it has none, and a step that was planned before has.
+        """
+        if item.scope != need.stage:
+            return
+        steps = self._steps.setdefault((need.stage, item.key), {})
+        if has_setting(settings, key):
+            steps[need.conf] = requested
+        elif steps:
+            named = " ".join(f"--set {conf}.{item.key}=…" for conf in steps)
+            alone = [f", or --set {item.key}=… for {conf} alone" for conf, is_own in steps.items() if is_own]
+            raise UsageError(
+                f"{item.scope}.{item.key} (from {item.origin}) sets every {item.scope} step of this plan, and "
+                f"{need.conf} has no such setting; name the steps that have it: {named}{''.join(alone)}"
+            )
+
+
+def has_setting(settings: Settings, key: str) -> bool:
+    """Whether a step has a setting of this dotted key; tables of free names have every key."""
+    value: Any = settings
+    for part in key.split("."):
+        if not isinstance(value, Settings):
+            return isinstance(value, Mapping)
+        if part not in type(value).model_fields:
+            return False
+        value = getattr(value, part)
+    return True

@@ -1,0 +1,106 @@
+"""Settings of trained models that are not those which the declarations give their configuration.
+
+A run is named by its method and backbone, and its name tells nothing of what somebody set. So that no reader compares
+unlike with like, the report says of every run what differs, whether or not another run of its name stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from itrpipe.artifacts import Manifest
+from itrpipe.config import leaves
+from itrpipe.reporting.chain import Artifact
+from itrpipe.reporting.titles import backbone_title, method_title
+
+Declared = Callable[[Manifest], Mapping[str, Any] | None]
+"""What the declarations give the configuration, backbone and dataset of an artifact; None where they do not say."""
+EPOCHS = "epochs"
+MOST_LISTED = 12
+"""Settings of a run that the page lists; toy models differ in dozens."""
+_CHOSEN = {"method", "backbone", "features", "seed", "split", "guard"}
+"""What runs are named by, or what the step asks for that reads an artifact."""
+_TRAIN = "train"
+_PREFIXES = {"mine_negatives": "mining ", "synthesize": "sentences "}
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A setting that is not as declared.
+
+    Attributes:
+        value: it was made with.
+        declared: by `stages/*.toml`.
+    """
+
+    value: Any
+    declared: Any
+
+    def __str__(self) -> str:
+        return f"{shown(self.value)} instead of {shown(self.declared)}"
+
+
+def departures(model: Artifact, declared: Declared, baseline_method: str) -> dict[str, Departure]:
+    """What is not as declared of a model and of the models, mined lists and sentences that it was trained with.
+
+    Args:
+        model: artifact of `train`.
+        declared: settings by the declarations.
+        baseline_method: the method of round one.
+
+    Returns:
+        By dotted key, the model's own first and of these its epochs; those of other artifacts with their kind before
+        the key (`mining num_texts`, `round one epochs`), unless the model departs to the same value. Of removed
+        artifacts nothing.
+    """
+    own = _of(model, declared)
+    found = {key: own[key] for key in sorted(own, key=lambda key: key != EPOCHS)}
+    for artifact in reversed(list(model.chain())):
+        kind = _kind(artifact, model, baseline_method)
+        if artifact.path == model.path or kind is None:
+            continue
+        for key, each in _of(artifact, declared).items():
+            if key not in own or own[key].value != each.value:
+                found.setdefault(f"{kind}{key}", each)
+    return found
+
+
+def listed(found: Mapping[str, Departure], most: int = MOST_LISTED) -> str:
+    """The departures as a list: `epochs 1 instead of 6, loss.alpha 0.4 instead of 0.3, 3 more`."""
+    parts = [f"{key} {each}" for key, each in found.items()]
+    more = [f"{len(parts) - most} more"] if len(parts) > most else []
+    return ", ".join([*parts[:most], *more])
+
+
+def shown(value: Any) -> str:
+    """A value as text; of files and folders of one machine only the name, and lists without brackets."""
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    if isinstance(value, str) and Path(value).is_absolute():
+        return Path(value).name
+    return "none" if value is None else "empty" if value == "" else str(value)
+
+
+def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
+    expected = declared(artifact.manifest) if artifact.manifest else None
+    if artifact.manifest is None or expected is None:
+        return {}
+    given = dict(leaves(artifact.manifest.settings))
+    return {
+        key: Departure(given[key], value)
+        for key, value in leaves(expected)
+        # A setting that is newer than the artifact says nothing about it.
+        if key not in _CHOSEN and key in given and given[key] != value
+    }
+
+
+def _kind(artifact: Artifact, model: Artifact, baseline_method: str) -> str | None:
+    """What stands before the keys of an artifact that a model was made from; None where its settings do not count."""
+    if artifact.stage != _TRAIN or artifact.manifest is None or model.manifest is None:
+        return _PREFIXES.get(artifact.stage)
+    backbone = artifact.manifest.settings["backbone"]
+    of = f"{backbone_title(backbone)} " if backbone != model.manifest.settings["backbone"] else ""
+    return f"{of}{method_title(artifact.manifest.conf, baseline_method)} "

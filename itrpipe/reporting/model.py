@@ -1,0 +1,103 @@
+"""A trained model as a report sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from itrpipe.config import is_control
+from itrpipe.reporting.chain import Artifact, FileNames, read_table
+from itrpipe.reporting.departures import Declared, Departure, departures
+from itrpipe.reporting.titles import backbone_title, method_title, model_title
+
+LISTS_INPUT, START_INPUT = "mine_negatives", "start"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One trained model that an evaluation read.
+
+    Attributes:
+        method_name, backbone_name, seed: that it was trained with.
+        artifact: of `train`, possibly removed.
+        files: names of the files.
+        baseline_method: the method of round one.
+        declared: settings by the declarations.
+    """
+
+    method_name: str
+    backbone_name: str
+    seed: int
+    artifact: Artifact
+    files: FileNames
+    baseline_method: str
+    declared: Declared
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is of round one."""
+        return self.method_name == self.baseline_method
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is round one trained for longer, or another method without what that is about."""
+        return is_control("train", self.method_name)
+
+    @property
+    def backbone(self) -> str:
+        """The backbone as papers write it."""
+        return backbone_title(self.backbone_name)
+
+    @property
+    def method(self) -> str:
+        """`round one`, or the method as papers write it."""
+        return method_title(self.method_name, self.baseline_method)
+
+    @property
+    def name(self) -> str:
+        """For people: backbone, method and the seed when it is not 0."""
+        return f"{model_title(self.backbone, self.method)}{f', seed {self.seed}' if self.seed else ''}"
+
+    @property
+    def members(self) -> tuple[Model, ...]:
+        """Itself, as a run of one model would say."""
+        return (self,)
+
+    @cached_property
+    def mining(self) -> Artifact | None:
+        """The mined lists it was trained with; None for round one and when the model was removed."""
+        return self.artifact.input(LISTS_INPUT)
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]] | None:
+        """One row per epoch; None when the model was removed."""
+        return (
+            None
+            if self.artifact.manifest is None
+            else read_table(self.artifact.folder / self.files.history).to_pylist()
+        )
+
+    @cached_property
+    def departures(self) -> dict[str, Departure]:
+        """Settings that are not as declared, see `itrpipe.reporting.departures`; nothing when the model was removed."""
+        return departures(self.artifact, self.declared, self.baseline_method)
+
+    @cached_property
+    def epochs(self) -> int | None:
+        """Epochs that its weights were trained for, with those of the model that they started from.
+
+        None when one of the models was removed.
+        """
+        rows, artifact = 0, self.artifact
+        while artifact is not None:
+            if artifact.manifest is None:
+                return None
+            rows += read_table(artifact.folder / self.files.history).num_rows
+            artifact = artifact.input(START_INPUT)
+        return rows
+
+
+def member_prefix(number: int) -> str:
+    """What stands before the settings of a member of an ensemble, counted from 1; nothing before the first's."""
+    return "" if number == 1 else f"model {number} "

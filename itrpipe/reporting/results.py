@@ -1,0 +1,159 @@
+"""A report's numbers as JSON for programs, unrounded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.reporting.collect import Run
+from itrpipe.reporting.comparisons import Comparison, excludes_zero
+from itrpipe.reporting.content import Content, Group
+from itrpipe.reporting.expected import Published
+from itrpipe.reporting.mined import TOPS
+from itrpipe.reporting.seeds import Difference, SeedComparison, SeedScores, Spread
+from itrpipe.reporting.tables import FULL, ORACLE
+
+
+def results(content: Content, published: Sequence[Published]) -> dict[str, Any]:
+    """All numbers of a report.
+
+    Args:
+        content: of the report.
+        published: scores of whichever run.
+
+    Returns:
+        `runs` with their metrics by protocol, `differences` of pairs of runs, `seeds` of methods over seeds (one
+        entry for each test set that has some), `matching` of methods likewise, `false_negatives` of mined lists.
+    """
+    comparisons = [each for group in content.groups for each in group.comparisons]
+    return {
+        "title": content.title,
+        "dataset": content.dataset,
+        "interval_level": content.level,
+        "conclusions": [group.conclusion for group in content.groups],
+        "runs": [_run(run, published) for group in content.groups for run in group.runs],
+        "differences": [_comparison(each) for each in comparisons],
+        "seeds": [_seeds(group) for group in content.groups if group.seeds],
+        "matching": [_matching_scores(group) for group in content.groups if group.matching.scores],
+        "false_negatives": {
+            each.artifact.name: _shares(each.shares) for each in content.mined.minings if each.shares is not None
+        },
+        "removed": [artifact.path for artifact in content.removed],
+    }
+
+
+def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
+    keys = ("method", "backbone", "seed", "features", "split")
+    return {
+        "label": run.label,
+        "name": run.name,
+        "rerank": run.rerank,
+        "artifact": run.evaluation.name,
+        **{key: run.settings[key] for key in keys},
+        "not_as_declared": {key: asdict(each) for key, each in run.departures.items()},
+        "epochs": [member.epochs for member in run.members],
+        "models": [member.artifact.name for member in run.members],
+        "metrics": run.metrics,
+        "matching": run.matching,
+        "estimated_false_negatives": run.false_negatives,
+        "words": run.words,
+        "discrimination": run.discrimination,
+        "query_length": run.query_length,
+        "alignment": run.alignment,
+        "eccv_caption": run.eccv_caption,
+        "published": [each.model_dump() for each in published if each.run in (run.label, run.evaluation.name)],
+    }
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "run": comparison.run.label,
+        "baseline": comparison.baseline.label,
+        FULL: _intervals(comparison.own),
+        ORACLE: None if comparison.oracle is None else _intervals(comparison.oracle),
+    }
+
+
+def _seeds(group: Group) -> dict[str, Any]:
+    assert group.seeds is not None
+    found = group.seeds.found
+    return {
+        "test_set": group.description,
+        "scores": [_seed_scores(each) for each in found.scores],
+        "differences": [_seed_comparison(each) for each in found.comparisons],
+        "conclusions": found.conclusions,
+        "missing": found.missing,
+        "removed": found.removed,
+    }
+
+
+def _seed_scores(scores: SeedScores) -> dict[str, Any]:
+    sides = {FULL: scores.own, ORACLE: scores.oracle}
+    return {
+        "name": scores.series.name,
+        "runs": [run.label for run in scores.series.all],
+        "seeds": scores.seeds,
+        **{side: None if each is None else {k: asdict(v) for k, v in each.items()} for side, each in sides.items()},
+        "training_seconds": scores.seconds,
+    }
+
+
+def _matching_scores(group: Group) -> dict[str, Any]:
+    return {
+        "test_set": group.description,
+        "scores": [
+            {
+                "name": each.series.name,
+                "runs": [run.label for run in each.runs],
+                "seeds": [run.seed for run in each.runs],
+                **{choice: _spreads(sides) for choice, sides in each.values.items()},
+            }
+            for each in group.matching.scores
+        ],
+    }
+
+
+def _spreads(sides: Mapping[str, Mapping[str, Spread | None]]) -> dict[str, dict[str, Any]]:
+    return {
+        side: {name: None if each is None else asdict(each) for name, each in values.items()}
+        for side, values in sides.items()
+    }
+
+
+def _seed_comparison(comparison: SeedComparison) -> dict[str, Any]:
+    sides = {FULL: comparison.own, ORACLE: comparison.oracle}
+    return {
+        "method": comparison.series.name,
+        "reference": comparison.reference.name,
+        "seeds": comparison.seeds,
+        **{side: None if each is None else _both_intervals(each) for side, each in sides.items()},
+    }
+
+
+def _both_intervals(differences: Mapping[str, Difference]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "value": each.value,
+            "over_seeds": {"low": each.seeds.low, "high": each.seeds.high},
+            "over_images": {"low": each.images.low, "high": each.images.high},
+            "is_real": each.is_real,
+        }
+        for name, each in differences.items()
+    }
+
+
+def _intervals(differences: Mapping[str, Interval]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"value": each.value, "low": each.low, "high": each.high, "excludes_zero": excludes_zero(each)}
+        for name, each in differences.items()
+    }
+
+
+def _shares(shares: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """Percent of true matches among the hardest candidates."""
+    return {
+        name: {f"top_{top}": percent for top, percent in zip(TOPS, percents, strict=True)}
+        for name, percents in shares.items()
+    }

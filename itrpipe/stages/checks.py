@@ -1,0 +1,174 @@
+"""What can be told of a training or of mining before anything is made for it.
+
+A model that reads what its features do not hold, or lists that are longer than the training set, would fail only after
+the extraction, or after the training of round one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from itrpipe.errors import UsageError
+from itrpipe.features.settings import may_hold
+from itrpipe.methods.settings import Aoq
+from itrpipe.models.settings import Ascl, BackboneSettings, DualEncoder, Uniter
+from itrpipe.stages.base import Planned
+from itrpipe.stages.extract import passes_of
+from itrpipe.training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from itrpipe.stages.mine_negatives import MineSettings
+
+_READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
+_REMEDIES = {
+    "regions": "name features with regions by --features, such as those of butd",
+    "boxes": "name features with boxes by --features, such as those of butd; where regions are the cells of a grid, "
+    "say of which by --set precomp.grid=[6,6]",
+    "global": "name features with global vectors by --features, such as those of vit",
+    "pixels": "give --features pixels, or train on frozen features with --set train.model.images=regions --set "
+    "train.model.embed_dim=512",
+}
+
+
+def check_training(step: Planned) -> None:
+    """Refuses features that a model cannot read, and draws from longer lists than are mined or can be.
+
+    Args:
+        step: of `train`.
+
+    Raises:
+        UsageError: one of them.
+    """
+    settings = cast(TrainSettings, step.settings)
+    _refuse_other_features(step, settings)
+    if isinstance(settings.loss, Aoq):
+        _refuse_longer_draws(step, settings.loss)
+
+
+def check_mining(step: Planned) -> None:
+    """Refuses lists that are longer than the training set.
+
+    Args:
+        step: of `mine_negatives`.
+
+    Raises:
+        UsageError: they are, and the training set is prepared.
+    """
+    offered = _offered(step)
+    if offered is not None:
+        refuse_longer_lists(cast("MineSettings", step.settings), offered)
+
+
+def refuse_longer_lists(
+    settings: MineSettings, offered: tuple[int, int], drawn: Mapping[str, tuple[int, int]] | None = None
+) -> None:
+    """Refuses lists that are longer than the training set.
+
+    Args:
+        settings: of mining.
+        offered: see `candidates`.
+        drawn: beginning of the keys that say how many captions and images are drawn from, such as `aoq.top`, and these
+            numbers; None where nothing draws.
+
+    Raises:
+        UsageError: they are longer.
+    """
+    wanted = settings.num_texts, settings.num_images
+    if wanted[0] <= offered[0] and wanted[1] <= offered[1]:
+        return
+    fact = (
+        f"mining is to list {wanted[0]:,} captions for every image and {wanted[1]:,} images for every caption, and the "
+        f"training set has {offered[0]:,} and {offered[1]:,} that are candidates"
+    )
+    if not min(offered):
+        raise UsageError(f"{fact}; it takes two images with captions at least")
+    asked = {"mine_negatives.num": wanted, **(drawn or {})}
+    remedies = [
+        _assignments(key, (min(texts, offered[0]), min(images, offered[1]))) for key, (texts, images) in asked.items()
+    ]
+    raise UsageError(f"{fact}; give {' '.join(remedies)}, or less")
+
+
+def candidates(caption_image: np.ndarray) -> tuple[int, int]:
+    """Captions that are candidates for every image of a training set, and images that are so for every caption.
+
+    Args:
+        caption_image: [T] row of the image of each caption.
+    """
+    import numpy as np
+
+    own = np.bincount(caption_image)
+    return len(caption_image) - int(own.max()), len(own) - 1
+
+
+def _refuse_other_features(step: Planned, settings: TrainSettings) -> None:
+    parts = passes_of("", step.inputs["extract"].settings).values()
+    held = frozenset().union(*map(may_hold, parts))
+    for name in _read(settings.model):
+        if name not in held:
+            made = "+".join(part.kind.replace("_", "-") for part in parts)
+            remedy = _REMEDIES[name]
+            if name == "global" and isinstance(settings.model, Ascl):
+                remedy += ", or do without with --set train.model.fusion=none"
+            raise UsageError(
+                f"backbone {settings.backbone!r} reads {_READ[name]}, which features {settings.features!r} (made by "
+                f"{made}) do not hold; {remedy}"
+            )
+
+
+def _read(model: BackboneSettings) -> tuple[str, ...]:
+    """What a model reads of features, of the names that `may_hold` gives."""
+    if isinstance(model, DualEncoder):
+        return (model.images,)
+    if isinstance(model, Uniter):
+        return ("regions", "boxes")
+    if isinstance(model, Ascl) and model.fusion != "none":
+        return ("regions", "global")
+    return ("regions",)
+
+
+def _refuse_longer_draws(step: Planned, loss: Aoq) -> None:
+    mining, drawn = step.inputs["mine_negatives"], f"{step.need.conf}.top"
+    lists, offered = cast("MineSettings", mining.settings), _offered(mining)
+    if offered is not None:
+        refuse_longer_lists(lists, offered, {drawn: (loss.top_texts, loss.top_images)})
+    held = _held(lists)
+    if loss.top_texts > held[0] or loss.top_images > held[1]:
+        raise UsageError(
+            f"{step.need.conf} is to draw from the first {loss.top_texts:,} captions and {loss.top_images:,} images of "
+            f"mined lists that hold {held[0]:,} and {held[1]:,}; give "
+            f"{_assignments(drawn, (min(loss.top_texts, held[0]), min(loss.top_images, held[1])))}, or raise "
+            f"{_assignments('mine_negatives.num', (max(loss.top_texts, held[0]), max(loss.top_images, held[1])))}"
+        )
+
+
+def _held(lists: MineSettings) -> tuple[int, int]:
+    """Captions and images that every mined list holds, windows aside."""
+    return lists.rescore_texts or lists.num_texts, lists.rescore_images or lists.num_images
+
+
+def _assignments(key: str, counts: tuple[int, int]) -> str:
+    return f"--set {key}_texts={counts[0]} --set {key}_images={counts[1]}"
+
+
+def _offered(mining: Planned) -> tuple[int, int] | None:
+    """See `candidates`; None while the training set is not prepared, or where there is none.
+
+    Images that have no features are counted too, so there may be fewer.
+    """
+    folder = mining.inputs["prepare"].finished
+    share = cast(TrainSettings, mining.inputs["train"].settings).train_share
+    return None if folder is None else _candidates_in(folder, share)
+
+
+@functools.lru_cache(maxsize=8)
+def _candidates_in(prepare: Path, share: float) -> tuple[int, int] | None:
+    from itrpipe.datasets.prepared import PreparedDataset
+
+    prepared = PreparedDataset.open(prepare)
+    return candidates(prepared.split("train").share(share).caption_image) if "train" in prepared.splits else None
