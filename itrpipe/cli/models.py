@@ -72,8 +72,8 @@ def train(
       aoq-quintuplet       its Eq. 4: without adaptive weights
       ssamt-intra          first phase of SSAMT: each side alone
       ssamt                its second phase: pairs, with labels of phrases
-      itm                  the hardest of sampled candidates for every anchor (UNITER)
       pretrain             masked words and matching, before itm and tags where there are no published weights
+      itm                  the hardest of sampled candidates for every anchor (UNITER)
       tags                 the same with sentences that the model writes in every step
       tags-dc              its second phase: which words of these are wrong, and what should stand there
       fne                  negatives drawn by their probability to be false, over a momentum memory
@@ -83,7 +83,7 @@ def train(
       aoq-guarded          round two that draws likely false negatives less often
       synthetic-triplet    round one with sentences of itrpipe synthesize too (--negatives synthetic)
       positives-triplet    round one with joined and halved captions as positives too (--positives ascl)
-    Ablations of AOQ, SSAMT, FNE and TAGS-DC:
+    Ablations of AOQ, SSAMT, FNE, TAGS-DC and AsCL:
       aoq-only-offline     no negatives of the batch
       aoq-online-quintuplet  pairs of the batch's negatives instead of mined ones
       aoq-positive-weight  weights by the positive's score

@@ -21,6 +21,7 @@ from itrpipe.planning import (
     Planner,
     Step,
     pending_steps,
+    refuse_hopeless,
     refuse_unused,
     scoped_override,
 )
@@ -30,6 +31,10 @@ from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import EvaluateSettings, models_label
 from itrpipe.stages.train import backbones, run_label
+
+
+TOYS = " (toy models: no result)"
+"""Ends the title of the page that `--tiny` makes."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ class Reproduction:
         """
         steps = [each.step for each in planned if each.step is not None and each.error is None]
         settings = {
-            "title": self.recipe.title,
+            "title": f"{self.recipe.title}{TOYS if self.options.tiny else ''}",
             "published": [each.model_dump() for each in self.published(planned)],
             "tolerance": self.recipe.tolerance.model_dump(),
             "tiny": self.options.tiny,
@@ -303,6 +308,7 @@ def _error_of(step: Step, reporter: Reporter) -> ItrpipeError | None:
     if step.state == "damaged":
         return DataError(step.reason)
     try:
+        refuse_hopeless([step])
         unfinished = run_step(step, reporter)
     except ItrpipeError as error:
         return error

@@ -176,7 +176,9 @@ def define_features(
 def _importer_of(source: Path, features: str | None) -> str:
     """The importer that reads `source`: the one that was named, else the only one that recognises it."""
     if not source.exists():
-        raise MissingInputError(f"--from {source} does not exist")
+        raise MissingInputError(
+            f"--from {source} does not exist; name a file or folder, absolute or below {Path.cwd()}"
+        )
     confs = {name: table["kind"] for name, table in load_declaration("extract").confs.items()}
     importers = {name: kind for name, kind in confs.items() if kind in IMPORTERS}
     if features is not None:

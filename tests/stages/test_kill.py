@@ -172,7 +172,7 @@ MINING = {
     "faiss": ("--engine", "faiss"),
     "clusters": ("--engine", "faiss", "--set=index=ivf"),
     "second model": ("--rescore-with", "bfan"),
-    "guard": ("--guard", "fne"),
+    "guard": ("--guard", "fne", "--set=guard_batch_size=2"),  # hardly trained, the model ranks few pairs above more
 }
 SMALL_MINING = (
     *("train.epochs=1", "train.batch_size=16", "train.model.embed_dim=16", "train.model.word_dim=8"),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import huggingface_hub
-from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
 from transformers.utils import logging
 
 from itrpipe.errors import MissingInputError
@@ -71,13 +71,15 @@ def _download(model: str, revision: str, names: tuple[str, ...]) -> Path:
         raise _not_on_hub(model, "there is no such model, or it needs a login") from None
     except RevisionNotFoundError:
         raise _not_on_hub(model, f"it has no revision '{revision}'") from None
+    except LocalEntryNotFoundError:
+        raise _not_on_hub(model, "there is no connection, and no earlier download") from None
     except Exception as error:  # the client's own errors and those of its HTTP library have no base in common
         raise _not_on_hub(model, reason_of(error)) from None
 
 
 def _not_on_hub(model: str, reason: str) -> MissingInputError:
     return MissingInputError(
-        f"{model} was not found on the hub ({reason}); correct the name, or download it where there is a network and "
+        f"{model} cannot be fetched from the hub ({reason}); correct the name, or download it where there is a network and "
         "name its folder."
     )
 

@@ -110,7 +110,8 @@ def _fetch(hub_id: str, revision: str) -> Path:
     except Exception as error:  # of the hub's client, of its HTTP library, or of the disk
         raise MissingInputError(
             f"{HUB_FILE} of '{hub_id}', revision '{revision}', is neither here nor comes from the hub "
-            f"({first_line(error)}); check the name and the network, or name a local file."
+            f"({first_line(error)}); check the name and the network, or name a file of yours with "
+            "--set weights=FILE."
         ) from error
 
 

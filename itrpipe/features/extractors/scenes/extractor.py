@@ -59,7 +59,7 @@ class ScenesExtractor:
             shapes = sorted({tuple(image.shape) for image in images})
             raise DataError(
                 f"images of shape {shapes[0]} are no drawings of scenes, which are {(3, HEIGHT, WIDTH)}; "
-                "choose an extractor for photographs."
+                "name a dataset of photographs, or another extractor."
             )
         found = self._model(images.to(self.device))
         return {
