@@ -32,7 +32,6 @@ from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import EvaluateSettings, models_label
 from itrpipe.stages.train import backbones, run_label
 
-
 TOYS = " (toy models: no result)"
 """Ends the title of the page that `--tiny` makes."""
 

@@ -160,7 +160,7 @@ def settings_class(values: Mapping[str, Any]) -> type[Settings]:
 
 
 def label(conf: str, settings: MineSettings) -> str:
-    """`exact`, or `approximate` by an index, and the name of the mining model, with `+` and the backbone of a second one."""
+    """`exact`, or `approximate` by an index, and the mining model, with `+` and the backbone of a second one."""
     found = conf if settings.index == "flat" else "approximate"
     models = "+".join(filter(None, (settings.backbone, settings.rescore_with)))
     return f"{found}.{train.run_label(settings.method, models, settings.seed)}"

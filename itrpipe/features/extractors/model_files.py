@@ -79,8 +79,8 @@ def _download(model: str, revision: str, names: tuple[str, ...]) -> Path:
 
 def _not_on_hub(model: str, reason: str) -> MissingInputError:
     return MissingInputError(
-        f"{model} cannot be fetched from the hub ({reason}); correct the name, or download it where there is a network and "
-        "name its folder."
+        f"{model} cannot be fetched from the hub ({reason}); correct the name, or download it where there is a network "
+        "and name its folder."
     )
 
 
