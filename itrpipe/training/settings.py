@@ -90,8 +90,8 @@ class TrainSettings(Settings):
         if isinstance(self.loss, Aoq) and self.epochs <= self.loss.sum_epochs:
             raise ValueError(
                 f"epochs = {self.epochs} all fall within loss.sum_epochs = {self.loss.sum_epochs}, so the offline "
-                "negatives would never be used; raise epochs or lower that: --set loss.sum_epochs=0, where this step is "
-                "not the one that was asked for with the name of its configuration before it"
+                "negatives would never be used; raise epochs, or set that to 0 under the name of this configuration, "
+                "as in --set aoq.loss.sum_epochs=0"
             )
         if isinstance(self.loss, Fne) and self.epochs <= self.loss.online_epochs:
             raise ValueError(
