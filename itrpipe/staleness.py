@@ -20,6 +20,10 @@ State = Literal["up to date", "missing", "interrupted", "new settings", "stale",
 what was made is overtaken by a source that changed, or by a newer version of a stage."""
 
 
+MOST_CHANGES = 6
+"""As many changes as a reason names."""
+
+
 def fingerprinted(module: ModuleType, settings: Settings) -> dict[str, Any]:
     """The settings of a step as its fingerprint sees them."""
     own = getattr(module, "fingerprinted", None)
@@ -106,4 +110,6 @@ def _difference(old: Manifest, step: Step) -> str:
         if name not in old.inputs or old.inputs[name].fingerprint != value
     ]
     changes += [f"source {name} changed" for name, value in step.sources.items() if old.sources.get(name) != value]
-    return ", ".join(changes) or "made by another version of the stage"
+    more = [f"and {len(changes) - MOST_CHANGES} more changes"] if len(changes) > MOST_CHANGES + 1 else []
+    shown = changes[:MOST_CHANGES] if more else changes
+    return ", ".join([*shown, *more]) or "made by another version of the stage"

@@ -18,6 +18,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.planning import Override, Planner, Step, parse_override, unique_steps
 from itrpipe.stages.base import Need, load_stage
+from itrpipe.staleness import MOST_CHANGES
 from itrpipe.training.settings import TrainSettings
 
 Tiny = Callable[..., list[Override]]
@@ -145,6 +146,14 @@ def test_reasons_name_what_is_empty(finished_chain: Path, tiny: Tiny) -> None:
     step = plan_aoq(finished_chain / "data", aoq(tiny, "aoq.teacher=vsepp", "train.decay_at=[1,2]"))
     assert "loss.teacher none → vsepp" in step.inputs["train"].reason
     assert "decay_at none → [1, 2]" in step.inputs["train"].reason
+
+
+def test_a_reason_names_the_first_of_many_changes(finished_chain: Path, tiny: Tiny) -> None:
+    changed = ("alpha=0.5", "beta=0.9", "margin_online=0.3", "margin_offline=0.1", "redraw=1", "top_texts=3")
+    sets = [*(f"aoq.loss.{each}" for each in changed), "train.learning_rate=1", "train.decay_at=[1,2]"]
+    reason = plan_aoq(finished_chain / "data", aoq(tiny, *sets)).inputs["train"].reason
+    assert reason.count(" → ") == MOST_CHANGES
+    assert reason.endswith(f", and {len(sets) - MOST_CHANGES} more changes")
 
 
 def test_a_damaged_input_stops_everything_and_is_not_silently_replaced(chain: Path, tiny: Tiny) -> None:

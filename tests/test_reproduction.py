@@ -222,7 +222,8 @@ def test_a_dry_run_says_what_it_will_cost(
     slow = f'{run}[2]\nset = {{ "train.epochs" = 2 }}'
     other = f'{run}[3]\nset = {{ "train.epochs" = 3, "train.learning_rate" = 1.0 }}'
     updates = f'{run}[4]\nset = {{ "train.epochs" = 9, "train.max_updates" = 5 }}'
-    printed = invoke(*command, write([f"{run}[0, 1]", order, slow, other, updates]), "--dry-run").out
+    control = 'method = "triplet-long"\nbackbone = "vsepp"\nset = { "train.epochs" = 2 }'
+    printed = invoke(*command, write([f"{run}[0, 1]", order, slow, other, updates, control]), "--dry-run").out
     costs = [line.split(maxsplit=1) for line in printed.partition("estimated cost")[2].splitlines()]
     found = {name.rpartition("-")[0]: cost for name, cost in filter(lambda pair: len(pair) == 2, costs)}
     assert found["train/triplet.vsepp.s1"] == f"123 s  as train/{trained.name} took"
@@ -234,8 +235,10 @@ def test_a_dry_run_says_what_it_will_cost(
         == f"370 s  as train/{trained.name} took with 1 epoch and other settings, scaled to 3"
     )
     assert found["train/triplet.vsepp.s4"] == f"123 s  as train/{trained.name} took with other settings"
+    assert found["train/triplet-long.vsepp"].startswith(f"247 s  as train/{trained.name} took with 1 epoch")
+    assert found["evaluate/triplet-long.vsepp"] == "unknown"
     assert "train/triplet.vsepp" not in found
-    assert re.search(r"sum: 14 min \d\d s and 2 steps of unknown cost$", printed.rstrip())
+    assert re.search(r"sum: 18 min \d\d s and 3 steps of unknown cost$", printed.rstrip())
 
 
 def test_other_data_are_no_measure_of_cost(

@@ -49,6 +49,8 @@ class Cost:
 def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
     """Costs of steps from earlier artifacts of the same stage and configuration, of any seed.
 
+    A training whose configuration never ran takes those of another one with the same method and backbone.
+
     Only those made of the same prepared images and captions count, and of several first one that differs in nothing but
     its seed, then in its epochs, then the newest. What was resumed does not count: its manifest knows the time of the
     last run only.
@@ -91,11 +93,10 @@ def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
 
 def _cost(step: Step, manifests: Iterable[tuple[str, Manifest]]) -> Cost:
     settings = step.settings.model_dump(mode="json")
-    alike = [
-        (name, each)
-        for name, each in manifests
-        if each.conf == step.need.conf and _agree(each.settings, settings) and _of_same_data(each, step)
-    ]
+    fitting = [found for found in manifests if _agree(found[1].settings, settings) and _of_same_data(found[1], step)]
+    alike = [found for found in fitting if found[1].conf == step.need.conf]
+    if not alike and EPOCHS in settings:  # the ablations of a method cost about what it costs itself
+        alike = fitting
     if not alike:
         return Cost(step)
     name, manifest = max(alike, key=lambda found: (_likeness(found[1].settings, settings), found[1].finished))
