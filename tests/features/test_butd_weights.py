@@ -350,4 +350,4 @@ def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, n
     assert message.startswith(
         f"pytorch_model.bin of '{name}', revision 'main', is neither here nor comes from the hub ("
     )
-    assert message.endswith("); check the name and the network, or name a local file.")
+    assert message.endswith("); check the name and the network, or name a file of yours with --set weights=FILE.")
