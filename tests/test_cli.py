@@ -76,6 +76,15 @@ def test_version(invoke: Invoke) -> None:
     assert invoke("--version").out == f"itrpipe {__version__}\n"
 
 
+def test_threads_spin_long_only_where_the_machine_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = os.cpu_count() or 1
+    counts = []
+    for load in (0.0, cores / 2, 2.0 * cores):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        counts.append(int(command_line.spin_count()))
+    assert counts[0] > counts[1] == counts[2]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_an_example_that_parses(name: str, invoke: Invoke) -> None:
     outcome = invoke(name, "--help")
