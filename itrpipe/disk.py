@@ -1,4 +1,4 @@
-"""Writing to disk: atomic files, and full disks that end in one clear line."""
+"""Writing to disk: atomic files, and disks that are full or do not answer, which end in one clear line."""
 
 from __future__ import annotations
 
@@ -12,10 +12,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from itrpipe.errors import DataError, DiskFullError, MissingInputError
+from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UnavailableError
 
 TEMPORARY = ".tmp"
 _FULL_DISK_CODES = {errno.ENOSPC, errno.EDQUOT}
+_NO_ANSWER = "the disk or network file system does not answer; check it and run the same command again"
+_PERMISSIONS = "check its permissions and those of the folders above it, then run the same command again"
+_NAMES = "give it a shorter name, or choose a shorter path"
+_FILES = "too many files are open; raise the limit (`ulimit -n 4096`) and run the same command again"
+_READ_ONLY = "the file system is read-only; mount it writable or choose another folder with --data"
+_REMEDIES = {
+    errno.EACCES: _PERMISSIONS,
+    errno.EPERM: _PERMISSIONS,
+    errno.EROFS: _READ_ONLY,
+    errno.ENOLCK: "this file system gives no locks; mount it with locks or choose another folder with --data",
+    errno.ENAMETOOLONG: _NAMES,
+    errno.ELOOP: "links lead in a circle; replace one of them",
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+    **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EBUSY, errno.ENXIO, errno.ENODEV), _NO_ANSWER),
+    **dict.fromkeys((errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNRESET), _NO_ANSWER),
+}
+"""Errors that say nothing about the content of a file, and what to do about them."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -75,6 +93,30 @@ def full_disk_as_error(path: Path) -> Iterator[None]:
             f"no space left while writing {path} ({free / 2**20:,.0f} MiB free); "
             "free some and run the same command again, it goes on where it stopped"
         ) from error
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether an error says that a file cannot be read or written now, and nothing about its content."""
+    return isinstance(error, OSError) and error.errno in _REMEDIES
+
+
+def unavailable(error: OSError, path: Path | None = None) -> UnavailableError:
+    """The error that tells a user what cannot be read or written now, and what to do.
+
+    Args:
+        error: for which `is_unavailable` holds.
+        path: what was to be read or written, where the error does not name it.
+    """
+    named = path if error.filename is None else error.filename
+    what = f"{named} cannot be read or written now" if named is not None else "a file cannot be read or written now"
+    return UnavailableError(f"{what} ({os.strerror(error.errno or 0)}); {_REMEDIES[error.errno or 0]}")
+
+
+def reading_error(error: Exception, path: Path, otherwise: ItrpipeError) -> ItrpipeError:
+    """What to raise when reading a file failed: that it cannot be read now, or else what its content lacks."""
+    if isinstance(error, OSError) and is_unavailable(error):
+        return unavailable(error, path)
+    return otherwise
 
 
 def require_space(path: Path, needed: int, what: str) -> None:

@@ -51,3 +51,12 @@ class IncompleteError(ItrpipeError):
     """The run ended and its result is whole but for some images that could not be used; they are listed."""
 
     exit_code = 7
+
+
+class UnavailableError(ItrpipeError):
+    """A file or folder cannot be read or written now: permissions, a read-only or network file system, a device.
+
+    It says nothing about the content: what cannot be read now is not damaged, and nothing may remove it.
+    """
+
+    exit_code = 8
