@@ -154,7 +154,7 @@ def alone(model: UniterEncoder, images: ImageBatch, texts: TextBatch, image: int
     return float(model.rank(torch.tanh(model.pooler(states[0, 0]))))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     count=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4),
@@ -200,7 +200,7 @@ def test_pairs_of_a_pool_come_back_in_their_order():
     close(model.score_pairs(taken, UniterTexts(encoded[1].words[:3], encoded[1].lengths[:3])), matrix[:3, :3].diag())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     count=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4),
