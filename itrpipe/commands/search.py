@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from rich.console import Console
 
 from itrpipe.artifacts import read_manifest
 from itrpipe.commands.photographs import PHOTOGRAPH, find_image
@@ -16,7 +13,8 @@ from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.disk import write_text
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.planning import Override, Planner, Step
-from itrpipe.progress import Reporter
+from itrpipe.printable import printable_json
+from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.reporting.answers import Answers, lines
 from itrpipe.stages import parse
 from itrpipe.stages.base import Need
@@ -106,7 +104,7 @@ def search(
     """
     _refuse_contradictions(question, way)
     _refuse_page(page)
-    reporter = Reporter(Console(highlight=False, soft_wrap=True, stderr=as_json))
+    reporter = Reporter(SafeConsole(stderr=as_json))
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("train", method))
     first = None if way.prefilter is None else _planned_prefilter(planner, step, way.prefilter)
@@ -121,7 +119,7 @@ def search(
     if page is not None:
         _write_page(page, found, trained.input("prepare"), root, reporter)
     if as_json:
-        print(json.dumps(asdict(found), ensure_ascii=False, indent=2))
+        Reporter().say(printable_json(asdict(found)))
     else:
         _show(found, reporter)
 
