@@ -18,6 +18,7 @@ import numpy as np
 
 from itrpipe.disk import require_space
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.hdf5 import open_hdf5
 
 EMBEDDINGS = "embeddings.h5"
 INNER_PRODUCT, ORDER = "inner product", "order violation"
@@ -129,7 +130,7 @@ def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
         MissingInputError: it has no such split.
     """
     try:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path) as file:
             if split not in file:
                 raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
             return SplitEmbeddings(

@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.hdf5 import open_hdf5
 
 SCHEMA_VERSION = 1
 
@@ -98,7 +99,7 @@ def read_layout(path: Path) -> tuple[str, dict[str, Extent]]:
     if not path.is_file():
         raise MissingInputError(f"{path} does not exist; run `itrpipe extract` to make it.")
     try:
-        with h5py.File(path, "r", locking="best-effort") as file:
+        with open_hdf5(path, locking="best-effort") as file:
             _check_version(path, file.attrs.get("schema_version"))
             extents = {str(name): _extent(path, file[str(name)]) for name in file}
             extractor = file.attrs.get("extractor")
