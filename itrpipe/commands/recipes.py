@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -87,7 +87,7 @@ class SourceFeatures(RecipePart):
 
 
 class RecipeSource(RecipePart):
-    """Files that the user brings; paths are relative to `--source`.
+    """Files that the user brings; paths are relative to `--source` and lead to nothing outside it but by links.
 
     Attributes:
         captions: file or folder of the captions.
@@ -232,7 +232,7 @@ def load_recipe(name: str) -> Recipe:
     """Reads a recipe by its name in `stages/recipes/` or by its path.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: there is none of this name, or a path in it leads out of `--source`.
         DataError: the file is not a recipe.
     """
     folder = stages_folder() / "recipes"
@@ -244,11 +244,14 @@ def load_recipe(name: str) -> Recipe:
         hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
         raise UsageError(f"no recipe {name!r}{hint}")
     try:
-        return Recipe.model_validate(read_toml(path))
+        recipe = Recipe.model_validate(read_toml(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in (".".join(map(str, first["loc"])),) if part)
         raise DataError(f"{path}: {where}{first['msg'].removeprefix('Value error, ')}") from None
+    if recipe.source is not None:
+        _refuse_paths_outside(path, recipe.source)
+    return recipe
 
 
 def chosen_runs(recipe: Recipe, name: str, only: Sequence[str]) -> list[RecipeRun]:
@@ -277,6 +280,24 @@ def chosen_runs(recipe: Recipe, name: str, only: Sequence[str]) -> list[RecipeRu
             raise UsageError(f"--only {text}: recipe {name} has no such run{hint}")
         chosen += found
     return [run for run in recipe.run if run in chosen]
+
+
+def _refuse_paths_outside(recipe: Path, source: RecipeSource) -> None:
+    """A recipe names files below `--source` and no others; links that the user placed there are followed.
+
+    Raises:
+        UsageError: a path is absolute or climbs with `..`.
+    """
+    named = {"[source] captions": source.captions}
+    named |= {f"[source.features.{name}] path": each.path for name, each in source.features.items()}
+    named |= {f"[source.files.{name}] path": each.path for name, each in source.files.items()}
+    for key, value in named.items():
+        path = PurePosixPath(value)
+        if path.is_absolute() or ".." in path.parts:
+            raise UsageError(
+                f"{recipe}: {key} = {value!r} leads out of the folder given with --source; name a path below it, and "
+                "place a link there to what lies elsewhere"
+            )
 
 
 def _pairs(run: Any) -> Iterator[Any]:
