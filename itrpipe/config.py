@@ -135,7 +135,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise MissingInputError(f"no such file: {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
         raise DataError(f"{path} is not valid TOML: {error}") from None
 
 

@@ -72,7 +72,7 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_bytes())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
         raise DataError(f"{path} is not valid JSON: {error}; remove it and rerun") from None
 
 
