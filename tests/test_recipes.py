@@ -143,6 +143,25 @@ def test_a_path_of_a_recipe_that_leaves_the_source_is_refused(
     assert not data_root.exists()
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("set = { train.epochs = {} }", "set: train.epochs is an empty table, which sets nothing"),
+        ('set = "train.epochs=3"', "set: Input should be a valid dictionary"),
+        ("a = " + "[" * 5000, "is not valid TOML"),
+        ("a = " + "9" * 5000, "is not valid TOML"),
+    ],
+)
+def test_values_of_a_recipe_that_set_nothing_or_that_nothing_can_hold(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "mine.toml"
+    head = 'dataset = "mine"\nfeatures = "precomp"\ntitle = "Mine"\n'
+    path.write_text(f'{head}{line}\n[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\n')
+    with pytest.raises(DataError) as caught:
+        load_recipe(str(path))
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
 def test_links_that_the_user_placed_in_the_source_are_followed(
     tmp_path: Path, data_root: Path, precomp_dataset: Any, small_flickr30k: str, invoke: Callable[..., Any]
 ) -> None:

@@ -41,14 +41,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from itrpipe.config import did_you_mean, leaves, read_toml, stages_folder
+from itrpipe.config import did_you_mean, empty_table, leaves, read_toml, stages_folder
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.settings import backbone_family
 from itrpipe.reporting.expected import Published, Tolerance
 from itrpipe.training.settings import backbones, canonical_backbone, usual_features
 
 MATRIX = ("method", "backbone")
-Overrides = Annotated[dict[str, Any], BeforeValidator(lambda value: dict(leaves(value)))]
+
+
+def _by_dotted_keys(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    empty = next(filter(None, (empty_table(key, each) for key, each in value.items())), None)
+    if empty:
+        raise ValueError(f"{empty} is an empty table, which sets nothing; give a value or leave it out")
+    return dict(leaves(value))
+
+
+Overrides = Annotated[dict[str, Any], BeforeValidator(_by_dotted_keys)]
 """Settings by their dotted keys, which may also be written as tables: `aoq = { loss.alpha = 0.4 }`."""
 
 
