@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,32 @@ def make_folder(path: Path) -> None:
             raise MissingInputError(
                 f"{path} cannot be created ({error.strerror}); choose another folder with --data"
             ) from None
+
+
+def require_writable(path: Path, option: str) -> None:
+    """Checks before a long job that a file can be written at its end; what lies there stays as it is.
+
+    Args:
+        path: the file.
+        option: that names it, for the message.
+
+    Raises:
+        MissingInputError: there is no folder for it.
+        UnavailableError: the folder cannot be written to.
+        DiskFullError: no space is left.
+    """
+    if not path.absolute().parent.is_dir():
+        raise MissingInputError(f"{option} {path}: there is no folder {path.parent}; make it first")
+    with full_disk_as_error(path):
+        try:
+            descriptor, trial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.absolute().parent)
+        except OSError as error:
+            if error.errno in _FULL_DISK_CODES:
+                raise
+            remedy = _REMEDIES.get(error.errno or 0, "name a file in another folder")
+            raise UnavailableError(f"{option} {path} cannot be written ({error.strerror}); {remedy}") from None
+        os.close(descriptor)
+        os.unlink(trial)
 
 
 def file_digest(path: Path) -> str:

@@ -27,6 +27,7 @@ from itrpipe.errors import (
     ItrpipeError,
     LockedError,
     MissingInputError,
+    UnavailableError,
     UsageError,
 )
 
@@ -213,6 +214,21 @@ def test_the_longest_names_and_largest_numbers_are_taken(defined: Path, precomp_
     sets = [part for text in small for part in ("--set", text)]
     outcome = invoke(*seed, "--data", defined, *sets)
     assert outcome.code == 0, outcome.err
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that takes no files")
+@pytest.mark.parametrize("page", ["/proc/found.html", f"/tmp/{'x' * 250}.html"])
+def test_a_page_that_cannot_be_written_is_refused_before_the_search(page: str, data_root: Path, invoke: Invoke) -> None:
+    outcome = invoke("search", "a dog", "--html", page, "--data", data_root)
+    assert_one_line(outcome, UnavailableError, f"--html {page} cannot be written (")
+    assert not data_root.exists()
+    assert not outcome.out
+
+
+def test_looking_whether_a_page_can_be_written_leaves_nothing(tmp_path: Path, data_root: Path, invoke: Invoke) -> None:
+    (tmp_path / "pages").mkdir()
+    invoke("search", "a dog", "--html", tmp_path / "pages" / "a.html", "--data", data_root, "--no-deps")
+    assert not list((tmp_path / "pages").iterdir())
 
 
 def test_settings_given_twice_alike_are_one(data_root: Path, invoke: Invoke) -> None:

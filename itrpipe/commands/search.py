@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from itrpipe.artifacts import read_manifest
 from itrpipe.commands.photographs import PHOTOGRAPH, find_image
 from itrpipe.commands.trained import TrainedRun, make_missing, train_settings, trained_run
 from itrpipe.datasets.definition import check_name, load_definition
-from itrpipe.disk import write_text
+from itrpipe.disk import require_writable, write_text
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.planning import Override, Planner, Step
 from itrpipe.printable import printable_json
@@ -99,7 +100,8 @@ def search(
 
     Raises:
         UsageError: options exclude each other, the query is empty or too long, or the page is there already.
-        MissingInputError: there is no such image, or what the model was trained on was removed.
+        MissingInputError: there is no such image, no folder for the page, or what the model was trained on was removed.
+        UnavailableError: the page cannot be written there.
         DataError: a photograph cannot be used.
     """
     _refuse_contradictions(question, way)
@@ -141,10 +143,9 @@ def _refuse_contradictions(question: Question, way: Way) -> None:
 def _refuse_page(page: Path | None) -> None:
     if page is None:
         return
-    if page.exists():
+    if os.path.lexists(page):
         raise UsageError(f"--html {page} is there already; name another file, or remove it")
-    if not page.absolute().parent.is_dir():
-        raise MissingInputError(f"--html {page}: there is no folder {page.parent}; make it first")
+    require_writable(page, "--html")
 
 
 def _planned_prefilter(planner: Planner, step: Step, name: str) -> Step:

@@ -373,6 +373,14 @@ def test_weights_of_bert_leave_the_image_side_as_it_was(reference, tmp_path):
     assert "not used: 2 weights" in said
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(reference, tmp_path, value):
+    state = published(reference)
+    state["uniter.encoder.layer.0.output.dense.bias"] = torch.full((48,), value)
+    with pytest.raises(DataError, match=r"published\.safetensors: 'layers\.0\..*' holds 48 values that are no finite"):
+        loaded(state, tmp_path)
+
+
 def test_a_torch_file_loads_and_code_in_it_does_not_run(model, reference, tmp_path):
     torch.save(published(reference), tmp_path / "uniter.pt")
     made = UniterEncoder(SIZES, IMAGE_DIM, VOCABULARY)
