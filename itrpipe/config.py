@@ -141,8 +141,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     Raises:
         MissingInputError: no such file.
-        DataError: syntax error, with its line.
+        DataError: syntax error, with its line; or it is a folder or a pipe.
     """
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise DataError(f"{path} is no file; name one of TOML")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -169,6 +169,8 @@ def test_the_installed_command_runs(cli: Invoke) -> None:
         (["train", "--set", "epochs=99999999999"], ["epochs = 99999999999", "2,147,483,647 at most"]),
         (["train", "--set", "decay_at=[1, 99999999999]"], ["decay_at = [1, 99999999999]", "at most"]),
         (["train", "--set", "word_dim=99999999999"], ["model.word_dim = 99999999999", "65536"]),
+        (["train", "--set", "decay_at=[-5]"], ["decay_at.0 = -5", "greater than or equal to 1"]),
+        (["export", "--to", "/"], ["--to / is the root of all folders"]),
         (["prepare", "--set", "workers=100000"], ["workers = 100000", "1024"]),
         (["train", "--dataset", "x" * 300], ["'xxxxxxxxxxxxxxxxxxxx'… has 300 characters; give one of 100 at most"]),
         (["train", "--dataset", "../x"], ["'../x'"]),

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def os_error(code: int, path: str | None = "/data/x") -> OSError:
         (lambda: np.empty(2**55), 2, ["there is not enough memory (Unable to allocate", "lower batch_size"]),
         (lambda: torch.empty(2**55), 2, ["there is not enough memory", "lower batch_size"]),
         (lambda: torch.empty(2**62), 2, ["there is not enough memory", "lower batch_size"]),
+        (BrokenProcessPool("terminated abruptly"), 2, ["a worker process was ended from outside", "lower workers"]),
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), 2, ["(CUDA error: out of memory);"]),
     ],
     ids=repr,

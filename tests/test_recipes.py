@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,11 @@ def test_a_path_of_a_recipe_that_leaves_the_source_is_refused(
     [
         ("set = { train.epochs = {} }", "set: train.epochs is an empty table, which sets nothing"),
         ('set = "train.epochs=3"', "set: Input should be a valid dictionary"),
+        (
+            "[source]\ncaptions = '.'\nexplanation = 'x'\nexpected = { train = -5 }",
+            "source.expected.train: Input should be",
+        ),
+        ("[source]\ncaptions = '.'\nexplanation = 'x'\nfeatures.'../x' = {}", "name '../x' must be letters"),
         ("a = " + "[" * 5000, "is not valid TOML"),
         ("a = " + "9" * 5000, "is not valid TOML"),
     ],
@@ -160,6 +166,25 @@ def test_values_of_a_recipe_that_set_nothing_or_that_nothing_can_hold(tmp_path: 
         load_recipe(str(path))
     assert said in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["dataset", "features"])
+@pytest.mark.parametrize("name", ["../x", "x" * 101, "a b"])
+def test_names_in_a_recipe_are_those_of_folders(tmp_path: Path, key: str, name: str) -> None:
+    names = {"dataset": "mine", "features": "precomp", key: name}
+    path = tmp_path / "mine.toml"
+    head = "".join(f"{each} = {value!r}\n" for each, value in names.items())
+    path.write_text(f'{head}title = "Mine"\n[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\n')
+    with pytest.raises(DataError, match=rf"mine\.toml: {key}: name '{name[:4]}"):
+        load_recipe(str(path))
+
+
+def test_a_recipe_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "folder.toml").mkdir()
+    for name in ("pipe.toml", "folder.toml"):
+        with pytest.raises(DataError, match="is no file; name one of TOML"):
+            load_recipe(str(tmp_path / name))
 
 
 def test_links_that_the_user_placed_in_the_source_are_followed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from concurrent.futures import BrokenExecutor
 
 from itrpipe.disk import is_unavailable, unavailable
 from itrpipe.errors import DiskFullError, ItrpipeError, MissingInputError, UsageError
@@ -30,6 +31,11 @@ def known_failure(error: BaseException) -> ItrpipeError | None:
         return UsageError(
             f"there is not enough memory ({_first_line(error)}); lower batch_size, encode_block, memory_mib or the "
             "widths of the model with --set, or end other programs"
+        )
+    if isinstance(error, BrokenExecutor):
+        return UsageError(
+            "a worker process was ended from outside, as systems do that run out of memory; lower workers with --set, "
+            "or end other programs, and run the same command again"
         )
     return _of_files(error) if isinstance(error, OSError) else None
 

@@ -129,6 +129,8 @@ def export(
         DiskFullError: no space is left.
     """
     target = wanted.target.expanduser().resolve()
+    if not target.name:
+        raise UsageError(f"--to {target} is the root of all folders; name one that does not exist yet")
     if target.is_relative_to(root.resolve()):
         raise UsageError(f"--to {target} lies in the data folder, which holds artifacts only; name another folder")
     check_target(target, force=wanted.force)

@@ -39,9 +39,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from itrpipe.config import did_you_mean, empty_table, leaves, read_toml, stages_folder
+from itrpipe.datasets.definition import check_name
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.settings import backbone_family
 from itrpipe.reporting.expected import Published, Tolerance
@@ -59,6 +69,15 @@ def _by_dotted_keys(value: Any) -> Any:
     return dict(leaves(value))
 
 
+def _checked(name: str) -> str:
+    try:
+        return check_name(name)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+Name = Annotated[str, AfterValidator(_checked)]
+"""Of a dataset or of features, which becomes that of a folder."""
 Overrides = Annotated[dict[str, Any], BeforeValidator(_by_dotted_keys)]
 """Settings by their dotted keys, which may also be written as tables: `aoq = { loss.alpha = 0.4 }`."""
 
@@ -110,8 +129,8 @@ class RecipeSource(RecipePart):
 
     captions: str
     explanation: str
-    expected: dict[Literal["train", "val", "test"], int] = Field(default_factory=dict)
-    features: dict[str, SourceFeatures] = Field(default_factory=dict)
+    expected: dict[Literal["train", "val", "test"], Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    features: dict[Name, SourceFeatures] = Field(default_factory=dict)
     files: dict[str, SourceFile] = Field(default_factory=dict)
 
 
@@ -183,8 +202,8 @@ class RecipeRun(RecipePart):
 class Recipe(RecipePart):
     """A recipe file; see the module."""
 
-    dataset: str
-    features: str
+    dataset: Name
+    features: Name
     title: str
     source: RecipeSource | None = None
     overrides: Overrides = Field(default_factory=dict, alias="set")

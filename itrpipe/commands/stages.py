@@ -312,7 +312,10 @@ def _with_tables(path: Path, dataset: str, tables: str) -> str:
 
     if not path.is_file():
         raise MissingInputError(f"--into {path} is not there; name a Markdown file")
-    found = inserted(path.read_text(encoding="utf-8"), dataset, tables)
+    try:
+        found = inserted(path.read_text(encoding="utf-8"), dataset, tables)
+    except UnicodeDecodeError as error:
+        raise DataError(f"--into {path} is not UTF-8 at byte {error.start}; name a Markdown file") from None
     if found is None:
         lines = f"{BEGIN.format(dataset=dataset)} and {END}"
         raise DataError(f"--into {path} does not say where the table belongs; write two lines into it: {lines}")

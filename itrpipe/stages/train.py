@@ -183,6 +183,7 @@ def run(job: Job) -> None:
     torch.manual_seed(job.settings.seed)
     encoders = _open_encoders(job)
     splits, tokens = _load_splits(job, encoders)
+    _require_words(tokens, job.settings.min_word_count)
     for split in ("train", "val"):
         if split not in splits:
             raise MissingInputError(f"dataset {job.dataset!r} has no {split} split, which training needs")
@@ -269,6 +270,18 @@ def _open_encoders(job: Job) -> Encoders | None:
     for note in encoders.notes:
         job.warn(note)
     return encoders
+
+
+def _require_words(tokens: CaptionTokens, min_word_count: int) -> None:
+    """Refuses captions of which no word would be known."""
+    from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
+
+    vocabulary = getattr(tokens, "vocabulary", tokens)
+    if isinstance(vocabulary, Vocabulary) and len(vocabulary) == len(SPECIALS):
+        raise UsageError(
+            f"no word occurs min_word_count = {min_word_count:,} times in the captions, so a model would know none; "
+            "lower --set train.min_word_count"
+        )
 
 
 def _load_splits(job: Job, encoders: Encoders | None) -> tuple[dict[str, SplitData], CaptionTokens]:

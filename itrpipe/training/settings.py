@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
@@ -65,7 +65,7 @@ class TrainSettings(Settings):
     batch_size: int = Field(ge=2, le=1_000_000)
     learning_rate: float = Field(gt=0)
     decay_every: int = Field(ge=1)
-    decay_at: tuple[int, ...] = ()
+    decay_at: tuple[Annotated[int, Field(ge=1)], ...] = ()
     decay_factor: float = Field(gt=0, le=1)
     batch_by: Literal["pairs", "tokens"] = "pairs"
     accumulate: int = Field(default=1, ge=1, le=1_000_000)

@@ -62,6 +62,10 @@ def test_the_command_renews_a_file_and_refuses_others(finished_chain: Path, invo
     outcome = invoke("report", *options)
     assert outcome.code == 4
     assert f"--into {readme} does not say where the table belongs" in outcome.err
+    readme.write_bytes(b"\x7fELF\xff\xfe")
+    outcome = invoke("report", *options)
+    assert outcome.code == 4
+    assert f"--into {readme} is not UTF-8 at byte 4; name a Markdown file" in outcome.err
     readme.write_text(BETWEEN.replace("scenes", "tiny"))
     assert invoke("report", *options).code == 0
     assert "RSum" in readme.read_text()

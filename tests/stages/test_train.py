@@ -85,6 +85,14 @@ def test_a_saved_model_gives_the_embeddings_that_training_wrote(chain: Path) -> 
         load_model(folder)
 
 
+def test_captions_without_a_known_word_are_refused(defined: Path, invoke: Invoke) -> None:
+    where = ["--dataset", "tiny", "--backbone", "vsepp", "--data", defined]
+    sets = [f"--set={text}" for text in SAME[:-1]]
+    outcome = invoke("train", *where, *sets, "--set", "min_word_count=1000")
+    assert outcome.code == 2
+    assert "error: no word occurs min_word_count = 1,000 times in the captions" in outcome.err
+
+
 def test_a_share_of_the_training_images_is_the_same_for_every_seed_and_lies_in_larger_ones(
     chain: Path, invoke: Invoke
 ) -> None:
