@@ -16,7 +16,7 @@ PACKAGE = Path(itrpipe.__file__).parent
 # From right to left; a room may import itself, its own layer and every layer above it in this list.
 LAYERS = (
     {"errors"},
-    {"disk", "artifacts", "sources", "config", "progress"},
+    {"disk", "artifacts", "integrity", "locks", "sources", "config", "progress"},
     {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},
     {"methods"},

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from itrpipe.artifacts import Location, locked, read_manifest
+from itrpipe.artifacts import Location, read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.commands.upkeep import collect_garbage, entries, print_status
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.locks import locked
 from itrpipe.planning import Override
 
 Tiny = Callable[..., list[Override]]

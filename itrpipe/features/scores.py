@@ -12,9 +12,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from itrpipe.disk import full_disk_as_error, require_space
+from itrpipe.disk import full_disk_as_error, reading_error, require_space
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.embeddings import as_bytes, dataset_of
+from itrpipe.integrity import checked
 
 SCORES = "scores.h5"
 
@@ -63,7 +64,7 @@ def read_scores(path: Path, split: str) -> SplitScores:
         MissingInputError: it has no such split.
     """
     try:
-        with h5py.File(path, "r") as file:
+        with h5py.File(checked(path), "r") as file:
             if split not in file:
                 raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
             return SplitScores(
@@ -73,4 +74,5 @@ def read_scores(path: Path, split: str) -> SplitScores:
                 caption_image=dataset_of(file, f"{split}/caption_image")[:],
             )
     except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as scores ({error}); run `itrpipe train` again") from None
+        damage = DataError(f"{path} cannot be read as scores ({error}); run `itrpipe train` again")
+        raise reading_error(error, path, damage) from None

@@ -23,7 +23,7 @@ from typing import Any
 from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracker, WandBTracker
 from torch import Tensor
 
-from itrpipe.disk import make_folder, read_json, write_json
+from itrpipe.disk import make_folder, read_stamped_json, write_stamped_json
 from itrpipe.errors import UsageError
 from itrpipe.progress import PLAIN_INTERVAL_SECONDS
 from itrpipe.training.checkpoint import Position
@@ -183,12 +183,13 @@ class Tracking:
     def _read_record(self) -> dict[str, dict[str, Any]]:
         """What earlier processes of this run have sent to trackers in the same folder."""
         path = self._run.work / RECORD
-        record = read_json(path) if self._openers and path.exists() else {}
+        found = self._openers and path.exists()
+        record = read_stamped_json(path, "remove it and run the same command again") if found else {}
         return record["trackers"] if record.get("folder") == str(self._run.folder) else {}
 
     def _record(self) -> None:
         trackers = self._recorded | {name: asdict(sent) for name, sent in self._sent.items()}
-        write_json(self._run.work / RECORD, {"folder": str(self._run.folder), "trackers": trackers})
+        write_stamped_json(self._run.work / RECORD, {"folder": str(self._run.folder), "trackers": trackers})
 
 
 def tracking_with(names: Iterable[str], run: TrackedRun, warn: Callable[[str], None]) -> Tracking:

@@ -21,7 +21,7 @@ from PIL import Image
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.features.extraction import ImageFiles, extract_images, plan_batches
 from itrpipe.features.extractors.base import channels_first
-from itrpipe.features.passes import Target, divide, find_shards, finish_features, merge, open_shards, shard_target
+from itrpipe.features.passes import Target, divide, find_shards, merge, open_shards, shard_target, without_failed
 from itrpipe.features.shard import Shard, parse_shard
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter
 
@@ -166,14 +166,13 @@ def test_failed_images_are_named_with_a_reason_and_absent_from_the_finished_file
     failed = extract(folder, target, batches_of(folder), workers=1)
     assert failed.keys() == words.keys()
     assert all(word in failed[row] for row, word in words.items())
-    finish_features(target.path, tmp_path / "features.h5", failed)
-    file = FeatureFile.open(tmp_path / "features.h5")
+    file = FeatureFile.open(without_failed(target.path, failed))
     left = [row for row in range(COUNT) if row not in words]
     assert file.image_id.tolist() == [folder.ids[row] for row in left]
     assert (file.count == 2).all()
     np.testing.assert_array_equal(file.global_, folder.images.sizes[left])
     assert (np.asarray(file.regions[:, 0]) > 0).all()
-    assert not target.path.exists()
+    assert without_failed(target.path, {}) == target.path
 
 
 def test_strict_stops_at_the_first_bad_image(folder: Folder, tmp_path: Path) -> None:
@@ -199,7 +198,7 @@ def test_no_usable_image_is_an_error(folder: Folder, tmp_path: Path) -> None:
     target = whole(tmp_path)
     failed = extract(folder, target, batches_of(folder))
     with pytest.raises(DataError, match="none of the 23 images could be used"):
-        finish_features(target.path, tmp_path / "features.h5", failed)
+        without_failed(target.path, failed)
 
 
 # Shards
