@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
@@ -30,6 +30,8 @@ ABOUT_CONF = (EXTENDS, SHOWN_AS, CONTROL)
 """Keys of a `[conf.<name>]` table that are no settings: the configuration it adds to, what people call it, and whether
 reports compare others with it."""
 
+LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
+"""Whole numbers that count something, and seeds of all generators, are these at most."""
 SettingsType = TypeVar("SettingsType", bound="Settings")
 
 
@@ -37,6 +39,16 @@ class Settings(BaseModel):
     """Base of every group of settings: unknown keys are errors, values cannot change afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _fits_a_machine(cls, value: Any, info: ValidationInfo) -> Any:
+        """No number, alone or in a list, is larger than what is computed with can hold."""
+        largest = LARGEST_SEED if str(info.field_name).endswith("seed") else LARGEST
+        for each in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(each, int) and abs(each) > largest:
+                raise ValueError(f"it should be {largest:,} at most")
+        return value
 
 
 @dataclass(frozen=True)
@@ -135,7 +147,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise MissingInputError(f"no such file: {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
         raise DataError(f"{path} is not valid TOML: {error}") from None
 
 
@@ -216,16 +228,33 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     """Splits `key=value` of `--set`; the value is read as TOML, else taken as a string.
 
     Raises:
-        UsageError: there is no `=` or no key.
+        UsageError: there is no `=` or no key, or the value is one that nothing can hold.
     """
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
         raise UsageError(f"--set {text!r} is not of the form key=value")
     try:
-        return key, tomllib.loads(f"value = {value}")["value"]
+        read = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
         return key, value
+    except (ValueError, RecursionError):
+        raise UsageError(
+            f"--set {key}={value[:20]}… has thousands of digits, or lists in lists in lists; give a smaller value"
+        ) from None
+    # A value of several lines would otherwise bring keys of its own.
+    parsed = read["value"] if read.keys() == {"value"} else value
+    if empty := empty_table(key, parsed):
+        raise UsageError(f"--set {empty}={{}} is an empty table, which sets nothing; give a value or leave it out")
+    return key, parsed
+
+
+def empty_table(key: str, value: Any) -> str | None:
+    """Dotted key of the first table without values, which sets nothing, in a value or the value itself."""
+    if not isinstance(value, Mapping):
+        return None
+    found = (empty_table(f"{key}.{name}", each) for name, each in value.items())
+    return next(filter(None, found), None) if value else key
 
 
 def complete_key(key: str, known: Iterable[str]) -> str:

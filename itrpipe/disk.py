@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -81,7 +82,7 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_bytes())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
         raise DataError(f"{path} is not valid JSON: {error}; remove it and rerun") from None
 
 
@@ -161,6 +162,32 @@ def make_folder(path: Path) -> None:
             raise MissingInputError(
                 f"{path} cannot be created ({error.strerror}); choose another folder with --data"
             ) from None
+
+
+def require_writable(path: Path, option: str) -> None:
+    """Checks before a long job that a file can be written at its end; what lies there stays as it is.
+
+    Args:
+        path: the file.
+        option: that names it, for the message.
+
+    Raises:
+        MissingInputError: there is no folder for it.
+        UnavailableError: the folder cannot be written to.
+        DiskFullError: no space is left.
+    """
+    if not path.absolute().parent.is_dir():
+        raise MissingInputError(f"{option} {path}: there is no folder {path.parent}; make it first")
+    with full_disk_as_error(path):
+        try:
+            descriptor, trial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.absolute().parent)
+        except OSError as error:
+            if error.errno in _FULL_DISK_CODES:
+                raise
+            remedy = _REMEDIES.get(error.errno or 0, "name a file in another folder")
+            raise UnavailableError(f"{option} {path} cannot be written ({error.strerror}); {remedy}") from None
+        os.close(descriptor)
+        os.unlink(trial)
 
 
 def file_digest(path: Path, on_read: Callable[[int], None] = lambda count: None) -> str:

@@ -6,6 +6,9 @@ all that a user sees: `itrpipe.cli` prints it without a traceback and exits with
 
 from __future__ import annotations
 
+BROKEN_PIPE = 141
+"""Exit code where nobody reads the output any more, as behind `| head`; that of other programs, and no error."""
+
 
 class ItrpipeError(Exception):
     """Base of every error that is shown to the user as one line.

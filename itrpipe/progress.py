@@ -8,12 +8,16 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
+
+from itrpipe.errors import BROKEN_PIPE
+from itrpipe.printable import printable
 
 PLAIN_INTERVAL_SECONDS = 15.0
 
@@ -26,6 +30,28 @@ class Task(Protocol):
         ...
 
 
+class SafeConsole(Console):
+    """A console whose texts cannot steer the terminal: only its own styles and its own control sequences do.
+
+    Args:
+        stderr: print to standard error.
+    """
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(highlight=False, emoji=False, soft_wrap=True, stderr=stderr)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Segments of whatever is printed, with what steers a terminal written out; see `printable`."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+    def on_broken_pipe(self) -> None:
+        """Ends quietly where nobody reads on, as behind `| head`."""
+        with suppress(SystemExit):
+            super().on_broken_pipe()
+        raise SystemExit(BROKEN_PIPE)
+
+
 class Reporter:
     """Prints messages and progress; one per process.
 
@@ -34,7 +60,7 @@ class Reporter:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, soft_wrap=True)
+        self.console = console or SafeConsole()
 
     def say(self, message: str, style: str | None = None) -> None:
         """Prints one line; square brackets are printed as they are."""
@@ -72,12 +98,12 @@ def memory_gib() -> float:
 
 def _live_progress(console: Console) -> Progress:
     return Progress(
-        TextColumn("  {task.description:<28}"),
+        TextColumn("  {task.description:<28}", markup=False),
         BarColumn(bar_width=28),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]} {task.fields[rate]}"),
+        TextColumn("{task.fields[unit]} {task.fields[rate]}", markup=False),
         TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         console=console,
         transient=False,
     )

@@ -14,12 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from PIL import Image
 
 from itrpipe import cli as command_line
 from itrpipe.commands.stages import define_features, run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.planning import Override, parse_override
+
+# How long an example takes depends on what else the machine does, and says nothing about the code.
+settings.register_profile("itrpipe", deadline=None)
+settings.load_profile("itrpipe")
 
 SIZES = {"train": 12, "val": 4, "test": 4}
 CAPTIONS_PER_IMAGE = 5

@@ -27,6 +27,7 @@ from itrpipe.errors import (
     ItrpipeError,
     LockedError,
     MissingInputError,
+    UnavailableError,
     UsageError,
 )
 
@@ -154,6 +155,22 @@ def test_the_installed_command_runs(cli: Invoke) -> None:
         (["train", "--set", "loss.margn=1"], ["unknown setting 'loss.margn'", "did you mean 'loss.margin'"]),
         (["train", "--set", "epochs"], ["'epochs' is not of the form key=value"]),
         (["train", "--seed", "1", "--set", "seed=2"], ["seed is given twice"]),
+        (
+            ["train", "--set", "learning_rate=nan"],
+            ["learning_rate = nan (from command line): Input should be a finite"],
+        ),
+        (["train", "--set", "learning_rate=-inf"], ["learning_rate = -inf", "finite number"]),
+        (["train", "--set", "train.epochs={}"], ["--set train.epochs={} is an empty table, which sets nothing"]),
+        (["train", "--set", "loss={margin={}}"], ["--set loss.margin={} is an empty table"]),
+        (["train", "--set", "epochs=3\nbatch_size=4"], ["epochs = '3\\nbatch_size=4'", "integer"]),
+        (["train", "--set", f"seed=1{'0' * 30}"], ["seed = 1000", "it should be 9,223,372,036,854,775,807 at most"]),
+        (["train", "--set", f"seed={'9' * 5000}"], ["--set seed=99999999999999999999… has thousands of digits"]),
+        (["train", "--set", f"epochs={'[' * 5000}"], ["lists in lists in lists"]),
+        (["train", "--set", "epochs=99999999999"], ["epochs = 99999999999", "2,147,483,647 at most"]),
+        (["train", "--set", "decay_at=[1, 99999999999]"], ["decay_at = [1, 99999999999]", "at most"]),
+        (["train", "--set", "word_dim=99999999999"], ["model.word_dim = 99999999999", "65536"]),
+        (["prepare", "--set", "workers=100000"], ["workers = 100000", "1024"]),
+        (["train", "--dataset", "x" * 300], ["'xxxxxxxxxxxxxxxxxxxx'… has 300 characters; give one of 100 at most"]),
         (["train", "--dataset", "../x"], ["'../x'"]),
         (["prepare", "--dataset", "scenes", "--source", "."], ["'scenes'", "--dataset"]),
         (["show", "trian"], ["unknown stage 'trian'", "did you mean 'train'"]),
@@ -184,6 +201,41 @@ def test_usage_errors(arguments: list[str], parts: list[str], data_root: Path, i
     outcome = invoke(*arguments, "--data", data_root)
     assert_one_line(outcome, UsageError, *parts)
     assert not list(data_root.rglob("*.partial"))
+
+
+def test_the_longest_names_and_largest_numbers_are_taken(defined: Path, precomp_dataset: Any, invoke: Invoke) -> None:
+    name = "x" * 100
+    extract = ("extract", "--dataset", "tiny", "--from", precomp_dataset.features, "--data", defined, "--name")
+    outcome = invoke(*extract, name)
+    assert outcome.code == 0, outcome.err
+    assert_one_line(invoke(*extract, f"{name}x"), UsageError, "has 101 characters; give one of 100 at most")
+    seed = ("train", "--seed", 2**63 - 1, "--backbone", "vsepp", "--features", name, "--dataset", "tiny")
+    small = ("epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1")
+    sets = [part for text in small for part in ("--set", text)]
+    outcome = invoke(*seed, "--data", defined, *sets)
+    assert outcome.code == 0, outcome.err
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that takes no files")
+@pytest.mark.parametrize("page", ["/proc/found.html", f"/tmp/{'x' * 250}.html"])
+def test_a_page_that_cannot_be_written_is_refused_before_the_search(page: str, data_root: Path, invoke: Invoke) -> None:
+    outcome = invoke("search", "a dog", "--html", page, "--data", data_root)
+    assert_one_line(outcome, UnavailableError, f"--html {page} cannot be written (")
+    assert not data_root.exists()
+    assert not outcome.out
+
+
+def test_looking_whether_a_page_can_be_written_leaves_nothing(tmp_path: Path, data_root: Path, invoke: Invoke) -> None:
+    (tmp_path / "pages").mkdir()
+    invoke("search", "a dog", "--html", tmp_path / "pages" / "a.html", "--data", data_root, "--no-deps")
+    assert not list((tmp_path / "pages").iterdir())
+
+
+def test_settings_given_twice_alike_are_one(data_root: Path, invoke: Invoke) -> None:
+    outcome = invoke("train", "--seed", 1, "--set", "seed=1", "--dry-run", "--data", data_root)
+    assert outcome.code == 0, outcome.err
+    twice = ("--set", "learning_rate=nan", "--set", "learning_rate=nan")
+    assert_one_line(invoke("train", *twice, "--data", data_root), UsageError, "finite number")
 
 
 def test_an_unknown_option_is_exit_code_two(cli: Invoke) -> None:

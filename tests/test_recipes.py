@@ -119,6 +119,62 @@ def test_a_recipe_may_be_a_file_and_its_mistakes_are_named(tmp_path: Path) -> No
         load_recipe(str(path))
 
 
+@pytest.mark.parametrize("value", ["../src", "/etc/hostname", "a/../../b", ".."])
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ("", "[source] captions"),
+        ('[source.features.precomp]\nexplanation = "x"\n', "[source.features.precomp] path"),
+        ('[source.files."uniter.pt"]\nexplanation = "x"\n', "[source.files.uniter.pt] path"),
+    ],
+)
+def test_a_path_of_a_recipe_that_leaves_the_source_is_refused(
+    tmp_path: Path, data_root: Path, invoke: Callable[..., Any], table: str, key: str, value: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    head = 'dataset = "mine"\nfeatures = "precomp"\ntitle = "Mine"\n[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\n'
+    source = f'[source]\nexplanation = "x"\ncaptions = "{value if not table else "."}"\n'
+    path.write_text(f"{head}{source}{table}{f'path = {value!r}' if table else ''}\n")
+    (tmp_path / "source").mkdir()
+    outcome = invoke("run", path, "--source", tmp_path / "source", "--data", data_root)
+    assert outcome.code == UsageError.exit_code
+    assert outcome.err.startswith(f"error: {path}: {key} = {value!r} leads out of the folder given with --source; ")
+    assert outcome.err.count("\n") == 1
+    assert not data_root.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("set = { train.epochs = {} }", "set: train.epochs is an empty table, which sets nothing"),
+        ('set = "train.epochs=3"', "set: Input should be a valid dictionary"),
+        ("a = " + "[" * 5000, "is not valid TOML"),
+        ("a = " + "9" * 5000, "is not valid TOML"),
+    ],
+)
+def test_values_of_a_recipe_that_set_nothing_or_that_nothing_can_hold(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "mine.toml"
+    head = 'dataset = "mine"\nfeatures = "precomp"\ntitle = "Mine"\n'
+    path.write_text(f'{head}{line}\n[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\n')
+    with pytest.raises(DataError) as caught:
+        load_recipe(str(path))
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_links_that_the_user_placed_in_the_source_are_followed(
+    tmp_path: Path, data_root: Path, precomp_dataset: Any, small_flickr30k: str, invoke: Callable[..., Any]
+) -> None:
+    elsewhere = precomp_dataset.features.rename(tmp_path / "elsewhere")
+    precomp_dataset.features.symlink_to(elsewhere)
+    linked = tmp_path / "linked"
+    linked.symlink_to(precomp_dataset.folder)
+    command = ("run", small_flickr30k, "--source", linked, "--data", data_root, "--only", "triplet.vsrn", "--dry-run")
+    outcome = invoke(*command)
+    assert outcome.code == 0, outcome.err
+    assert "+ extract/precomp-" in outcome.out
+
+
 def test_flickr30k_without_its_files_explains_itself_on_one_screen(data_root: Path, invoke: Callable[..., Any]) -> None:
     outcome = invoke("run", "flickr30k", "--data", data_root)
     assert outcome.code == MissingInputError.exit_code

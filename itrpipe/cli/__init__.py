@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import NoReturn
 
 import typer
 
 from itrpipe.cli import datasets, models, results, upkeep
 from itrpipe.cli.app import app
-from itrpipe.errors import ItrpipeError
+from itrpipe.cli.failures import known_failure
+from itrpipe.cli.launcher import refuse_launchers
+from itrpipe.errors import BROKEN_PIPE, ItrpipeError
+from itrpipe.printable import printable
 
 __all__ = ["app", "datasets", "main", "models", "results", "upkeep"]
 
@@ -25,15 +29,21 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", spin_count())  # read when torch is loaded
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        refuse_launchers(os.environ)
         app()
     except ItrpipeError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+        _end(error)
     except SystemExit as leaving:
         # Typer turns an interrupt into this exit code and says nothing.
         if leaving.code == INTERRUPTED:
             typer.echo("interrupted; the same command goes on where it stopped", err=True)
+        _flush()
         raise
+    except (OSError, MemoryError, RuntimeError) as error:
+        known = known_failure(error)
+        if known is None:
+            raise
+        _end(known)
 
 
 def spin_count() -> str:
@@ -44,6 +54,24 @@ def spin_count() -> str:
     own 300,000 turns, 7.1 with 20,000, 5.7 with 2,000; beside one busy process 0.3, 1.4 and 4.0.
     """
     return "20000" if os.getloadavg()[0] < (os.cpu_count() or 1) / 2 else "2000"
+
+
+def _end(error: ItrpipeError) -> NoReturn:
+    """Prints an error in one line and leaves with its exit code."""
+    typer.echo(f"error: {printable(str(error))}", err=True)
+    _flush()
+    sys.exit(error.exit_code)
+
+
+def _flush() -> None:
+    """Writes what is still to be printed, or forgets it where nobody reads on, as behind `| head`."""
+    if sys.stdout is None:  # closed by `>&-`
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try again at its end
+        sys.exit(BROKEN_PIPE)
 
 
 def _interrupt(number: int, frame: object) -> None:

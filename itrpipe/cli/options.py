@@ -124,8 +124,9 @@ def overrides_of(assignments: list[str] | None, named: dict[str, Any]) -> list:
 
     given = [Override(None, key, value) for key, value in named.items() if value is not None]
     overrides = [*given, *map(parse_override, assignments or [])]
-    seen: dict[tuple, Any] = {}
+    seen: dict[tuple, str] = {}
     for item in overrides:
-        if seen.setdefault((item.scope, item.key), item.value) != item.value:
+        # By what they look like, because NaN is no number that equals itself.
+        if seen.setdefault((item.scope, item.key), repr(item.value)) != repr(item.value):
             raise UsageError(f"{item.key} is given twice with different values")
     return overrides

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.text import Text
 
 from itrpipe.commands.photographs import find_image
@@ -15,7 +13,8 @@ from itrpipe.commands.trained import TrainedRun, make_missing, train_settings, t
 from itrpipe.datasets.definition import check_name
 from itrpipe.errors import UsageError
 from itrpipe.planning import Override, Planner, Step
-from itrpipe.progress import Reporter
+from itrpipe.printable import printable_json
+from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def explain(
         UsageError: the run never learns which words are wrong, or the caption is empty or too long.
         MissingInputError: there is no such image, or what the model was trained on was removed.
     """
-    reporter = Reporter(Console(highlight=False, soft_wrap=True, stderr=as_json))
+    reporter = Reporter(SafeConsole(stderr=as_json))
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("train", method))
     planner.refuse_unused_overrides()
@@ -111,7 +110,7 @@ def explain(
         return
     found = _explanation(trained_run(step), dataset, image, caption)
     if as_json:
-        print(json.dumps({"dataset": dataset, **asdict(found)}, ensure_ascii=False, indent=2))
+        Reporter().say(printable_json({"dataset": dataset, **asdict(found)}))
     else:
         _show(found, reporter)
 

@@ -202,7 +202,8 @@ def _write_all(work: Path, chain: _Chain, wanted: Wanted) -> Iterator[tuple[str,
 
 def _write_model(work: Path, chain: _Chain) -> Iterator[tuple[str, str]]:
     """The files that `itrpipe.training.saved.load_model` opens."""
-    from itrpipe.exporting.model_files import copy_files, without_home
+    from itrpipe.exporting.model_files import copy_files
+    from itrpipe.exporting.places import without_places
     from itrpipe.training.captions import TOKENIZER, VOCABULARY
     from itrpipe.training.saved import CONFIG, MODEL
 
@@ -217,7 +218,7 @@ def _write_model(work: Path, chain: _Chain) -> Iterator[tuple[str, str]]:
         "files": {"weights": MODEL, "words": words},
         "features": {"extractor": extracted.conf, "settings": extracted.settings},
     }
-    write_json(work / CONFIG, without_home({**read_checked_json(trained.folder / CONFIG), ABOUT: about}))
+    write_json(work / CONFIG, without_places({**read_checked_json(trained.folder / CONFIG), ABOUT: about}))
     yield MODEL, "the weights of the epoch that validated best"
     yield CONFIG, "every setting, the sizes to build the model again, and the features that it reads"
     if words == [VOCABULARY]:
@@ -268,7 +269,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.exporting.card import Card
     from itrpipe.exporting.citations import papers_of
-    from itrpipe.exporting.model_files import without_home
+    from itrpipe.exporting.places import command_without_places
     from itrpipe.reporting.titles import backbone_title, method_title, model_title
 
     trained, evaluated = chain.trained.manifest, chain.evaluated.manifest
@@ -290,7 +291,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
         level=evaluated.settings["interval_level"],
         counts={name: (len(split.images), len(split.captions)) for name, split in splits.items()},
         fingerprints=chain.fingerprints,
-        commands=tuple(dict.fromkeys(without_home(_commands(chain)))),
+        commands=tuple(dict.fromkeys(map(command_without_places, _commands(chain)))),
         trained=trained.finished,
         versions=trained.versions,
         files=files,

@@ -36,19 +36,30 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from itrpipe.config import did_you_mean, leaves, read_toml, stages_folder
+from itrpipe.config import did_you_mean, empty_table, leaves, read_toml, stages_folder
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.settings import backbone_family
 from itrpipe.reporting.expected import Published, Tolerance
 from itrpipe.training.settings import backbones, canonical_backbone, usual_features
 
 MATRIX = ("method", "backbone")
-Overrides = Annotated[dict[str, Any], BeforeValidator(lambda value: dict(leaves(value)))]
+
+
+def _by_dotted_keys(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    empty = next(filter(None, (empty_table(key, each) for key, each in value.items())), None)
+    if empty:
+        raise ValueError(f"{empty} is an empty table, which sets nothing; give a value or leave it out")
+    return dict(leaves(value))
+
+
+Overrides = Annotated[dict[str, Any], BeforeValidator(_by_dotted_keys)]
 """Settings by their dotted keys, which may also be written as tables: `aoq = { loss.alpha = 0.4 }`."""
 
 
@@ -87,7 +98,7 @@ class SourceFeatures(RecipePart):
 
 
 class RecipeSource(RecipePart):
-    """Files that the user brings; paths are relative to `--source`.
+    """Files that the user brings; paths are relative to `--source` and lead to nothing outside it but by links.
 
     Attributes:
         captions: file or folder of the captions.
@@ -232,7 +243,7 @@ def load_recipe(name: str) -> Recipe:
     """Reads a recipe by its name in `stages/recipes/` or by its path.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: there is none of this name, or a path in it leads out of `--source`.
         DataError: the file is not a recipe.
     """
     folder = stages_folder() / "recipes"
@@ -244,11 +255,14 @@ def load_recipe(name: str) -> Recipe:
         hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
         raise UsageError(f"no recipe {name!r}{hint}")
     try:
-        return Recipe.model_validate(read_toml(path))
+        recipe = Recipe.model_validate(read_toml(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in (".".join(map(str, first["loc"])),) if part)
         raise DataError(f"{path}: {where}{first['msg'].removeprefix('Value error, ')}") from None
+    if recipe.source is not None:
+        _refuse_paths_outside(path, recipe.source)
+    return recipe
 
 
 def chosen_runs(recipe: Recipe, name: str, only: Sequence[str]) -> list[RecipeRun]:
@@ -277,6 +291,24 @@ def chosen_runs(recipe: Recipe, name: str, only: Sequence[str]) -> list[RecipeRu
             raise UsageError(f"--only {text}: recipe {name} has no such run{hint}")
         chosen += found
     return [run for run in recipe.run if run in chosen]
+
+
+def _refuse_paths_outside(recipe: Path, source: RecipeSource) -> None:
+    """A recipe names files below `--source` and no others; links that the user placed there are followed.
+
+    Raises:
+        UsageError: a path is absolute or climbs with `..`.
+    """
+    named = {"[source] captions": source.captions}
+    named |= {f"[source.features.{name}] path": each.path for name, each in source.features.items()}
+    named |= {f"[source.files.{name}] path": each.path for name, each in source.files.items()}
+    for key, value in named.items():
+        path = PurePosixPath(value)
+        if path.is_absolute() or ".." in path.parts:
+            raise UsageError(
+                f"{recipe}: {key} = {value!r} leads out of the folder given with --source; name a path below it, and "
+                "place a link there to what lies elsewhere"
+            )
 
 
 def _pairs(run: Any) -> Iterator[Any]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from rich.console import Console
 
 from itrpipe.artifacts import read_manifest
 from itrpipe.commands.photographs import PHOTOGRAPH, find_image
 from itrpipe.commands.trained import TrainedRun, make_missing, train_settings, trained_run
 from itrpipe.datasets.definition import check_name, load_definition
-from itrpipe.disk import write_text
+from itrpipe.disk import require_writable, write_text
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.planning import Override, Planner, Step
-from itrpipe.progress import Reporter
+from itrpipe.printable import printable_json
+from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.reporting.answers import Answers, lines
 from itrpipe.stages import parse
 from itrpipe.stages.base import Need
@@ -101,12 +100,13 @@ def search(
 
     Raises:
         UsageError: options exclude each other, the query is empty or too long, or the page is there already.
-        MissingInputError: there is no such image, or what the model was trained on was removed.
+        MissingInputError: there is no such image, no folder for the page, or what the model was trained on was removed.
+        UnavailableError: the page cannot be written there.
         DataError: a photograph cannot be used.
     """
     _refuse_contradictions(question, way)
     _refuse_page(page)
-    reporter = Reporter(Console(highlight=False, soft_wrap=True, stderr=as_json))
+    reporter = Reporter(SafeConsole(stderr=as_json))
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("train", method))
     first = None if way.prefilter is None else _planned_prefilter(planner, step, way.prefilter)
@@ -121,7 +121,7 @@ def search(
     if page is not None:
         _write_page(page, found, trained.input("prepare"), root, reporter)
     if as_json:
-        print(json.dumps(asdict(found), ensure_ascii=False, indent=2))
+        Reporter().say(printable_json(asdict(found)))
     else:
         _show(found, reporter)
 
@@ -143,10 +143,9 @@ def _refuse_contradictions(question: Question, way: Way) -> None:
 def _refuse_page(page: Path | None) -> None:
     if page is None:
         return
-    if page.exists():
+    if os.path.lexists(page):
         raise UsageError(f"--html {page} is there already; name another file, or remove it")
-    if not page.absolute().parent.is_dir():
-        raise MissingInputError(f"--html {page}: there is no folder {page.parent}; make it first")
+    require_writable(page, "--html")
 
 
 def _planned_prefilter(planner: Planner, step: Step, name: str) -> Step:

@@ -17,7 +17,7 @@ from itrpipe.datasets.definition import (
     load_definition,
     remember,
 )
-from itrpipe.disk import write_text
+from itrpipe.disk import require_writable, write_text
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.settings import IMPORTERS
 from itrpipe.integrity import checked
@@ -276,11 +276,13 @@ def report_dataset(
 
     Raises:
         MissingInputError: there is no evaluation, or no such document.
+        UnavailableError: the document cannot be written.
         DataError: the document does not ask for the table.
     """
     reporter = Reporter()
     if into is not None:
         _with_tables(into, dataset, "")
+        require_writable(into, "--into")
     evaluations = [
         check_artifact(folder)
         for folder in list_artifacts(root, check_name(dataset))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,8 +11,14 @@ from pathlib import Path
 from itrpipe.datasets.noted import NotedAnnotations
 from itrpipe.datasets.records import SPLITS, Annotations
 from itrpipe.errors import DataError
+from itrpipe.printable import printable
 
 _EXAMPLES = 3
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zs", "Zl", "Zp"})
+"""Unicode categories of characters that leave no mark on paper."""
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | frozenset(map(chr, range(0xFE00, 0xFE10)))
+"""Characters of other categories that leave none either: fillers, joiners, and the selectors of variants."""
 
 
 def check_annotations(annotations: Annotations, source: Path) -> NotedAnnotations:
@@ -24,9 +32,9 @@ def check_annotations(annotations: Annotations, source: Path) -> NotedAnnotation
         The same records in the same order; if images were dropped, with a note that counts them.
 
     Raises:
-        DataError: no captions at all, duplicate image or caption ids, unknown split names, captions that are
-            empty, not valid Unicode, or of an image that is not there. One line lists all of these with
-            counts and first examples.
+        DataError: no captions at all, duplicate image or caption ids, ids with control characters, unknown split
+            names, captions that show nothing, hold a NUL, are not valid Unicode, or are of an image that is not
+            there. One line lists all of these with counts and first examples.
     """
     problems = list(_problems(annotations))
     if problems:
@@ -40,6 +48,11 @@ def check_annotations(annotations: Annotations, source: Path) -> NotedAnnotation
     return NotedAnnotations(images, annotations.captions, annotations.root, notes)
 
 
+def shows_something(text: str) -> bool:
+    """Whether a text has a character that one can see."""
+    return any(unicodedata.category(each) not in _INVISIBLE and each not in _BLANK for each in text)
+
+
 def _problems(annotations: Annotations) -> Iterable[str]:
     images, captions = annotations.images, annotations.captions
     known = {image.image_id for image in images}
@@ -50,7 +63,12 @@ def _problems(annotations: Annotations) -> Iterable[str]:
         "captions of images that are not there": [
             f"{caption.caption_id} of {caption.image_id}" for caption in captions if caption.image_id not in known
         ],
-        "empty captions": [caption.caption_id for caption in captions if not caption.text.strip()],
+        "empty captions": [caption.caption_id for caption in captions if not shows_something(caption.text)],
+        "captions with a NUL character": [caption.caption_id for caption in captions if "\0" in caption.text],
+        "image ids with control characters": [image.image_id for image in images if _CONTROL.search(image.image_id)],
+        "caption ids with control characters": [
+            caption.caption_id for caption in captions if _CONTROL.search(caption.caption_id)
+        ],
         "captions that are not valid Unicode": [
             caption.caption_id for caption in captions if not _is_unicode(caption.caption_id + caption.text)
         ],
@@ -62,7 +80,7 @@ def _problems(annotations: Annotations) -> Iterable[str]:
 
 def _count(values: Sequence[str], what: str) -> str:
     """Phrase a count with its first examples: `12 empty captions (3, 8, 9, ...)`."""
-    shown = [value.encode("utf-8", "backslashreplace").decode() for value in values[:_EXAMPLES]]
+    shown = [printable(value) for value in values[:_EXAMPLES]]
     return f"{len(values):,} {what} ({', '.join(shown)}{', ...' if len(values) > _EXAMPLES else ''})"
 
 

@@ -121,7 +121,7 @@ def _json_rows(path: Path) -> Iterator[_Row]:
             continue
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
             raise DataError(f"{path}: line {number} is not valid JSON ({error}); write one object per line") from error
         if not isinstance(record, dict):
             raise DataError(f"{path}: line {number} is a {type(record).__name__}; write one object per line")

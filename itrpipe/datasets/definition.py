@@ -19,6 +19,8 @@ DEFINITION = "dataset.json"
 EMBEDDED = "scenes"
 PIXELS = "pixels"
 """Configuration of `extract` that keeps the images themselves; every dataset has it without being told."""
+LONGEST_NAME = 100
+"""Characters of a name, which folders hold beside what else their names say."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -73,8 +75,10 @@ def check_name(name: str) -> str:
     """Returns the name of a dataset or of features if it can be a folder name.
 
     Raises:
-        UsageError: it holds a separator, begins with a dot or is empty.
+        UsageError: it holds a separator, begins with a dot, is empty or too long.
     """
+    if len(name) > LONGEST_NAME:
+        raise UsageError(f"name {name[:20]!r}… has {len(name):,} characters; give one of {LONGEST_NAME} at most")
     if not _NAME.fullmatch(name):
         raise UsageError(f"name {name!r} must be letters, digits, '.', '_', '+' and '-'")
     return name

@@ -12,8 +12,14 @@ from itrpipe.errors import DataError, MissingInputError
 
 _DRIVE = re.compile(r"^[A-Za-z]:")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTROL = re.compile("[\x01-\x1f\x7f-\x9f\u2028\u2029]")
+# Bytes that a file name and a path may have on the file systems in use.
+_LONGEST_NAME, _LONGEST_PATH = 255, 4095
+_INSIDE, _RENAME = "write a path relative to the images' folder", "rename the file and correct the path"
 # A copy of a dataset may lack some images, so their folder is looked for with the first few of them.
 _PROBED_IMAGES = 50
+_SHOWN = 200
+"""Characters of a path in a message."""
 
 
 def resolve_inside(root: Path, relative: str) -> Path:
@@ -107,7 +113,7 @@ class ImageRoot:
         """Raise the errors of `check` that the text of the path alone settles, without a look at the disk."""
         reason = _refusal(relative)
         if reason is not None:
-            raise self._error(relative, record, f"{reason}; write a path relative to the images' folder")
+            raise self._error(relative, record, reason)
 
     def resolve(self, relative: str, record: str) -> Path:
         """Return the real path of the image; arguments and errors as in `check`."""
@@ -132,22 +138,37 @@ class ImageRoot:
         return real.startswith(self._real_root.rstrip(os.sep) + os.sep)
 
     def _error(self, relative: str, record: str, reason: str) -> DataError:
-        return DataError(f"{self._source}: {record}: image path {relative!r} {reason}")
+        shown = relative if len(relative) <= _SHOWN else f"{relative[:_SHOWN]}…"
+        return DataError(f"{self._source}: {record}: image path {shown!r} {reason}")
 
 
 def _refusal(relative: str) -> str | None:
-    """Say why the text alone disqualifies the path, or None."""
+    """Say why the text alone disqualifies the path and what to do, or None."""
     if relative.startswith("/") or _DRIVE.match(relative):
-        return "is absolute"
+        return f"is absolute; {_INSIDE}"
     parts = _parts(relative)
     if not relative.strip() or not parts:
-        return "names no file"
+        return f"names no file; {_INSIDE}"
     if "\\" in relative:
-        return "contains a backslash"
+        return f"contains a backslash; {_INSIDE}"
     if "\0" in relative or _SURROGATE.search(relative):
-        return "contains a character that no file name can hold"
+        return f"contains a character that no file name can hold; {_INSIDE}"
     if ".." in parts:
-        return "contains '..'"
+        return f"contains '..'; {_INSIDE}"
+    if _CONTROL.search(relative):
+        return f"contains a line end or another control character; {_RENAME}"
+    if len(relative) > _LONGEST_NAME // 4:  # of four bytes at most in UTF-8
+        return _too_long(relative, parts)
+    return None
+
+
+def _too_long(relative: str, parts: list[str]) -> str | None:
+    """Say that no file system in use could hold the path, or None."""
+    longest, whole = max(len(part.encode()) for part in parts), len(relative.encode())
+    if longest > _LONGEST_NAME:
+        return f"has a name of {longest:,} bytes, and no file has more than {_LONGEST_NAME}; {_RENAME}"
+    if whole > _LONGEST_PATH:
+        return f"has {whole:,} bytes, and no path has more than {_LONGEST_PATH:,}; {_RENAME}"
     return None
 
 

@@ -68,7 +68,7 @@ def load_json_object(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads("".join(text_lines(path)))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
         raise DataError(f"{path}: is not valid JSON ({error}); download it again") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: top level is a {type(content).__name__}, expected an object; is this the right file?")
@@ -86,7 +86,7 @@ def required(record: Any, key: str, kind: type[Kind] | tuple[type[Kind], ...], p
     if key not in record:
         raise DataError(f"{path}: {where} has no {key!r}; it has {', '.join(map(repr, record)) or 'nothing'}")
     value = record[key]
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or isinstance(value, bool):  # which is a kind of int
         kinds = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
         raise DataError(f"{path}: {where}: {key!r} is a {type(value).__name__}, expected {kinds}")
     return value

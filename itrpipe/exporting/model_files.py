@@ -1,11 +1,10 @@
-"""The files that a model is opened from, as they were trained, without paths of the machine that trained it."""
+"""The files that a model is opened from, as they were trained."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from itrpipe.artifacts import Manifest, damage_remedy
 from itrpipe.disk import file_digest, require_space
@@ -35,19 +34,3 @@ def copy_files(trained: Path, manifest: Manifest, names: Iterable[str], folder: 
             raise DataError(
                 f"{trained / name} does not match its recorded sha256; {damage_remedy(trained, thorough=True)}"
             )
-
-
-def without_home(value: Any) -> Any:
-    """Settings or a command with `~` for the user's home folder, whose name is nobody else's business.
-
-    Args:
-        value: text, or what JSON has, with text anywhere in it.
-    """
-    home = str(Path.home()).rstrip("/")
-    if isinstance(value, str):
-        return value.replace(f"{home}/", "~/") if home else value
-    if isinstance(value, Mapping):
-        return {key: without_home(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_home(each) for each in value]
-    return value

@@ -18,6 +18,7 @@ import numpy as np
 
 from itrpipe.disk import reading_error, require_space
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.hdf5 import open_hdf5
 from itrpipe.integrity import checked
 
 EMBEDDINGS = "embeddings.h5"
@@ -130,7 +131,7 @@ def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
         MissingInputError: it has no such split.
     """
     try:
-        with h5py.File(checked(path), "r") as file:
+        with open_hdf5(checked(path)) as file:
             if split not in file:
                 raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
             return SplitEmbeddings(

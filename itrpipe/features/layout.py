@@ -17,6 +17,7 @@ import numpy as np
 
 from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.hdf5 import open_hdf5
 from itrpipe.integrity import checked
 
 SCHEMA_VERSION = 1
@@ -101,7 +102,7 @@ def read_layout(path: Path) -> tuple[str, dict[str, Extent]]:
     if not path.is_file():
         raise MissingInputError(f"{path} does not exist; run `itrpipe extract` to make it.")
     try:
-        with h5py.File(checked(path), "r", locking="best-effort") as file:
+        with open_hdf5(checked(path), locking="best-effort") as file:
             _check_version(path, file.attrs.get("schema_version"))
             extents = {str(name): _extent(path, file[str(name)]) for name in file}
             extractor = file.attrs.get("extractor")

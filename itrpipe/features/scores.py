@@ -15,6 +15,7 @@ import numpy as np
 from itrpipe.disk import full_disk_as_error, reading_error, require_space
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.embeddings import as_bytes, dataset_of
+from itrpipe.features.hdf5 import open_hdf5
 from itrpipe.integrity import checked
 
 SCORES = "scores.h5"
@@ -64,7 +65,7 @@ def read_scores(path: Path, split: str) -> SplitScores:
         MissingInputError: it has no such split.
     """
     try:
-        with h5py.File(checked(path), "r") as file:
+        with open_hdf5(checked(path)) as file:
             if split not in file:
                 raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
             return SplitScores(

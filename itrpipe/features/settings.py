@@ -10,8 +10,8 @@ from itrpipe.config import Settings
 
 # Larger images than any vision encoder takes would only fill disk and memory.
 ImageSide = Annotated[int, Field(ge=1, le=4096)]
-Count = Annotated[int, Field(ge=1)]
-Side = Annotated[int, Field(ge=32)]
+Count = Annotated[int, Field(ge=1, le=10_000)]
+Side = Annotated[int, Field(ge=32, le=16_384)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Precision = Literal["fp32", "bf16"]
 

@@ -11,6 +11,9 @@ from pydantic import Field, model_validator
 
 from itrpipe.config import Settings, hyphenated
 
+MOST, MOST_WRITTEN = 1_000_000, 10_000
+"""Largest number of negatives, and of sentences written for a caption: far beyond what a step can hold."""
+
 
 class MethodSettings(Settings):
     """Settings that every method has.
@@ -57,7 +60,7 @@ class Triplet(MethodSettings):
 
     margin: float = Field(default=0.2, ge=0)
     max_violation: bool = True
-    synthetic_sentences: int = Field(default=0, ge=0)
+    synthetic_sentences: int = Field(default=0, ge=0, le=MOST)
     synthetic_weight: float = Field(default=1.0, ge=0)
     generated_positives: Literal["none", "joined", "shortened", "either"] = "none"
 
@@ -90,8 +93,8 @@ class Aoq(MethodSettings):
     margin_offline: float = Field(default=0.0, ge=0)
     alpha: float = Field(default=0.3, gt=0)
     beta: float = 1.5
-    top_texts: int = Field(default=300, ge=1)
-    top_images: int = Field(default=60, ge=1)
+    top_texts: int = Field(default=300, ge=1, le=MOST)
+    top_images: int = Field(default=60, ge=1, le=MOST)
     coupled: bool = False
     redraw: bool = True
     teacher: str | None = None
@@ -144,7 +147,7 @@ class Ssamt(MethodSettings):
     weight_phrase: float = Field(default=0.1, ge=0)
     negatives: Literal["hardest", "softmax", "top-k"] = "hardest"
     temperature: float = Field(default=0.05, gt=0)
-    top_k: int = Field(default=10, ge=1)
+    top_k: int = Field(default=10, ge=1, le=MOST)
     label_stopwords: Literal["keep", "drop"] = "keep"
 
 
@@ -182,7 +185,7 @@ class Fne(MethodSettings):
     momentum_twin: bool = True
     momentum: float = Field(default=0.995, ge=0, lt=1)
     momentum_eval: bool = True
-    memory_size: int = Field(default=8192, ge=0)
+    memory_size: int = Field(default=8192, ge=0, le=100_000_000)
     mask_unfilled: bool = True
     prior: float = Field(default=1e-4, gt=0, lt=1)
     alpha: float = Field(default=0.5, ge=0)
@@ -225,8 +228,8 @@ class Itm(MethodSettings):
     unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "mask_same_image")
 
     margin: float = Field(default=0.2, ge=0)
-    sampled_negatives: int = Field(default=399, ge=1)
-    hard_negatives: int = Field(default=31, ge=1)
+    sampled_negatives: int = Field(default=399, ge=1, le=MOST)
+    hard_negatives: int = Field(default=31, ge=1, le=MOST)
 
     @model_validator(mode="after")
     def _enough_are_sampled(self) -> Itm:
@@ -252,7 +255,7 @@ class Pretrain(MethodSettings):
     only_backbone: ClassVar[str] = "uniter"
     unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "mask_same_image", "sum_epochs")
 
-    negatives: int = Field(default=1, ge=1)
+    negatives: int = Field(default=1, ge=1, le=MOST)
     mask: Literal["words", "phrases"] = "words"
     noise: bool = True
     weight_words: float = Field(default=1.0, ge=0)
@@ -281,13 +284,13 @@ class Tags(Itm):
 
     generator: Literal["dynamic", "static"] = "dynamic"
     mask: Literal["phrases", "words"] = "phrases"
-    copies: int = Field(default=20, ge=1)
-    draws: int = Field(default=20, ge=1)
+    copies: int = Field(default=20, ge=1, le=MOST_WRITTEN)
+    draws: int = Field(default=20, ge=1, le=MOST_WRITTEN)
     temperature: float = Field(default=1.5, gt=0)
     noise: bool = True
     exclude_specials: bool = True
     compare: Literal["piece", "word", "off"] = "piece"
-    keep: int = Field(default=31, ge=1)
+    keep: int = Field(default=31, ge=1, le=MOST_WRITTEN)
     weight_words: float = Field(default=0.1, ge=0)
     weight_sentences: float = Field(default=1e-3, ge=0)
 
@@ -355,7 +358,7 @@ class Ascl(MethodSettings):
     noise: Literal["mixture", "gaussian", "shuffle", "cutoff", "dropout", "none"] = "mixture"
     shuffle_at: Literal["input", "states"] = "input"
     positives: Literal["either", "joined", "shortened", "none"] = "either"
-    max_tokens: int = Field(default=62, ge=3)
+    max_tokens: int = Field(default=62, ge=3, le=65_536)
 
 
 def methods() -> dict[str, type[MethodSettings]]:

@@ -11,6 +11,8 @@ from pydantic import Field, model_validator
 
 from itrpipe.config import Settings, hyphenated
 
+WIDEST, DEEPEST, LONGEST = 65_536, 1_000, 65_536
+"""Largest width, number of layers or heads, and length in words: an order of magnitude beyond any published model."""
 RANDOM = "random"
 """Stands for a hub id or folder: a small encoder with random weights."""
 
@@ -30,8 +32,12 @@ class BackboneSettings(Settings):
 class RegionBackbone(BackboneSettings):
     """Settings of the backbones that read region features and words."""
 
-    embed_dim: int = Field(default=1024, ge=1, description="Width D of the joint space of images and captions.")
-    word_dim: int = Field(default=300, ge=1, description="Width of the word embedding that feeds the text GRU.")
+    embed_dim: int = Field(
+        default=1024, ge=1, le=WIDEST, description="Width D of the joint space of images and captions."
+    )
+    word_dim: int = Field(
+        default=300, ge=1, le=WIDEST, description="Width of the word embedding that feeds the text GRU."
+    )
 
 
 class Vsepp(RegionBackbone):
@@ -50,8 +56,12 @@ class Vsepp(RegionBackbone):
 class Vsrn(RegionBackbone):
     """VSRN: region graph reasoning, a GRU over regions and a captioning branch. Source: VSRN (Li et al., ICCV 2019)."""
 
-    embed_dim: int = Field(default=2048, ge=1, description="Width D of the joint space of images and captions.")
-    graph_layers: int = Field(default=4, ge=0, description="Number of residual graph layers over the regions.")
+    embed_dim: int = Field(
+        default=2048, ge=1, le=WIDEST, description="Width D of the joint space of images and captions."
+    )
+    graph_layers: int = Field(
+        default=4, ge=0, le=DEEPEST, description="Number of residual graph layers over the regions."
+    )
     region_norm: bool = Field(
         default=True, description="l2-normalise right after the region projection (COCO: on, Flickr30K: off)."
     )
@@ -63,10 +73,17 @@ class Vsrn(RegionBackbone):
         default=False, description="BatchNorm on the image vector before its l2-norm (Flickr30K: on, COCO: off)."
     )
     captioner: bool = Field(default=True, description="Train the captioning branch beside the matching loss.")
-    caption_dim: int = Field(default=512, ge=1, description="Hidden width of the captioner's encoder and decoder.")
-    caption_word_dim: int = Field(default=300, ge=1, description="Width of the captioner's own word embedding.")
+    caption_dim: int = Field(
+        default=512, ge=1, le=WIDEST, description="Hidden width of the captioner's encoder and decoder."
+    )
+    caption_word_dim: int = Field(
+        default=300, ge=1, le=WIDEST, description="Width of the captioner's own word embedding."
+    )
     caption_max_length: int = Field(
-        default=60, ge=2, description="Longest caption label in tokens, start and end included; longer ones are cut."
+        default=60,
+        ge=2,
+        le=LONGEST,
+        description="Longest caption label in tokens, start and end included; longer ones are cut.",
     )
     caption_dropout: float = Field(
         default=0.2, ge=0.0, lt=1.0, description="Dropout on the projected regions and on the decoder input."
@@ -122,11 +139,11 @@ class Ssamt(RegionBackbone):
         default="inter",
         description="What is trained and scored: each side alone (intra), or pairs on top of that, frozen (inter).",
     )
-    layers: int = Field(default=2, ge=1, description="Layers of each of the three encoders.")
-    heads: int = Field(default=16, ge=1, description="Attention heads; the width is a multiple of it.")
-    feed_forward_dim: int = Field(default=2048, ge=1, description="Width of the feed-forward networks.")
+    layers: int = Field(default=2, ge=1, le=DEEPEST, description="Layers of each of the three encoders.")
+    heads: int = Field(default=16, ge=1, le=DEEPEST, description="Attention heads; the width is a multiple of it.")
+    feed_forward_dim: int = Field(default=2048, ge=1, le=WIDEST, description="Width of the feed-forward networks.")
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0, description="Dropout of embeddings, attention and layers.")
-    max_words: int = Field(default=64, ge=1, description="Longest caption in words.")
+    max_words: int = Field(default=64, ge=1, le=LONGEST, description="Longest caption in words.")
     mask: Literal["paper", "strict", "none"] = Field(
         default="paper", description="Which edges are closed: the paper's, also node to node, or none but padding."
     )
@@ -153,12 +170,12 @@ class Uniter(BackboneSettings):
         default="", description="Tokenizer of word pieces: hub id or folder, as bert-base-cased; empty: our own words."
     )
     tokenizer_revision: str = Field(default="main", description="Branch, tag or commit of its hub id.")
-    embed_dim: int = Field(default=768, ge=1, description="Width d of all states.")
-    layers: int = Field(default=12, ge=1, description="Layers of the encoder.")
-    heads: int = Field(default=12, ge=1, description="Attention heads; the width is a multiple of it.")
-    feed_forward_dim: int = Field(default=3072, ge=1, description="Width of the feed-forward networks.")
+    embed_dim: int = Field(default=768, ge=1, le=WIDEST, description="Width d of all states.")
+    layers: int = Field(default=12, ge=1, le=DEEPEST, description="Layers of the encoder.")
+    heads: int = Field(default=12, ge=1, le=DEEPEST, description="Attention heads; the width is a multiple of it.")
+    feed_forward_dim: int = Field(default=3072, ge=1, le=WIDEST, description="Width of the feed-forward networks.")
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="Dropout of embeddings, attention and layers.")
-    max_words: int = Field(default=512, ge=2, description="Positions of a caption, start and end included.")
+    max_words: int = Field(default=512, ge=2, le=LONGEST, description="Positions of a caption, start and end included.")
     initial_deviation: float = Field(
         default=0.02, gt=0, description="Standard deviation of random weights; BERT's suits wide models."
     )
@@ -192,7 +209,10 @@ class DualEncoder(BackboneSettings):
     vision_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `vision`.")
     text_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `text`.")
     embed_dim: int = Field(
-        default=0, ge=0, description="Width D of a joint space that each side is projected to; 0: no projection."
+        default=0,
+        ge=0,
+        le=WIDEST,
+        description="Width D of a joint space that each side is projected to; 0: no projection.",
     )
     image_pool: Literal["auto", "mean", "cls", "own"] = Field(
         default="auto",
@@ -210,18 +230,18 @@ class DualEncoder(BackboneSettings):
         default="full", description="Changes of training images: random crops, and flips, and RandAugment."
     )
     clean_captions: bool = Field(default=True, description="Lower-case captions and drop punctuation.")
-    max_words: int = Field(default=30, ge=1, description="Words kept of a caption.")
+    max_words: int = Field(default=30, ge=1, le=LONGEST, description="Words kept of a caption.")
     gradient_checkpointing: bool = Field(
         default=False, description="Compute activations anew in the backward pass: a third slower, far less memory."
     )
     image_size: tuple[int, int] = Field(
         default=(96, 128), description="Height and width in pixels that a random vision encoder sees."
     )
-    patch_size: int = Field(default=16, ge=1, description="Side of its patches in pixels.")
-    width: int = Field(default=128, ge=1, description="Hidden width of random encoders.")
-    heads: int = Field(default=4, ge=1, description="Their attention heads.")
-    vision_layers: int = Field(default=3, ge=1, description="Layers of a random vision encoder.")
-    text_layers: int = Field(default=2, ge=1, description="Layers of a random text encoder.")
+    patch_size: int = Field(default=16, ge=1, le=LONGEST, description="Side of its patches in pixels.")
+    width: int = Field(default=128, ge=1, le=WIDEST, description="Hidden width of random encoders.")
+    heads: int = Field(default=4, ge=1, le=DEEPEST, description="Their attention heads.")
+    vision_layers: int = Field(default=3, ge=1, le=DEEPEST, description="Layers of a random vision encoder.")
+    text_layers: int = Field(default=2, ge=1, le=DEEPEST, description="Layers of a random text encoder.")
 
     @model_validator(mode="after")
     def _fits(self) -> DualEncoder:
@@ -250,17 +270,19 @@ class Ascl(BackboneSettings):
     tune_text: bool = Field(default=False, description="Train a pretrained text encoder too; a random one always is.")
     text_ends: bool = Field(default=True, description="Take the first and last token of a caption for words, too.")
     clean_captions: bool = Field(default=True, description="Lower-case captions and drop punctuation.")
-    max_words: int = Field(default=60, ge=1, description="Words kept of a caption.")
-    embed_dim: int = Field(default=1024, ge=1, description="Width D of the joint space of images and captions.")
-    heads: int = Field(default=8, ge=1, description="Attention heads of the fusion; D is a multiple of it.")
+    max_words: int = Field(default=60, ge=1, le=LONGEST, description="Words kept of a caption.")
+    embed_dim: int = Field(
+        default=1024, ge=1, le=WIDEST, description="Width D of the joint space of images and captions."
+    )
+    heads: int = Field(default=8, ge=1, le=DEEPEST, description="Attention heads of the fusion; D is a multiple of it.")
     fusion: Literal["paper", "released", "none"] = Field(
         default="paper",
         description="Attention with learned matrices, without any as in released code, or the mean vectors alone.",
     )
     u1: float = Field(default=0.8, ge=0.0, le=1.0, description="Share of the local score of a pair; Flickr30K: 0.6.")
-    text_width: int = Field(default=128, ge=1, description="Hidden width of a random text encoder.")
-    text_heads: int = Field(default=4, ge=1, description="Its attention heads.")
-    text_layers: int = Field(default=2, ge=1, description="Its layers.")
+    text_width: int = Field(default=128, ge=1, le=WIDEST, description="Hidden width of a random text encoder.")
+    text_heads: int = Field(default=4, ge=1, le=DEEPEST, description="Its attention heads.")
+    text_layers: int = Field(default=2, ge=1, le=DEEPEST, description="Its layers.")
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Ascl:

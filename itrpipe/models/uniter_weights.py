@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.errors import DataError
-from itrpipe.features.extractors.state_dict import read_state
+from itrpipe.features.extractors.state_dict import read_state, refuse_not_finite
 from itrpipe.models.uniter import UniterEncoder
 
 _JOINED = ("query", "key", "value")
@@ -68,7 +68,8 @@ def load_published(model: UniterEncoder, path: Path) -> str:
     it has a rank head is told by `rank_output.weight`.
 
     Raises:
-        DataError: the file is damaged, has other sizes than the model, or lacks a part of the encoder.
+        DataError: the file is damaged, has other sizes than the model, lacks a part of the encoder, or holds values
+            that are not finite.
     """
     found, ignored = translate(read_state(path))
     expected = model.state_dict()
@@ -87,6 +88,7 @@ def load_published(model: UniterEncoder, path: Path) -> str:
     further = sorted(set(found) - set(expected))
     if further:
         raise DataError(f"{path} has weights for '{further[0]}', which this model has not; raise --set model.layers")
+    refuse_not_finite(path, found, "get the file again")
     model.load_state_dict(found, strict=False)
     model.derive_heads(absent)
     return _summary(path, absent, ignored)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined
 
+from itrpipe.printable import printable
 from itrpipe.progress import PEAK_MEMORY
 from itrpipe.reporting.collect import DIRECTIONS
 from itrpipe.reporting.comparisons import MINUS
@@ -23,16 +25,9 @@ TEMPLATE = "page.html.j2"
 
 def render(content: Content) -> str:
     """The page. Whatever comes from a dataset is escaped; only the drawings of `plots` are taken as they are."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"seconds": duration, "score": score, "percent": percent, "memory": memory}
-    template = environment.get_template(TEMPLATE)
-    return template.render(
+    environment = page_environment()
+    environment.filters |= {"seconds": duration, "memory": memory}
+    return environment.get_template(TEMPLATE).render(
         report=content,
         directions=DIRECTIONS,
         sections=sections_of(content),
@@ -45,6 +40,25 @@ def render(content: Content) -> str:
         word_spans=SPANS,
         steps=STEPS,
     )
+
+
+def page_environment() -> Environment:
+    """What renders pages: every value is escaped, and characters that would turn the text around it are written out."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"score": score, "percent": percent}
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """A value as `printable`; what is safe HTML stays safe HTML."""
+    return type(value)(printable(value)) if isinstance(value, str) else value
 
 
 def score(value: float, digits: int = 3) -> str:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from itrpipe.reporting.answers import Answers
-from itrpipe.reporting.page import percent, score
+from itrpipe.reporting.page import page_environment
 from itrpipe.reporting.thumbnails import Picture
 
 TEMPLATE = "search.html.j2"
@@ -24,14 +21,9 @@ def render(found: Answers, pictures: Mapping[str, Picture], query: Picture | Non
         pictures: of all images that it names, by id.
         query: of the image that was searched with; None where a caption was.
     """
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"score": score, "percent": percent}
     title = f"Captions for {found.image_id}" if found.caption is None else f"“{found.caption}”"
-    template = environment.get_template(TEMPLATE)
-    return template.render(found=found, title=title, pictures=pictures, query=query, shown=CAPTIONS_SHOWN)
+    return (
+        page_environment()
+        .get_template(TEMPLATE)
+        .render(found=found, title=title, pictures=pictures, query=query, shown=CAPTIONS_SHOWN)
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.protocols import PROTOCOLS
+from itrpipe.exporting.places import command_without_places, text_without_places
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.comparisons import COMPARED, Comparison, excludes_zero, interval_text, signed
@@ -148,8 +149,8 @@ def provenance(artifacts: Sequence[Artifact]) -> Provenance:
         artifacts=list(artifacts),
         seconds=sum(manifest.timings["total"] for _, manifest in known),
         versions=dict(sorted(versions.items())),
-        commands=list(dict.fromkeys(manifest.command for _, manifest in by_time)),
-        messages=[(each.path, message) for each, manifest in known for message in manifest.messages],
+        commands=list(dict.fromkeys(command_without_places(manifest.command) for _, manifest in by_time)),
+        messages=[(each.path, text_without_places(text)) for each, manifest in known for text in manifest.messages],
     )
 
 

@@ -53,8 +53,8 @@ class Execution(Settings):
     """
 
     device: Literal["auto", "cpu", "cuda"]
-    batch: int = Field(ge=0)
-    workers: int = Field(ge=0)
+    batch: int = Field(ge=0, le=1_000_000)
+    workers: int = Field(ge=0, le=1_024)
     shard: str
     strict: bool
 

@@ -80,8 +80,8 @@ class MineSettings(Settings):
     backbone: str
     features: str
     seed: int = Field(ge=0)
-    num_texts: int = Field(ge=1)
-    num_images: int = Field(ge=1)
+    num_texts: int = Field(ge=1, le=10_000_000)
+    num_images: int = Field(ge=1, le=10_000_000)
     engine: Literal["torch", "faiss"]
     precision: Literal["fp32", "bf16", "bf16+fp32"]
     drop_duplicates: bool
@@ -94,7 +94,7 @@ class MineSettings(Settings):
     num_probes: int = Field(default=0, ge=0)
     guard: Literal["none", "fne"] = "none"
     guard_prior: float = Field(default=1e-4, gt=0, lt=1)
-    guard_batch_size: int = Field(default=32, ge=2)
+    guard_batch_size: int = Field(default=32, ge=2, le=10_000_000)
 
     @field_validator("guard")
     @classmethod

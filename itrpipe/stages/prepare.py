@@ -65,9 +65,9 @@ class ScenesSettings(Settings):
     """
 
     kind: Literal["scenes"]
-    train: int = Field(ge=1)
-    val: int = Field(ge=1)
-    test: int = Field(ge=1)
+    train: int = Field(ge=1, le=10_000_000)
+    val: int = Field(ge=1, le=10_000_000)
+    test: int = Field(ge=1, le=10_000_000)
     seed: int = Field(ge=0)
     family_size: int = Field(ge=1)
     keep_probability: float = Field(ge=0, le=1)
@@ -80,7 +80,7 @@ class Execution(Settings):
         workers: threads that check images, or processes that paint them.
     """
 
-    workers: int = Field(ge=1)
+    workers: int = Field(ge=1, le=1_024)
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:

@@ -46,9 +46,9 @@ class ReportSettings(Settings):
     """
 
     title: str
-    examples: int = Field(ge=0)
+    examples: int = Field(ge=0, le=10_000)
     seed: int = Field(ge=0)
-    bootstrap_samples: int = Field(ge=100)
+    bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
     published: tuple[Published, ...] = ()
     tolerance: Tolerance = Tolerance()

@@ -52,7 +52,7 @@ class SynthesizeSettings(Settings):
 
     split: Literal["train", "val", "test"] = "train"
     seed: int = Field(ge=0)
-    keep: int = Field(ge=1)
+    keep: int = Field(ge=1, le=10_000)
     block: int = Field(ge=1)
     language_model: str = ""
     language_model_sentences: int = Field(ge=1)
@@ -93,8 +93,8 @@ class ByModel(SynthesizeSettings):
     features: str
     masks: Literal["phrases", "words"]
     graphs: str
-    copies: int = Field(ge=1)
-    draws: int = Field(ge=1)
+    copies: int = Field(ge=1, le=10_000)
+    draws: int = Field(ge=1, le=10_000)
     temperature: float = Field(gt=0)
     noise: bool
     compare: Literal["piece", "word", "off"]

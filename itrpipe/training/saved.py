@@ -14,6 +14,7 @@ from itrpipe.config import leaves
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.disk import write_json
 from itrpipe.errors import DataError, UsageError
+from itrpipe.features.extractors.state_dict import refuse_not_finite
 from itrpipe.integrity import read_checked_json
 from itrpipe.models.settings import BackboneSettings, backbone_family, backbones
 from itrpipe.training.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
@@ -92,7 +93,7 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
 
     Raises:
         UsageError: the trained model is of other settings; which part of a model is trained may differ.
-        DataError: it has another vocabulary, or its files are damaged.
+        DataError: it has another vocabulary, or its files are damaged or hold values that are not finite.
     """
     config = read_checked_json(folder / CONFIG)
     for key, value in leaves(settings["model"]):
@@ -103,14 +104,14 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
             )
     if load_tokens(folder, _backbone(settings), max_tokens_of(model)) != tokens:
         raise DataError(f"{folder} was trained with another vocabulary; give both runs the same min_word_count")
-    load_weights(folder / MODEL, model)
+    _load_finite(folder, model)
 
 
 def load_model(folder: Path) -> SavedModel:
     """Reads what `save_model` wrote.
 
     Raises:
-        DataError: one of the files is damaged or they do not belong together.
+        DataError: one of the files is damaged, holds values that are not finite, or they do not belong together.
     """
     config = read_checked_json(folder / CONFIG)
     if not isinstance(config, dict):
@@ -120,9 +121,14 @@ def load_model(folder: Path) -> SavedModel:
     tokens = load_tokens(folder, _backbone(config), max_tokens_of(model))
     if len(tokens) != config["vocabulary_size"]:
         raise DataError(f"{folder / CONFIG} and {VOCABULARY} do not belong together; run `itrpipe train` again")
-    load_weights(folder / MODEL, model)
+    _load_finite(folder, model)
     model.eval()
     return SavedModel(model, tokens, config)
+
+
+def _load_finite(folder: Path, model: AnyMatcher) -> None:
+    load_weights(folder / MODEL, model)
+    refuse_not_finite(folder / MODEL, model.state_dict(), "run `itrpipe train` again, with a lower learning_rate")
 
 
 def max_tokens_of(model: AnyMatcher) -> int:

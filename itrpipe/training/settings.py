@@ -62,13 +62,13 @@ class TrainSettings(Settings):
     seed: int = Field(ge=0)
     start_from: str = ""
     epochs: int = Field(ge=1)
-    batch_size: int = Field(ge=2)
+    batch_size: int = Field(ge=2, le=1_000_000)
     learning_rate: float = Field(gt=0)
     decay_every: int = Field(ge=1)
     decay_at: tuple[int, ...] = ()
     decay_factor: float = Field(gt=0, le=1)
     batch_by: Literal["pairs", "tokens"] = "pairs"
-    accumulate: int = Field(default=1, ge=1)
+    accumulate: int = Field(default=1, ge=1, le=1_000_000)
     optimizer: Literal["adam", "adamw-uniter"] = "adam"
     schedule: Literal["step", "linear", "linear-uniter"] = "step"
     warmup_updates: int = Field(default=0, ge=0)
@@ -135,9 +135,9 @@ class TrainExecution(Settings):
     """
 
     device: Literal["auto", "cpu", "cuda"]
-    threads: int = Field(ge=0)
+    threads: int = Field(ge=0, le=4_096)
     encode_block: int = Field(ge=1)
-    prefetch: int = Field(ge=1)
+    prefetch: int = Field(ge=1, le=10_000)
     checkpoint_seconds: float = Field(ge=0)
     trackers: tuple[str, ...] = ()
     track_to: str = ""

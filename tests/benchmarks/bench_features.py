@@ -6,10 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from measure import paired, show
 from PIL import Image
 from transformers import ViTConfig, ViTImageProcessor
@@ -17,6 +19,7 @@ from transformers import ViTConfig, ViTImageProcessor
 from itrpipe.features.extraction import ImageFiles, decode_batch, extract_images, plan_batches
 from itrpipe.features.extractors import frcnn, vit
 from itrpipe.features.extractors.base import Extractor
+from itrpipe.features.extractors.pretrained_pixels import load_preprocessing
 from itrpipe.features.passes import Target
 from itrpipe.features.settings import Frcnn, Vit
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
@@ -94,6 +97,30 @@ def test_frcnn_against_bare_forward_passes(tmp_path: Path) -> None:
     )
     count = 256 if DEVICE.type == "cuda" else 4
     compare("frcnn", write_photographs(tmp_path, count), frcnn.build(settings, DEVICE), 2, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        transformers.ViTImageProcessor(),
+        transformers.CLIPImageProcessor(),
+        transformers.SiglipImageProcessor(),
+        transformers.BitImageProcessor(size={"shortest_edge": 256}, resample=3),
+        transformers.ConvNextImageProcessor(size={"shortest_edge": 224}),
+    ],
+    ids=lambda processor: type(processor).__name__,
+)
+def test_the_transform_against_resizing_alone(processor: Any, tmp_path: Path) -> None:
+    processor.save_pretrained(tmp_path)
+    transform = load_preprocessing(tmp_path).transform
+    pixels = np.random.default_rng(0).integers(0, 256, (*PHOTOGRAPH, 3), dtype=np.uint8)
+    height, width = transform(pixels).shape[:2]
+
+    def limit() -> None:
+        np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
+
+    seconds, bare = paired(lambda: transform(pixels), limit, rounds=20)
+    show(type(processor).__name__, seconds, bare, "Pillow's resizing", f"{seconds * 1e3:.1f} ms")
 
 
 @pytest.fixture(scope="module")

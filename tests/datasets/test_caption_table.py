@@ -71,7 +71,7 @@ def test_the_column_may_be_called_image_and_the_images_lie_in_a_folder(tmp_path:
     assert found.images[0].image_id == "a.jpg"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1).filter(str.strip),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import json
 import re
@@ -61,6 +62,106 @@ def test_each_format_recognises_its_own_source_and_no_other(tmp_path: Path, name
     assert [other for other in FORMATS if format_module(other).recognises(tmp_path)] == [name]
     assert [caption.text for caption in read_annotations(tmp_path).captions] == ["A dog ."]
     assert read_annotations(tmp_path, name) == read_annotations(tmp_path)
+
+
+def write_with(folder: Path, name: str, file: str = "a.jpg", caption: str = "A dog .") -> None:
+    """Writes a source of a format with one image, whose name and caption may be anything."""
+    (folder / "a.jpg").write_bytes(b"")
+    if name == "karpathy":
+        record = {"filename": file, "split": "train", "sentences": [{"raw": caption, "sentid": 0}]}
+        (folder / "dataset.json").write_text(json.dumps({"images": [record]}))
+    elif name == "coco_captions":
+        annotation = {"id": 2, "image_id": 1, "caption": caption}
+        content = {"images": [{"id": 1, "file_name": file}], "annotations": [annotation]}
+        (folder / "captions_val2014.json").write_text(json.dumps(content))
+    elif name == "flickr_tokens":
+        (folder / "Flickr8k.token.txt").write_text(f"{file}#0\t{caption}\n", encoding="utf-8")
+    elif name == "jsonl":
+        (folder / "captions.jsonl").write_text(json.dumps({"file": file, "caption": caption}) + "\n")
+    else:
+        with (folder / f"captions.{name}").open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream, delimiter="\t" if name == "tsv" else ",")
+            writer.writerows([("file", "caption"), (file, caption)])
+
+
+SOURCES = ("karpathy", "coco_captions", "flickr_tokens", "csv", "tsv", "jsonl")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize(
+    ("caption", "reason"),
+    [
+        ("A\0dog", "1 captions with a NUL character ("),
+        ("\u200b\u200b", "1 empty captions ("),
+        ("\ufeff \u2060\u00ad\u3164\ufe0f\u2800", "1 empty captions ("),
+        ("\u202e", "1 empty captions ("),
+    ],
+)
+def test_captions_that_nobody_can_read_are_refused(tmp_path: Path, name: str, caption: str, reason: str) -> None:
+    write_with(tmp_path, name, caption=caption)
+    with pytest.raises(DataError, match=re.escape(reason)) as caught:
+        read_annotations(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("caption", ["\u200bdog", "🐕", "犬", "?", "é"])
+def test_captions_of_one_visible_character_are_taken(tmp_path: Path, name: str, caption: str) -> None:
+    write_with(tmp_path, name, caption=caption)
+    assert [each.text for each in read_annotations(tmp_path).captions] == [caption]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("a\x1b[2J.jpg", "contains a line end or another control character; rename the file"),
+        ("b\x85.jpg", "contains a line end or another control character"),
+        ("x" * 5000 + ".jpg", "has a name of 5,004 bytes, and no file has more than 255"),
+        ("../a.jpg", "contains '..'; write a path relative to the images' folder"),
+    ],
+)
+def test_file_names_that_no_image_should_have_are_refused(tmp_path: Path, name: str, file: str, reason: str) -> None:
+    write_with(tmp_path, name, file=file)
+    with pytest.raises(DataError, match=re.escape(reason)) as caught:
+        read_annotations(tmp_path)
+    assert re.search(r"(image 0|line [12]): image path", str(caught.value))
+
+
+@pytest.mark.parametrize("name", ["karpathy", "coco_captions", "csv", "tsv", "jsonl"])
+def test_a_file_name_of_two_lines_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a\nb.jpg").write_bytes(b"")
+    write_with(tmp_path, name, file="a\nb.jpg")
+    with pytest.raises(DataError, match="contains a line end or another control character"):
+        read_annotations(tmp_path)
+
+
+def test_ids_with_control_characters_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"")
+    record = {"filename": "a.jpg", "cocoid": "1\0", "split": "train", "sentences": [{"raw": "A", "sentid": "x\x1b"}]}
+    (tmp_path / "dataset.json").write_text(json.dumps({"images": [record]}))
+    with pytest.raises(DataError) as caught:
+        read_annotations(tmp_path)
+    assert r"1 image ids with control characters (1\x00)" in str(caught.value)
+    assert r"1 caption ids with control characters (x\x1b)" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ['{"images": ' + "9" * 5000 + "}", "[" * 100_000])
+def test_json_that_python_cannot_hold_is_no_valid_json(tmp_path: Path, content: str) -> None:
+    (tmp_path / "dataset.json").write_text(content)
+    with pytest.raises(DataError, match=r"dataset\.json: is not valid JSON"):
+        read_annotations(tmp_path)
+    (tmp_path / "dataset.json").rename(tmp_path / "captions.jsonl")
+    with pytest.raises(DataError, match=r"captions\.jsonl: line 1 is not valid JSON"):
+        read_annotations(tmp_path)
+
+
+def test_a_truth_value_is_no_number(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"")
+    record = {"filename": "a.jpg", "cocoid": True, "split": "train", "sentences": []}
+    (tmp_path / "dataset.json").write_text(json.dumps({"images": [record]}))
+    with pytest.raises(DataError, match="'cocoid' is a bool, expected int or str"):
+        read_annotations(tmp_path)
 
 
 def test_the_list_of_formats_holds_every_reader() -> None:

@@ -164,7 +164,7 @@ def test_an_interrupt_does_not_wait_for_the_images_in_the_queue(
 
     def slow(content: bytes) -> tuple[int, int]:
         opened.append(content)
-        time.sleep(0.001)
+        time.sleep(0.01)  # 10 s for the first thousand, however busy the machine is
         return 8, 8
 
     def interrupt(done: int, total: int) -> None:

@@ -25,12 +25,29 @@ from itrpipe.errors import DataError, MissingInputError
         ("a\ud800.jpg", "no file name can hold"),
         ("", "names no file"),
         ("  ", "names no file"),
+        ("a\nb.jpg", "contains a line end or another control character; rename the file"),
+        ("images/a\x1b[2J.jpg", "contains a line end or another control character"),
+        ("a\u2028.jpg", "contains a line end or another control character"),
+        ("a" * 5000 + ".jpg", "has a name of 5,004 bytes, and no file has more than 255"),
+        ("犬" * 86, "has a name of 258 bytes"),
+        ("abc/" * 1024 + "a.jpg", "has 4,101 bytes, and no path has more than 4,095"),
         ("./.", "names no file"),
     ],
 )
 def test_a_path_that_is_wrong_by_its_text_is_refused(tmp_path: Path, relative: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason.replace(".", r"\.")):
         resolve_inside(tmp_path, relative)
+
+
+def test_a_long_path_is_named_in_part(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        resolve_inside(tmp_path, "a" * 5000)
+    assert len(str(caught.value)) < 500 + len(str(tmp_path))
+
+
+def test_the_longest_names_are_taken(tmp_path: Path) -> None:
+    for relative in ("a" * 255, "犬" * 85, "abc/" * 900 + "a.jpg"):
+        assert resolve_inside(tmp_path, relative).is_relative_to(tmp_path)
 
 
 def test_a_plain_path_is_resolved_whether_or_not_the_file_exists(tmp_path: Path) -> None:

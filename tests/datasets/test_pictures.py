@@ -66,7 +66,6 @@ def tiff(samples: bytes, width: int, height: int, bits: int, photometric: int) -
     return b"II*\0" + struct.pack("<I", 8 + len(samples)) + samples + directory
 
 
-@settings(deadline=None)
 @given(sizes, seeds, st.sampled_from(["PNG", "BMP", "TIFF", "WEBP"]))
 def test_colour_comes_as_it_was_saved(size: tuple[int, int], seed: int, kind: str) -> None:
     pixels = noise(seed, *size, 3)
@@ -77,7 +76,6 @@ def test_colour_comes_as_it_was_saved(size: tuple[int, int], seed: int, kind: st
     assert decoded.flags.writeable
 
 
-@settings(deadline=None)
 @given(sizes, seeds, st.sampled_from(["1", "L", "P"]), st.sampled_from(["PNG", "BMP", "TIFF", "GIF"]))
 def test_greyscale_has_three_equal_channels(size: tuple[int, int], seed: int, mode: str, kind: str) -> None:
     grey = noise(seed, *size) & (0x80 if mode == "1" else 0xFF)
@@ -86,7 +84,6 @@ def test_greyscale_has_three_equal_channels(size: tuple[int, int], seed: int, mo
     np.testing.assert_array_equal(decode_rgb(encoded(image, kind)), expected[..., np.newaxis].repeat(3, axis=2))
 
 
-@settings(deadline=None)
 @given(sizes, seeds, st.sampled_from(["LA", "RGBA"]), st.sampled_from(["PNG", "WEBP", "TIFF"]))
 def test_transparent_parts_are_white(size: tuple[int, int], seed: int, mode: str, kind: str) -> None:
     pixels = noise(seed, *size, len(mode))
@@ -118,7 +115,6 @@ def test_a_colour_that_means_transparent_is_white() -> None:
     assert decode_rgb(png(deep, 0, chunk(b"tRNS", b"\x01\x03"))).tolist() == [[[1] * 3, [255] * 3]]
 
 
-@settings(deadline=None)
 @given(sizes, seeds, st.sampled_from(["I;16", "I;16B"]), st.sampled_from(["PNG", "TIFF"]))
 def test_deep_greyscale_is_scaled(size: tuple[int, int], seed: int, mode: str, kind: str) -> None:
     height, width = size
@@ -128,7 +124,6 @@ def test_deep_greyscale_is_scaled(size: tuple[int, int], seed: int, mode: str, k
     np.testing.assert_array_equal(decoded, (samples >> 8)[..., np.newaxis].repeat(3, axis=2))
 
 
-@settings(deadline=None)
 @given(sizes, seeds, st.sampled_from([(0, 1), (2, 3), (4, 2), (6, 4)]))
 def test_deep_png_of_every_colour_type_is_scaled(size: tuple[int, int], seed: int, kind: tuple[int, int]) -> None:
     colour, channels = kind
@@ -223,7 +218,7 @@ def test_a_file_cut_anywhere_is_refused_with_a_short_reason(kind: str) -> None:
     assert kind == "WEBP" or any(reason.startswith("is truncated (") for reason in reasons), reasons
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.binary(max_size=200), st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0"])
 )

@@ -109,7 +109,7 @@ def test_a_split_that_is_not_there_is_refused(tmp_path: Path) -> None:
         PreparedDataset.open(tmp_path).split("val")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(SPLITS), st.integers(1, 4)), min_size=1, max_size=8), st.randoms())
 def test_every_caption_finds_its_image(tmp_path: Path, plan: list[tuple[str, int]], random: object) -> None:
     images = [ImageRecord(f"i{row}", f"{row}.jpg", split) for row, (split, _) in enumerate(plan)]

@@ -20,13 +20,13 @@ captions = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 plain_captions = st.lists(st.sampled_from(["a", "dog", "cannot", "3", " ", ",", "-", "."]), max_size=12).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(captions | plain_captions)
 def test_words_are_those_of_nltk(text: str) -> None:
     assert tokenize(text) == REFERENCE.tokenize(text.lower())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(captions | st.text(max_size=12))
 def test_spans_cut_the_words_out_of_the_caption(text: str) -> None:
     words, found = tokenize(text), spans(text)

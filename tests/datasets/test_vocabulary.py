@@ -31,7 +31,7 @@ def test_four_occurrences_are_enough_by_default() -> None:
     assert Vocabulary.build([["four"] * 4, ["three"] * 3]).words[4:] == ("four",)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(token_lists, token_lists, st.booleans())
 def test_encoding_equals_one_word_at_a_time(known: list[list[str]], captions: list[list[str]], as_arrow: bool) -> None:
     vocabulary = Vocabulary.build(known, min_count=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
@@ -23,7 +23,6 @@ def by_definition(scores: np.ndarray, relevant: np.ndarray) -> tuple[list[float]
     return average, r_precision
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 7), st.integers(2, 12), st.sampled_from([3, 1000]))
 def test_both_are_what_their_definitions_say(seed: int, queries: int, candidates: int, levels: int) -> None:
     rng = np.random.default_rng(seed)

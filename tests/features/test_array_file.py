@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from itrpipe.errors import DataError
 from itrpipe.features.importers.array_file import StoredRows, StreamedRows, npz_names, open_npy, open_npz, runs
 
-FILES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FILES = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def numbers(shape: tuple[int, ...], dtype: str = "f4") -> np.ndarray:

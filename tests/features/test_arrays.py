@@ -249,9 +249,7 @@ def test_hdf5_that_is_none_is_refused(tmp_path: Path) -> None:
         open_arrays(tmp_path / "a.h5")
 
 
-@settings(
-    max_examples=300, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), number=st.integers(0, len(WRITERS) - 1), cut=st.booleans())
 def test_random_damage_is_an_error_or_harmless(tmp_path: Path, data: st.DataObject, number: int, cut: bool) -> None:
     content = make_content()

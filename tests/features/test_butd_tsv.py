@@ -269,7 +269,7 @@ def test_images_without_regions_have_a_count_of_zero(tmp_path: Path) -> None:
     assert not rows["regions"][[0, 2]].any()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), columns=st.sampled_from([6, 10]), cut=st.booleans())
 def test_random_damage_is_an_error_or_harmless(tmp_path: Path, data: st.DataObject, columns: int, cut: bool) -> None:
     path = tmp_path / "features.tsv"

@@ -165,7 +165,7 @@ def test_images_of_one_size_may_come_as_a_tensor(extractor: FrcnnExtractor) -> N
     assert all(np.array_equal(listed[name], stacked[name]) for name in listed)
 
 
-@hypothesis_settings(deadline=None, max_examples=60)
+@hypothesis_settings(max_examples=60)
 @given(st.integers(1, 700), st.integers(1, 700), st.sampled_from([(96, 160), (100, 333), (32, 32), (64, 40)]))
 @example(1, 1, (96, 160))
 @example(1, 700, (96, 160))

@@ -27,7 +27,7 @@ def assert_same(folder: Path) -> None:
     assert list(found_in(folder / "data.mdb").items()) == expected
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.dictionaries(KEYS, st.none() | VALUES, max_size=30), min_size=1, max_size=4), st.integers(0, 10**9))
 def test_entries_are_those_of_the_library(
     tmp_path: Path, transactions: list[dict[bytes, bytes | None]], folder: int

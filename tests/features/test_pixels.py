@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import InterpolationMode
@@ -65,7 +65,6 @@ def test_crop_scales_until_the_image_covers() -> None:
     assert (extractor(10, 10, "stretch").transform(image)[:, :, [0, -1]] == [0, 200]).all()
 
 
-@settings(deadline=None)
 @given(
     st.tuples(st.integers(1, 60), st.integers(1, 60)),
     st.tuples(st.integers(1, 40), st.integers(1, 40)),

@@ -159,9 +159,16 @@ def truncate_pickle(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes((folder / "pytorch_model.bin").read_bytes()[:9000])
 
 
+def spoil_a_weight(folder: Path) -> None:
+    state = load_file(folder / "model.safetensors")
+    state["layernorm.weight"][0] = float("nan")
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+
+
 @pytest.mark.parametrize(
     ("damage", "kind", "said"),
     [
+        (spoil_a_weight, DataError, "'layernorm.weight' holds 1 values that are no finite numbers; download"),
         (truncate, DataError, "cannot be read"),
         (drop_a_layer, DataError, "lack 16 parameters of ViTModel, such as 'layers.1.attention"),
         (drop_a_shard, DataError, "model-00002-of-00002"),

@@ -59,7 +59,7 @@ def test_confidence_is_that_of_a_loop_over_the_classes(boxes: int, classes: int,
     assert boxes == 1 or (found < probabilities.amax(dim=-1)).any()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     data=st.data(), boxes=st.integers(0, 70), classes=st.integers(0, 4), threshold=st.sampled_from([0.0, 0.25, 0.5, 1])
 )

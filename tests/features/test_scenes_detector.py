@@ -84,7 +84,7 @@ def test_overlaps_equal_those_of_torchvision() -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.1, 0.3, 0.5, 0.7]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_suppression_keeps_what_greedy_suppression_keeps(seed: int, threshold: float) -> None:
     boxes = random_boxes(seed, 3, 40)
     keep = suppress(boxes, threshold)
@@ -111,7 +111,7 @@ def naive_spread(boxes: torch.Tensor, threshold: float) -> list[int]:
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.1, 0.3, 0.5]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_filling_up_deals_the_neighbours_out_in_rounds(seed: int, threshold: float) -> None:
     boxes = random_boxes(seed, 2, 30)
     indices = spread(boxes, threshold, 20)

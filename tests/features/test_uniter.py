@@ -305,7 +305,7 @@ def test_values_that_are_no_maps_are_refused(value: bytes) -> None:
         decode("value", value, ["features"])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(data=st.data(), number=st.integers(0, len(PACKERS) - 1), cut=st.booleans())
 def test_random_damage_of_a_value_is_an_error_or_harmless(data: st.DataObject, number: int, cut: bool) -> None:
     image = make_image(3, 2)
@@ -326,7 +326,7 @@ def test_random_damage_of_a_value_is_an_error_or_harmless(data: st.DataObject, n
             np.testing.assert_array_equal(array, image[name])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(part=st.floats(0, 1, exclude_max=True))
 def test_a_truncated_database_is_an_error(tmp_path: Path, part: float) -> None:
     """A process that looks at pages beyond the end of the file would be killed."""
@@ -340,7 +340,7 @@ def test_a_truncated_database_is_an_error(tmp_path: Path, part: float) -> None:
         uniter.open_source(folder, DEFAULTS)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(page=st.integers(0, 14), position=st.integers(0, 4095), flip=st.integers(1, 255), header=st.booleans())
 def test_random_damage_of_a_database_is_an_error_or_harmless(
     tmp_path: Path, page: int, position: int, flip: int, header: bool

@@ -148,7 +148,7 @@ def test_a_reset_forgets_everything_and_updates_carry_no_gradient():
     assert all((sums == 0).all() for sums in running.state_dict().values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     means=st.tuples(st.floats(0.3, 0.9), st.floats(-0.2, 0.3)),
     variances=st.tuples(st.floats(1e-4, 0.05), st.floats(1e-4, 0.05)),

@@ -45,7 +45,7 @@ def naive_triplet_loss(scores, margin, max_violation, not_negative):
     return total
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     size=st.integers(1, 6),
     seed=st.integers(0, 2**16),
@@ -82,7 +82,7 @@ def test_gradient_flows_at_a_hinge_of_exactly_zero():
     assert scores.grad[0, 1].item() == 2.0  # row of image 0 and column of caption 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=5), seed=st.integers(0, 2**16))
 def test_sentences_count_with_the_hardest_of_each_pair(counts, seed):
     generator = torch.Generator().manual_seed(seed)

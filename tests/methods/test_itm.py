@@ -184,7 +184,7 @@ def test_a_batch_larger_than_the_training_set_repeats_images():
     assert batch.rows.images.shape == (16, 5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_draws_are_distinct_and_never_excluded(data):
     rows, total = data.draw(st.integers(1, 5)), data.draw(st.integers(2, 30))

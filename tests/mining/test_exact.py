@@ -69,7 +69,7 @@ def test_bfloat16_keeps_nearly_all_of_the_reference_lists(reference):
     assert 1e-6 < error < 8e-3  # rounded, by at most two halves of the last of 8 bits
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
     block_size=st.integers(5, 40),

@@ -235,7 +235,7 @@ def test_attention_of_any_temperature_neither_overflows_nor_vanishes(norm):
     tile_values=st.sampled_from([1, 30, 200, 1 << 20]),
     recompute=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_shape_in_any_tiles_equals_the_loop(
     seed, images, regions, captions, words, scoring, tile_values, recompute
 ):
@@ -299,7 +299,7 @@ def test_products_in_bfloat16_stay_close(scoring):
 
 
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=400), most=st.integers(1, 3000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_groups_hold_every_caption_once_within_the_budget(lengths, most):
     lengths = torch.tensor(lengths)
     found = list(groups(lengths, most))

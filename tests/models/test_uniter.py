@@ -154,7 +154,7 @@ def alone(model: UniterEncoder, images: ImageBatch, texts: TextBatch, image: int
     return float(model.rank(torch.tanh(model.pooler(states[0, 0]))))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     count=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4),
@@ -200,7 +200,7 @@ def test_pairs_of_a_pool_come_back_in_their_order():
     close(model.score_pairs(taken, UniterTexts(encoded[1].words[:3], encoded[1].lengths[:3])), matrix[:3, :3].diag())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     count=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4),
@@ -371,6 +371,14 @@ def test_weights_of_bert_leave_the_image_side_as_it_was(reference, tmp_path):
     assert torch.equal(model.masked_word.bias, reference["sd/cls.predictions.bias"])
     assert "not in this file: correction, image, match, rank, word_match" in said
     assert "not used: 2 weights" in said
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(reference, tmp_path, value):
+    state = published(reference)
+    state["uniter.encoder.layer.0.output.dense.bias"] = torch.full((48,), value)
+    with pytest.raises(DataError, match=r"published\.safetensors: 'layers\.0\..*' holds 48 values that are no finite"):
+        loaded(state, tmp_path)
 
 
 def test_a_torch_file_loads_and_code_in_it_does_not_run(model, reference, tmp_path):

@@ -72,7 +72,7 @@ def test_siblings_are_all_captions_of_the_image_with_the_caption_itself() -> Non
     np.testing.assert_array_equal(found[1], [TOKENS[1], np.zeros(6)])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(images=st.lists(st.integers(0, 5), min_size=1, max_size=12), chosen=st.lists(st.integers(0, 99), min_size=1))
 def test_siblings_of_any_order_of_images(images: list[int], chosen: list[int]) -> None:
     tokens = np.arange(1, len(images) + 1)[:, None]

@@ -30,7 +30,7 @@ def captions(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return tokens, maskable, rng.random((count, phrases, width)) < 0.3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(captions(), st.booleans(), st.integers(0, 2**32 - 1))
 def test_copies_are_masked_in_whole_candidates_and_nowhere_else(made, noise, seed):
     tokens, maskable, phrases = made

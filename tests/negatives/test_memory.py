@@ -82,7 +82,7 @@ def test_the_mode_decides_on_dropout_and_buffers_are_copied(evaluate):
     assert model.training
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sizes=st.lists(st.integers(1, 9), max_size=8), size=st.integers(1, 12))
 def test_queues_hold_the_last_pairs(sizes, size):
     queues = FeatureQueues(size, 2)

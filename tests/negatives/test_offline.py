@@ -20,7 +20,7 @@ def random_lists(images: int, per_image: int, num_texts: int, num_images: int, s
     return texts.astype(np.int32), candidates.astype(np.int32), caption_image
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     images=st.integers(4, 12),
     per_image=st.integers(1, 5),

@@ -27,7 +27,7 @@ banks = st.lists(st.integers(0, 5), min_size=1, max_size=6)
 choices = st.lists(st.integers(0, 100), max_size=6)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(counts=banks, chosen=choices, most=st.integers(1, 7), seed=st.integers(0, 99))
 def test_sentences_are_those_of_their_captions(counts: list[int], chosen: list[int], most: int, seed: int) -> None:
     bank, held = bank_of(counts)

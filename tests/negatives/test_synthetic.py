@@ -83,7 +83,7 @@ def refilled(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
     return torch.from_numpy(captions), torch.from_numpy(siblings), torch.from_numpy(sentences)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(refilled(), st.booleans())
 def test_filters_reject_what_the_rules_say(made, whole):
     captions, siblings, sentences = made
@@ -95,7 +95,7 @@ def test_filters_reject_what_the_rules_say(made, whole):
         assert found == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(refilled())
 def test_what_is_kept_is_new_and_there_once(made):
     captions, _, sentences = made
@@ -134,7 +134,7 @@ def test_membership_is_looked_up_in_the_row_of_each_image():
     assert member(values, known).tolist() == [[False, True, True, False], [False, True, True, False]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4))
 def test_refills_differ_from_their_caption_at_labelled_positions_only(seed, draws):
     rng = np.random.default_rng(seed)

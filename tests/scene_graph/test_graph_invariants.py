@@ -47,7 +47,7 @@ def parse(text: str, tagger: str) -> SceneGraph:
 
 @pytest.mark.parametrize("tagger", TAGGERS)
 @given(text=CAPTIONS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_analysis_is_well_formed(tagger: str, text: str) -> None:
     analysis = backend(tagger).analyse(text)
     end = 0
@@ -67,7 +67,7 @@ def test_analysis_is_well_formed(tagger: str, text: str) -> None:
 
 @pytest.mark.parametrize("tagger", TAGGERS)
 @given(text=CAPTIONS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_graph_is_well_formed(tagger: str, text: str) -> None:
     graph = parse(text, tagger)
     assert graph.text == text
@@ -93,7 +93,7 @@ def test_graph_is_well_formed(tagger: str, text: str) -> None:
 
 @pytest.mark.parametrize("tagger", TAGGERS)
 @given(text=CAPTIONS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_same_caption_gives_the_same_graph(tagger: str, text: str) -> None:
     assert parse(text, tagger) == extract_graph(text, other_backend(tagger).analyse(text))
 

@@ -203,7 +203,7 @@ def test_noun_phrases_are_no_commands(backend: LinkGrammarBackend) -> None:
 
 
 @real
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.text(max_size=25)
     | st.lists(

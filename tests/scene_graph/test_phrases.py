@@ -176,7 +176,7 @@ def write(folder: Path, images: list[list[SceneGraph]], row_group: int = 3) -> P
 LIMITS = st.sampled_from([(64, 32), (4, 3), (70, 2), (200, 1), (1, 32)])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.lists(graphs(), min_size=1, max_size=3), min_size=1, max_size=4), LIMITS, st.data())
 def test_arrays_say_what_the_graphs_say(
     tmp_path_factory: pytest.TempPathFactory,

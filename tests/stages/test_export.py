@@ -23,6 +23,7 @@ from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.disk import file_digest
 from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.exporting.places import command_without_places
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.scores import read_scores
 from itrpipe.planning import parse_override
@@ -140,7 +141,7 @@ def test_no_file_names_the_home_folder(
     monkeypatch.setattr(Path, "home", lambda: Path("/home/somebody"))
     export_model(named, "tiny", Wanted(tmp_path / "out"), tiny("aoq"), no_deps=True)
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "itrpipe train --data ~/data --dataset tiny" in card
+    assert "itrpipe train --data data --dataset tiny" in card
     assert "somebody" not in card
 
 
@@ -241,7 +242,7 @@ def test_the_card_tells_scores_data_command_and_papers(vsepp: Path, root: Path) 
     assert "| train | 12 | 60 |\n| val | 4 | 20 |\n| test | 4 | 20 |\n" in text
     trained = only(root, "train", "aoq.vsepp")
     assert f"| `train/{trained.name}` | `{read_manifest(trained).fingerprint}` |\n" in text
-    assert f"\n{read_manifest(trained).command}\n".replace(f"{Path.home()}/", "~/") in text
+    assert f"\n{command_without_places(read_manifest(trained).command)}\n" in text
     assert "@inproceedings{chen2020aoq," in text
     assert "@inproceedings{faghri2018vsepp," in text
     for name in names_in(vsepp):
@@ -249,6 +250,30 @@ def test_the_card_tells_scores_data_command_and_papers(vsepp: Path, root: Path) 
         kind = file.partition(".")
         shown = f"{folder}/{kind[0]}.*.trec" if folder == "trec" else f"{folder}/*.{kind[2]}" if folder else name
         assert f"| `{shown}` |" in text or name == "README.md", name
+
+
+def test_nothing_in_the_folder_says_where_the_data_lay(
+    defined: Path, precomp_dataset: Any, tmp_path: Path, invoke: Invoke
+) -> None:
+    where = ("--dataset", "tiny", "--data", defined)
+    assert invoke("prepare", *where, "--source", precomp_dataset.folder).code == 0
+    assert invoke("extract", *where, "--from", precomp_dataset.features, "--name", "mine").code == 0
+    small = ("epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1")
+    sets = [f"--set=train.{text}" for text in (*small, f"track_to={tmp_path / 'seen'}")]
+    named = ("--backbone", "vsepp", "--features", "mine", "--set=evaluate.bootstrap_samples=100", *sets)
+    outcome = invoke("export", *where, "--to", tmp_path / "given", "--trec", *named)
+    assert outcome.code == 0, outcome.err
+    for name in names_in(tmp_path / "given"):
+        assert str(tmp_path).encode() not in (tmp_path / "given" / name).read_bytes(), name
+    card = (tmp_path / "given" / "README.md").read_text()
+    assert "\nitrpipe prepare --dataset tiny --data data --source source\n" in card
+    assert "\nitrpipe extract --dataset tiny --data data --from f30k_precomp --name mine\n" in card
+    assert "--set=train.track_to=seen" in card
+    outcome = invoke("report", *where)
+    assert outcome.code == 0, outcome.err
+    (page,) = defined.glob("tiny/report/*/index.html")
+    assert "itrpipe prepare --dataset tiny --data data --source source" in page.read_text()
+    assert str(tmp_path) not in page.read_text()
 
 
 def test_the_lines_of_code_in_the_card_open_the_model(scan: Path, monkeypatch: pytest.MonkeyPatch) -> None:

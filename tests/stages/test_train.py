@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from itrpipe.artifacts import read_manifest
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.models.base import TextBatch
-from itrpipe.training.saved import CONFIG, MODEL, load_model
+from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 
 Invoke = Callable[..., Any]
 # As in the finished chain, so that its round one is up to date.
@@ -52,6 +53,20 @@ def test_weights_of_another_width_cannot_be_started_from(chain: Path, invoke: In
     outcome = fine_tune(invoke, chain, "aoq-fine-tune.model.embed_dim=9")
     assert outcome.code == 2
     assert "was trained with model.embed_dim = 8, which model.embed_dim = 9 cannot start from" in outcome.err
+
+
+def test_a_model_with_weights_that_are_not_finite_is_not_used(chain: Path) -> None:
+    folder = folder_of(chain, "triplet.vsepp")
+    saved = load_model(folder)
+    state = load_file(folder / MODEL)
+    name = next(iter(state))
+    state[name][...] = np.nan
+    save_file(state, folder / MODEL, {"format": "pt"})
+    said = rf"model\.safetensors: '{re.escape(name)}' holds .* no finite numbers; run `itrpipe train` again"
+    with pytest.raises(DataError, match=said):
+        load_model(folder)
+    with pytest.raises(DataError, match=said):
+        start_from(folder, saved.model, saved.config, saved.tokens)
 
 
 def test_a_saved_model_gives_the_embeddings_that_training_wrote(chain: Path) -> None:

@@ -143,7 +143,7 @@ def test_another_preposition_contradicts_the_old_one() -> None:
 # Drawing
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 5), max_size=5), st.integers(0, 12), st.integers(0, 1000))
 def test_draws_are_distinct_and_come_from_all_slots(sizes: list[int], most: int, seed: int) -> None:
     slots = [
@@ -158,7 +158,7 @@ def test_draws_are_distinct_and_come_from_all_slots(sizes: list[int], most: int,
     assert again == found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from(WORDS), max_size=9))
 def test_every_rule_takes_any_caption_and_changes_it(words: list[str]) -> None:
     text = " ".join(words)

@@ -118,7 +118,7 @@ def test_each_image_has_draws_of_its_own_whatever_threads_do(kind: str) -> None:
     assert torch.equal(augment(other, (12, 16), kind, np.random.default_rng(3))[5], changed[5])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 2**32))
 def test_crops_lie_within_the_image(height: int, width: int, seed: int) -> None:
     top, left, part_height, part_width = crop_box(height, width, np.random.default_rng(seed))

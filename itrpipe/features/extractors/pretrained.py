@@ -24,6 +24,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extractors.base import Images
 from itrpipe.features.extractors.model_files import CONFIG, PICKLES, SAFETENSORS, find_folder, has_any, quiet
 from itrpipe.features.extractors.pretrained_pixels import Preprocessing, load_preprocessing, reason_of
+from itrpipe.features.extractors.state_dict import refuse_not_finite
 from itrpipe.features.settings import Resnet, Vit
 from itrpipe.features.store import FeatureSpec
 
@@ -285,7 +286,7 @@ def load_weights(folder: Path, family: Kind, config: Any) -> nn.Module:
     """Returns the network with the weights in `folder`, safetensors if there are any.
 
     Raises:
-        DataError: the weights are damaged or of another network.
+        DataError: the weights are damaged, of another network, or not finite.
     """
     attention = {"attn_implementation": family.attention} if family.attention else {}
     try:
@@ -309,6 +310,7 @@ def load_weights(folder: Path, family: Kind, config: Any) -> nn.Module:
     except (OSError, EOFError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise DataError(f"{folder}: the weights cannot be read ({reason_of(error)}); download them again.") from None
     _check_report(folder, family, model, report)
+    refuse_not_finite(folder, model.state_dict(), "download the weights again")
     return model
 
 

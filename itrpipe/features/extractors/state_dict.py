@@ -60,6 +60,23 @@ def _require_tensor(path: Path, key: object, value: object) -> Tensor:
     return value
 
 
+def refuse_not_finite(where: Path, state: Mapping[str, Tensor], remedy: str) -> None:
+    """Refuses weights that would make every score NaN, before anything is computed with them.
+
+    Args:
+        where: file or folder of the weights.
+        state: name -> tensor; whole numbers are passed over.
+        remedy: for the message.
+
+    Raises:
+        DataError: a tensor holds NaN or infinity.
+    """
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            bad = tensor.numel() - int(tensor.isfinite().sum())
+            raise DataError(f"{where}: '{name}' holds {bad:,} values that are no finite numbers; {remedy}")
+
+
 def first_line(error: Exception) -> str:
     """Returns the first line of what a library says of a failure."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -185,10 +185,12 @@ class _Hdf5:
     def __init__(self, path: Path) -> None:
         import h5py
 
+        from itrpipe.features.hdf5 import open_hdf5
+
         self._path = path
         self.names: list[str] = []
         try:
-            self._file = h5py.File(path, "r", locking="best-effort", rdcc_nbytes=_CHUNK_CACHE)
+            self._file = open_hdf5(path, locking="best-effort", rdcc_nbytes=_CHUNK_CACHE)
             self._file.visititems(
                 lambda name, item: self.names.append(str(name)) if isinstance(item, h5py.Dataset) else None
             )

@@ -75,7 +75,7 @@ class EvaluateSettings(Settings):
     eccv: bool = False
     discriminate: tuple[str, ...] = ()
     protocols: tuple[str, ...]
-    bootstrap_samples: int = Field(ge=100)
+    bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
     ranking_depth: int = Field(ge=1)
 

@@ -1,0 +1,59 @@
+"""Failures of the machine that no module foresaw, as errors of one line; everything else keeps its traceback."""
+
+from __future__ import annotations
+
+import errno
+
+from itrpipe.disk import is_unavailable, unavailable
+from itrpipe.errors import DiskFullError, ItrpipeError, MissingInputError, UsageError
+
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_KINDS = {
+    FileNotFoundError: "is not there",
+    NotADirectoryError: "leads through something that is no folder",
+    IsADirectoryError: "is a folder where a file was expected",
+}
+# What torch, CUDA and their libraries say; numpy and Arrow raise a MemoryError.
+_NO_MEMORY = (
+    "allocate memory",
+    "not enough memory",
+    "out of memory",
+    "storage size calculation overflowed",
+    "alloc_failed",
+    "std::bad_alloc",
+)
+
+
+def known_failure(error: BaseException) -> ItrpipeError | None:
+    """What to tell the user about a failure that is not the program's; None for all others."""
+    if _is_out_of_memory(error):
+        return UsageError(
+            f"there is not enough memory ({_first_line(error)}); lower batch_size, encode_block, memory_mib or the "
+            "widths of the model with --set, or end other programs"
+        )
+    return _of_files(error) if isinstance(error, OSError) else None
+
+
+def _of_files(error: OSError) -> ItrpipeError | None:
+    if error.errno in _FULL_DISK:
+        named = "" if error.filename is None else f" while writing {error.filename}"
+        return DiskFullError(
+            f"no space left{named} ({error.strerror}); free some and run the same command again, it goes on where it "
+            "stopped"
+        )
+    if is_unavailable(error):
+        return unavailable(error)
+    what = _KINDS.get(type(error))
+    if what is None or error.filename is None:
+        return None
+    return MissingInputError(f"{error.filename} {what}; put it back or name another, then run the same command again")
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _NO_MEMORY)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,60 @@
+"""Settings, commands and messages for other people's eyes: names of files, and not where on this machine they lie."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+_ELSEWHERE = r"(?:~[\w.-]*|\.\.)?/"
+"""How a path begins that leads out of the current folder; hub ids and paths below it begin with a name."""
+_WHOLE = re.compile(rf"{_ELSEWHERE}.*", re.DOTALL)
+_QUOTED = re.compile(rf"(?<=([\"'])){_ELSEWHERE}.*?(?=\1)", re.DOTALL)
+_IN_TEXT = re.compile(rf"(?<![\w.:/~\\-]){_ELSEWHERE}(?=[^\s/])[^\s'\"<>|(),;:]*")
+
+
+def without_places(value: Any) -> Any:
+    """Settings with the name of every file and folder instead of its place.
+
+    Args:
+        value: text, or what JSON has, with text anywhere in it.
+    """
+    if isinstance(value, str):
+        return _named(value)
+    if isinstance(value, Mapping):
+        return {key: without_places(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_places(each) for each in value]
+    return value
+
+
+def command_without_places(command: str) -> str:
+    """A command line, as `shlex` joins it, likewise: `--data=/mnt/fast/data` becomes `--data=data`."""
+    try:
+        arguments = shlex.split(command)
+    except ValueError:  # not joined by shlex
+        return text_without_places(command)
+    return shlex.join(map(_argument, arguments))
+
+
+def text_without_places(text: str) -> str:
+    """A message likewise; of a path with spaces only the part before the first is known to be one."""
+    return _IN_TEXT.sub(lambda match: _name(match[0]), text)
+
+
+def _argument(text: str) -> str:
+    key, equals, value = text.partition("=")
+    if equals and "/" not in key:
+        return f"{key}={_argument(value)}"  # `--set=stage.key=PATH`
+    return _named(text)
+
+
+def _named(text: str) -> str:
+    """A path that leads elsewhere by its name; other text with every quoted path in it, as in lists, by its own."""
+    return _name(text) if _WHOLE.fullmatch(text) else _QUOTED.sub(lambda match: _name(match[0]), text)
+
+
+def _name(path: str) -> str:
+    return PurePosixPath(path).name or path

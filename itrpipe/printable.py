@@ -1,0 +1,27 @@
+"""Text of any origin made safe to print: nothing in a caption or a file name may steer the terminal that shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+# C0 but tab and line feed, DEL and C1; marks, embeddings, overrides and isolates of writing direction; separators of
+# lines and paragraphs; and halves of surrogate pairs, which no stream can encode.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""The text with every character that steers a terminal or turns the writing direction as `\x1b` or `\u202e`."""
+    return _STEERING.sub(lambda match: _escape(ord(match[0])), text)
+
+
+def printable_json(value: Any) -> str:
+    """JSON for people and programs: other scripts as they are, and characters that steer a terminal escaped."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    # JSON escapes all of C0 but knows no \x; outside strings there are none of these characters.
+    return re.sub(_STEERING, lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _escape(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,0 +1,186 @@
+"""Failures of the machine end in one line and an exit code; those of the program keep their traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import itrpipe
+from itrpipe import cli as command_line
+from itrpipe.cli.launcher import refuse_launchers
+from itrpipe.errors import UsageError
+
+Invoke = Callable[..., Any]
+CHECKOUT = Path(itrpipe.__file__).parents[1]
+LAUNCHERS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+
+
+def fails_with(error: BaseException | Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets every command fail."""
+
+    def fail() -> None:
+        if isinstance(error, BaseException):
+            raise error
+        error()
+
+    monkeypatch.setattr(command_line, "app", fail)
+
+
+def os_error(code: int, path: str | None = "/data/x") -> OSError:
+    return OSError(code, os.strerror(code), path) if path else OSError(code, os.strerror(code))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "parts"),
+    [
+        (os_error(errno.EACCES), 8, ["/data/x cannot be read or written now", "check its permissions"]),
+        (os_error(errno.EROFS), 8, ["read-only; mount it writable"]),
+        (os_error(errno.ESTALE, None), 8, ["a file cannot be read or written now", "does not answer"]),
+        (os_error(errno.EMFILE), 8, ["ulimit -n"]),
+        (os_error(errno.ENOSPC), 5, ["no space left while writing /data/x", "goes on where it stopped"]),
+        (os_error(errno.EDQUOT, None), 5, ["no space left (", "free some"]),
+        (os_error(errno.ENOENT), 3, ["/data/x is not there", "put it back"]),
+        (os_error(errno.ENOTDIR), 3, ["/data/x leads through something that is no folder"]),
+        (os_error(errno.EISDIR), 3, ["/data/x is a folder where a file was expected"]),
+        (os_error(errno.ENOMEM, None), 2, ["there is not enough memory", "lower batch_size"]),
+        (MemoryError(), 2, ["(MemoryError)"]),
+        (lambda: np.empty(2**55), 2, ["there is not enough memory (Unable to allocate", "lower batch_size"]),
+        (lambda: torch.empty(2**55), 2, ["there is not enough memory", "lower batch_size"]),
+        (lambda: torch.empty(2**62), 2, ["there is not enough memory", "lower batch_size"]),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), 2, ["(CUDA error: out of memory);"]),
+    ],
+    ids=repr,
+)
+def test_failures_of_the_machine_are_one_line(
+    error: Any, code: int, parts: list[str], invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails_with(error, monkeypatch)
+    outcome = invoke()
+    assert outcome.code == code, outcome.err
+    assert re.fullmatch(r"error: [^\n]*\n", outcome.err)
+    for part in parts:
+        assert part in outcome.err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        os_error(errno.ENOENT, None),
+        os_error(errno.EEXIST),
+        os_error(errno.EINVAL),
+        RuntimeError("shapes differ"),
+        RecursionError("maximum recursion depth exceeded"),
+        ValueError("x"),
+    ],
+    ids=repr,
+)
+def test_failures_of_the_program_keep_their_traceback(
+    error: BaseException, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails_with(error, monkeypatch)
+    with pytest.raises(type(error)):
+        invoke()
+
+
+# Where output goes
+
+
+def run_with(stdout: Any, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "itrpipe", *arguments]
+    return subprocess.Popen(command, cwd=CHECKOUT, stdout=stdout, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    process = run_with(subprocess.PIPE, "show", "train", "aoq")
+    assert process.stdout is not None
+    process.stdout.close()  # as `| head` does
+    _, said = process.communicate(timeout=600)
+    assert (process.returncode, said) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_to_a_full_disk_says_so() -> None:
+    with Path("/dev/full").open("w") as full:
+        _, said = (process := run_with(full, "show", "train", "aoq")).communicate(timeout=600)
+    assert process.returncode == 5
+    assert re.fullmatch(r"error: no space left [^\n]*\n", said)
+
+
+def test_without_standard_output_a_command_still_ends() -> None:
+    code = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'itrpipe', 'show', 'train'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, stderr=subprocess.PIPE, text=True, check=False, timeout=600
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Launchers of several processes
+
+
+@pytest.mark.parametrize(
+    ("variables", "parts"),
+    [
+        ({"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}, ["this is process 2 of 2 (WORLD_SIZE=2)"]),
+        ({"WORLD_SIZE": "4", "LOCAL_RANK": "0"}, ["this is process 1 of 4"]),
+        ({"WORLD_SIZE": "2"}, ["this is one process of 2", "env -u WORLD_SIZE itrpipe"]),
+        ({"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_RANK": "7"}, ["process 8 of 8", "env -u OMPI_COMM_WORLD_SIZE"]),
+        ({"PMI_SIZE": "2", "PMI_RANK": "0"}, ["process 1 of 2 (PMI_SIZE=2)"]),
+        ({"MV2_COMM_WORLD_SIZE": "2"}, ["MV2_COMM_WORLD_SIZE=2"]),
+    ],
+)
+def test_one_of_several_processes_is_refused(
+    variables: dict[str, str], parts: list[str], invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    outcome = invoke("status")
+    assert outcome.code == UsageError.exit_code
+    assert re.fullmatch(r"error: [^\n]*\n", outcome.err)
+    for part in (*parts, "without torchrun", "--shard i/n"):
+        assert part in outcome.err
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"},
+        {"RANK": "3"},
+        {"WORLD_SIZE": ""},
+        {"WORLD_SIZE": "many"},
+        {"SLURM_NTASKS": "8", "SLURM_PROCID": "3"},
+    ],
+)
+def test_one_process_alone_is_not(variables: dict[str, str]) -> None:
+    refuse_launchers(variables)
+
+
+@pytest.mark.slow
+def test_torchrun_ends_with_one_line_of_every_process(defined: Path) -> None:
+    command = ["train", "--dataset", "tiny", "--backbone", "vsepp", "--data", str(defined)]
+    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "itrpipe", *command],
+        cwd=CHECKOUT,
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    # The launcher may end the second before it speaks, once the first has failed.
+    assert set(said) <= {line for line in said if re.match(r"error: this is process [12] of 2 \(WORLD_SIZE=2\)", line)}
+    assert 1 <= len(said) == len(set(said))
+    assert not list(defined.glob("tiny/*/*"))

@@ -1,0 +1,120 @@
+"""What comes from captions and file names never steers the terminal; our own styles and sequences still do."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.text import Text
+from rich.tree import Tree
+
+from itrpipe.printable import printable, printable_json
+from itrpipe.progress import Reporter, SafeConsole
+from itrpipe.reporting.answers import Answer, Answers
+from itrpipe.reporting.search_page import render
+from itrpipe.reporting.thumbnails import Picture
+
+# Clears the screen, names the window, steers in one byte, turns the writing direction, ends a line or paragraph.
+HOSTILE = "a\x1b[2Jb\x1b]0;owned\x07c\x9b31md\x7fe\u202ef\u2066g\u200eh\u061ci\u2028j\rk"
+SHOWN = r"a\x1b[2Jb\x1b]0;owned\x07c\x9b31md\x7fe\u202ef\u2066g\u200eh\u061ci\u2028j\x0dk"
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+Invoke = Callable[..., Any]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Standard output as a terminal of colours."""
+    shown = Terminal()
+    monkeypatch.setattr("sys.stdout", shown)
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "200"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return shown
+
+
+def test_what_steers_a_terminal_is_written_out() -> None:
+    assert printable(HOSTILE) == SHOWN
+    assert printable("\udcff") == r"\udcff"
+    assert printable("Grüße, 犬 🐕 ✓ line\n\ttab") == "Grüße, 犬 🐕 ✓ line\n\ttab"
+
+
+@given(st.text(st.characters(), max_size=20))
+def test_nothing_that_steers_is_left_and_the_json_says_the_same(text: str) -> None:
+    assert not STEERING.search(printable(text))
+    written = printable_json({text: [text]})
+    assert not STEERING.search(written)
+    assert json.loads(written) == {text: [text]}
+
+
+def test_messages_trees_and_progress_are_safe_and_keep_their_styles(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = terminal(monkeypatch)
+    reporter = Reporter()
+    reporter.say(f"said {HOSTILE}", style="red")
+    tree = Tree(Text(f"root {HOSTILE}", style="bold"))
+    tree.add(Text(f"branch {HOSTILE}"))
+    reporter.console.print(tree)
+    with reporter.task(f"[/b] task {HOSTILE}", 2, "images") as task:
+        task.advance(2, note=f"note {HOSTILE}")
+    written = shown.getvalue()
+    own = re.compile(r"\x1b\[\??[0-9;]*[mKAhl]|\r")
+    assert own.findall(written)
+    assert "\x1b[31m" in written
+    assert not STEERING.search(own.sub("", written))
+    for what in ("said", "root", "branch", "task", "note"):
+        assert rf"{what} a\x1b[2Jb\x1b]0;owned" in own.sub("", written), what
+    assert "[/b]" in written
+
+
+def test_a_word_between_colons_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = terminal(monkeypatch)
+    Reporter().say("a sign reads :dog:")
+    assert shown.getvalue() == "a sign reads :dog:\n"
+
+
+def test_errors_are_safe(invoke: Invoke) -> None:
+    outcome = invoke("train", "--method", f"x{HOSTILE}")
+    assert outcome.code == 2
+    assert r"\x1b[2Jb" in outcome.err
+    assert not STEERING.search(outcome.err)
+
+
+def test_paths_of_any_bytes_are_safe(invoke: Invoke, tmp_path: Path) -> None:
+    outcome = invoke("status", "--data", f"{tmp_path}/none\udcff\x1b[2J")
+    assert outcome.code == 0, outcome.err
+    assert r"none\udcff\x1b[2J holds no dataset yet" in outcome.out
+
+
+def test_a_graph_of_a_hostile_caption_is_safe(invoke: Invoke, tmp_path: Path) -> None:
+    outcome = invoke("parse", "--show", f"A dog{HOSTILE} in a red sweater", "--tagger", "lexicon", "--data", tmp_path)
+    assert outcome.code == 0, outcome.err
+    assert r"A doga\x1b[2Jb" in outcome.out
+    assert not STEERING.search(outcome.out)
+
+
+def test_pages_cannot_turn_the_text_around_a_caption() -> None:
+    answer = Answer(1, 0.5, HOSTILE, HOSTILE, None, [HOSTILE, "<b>"], "")
+    found = Answers("d", "r", "test", "images", HOSTILE, None, None, 1, 1, None, [HOSTILE], [answer])
+    page = render(found, {HOSTILE: Picture(HOSTILE, None)}, None)
+    assert not STEERING.search(page)
+    assert r"a\x1b[2Jb" in page
+    assert "&lt;b&gt;" in page
+
+
+def test_console_prints_to_standard_error_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    Reporter(SafeConsole(stderr=True)).say(HOSTILE)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert r"\x1b[2J" in printed.err
