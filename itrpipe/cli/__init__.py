@@ -14,6 +14,7 @@ import typer
 from itrpipe.cli import datasets, models, results, upkeep
 from itrpipe.cli.app import app
 from itrpipe.errors import ItrpipeError
+from itrpipe.isolation import isolate
 
 __all__ = ["app", "datasets", "main", "models", "results", "upkeep"]
 
@@ -22,6 +23,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Entry point: runs a command and turns a user's error into one line and an exit code."""
+    isolate()
     os.environ.setdefault("GOMP_SPINCOUNT", spin_count())  # read when torch is loaded
     signal.signal(signal.SIGTERM, _interrupt)
     try:
