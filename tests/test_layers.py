@@ -15,7 +15,7 @@ import itrpipe
 PACKAGE = Path(itrpipe.__file__).parent
 # From right to left; a room may import itself, its own layer and every layer above it in this list.
 LAYERS = (
-    {"errors", "printable"},
+    {"errors", "isolation", "printable"},
     {"disk", "artifacts", "integrity", "locks", "sources", "config", "progress"},
     {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},

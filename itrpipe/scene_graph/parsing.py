@@ -20,7 +20,7 @@ import pyarrow as pa
 from itrpipe.disk import CHECKSUM, STAMP_HERE, check_stamp, stamped, write_bytes
 from itrpipe.errors import ItrpipeError
 from itrpipe.scene_graph.extract import extract_graph
-from itrpipe.scene_graph.graph import Backend, SceneGraph
+from itrpipe.scene_graph.graph import Backend, SceneGraph, analyse
 from itrpipe.scene_graph.stored import GRAPH_SCHEMA, graphs_table
 
 CHUNK = 1024
@@ -62,7 +62,7 @@ class BackendParser:
 
     def parse(self, item: Item) -> SceneGraph:
         """The graph of one caption."""
-        return extract_graph(item.text, self._backend.analyse(item.text))
+        return extract_graph(item.text, analyse(self._backend, item.text))
 
 
 class Parts:

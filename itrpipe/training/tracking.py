@@ -25,6 +25,7 @@ from torch import Tensor
 
 from itrpipe.disk import make_folder, read_stamped_json, write_stamped_json
 from itrpipe.errors import UsageError
+from itrpipe.isolation import away
 from itrpipe.progress import PLAIN_INTERVAL_SECONDS
 from itrpipe.training.checkpoint import Position
 
@@ -254,8 +255,11 @@ def _mlflow(run: TrackedRun, sent: Sent) -> GeneralTracker:
 def _wandb(run: TrackedRun, sent: Sent) -> GeneralTracker:
     sent.run = sent.run or uuid.uuid4().hex
     project = os.environ.get(_WANDB_PROJECT, run.project)
-    tracker = WandBTracker(project, name=run.name, id=sent.run, resume="allow", dir=str(run.folder))
-    tracker.start()
+    # It would read the repository with git, which runs what the repository's configuration names.
+    os.environ.setdefault("WANDB_DISABLE_GIT", "true")
+    tracker = WandBTracker(project, name=run.name, id=sent.run, resume="allow", dir=str(run.folder.resolve()))
+    with away():  # else wandb/settings of the working folder could name another server, which gets the key
+        tracker.start()
     return tracker
 
 

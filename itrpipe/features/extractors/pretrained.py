@@ -254,6 +254,8 @@ def load_config(folder: Path, families: Mapping[str, KindOrFamily]) -> tuple[Kin
     config = getattr(whole, family.part) if family.part else whole
     if family.part and hasattr(whole, "projection_dim"):
         config.projection_dim = whole.projection_dim  # the joint model uses this one, whatever the tower's own says
+    # A configuration can name an implementation that would be downloaded from the hub as code.
+    config._attn_implementation = family.attention
     # Only the last hidden state is read, and by its name.
     config.output_hidden_states, config.output_attentions, config.return_dict = False, False, True
     return family, config
