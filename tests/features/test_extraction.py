@@ -201,6 +201,60 @@ def test_no_usable_image_is_an_error(folder: Folder, tmp_path: Path) -> None:
         without_failed(target.path, failed)
 
 
+# Damage of what is unfinished
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 4
+    path.write_bytes(bytes(content))
+
+
+def test_rows_that_changed_on_the_disk_are_made_again(folder: Folder, tmp_path: Path) -> None:
+    target = whole(tmp_path)
+    extract(folder, target, batches_of(folder))
+    expected = target.path.read_bytes()
+    file = FeatureFile.open(target.path)
+    offset = expected.index(np.asarray(file.regions[7]).tobytes())
+    flip(target.path, offset + 1)
+    journal = target.read_journal()
+    checked: list[int] = []
+    assert journal.forget_damaged(FeatureFile.open(target.path).arrays(), checked.append) == 1
+    assert sum(checked) == COUNT
+    assert np.flatnonzero(~journal.done).tolist() == [7]
+    with FeatureWriter(target.path) as writer:
+        journal.save(writer)
+    extract(folder, target, batches_of(folder))
+    assert target.path.read_bytes() == expected
+
+
+def test_the_structure_of_a_feature_file_cannot_change_unseen(folder: Folder, tmp_path: Path) -> None:
+    target = whole(tmp_path)
+    extract(folder, target, batches_of(folder))
+    content = target.path.read_bytes()
+    flip(target.path, content.index(b"i22"))
+    with pytest.raises(DataError, match=r"the feature file of .*whole\.json is damaged; remove"):
+        target.read_journal()
+
+
+def test_a_damaged_shard_is_not_joined(folder: Folder, tmp_path: Path) -> None:
+    batches, spec = batches_of(folder), MeanColour.spec
+    for number in (1, 2):
+        part, own = shard_target(tmp_path, Shard(number, 2), "test", batches)
+        part.path.parent.mkdir(parents=True)
+        extract(folder, part, own)
+    part, _ = shard_target(tmp_path, Shard(2, 2), "test", batches)
+    content = part.path.read_bytes()
+    flip(part.path, content.index(np.asarray(FeatureFile.open(part.path).regions[3]).tobytes()))
+    finished = open_shards(tmp_path, find_shards(tmp_path), "test", folder.ids, spec, batches)
+    target = whole(tmp_path)
+    target.create(folder.ids, spec, "test")
+    with FeatureWriter(target.path) as writer:
+        finished[0].copy(writer, lambda count: None)
+        with pytest.raises(DataError, match=r"2-of-2.test\.h5 does not match its checksums from row \d+"):
+            finished[1].copy(writer, lambda count: None)
+
+
 # Shards
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,8 @@ from itrpipe.commands.export import export as export_model
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.disk import file_digest
-from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.errors import DataError, DiskFullError, ItrpipeError, LockedError, MissingInputError, UsageError
+from itrpipe.exporting.folder import new_folder
 from itrpipe.exporting.places import command_without_places
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.scores import read_scores
@@ -401,6 +403,48 @@ def test_a_full_disk_leaves_nothing_behind(
     monkeypatch.setattr(shutil, "copyfile", full)
     refused(root, Wanted(tmp_path / "out"), tiny("aoq"), DiskFullError, "no space left", str(tmp_path / "out"))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("stop", ["target", "work"])
+def test_replacing_that_was_killed_is_undone_or_done_and_leaves_nothing(
+    root: Path, tiny: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, stop: str
+) -> None:
+    """Killed before the earlier export is moved aside, and after that before the new one takes its place."""
+    target = tmp_path / "out"
+    export_model(root, "tiny", Wanted(target), tiny("triplet"), no_deps=True)
+    earlier = (target / "export.json").read_bytes()
+    replace = os.replace
+
+    def killed(source: Path, to: Path) -> None:
+        if Path(source) == (target if stop == "target" else target.with_name(".out.exporting")):
+            os._exit(9)
+        replace(source, to)
+
+    child = os.fork()
+    if child == 0:
+        os.replace = killed
+        export_model(root, "tiny", Wanted(target, force=True), tiny("aoq"), no_deps=True)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert target.exists() == (stop == "target")
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        export_model(root, "tiny", Wanted(target), tiny("aoq"), no_deps=True)
+    assert ("the earlier export was put back" in capsys.readouterr().out) == (stop == "work")
+    assert (target / "export.json").read_bytes() == earlier
+    export_model(root, "tiny", Wanted(target, force=True), tiny("aoq"), no_deps=True)
+    assert (target / "export.json").read_bytes() != earlier
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_two_exports_to_one_place_do_not_mix(root: Path, tiny: Callable, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with (
+        new_folder(target, {}, force=False) as work,
+        pytest.raises(LockedError, match=r"\.out\.exporting is being written by another export"),
+        new_folder(target, {}, force=False),
+    ):
+        pass
+    assert not work.exists()
 
 
 def test_a_model_without_embeddings_has_none_to_export(root: Path, tmp_path: Path) -> None:
