@@ -14,6 +14,8 @@ from itrpipe.errors import DataError
 from itrpipe.printable import printable
 
 _EXAMPLES = 3
+_LONGEST_ID = 4_096
+"""Characters of an id, which may be the path of a file."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zs", "Zl", "Zp"})
 """Unicode categories of characters that leave no mark on paper."""
@@ -32,9 +34,9 @@ def check_annotations(annotations: Annotations, source: Path) -> NotedAnnotation
         The same records in the same order; if images were dropped, with a note that counts them.
 
     Raises:
-        DataError: no captions at all, duplicate image or caption ids, ids with control characters, unknown split
-            names, captions that show nothing, hold a NUL, are not valid Unicode, or are of an image that is not
-            there. One line lists all of these with counts and first examples.
+        DataError: no captions at all, ids that are given twice, empty, too long or hold control characters, unknown
+            split names, captions that show nothing, hold a NUL, are not valid Unicode, or are of an image that is
+            not there. One line lists all of these with counts and first examples.
     """
     problems = list(_problems(annotations))
     if problems:
@@ -65,10 +67,8 @@ def _problems(annotations: Annotations) -> Iterable[str]:
         ],
         "empty captions": [caption.caption_id for caption in captions if not shows_something(caption.text)],
         "captions with a NUL character": [caption.caption_id for caption in captions if "\0" in caption.text],
-        "image ids with control characters": [image.image_id for image in images if _CONTROL.search(image.image_id)],
-        "caption ids with control characters": [
-            caption.caption_id for caption in captions if _CONTROL.search(caption.caption_id)
-        ],
+        **_bad_ids("image", [image.image_id for image in images]),
+        **_bad_ids("caption", [caption.caption_id for caption in captions]),
         "captions that are not valid Unicode": [
             caption.caption_id for caption in captions if not _is_unicode(caption.caption_id + caption.text)
         ],
@@ -76,6 +76,17 @@ def _problems(annotations: Annotations) -> Iterable[str]:
     if not captions:
         yield "holds no captions"
     yield from (_count(values, what) for what, values in found.items() if values)
+
+
+def _bad_ids(what: str, ids: Sequence[str]) -> dict[str, list[str]]:
+    """Ids that name nothing or that no table of them could show."""
+    return {
+        f"{what} ids with control characters": [each for each in ids if _CONTROL.search(each)],
+        f"empty {what} ids": [repr(each) for each in ids if not each.strip()],
+        f"{what} ids of more than {_LONGEST_ID:,} characters": [
+            f"{each[:20]}…" for each in ids if len(each) > _LONGEST_ID
+        ],
+    }
 
 
 def _count(values: Sequence[str], what: str) -> str:

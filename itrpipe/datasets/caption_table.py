@@ -136,6 +136,8 @@ def _json_rows(path: Path) -> Iterator[_Row]:
 def _column(path: Path, found: list[str], names: Sequence[str], line: int = 1) -> int:
     """Return the position of the first of `names` among the columns found."""
     for name in names:
+        if found.count(name) > 1:
+            raise DataError(f"{path}: line {line}: {found.count(name)} columns are called {name}; rename all but one")
         if name in found:
             return found.index(name)
     columns = ", ".join(found) or "none"

@@ -146,6 +146,32 @@ def test_ids_with_control_characters_are_refused(tmp_path: Path) -> None:
     assert r"1 caption ids with control characters (x\x1b)" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("ids", "reason"),
+    [
+        ({"cocoid": ""}, "1 empty image ids ('')"),
+        ({"cocoid": "  "}, "1 empty image ids ('  ')"),
+        ({"cocoid": "x" * 5000}, "1 image ids of more than 4,096 characters (xxxxxxxxxxxxxxxxxxxx…)"),
+        ({"sentid": ""}, "1 empty caption ids ('')"),
+        ({"sentid": "x" * 5000}, "1 caption ids of more than 4,096 characters (xxxxxxxxxxxxxxxxxxxx…)"),
+    ],
+)
+def test_ids_that_name_nothing_are_refused(tmp_path: Path, ids: dict[str, str], reason: str) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"")
+    sentence = {"raw": "A", "sentid": ids.get("sentid", 0)}
+    record = {"filename": "a.jpg", "cocoid": ids.get("cocoid", 1), "split": "train", "sentences": [sentence]}
+    (tmp_path / "dataset.json").write_text(json.dumps({"images": [record]}))
+    with pytest.raises(DataError, match=re.escape(reason)):
+        read_annotations(tmp_path)
+
+
+def test_a_table_with_two_columns_of_captions_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"")
+    (tmp_path / "captions.csv").write_text("file,caption,Caption\na.jpg,A dog,A cat\n")
+    with pytest.raises(DataError, match="line 1: 2 columns are called caption; rename all but one"):
+        read_annotations(tmp_path)
+
+
 @pytest.mark.parametrize("content", ['{"images": ' + "9" * 5000 + "}", "[" * 100_000])
 def test_json_that_python_cannot_hold_is_no_valid_json(tmp_path: Path, content: str) -> None:
     (tmp_path / "dataset.json").write_text(content)

@@ -84,6 +84,15 @@ def test_what_lies_in_the_file_is_read_by_any_link(tmp_path: Path) -> None:
         assert np.array_equal(dataset[:], ROWS)
 
 
+def test_references_are_no_ids(tmp_path: Path) -> None:
+    path = tmp_path / "given.h5"
+    with h5py.File(path, "w") as file:
+        file["regions"] = ROWS
+        file.create_dataset("image_id", (2,), h5py.ref_dtype)
+    with pytest.raises(DataError, match="'image_id' holds a Reference; ids are texts or numbers"):
+        OPENERS["arrays"](path)
+
+
 def test_a_damaged_file_is_an_os_error(tmp_path: Path) -> None:
     path = tmp_path / "given.h5"
     with h5py.File(path, "w") as file:

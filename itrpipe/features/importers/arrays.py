@@ -311,6 +311,8 @@ def _texts(array: Rows) -> list[str]:
     if len(array.shape) != 1 or array.dtype.kind not in "SUOiu":
         raise DataError(f"{array.where} has type {array.dtype} and shape {array.shape}; ids are texts or numbers.")
     texts = array.read(np.arange(array.shape[0])).tolist()
+    if odd := [text for text in texts if not isinstance(text, bytes | str | int)]:
+        raise DataError(f"{array.where} holds a {type(odd[0]).__name__}; ids are texts or numbers.")
     try:
         return [(text.decode("utf-8") if isinstance(text, bytes) else str(text)).strip() for text in texts]
     except UnicodeDecodeError as error:
