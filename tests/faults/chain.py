@@ -64,7 +64,7 @@ _SMALL = (
     "model.feed_forward_dim=16",
     "model.tokenizer={words}",
 )
-_WRITER = _sets(_EXTRACT, *_TRAIN, *(f"train.model.{text}" for text in _SMALL))
+_WRITER = _sets(_EXTRACT, *_TRAIN, *(f"train.{text}" for text in _SMALL))
 _SCORES = _sets("bootstrap_samples=100", "ranking_depth=5")
 _VSEPP, _AOQ = ("--backbone", "vsepp"), ("--method", "aoq", "--backbone", "vsepp")
 _PAIRS = ("--backbone", "scan")
