@@ -65,6 +65,7 @@ _SMALL = (
     "model.tokenizer={words}",
 )
 _WRITER = _sets(_EXTRACT, *_TRAIN, *(f"train.{text}" for text in _SMALL))
+_RULED = ("sentences=vse-c", "synthesize.min_count=2", "synthesize.keep=3", "synthesize.block=16")
 _SCORES = _sets("bootstrap_samples=100", "ranking_depth=5")
 _VSEPP, _AOQ = ("--backbone", "vsepp"), ("--method", "aoq", "--backbone", "vsepp")
 _PAIRS = ("--backbone", "scan")
@@ -112,6 +113,7 @@ STEPS = (
     Step("pretrain", (("train", "--method=pretrain", "--backbone=uniter", *_WRITER),)),
     Step("synthesize", (("synthesize", *_WRITER, *_sets("copies=2", "draws=3", "keep=3", "block=16")),)),
     Step("rules", (("synthesize", "--by=vse-c", *_sets("min_count=2", "keep=3", "block=16")),)),
+    Step("train-rules", (("train", "--negatives=synthetic", *_VSEPP, *_ONE, *_sets(*_RULED)),)),
     Step("evaluate", (("evaluate", *_VSEPP, *_ONE, *_SCORES),)),
     Step("evaluate-pairs", (("evaluate", *_PAIRS, *_ONE, *_SCORES),)),
     Step("evaluate-aoq", (("evaluate", *_AOQ, *_TWO, *_SCORES),)),
@@ -121,8 +123,9 @@ STEPS = (
     # A dataset of the user's own, with features that others made.
     Step("own-prepare", (("prepare", "--dataset=mine", "--source={source}"),)),
     Step("own-extract", (("extract", "--dataset=mine", "--from={source}/features.npz", "--name=given"),)),
+    Step("own-train", (("train", "--dataset=mine", *_VSEPP, *_ONE[1:]),)),
     Step("recipe", (("run", "{recipe}"),), start="nothing"),
-    Step("search", (("search", "a dog", "--json", *_AOQ, *_TWO),), start="own-extract"),
+    Step("search", (("search", "a dog", "--json", *_AOQ, *_TWO),), start="own-train"),
     Step("canary", (("evaluate", *_AOQ, *_TWO, *_SCORES, "--canary"),)),
 )
 BY_NAME = {step.name: step for step in STEPS}
@@ -187,23 +190,29 @@ class Chain:
         if name != "nothing":
             shutil.copytree(self.after(name), folder, dirs_exist_ok=True)
 
+    def remake(self, step: Step, folder: Path) -> None:
+        """Makes again what is missing of all that a step starts with."""
+        for earlier in self.steps[: self.steps.index(step)]:
+            if not earlier.start and not {path.name for path in finished(folder)} >= {
+                path.name for path in finished(self.after(earlier.name))
+            }:
+                run(self.arguments(earlier), folder)
+
     def same(self, folder: Path, step: Step) -> bool:
         """Whether a folder holds what a step made, byte for byte."""
-        return not self._differences(folder, step)
+        return not self._differences(folder, step, True)
 
-    def compare(self, folder: Path, step: Step, found: Findings, said: str = "") -> None:
+    def compare(self, folder: Path, step: Step, found: Findings, said: str = "", *, timed: bool = True) -> None:
         """Notes what differs from what a step made, and what commands left behind."""
-        if differences := self._differences(folder, step):
+        if differences := self._differences(folder, step, timed and step.name != "recipe"):
             found.note("differing", f"{len(differences)} files, {differences[0]} {said}")
         for text in unsound(folder):
             found.note("lost", f"{text} {said}")
         if left := leftovers(folder):
             found.note("differing", f"{left[0]} was left behind {said}")
 
-    def _differences(self, folder: Path, step: Step) -> list[str]:
-        # How long trainings took, which a page shows, is another each time.
-        pages = step.name != "recipe"
-        expected, made = contents(self.after(step.goal), pages=pages), contents(folder, pages=pages)
+    def _differences(self, folder: Path, step: Step, timed: bool) -> list[str]:
+        expected, made = contents(self.after(step.goal), timed=timed), contents(folder, timed=timed)
         states = {
             path: "is missing" if path not in made else "is new" if path not in expected else "differs"
             for path in sorted(expected.keys() | made.keys())
@@ -254,21 +263,19 @@ def finished(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def contents(folder: Path, *, pages: bool = True) -> dict[str, str]:
+_TIMED = ("index.html", "summary.txt", "summary.md", "results.json", "README.md", "export.json")
+
+
+def contents(folder: Path, *, timed: bool = True) -> dict[str, str]:
     """File -> sha256 of finished artifacts without their manifests, and of what was exported.
 
     Args:
         folder: holds `data` and `exported`.
-        pages: also the pages of reports, which show how long trainings took.
+        timed: also what tells how long trainings took, which is another time each time.
     """
     roots = [*finished(folder), *folder.glob("exported/[!.]*")]
     files = [path for root in roots for path in root.rglob("*") if path.is_file() and path.name != "manifest.json"]
-    shown = ("index.html", "summary.txt", "summary.md", "results.json")
-    return {
-        str(path.relative_to(folder)): digest(path)
-        for path in files
-        if pages or path.parent.parent.name != "report" or path.name not in shown
-    }
+    return {str(path.relative_to(folder)): digest(path) for path in files if timed or path.name not in _TIMED}
 
 
 def unsound(folder: Path) -> Iterator[str]:

@@ -7,8 +7,10 @@ Linux only. Nothing here may start a thread before a fork.
 from __future__ import annotations
 
 import errno
+import fnmatch
 import gc
 import importlib
+import itertools
 import os
 import pkgutil
 import select
@@ -177,7 +179,7 @@ def watching_steps(root: Path, seen: Callable[[int, str, bool], None]) -> Fault:
     """Calls `seen(number, name, done)` before and after every step that changes what lies below `root`."""
 
     def install() -> None:
-        numbers = iter(range(1_000_000))
+        numbers = itertools.count()
         for name in STEPS:
             setattr(os, name, _watched(name, getattr(os, name), root, numbers, seen))
 
@@ -228,15 +230,13 @@ def dying_at(root: Path, number: int, *, after: bool) -> Fault:
     return watching_steps(root, seen)
 
 
-def dying_after(root: Path, what: str, times: int = 1) -> Fault:
-    """`kill -9` after the steps whose name ends so were done so many times."""
-    left = [times]
+def dying_after(root: Path, pattern: str, times: int = 1) -> Fault:
+    """`kill -9` after so many steps whose names fit a pattern."""
+    left = itertools.count(times - 1, -1)
 
-    def seen(count: int, name: str, done: bool) -> None:
-        if done and name.endswith(what):
-            left[0] -= 1
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def seen(count: int, what: str, done: bool) -> None:
+        if done and fnmatch.fnmatchcase(what, pattern) and not next(left):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     return watching_steps(root, seen)
 
