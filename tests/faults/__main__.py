@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 
-KINDS = ("kills", "renames", "bytes")
+KINDS = ("kills", "renames", "disk", "bytes", "folders", "writers")
 
 
 def main() -> int:
@@ -19,7 +19,7 @@ def main() -> int:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
     os.environ |= {"ARROW_DEFAULT_MEMORY_POOL": "system", "HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg"}
-    from tests.faults import bits, kills, server
+    from tests.faults import bits, disks, folders, kills, server, writers
     from tests.faults.chain import Chain, new_folder
     from tests.faults.trials import run_all
 
@@ -33,7 +33,10 @@ def main() -> int:
     makers = {
         "kills": lambda: kills.random_kills(chain, options.kills // 2, options.seed),
         "renames": lambda: kills.kills_at_steps(chain, options.kills - options.kills // 2),
+        "disk": lambda: disks.trials(chain, folder),
         "bytes": lambda: bits.trials(chain),
+        "folders": lambda: folders.trials(chain),
+        "writers": lambda: writers.trials(chain, 1),
     }
     trials = [trial for kind in options.only for trial in makers[kind]()]
     table = run_all(trials, folder, options.seed, options.workers, keep=options.keep is not None)

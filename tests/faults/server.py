@@ -6,6 +6,7 @@ Linux only. Nothing here may start a thread before a fork.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fnmatch
 import gc
@@ -28,7 +29,6 @@ from typing import Any, NoReturn
 
 LIMIT = 120.0
 """Seconds after which a command counts as one that does not end."""
-NOBODY = 65534
 STEPS = ("replace", "rename", "fsync", "unlink", "remove", "rmdir", "mkdir", "truncate", "ftruncate", "link", "symlink")
 """Functions of `os` that change what is on the disk; pathlib and shutil look them up there when they are called."""
 Fault = Callable[[], None]
@@ -82,7 +82,7 @@ class Outcome:
         return "Traceback (most recent call last)" in self.output
 
     def __str__(self) -> str:
-        return f"`{self.command}` ended with {self.code}: {self.output.strip()[-600:]}"
+        return f"`{self.command[:60]}…` ended with {self.code}: …{self.output.strip()[-400:]}"
 
 
 class Child:
@@ -168,11 +168,12 @@ def _become(arguments: Sequence[str], folder: Path, log: int, faults: Sequence[F
 # What can go wrong in a child
 
 
-def as_nobody() -> None:
-    """Permissions do not bind root."""
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+def bound_by_permissions() -> None:
+    """Gives up root's right to read and write everything."""
+    no_capabilities = (ctypes.c_uint32 * 6)()
+    version_and_self = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    if ctypes.CDLL(None, use_errno=True).capset(version_and_self, no_capabilities):
+        raise OSError(ctypes.get_errno(), "capset")
 
 
 def watching_steps(root: Path, seen: Callable[[int, str, bool], None]) -> Fault:
