@@ -11,7 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 
-KINDS = ("kills", "renames", "disk", "bytes", "folders", "writers")
+KINDS = ("kills", "renames", "disk", "bytes", "folders", "writers", "inputs")
+
+# Trials of the short campaign: about half a minute of two cores.
+SHORT_TRIALS = {"kills": 8, "renames": 12, "disk": 2, "bytes": 12, "folders": 12, "writers": 3, "inputs": 12}
 
 
 def main() -> int:
@@ -19,15 +22,15 @@ def main() -> int:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
     os.environ |= {"ARROW_DEFAULT_MEMORY_POOL": "system", "HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg"}
-    from tests.faults import bits, disks, folders, kills, server, writers
-    from tests.faults.chain import Chain, new_folder
+    from tests.faults import bits, disks, folders, inputs, kills, server, writers
+    from tests.faults.chain import SHORT, Chain, new_folder
     from tests.faults.trials import run_all
 
     begun, folder = time.monotonic(), new_folder(options.keep)
     print(f"seed {options.seed}, files in {folder}", flush=True)
     server.warm()
     print(f"everything is imported, {time.monotonic() - begun:.0f} s", flush=True)
-    chain = Chain(new_folder(str(folder)))
+    chain = Chain(new_folder(str(folder)), SHORT if options.short else ())
     chain.make()
     print(f"the chain is made, {time.monotonic() - begun:.0f} s", flush=True)
     makers = {
@@ -37,8 +40,13 @@ def main() -> int:
         "bytes": lambda: bits.trials(chain),
         "folders": lambda: folders.trials(chain),
         "writers": lambda: writers.trials(chain, 1),
+        "inputs": lambda: inputs.trials(chain),
     }
-    trials = [trial for kind in options.only for trial in makers[kind]()]
+    trials = []
+    for kind in options.only:
+        found = makers[kind]()
+        chosen = options.short and min(SHORT_TRIALS[kind], len(found))
+        trials += [found[row * len(found) // chosen] for row in range(chosen)] if options.short else found
     table = run_all(trials, folder, options.seed, options.workers, keep=options.keep is not None)
     _print(table)
     print(f"seed {options.seed}, {time.monotonic() - begun:.0f} s")
@@ -52,6 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--kills", type=int, default=480, help="at random moments and at steps, in all")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(KINDS), help=",".join(KINDS))
+    parser.add_argument("--short", action="store_true", help="some of every kind, on a shorter chain")
     parser.add_argument("--keep", metavar="FOLDER", help="leave there what the trials that found something made")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     options = parser.parse_args()

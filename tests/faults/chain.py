@@ -125,9 +125,11 @@ STEPS = (
     Step("own-extract", (("extract", "--dataset=mine", "--from={source}/features.npz", "--name=given"),)),
     Step("own-train", (("train", "--dataset=mine", *_VSEPP, *_ONE[1:]),)),
     Step("recipe", (("run", "{recipe}"),), start="nothing"),
-    Step("search", (("search", "a dog", "--json", *_AOQ, *_TWO),), start="own-train"),
+    Step("search", (("search", "a dog", "--json", *_AOQ, *_TWO),)),
     Step("canary", (("evaluate", *_AOQ, *_TWO, *_SCORES, "--canary"),)),
 )
+SHORT = ("prepare", "extract", "parse", "train", "mine", "train-aoq", "evaluate-aoq", "export", "export-again")
+SHORT += ("own-prepare", "own-extract", "search")
 BY_NAME = {step.name: step for step in STEPS}
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-LIMIT = 120.0
+LIMIT = 60.0
 """Seconds after which a command counts as one that does not end."""
 STEPS = ("replace", "rename", "fsync", "unlink", "remove", "rmdir", "mkdir", "truncate", "ftruncate", "link", "symlink")
 """Functions of `os` that change what is on the disk; pathlib and shutil look them up there when they are called."""
