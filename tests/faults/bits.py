@@ -123,6 +123,8 @@ def places_in(file: str) -> tuple[str, ...]:
     """Names of places of a file that are worth a flipped bit."""
     if file.endswith("manifest.json"):
         return ("digest", "setting", "metric", "time")
+    if file.endswith("sources.json"):
+        return ("entry",)
     if file.endswith("features.h5"):
         return ("header", "id", "value")
     return {".h5": ("header", "value"), ".safetensors": ("header", "value"), ".parquet": ("page", "footer")}.get(
@@ -135,6 +137,7 @@ _MARKS = {
     "setting": rb'"settings": \{\D*',
     "metric": rb'"metrics": \{\D*',
     "time": rb'"finished": "',
+    "entry": rb'"(?=[0-9a-f]{64}")',
 }
 
 

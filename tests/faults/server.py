@@ -53,6 +53,11 @@ def warm() -> None:
     torch.set_num_threads(1)
     journal.FLUSH_SECONDS = 0.0
     parsing.CHUNK = 16
+    tasks = Path("/proc/self/task").glob("*/comm")
+    # Arrow brings in an allocator whose thread a fork stops and starts again.
+    others = [path.read_text().strip() for path in tasks if path.parent.name != str(os.getpid())]
+    if lost := [name for name in others if not name.startswith("jemalloc")]:
+        raise SystemExit(f"a fork would lose the threads {', '.join(lost)}")
     gc.collect()
     gc.freeze()
 
