@@ -528,7 +528,7 @@ def test_the_card_tells_the_commands_of_the_whole_chain(root: Path, tmp_path: Pa
     copy = Path(shutil.copytree(root, tmp_path / "data"))
     for path in copy.glob("tiny/*/*/manifest.json"):
         manifest = json.loads(path.read_text())
-        path.write_text(json.dumps(manifest | {"command": f"itrpipe {path.parent.parent.name}"}))
+        path.write_text(json.dumps(manifest | {"command": f"itrpipe {path.parent.parent.name}", "checksum": ""}))
     target = tmp_path / "scan"
     export_model(copy, "tiny", Wanted(target), [parse_override(text) for text in SCAN], no_deps=True)
     told = (target / "README.md").read_text().partition("## How it was made")[2].split("```")[1]
