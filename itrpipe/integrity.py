@@ -59,13 +59,13 @@ def checked(path: Path) -> Path:
     return path
 
 
-def damage_of(path: Path) -> str:
-    """What `checked` would say of a file, or nothing, for a process that cannot raise."""
+def damage_of(path: Path) -> ItrpipeError | None:
+    """What `checked` would raise, for a process whose errors reach nobody."""
     try:
         checked(path)
     except ItrpipeError as error:
-        return str(error)
-    return ""
+        return error
+    return None
 
 
 def read_checked_json(path: Path) -> Any:

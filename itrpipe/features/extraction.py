@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import read_rgb
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.journal import RowJournal
@@ -58,13 +59,13 @@ class DecodedBatch(NamedTuple):
         rows: [B] int64, rows of the images that could be decoded.
         images: their transformed pixels, see `Images`; None where there are none.
         failed: row and reason of each of the others.
-        unreadable: why all extraction has to stop: the disk could not give a file, or an artifact is damaged.
+        stop: why all extraction has to stop: the disk could not give a file, or an artifact is damaged.
     """
 
     rows: np.ndarray
     images: Images | None
     failed: list[tuple[int, str]]
-    unreadable: str = ""
+    stop: ItrpipeError | None = None
 
 
 def plan_batches(sizes: np.ndarray, group: Callable[[int, int], tuple[int, int]], batch: int) -> list[np.ndarray]:
@@ -105,8 +106,10 @@ def decode_batch(images: ImageFiles, rows: np.ndarray, transform: Transform) -> 
         except DataError as error:
             failed.append((row, " ".join(str(error).split())))
         except OSError as error:
-            what = f"{images.root / images.files[row]} cannot be read ({error.strerror})"
-            return DecodedBatch(rows, None, [], f"{what}; when the disk is well again, the same command goes on")
+            path = images.root / images.files[row]
+            return DecodedBatch(
+                rows, None, [], reading_error(error, path, DataError(f"{path} cannot be read ({error})"))
+            )
     return DecodedBatch(np.array(usable, dtype=np.int64), _stack(pixels), failed)
 
 
@@ -140,7 +143,8 @@ def extract_images(
         on_done: called with the number of images of each finished batch.
 
     Raises:
-        DataError: `strict`, and an image cannot be used; or the disk cannot give one, whatever it holds.
+        DataError: `strict`, and an image cannot be used; or one that an artifact holds is damaged.
+        UnavailableError: the disk cannot give an image now, whatever it holds.
         ItrpipeError: a decoding process died.
     """
     for rows in batches:  # A file may have been restored since; then its whole batch is as if it had never failed.
@@ -158,8 +162,8 @@ def extract_images(
 
     with ThreadPoolExecutor(1, thread_name_prefix="write") as pool, _worker_deaths_as_errors():
         for batch in _decoded(images, todo, extractor.transform, workers, pin=device.type == "cuda"):
-            if batch.unreadable:
-                raise DataError(batch.unreadable)
+            if batch.stop is not None:
+                raise batch.stop
             rows, arrays, failed = _compute(extractor, batch, images.sizes, datasets)
             if strict and failed:
                 row, reason = failed[0]
