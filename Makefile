@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 FAISS  := $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench reproduce-flickr reproduce-coco clean
+.PHONY: help install demo test faults lint bench reproduce-flickr reproduce-coco clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ demo: install ## round one, mining and AOQ on the embedded dataset, with a repor
 
 test: install ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+
+faults: install ## kills, full disks, flipped bits and other faults over the whole chain; ARGS='--only bytes --seed 1'
+	$(BIN)/python -m tests.faults $(ARGS)
 
 lint: install ## ruff and pyright
 	$(BIN)/ruff check .

@@ -1,37 +1,54 @@
-"""Artifacts on disk: fingerprint, manifest, atomic write, lock and resume.
+"""Artifacts on disk: fingerprint, manifest, atomic write and resume.
 
 An artifact is a folder `data/<dataset>/<stage>/<label>-<fingerprint8>/` with a `manifest.json`.
 Work happens in `<name>.partial/`; what only serves resuming lies in its `.work/`. The manifest is
 written last and the folder renamed, so a reader never sees half an artifact, and a killed process
-leaves a `.partial` folder from which the same command goes on.
+leaves a `.partial` folder from which the same command goes on. An artifact that is made again, because something
+that it reads was, takes the place of the earlier one, which stays beside it as `<name>.replaced`.
+
+What damage is, is decided here: a file that is absent, has invalid content, or another digest than its manifest says.
+A file that cannot be read now is not damaged.
 """
 
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from itrpipe.disk import TEMPORARY, file_digest, make_folder, sync, write_text
-from itrpipe.errors import DataError, LockedError, MissingInputError
+from itrpipe.disk import (
+    TEMPORARY,
+    file_digest,
+    is_unavailable,
+    make_folder,
+    read_stamped_json,
+    sync,
+    unavailable,
+    write_stamped_json,
+)
+from itrpipe.errors import DataError, MissingInputError
 
 MANIFEST = "manifest.json"
 WORK = ".work"
 PARTIAL = ".partial"
+REPLACED = ".replaced"
 INPUTS = "inputs.json"
 # In the work of an artifact whose parts are made by several processes: what is left to do.
 UNFINISHED = "unfinished.json"
+DATA = Path("data")
+_FINISHED = re.compile(r".+-[0-9a-f]{8}")
 RECORDED_PACKAGES = ("itrpipe", "torch", "torchvision", "transformers", "accelerate", "numpy", "h5py", "pyarrow")
 
 
@@ -45,13 +62,23 @@ class OutputFile(BaseModel):
 
 
 class InputArtifact(BaseModel):
-    """The artifact that was read under one input name."""
+    """The artifact that was read under one input name.
+
+    Attributes:
+        stage, name, fingerprint: what it was.
+        digest: of all its files, see `Manifest.digest`; empty in artifacts of earlier versions.
+        files: digest of each file that lies in no folder of it.
+        made: its execution settings and versions, which may differ between artifacts of one fingerprint.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     stage: str
     name: str
     fingerprint: str
+    digest: str = ""
+    files: dict[str, str] = Field(default_factory=dict)
+    made: dict[str, Any] = Field(default_factory=dict)
 
 
 class Manifest(BaseModel):
@@ -88,6 +115,27 @@ class Manifest(BaseModel):
     finished: str
     messages: list[str] = Field(default_factory=list)
     failed: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """sha256 over the names and digests of all files: equal for artifacts of the same bytes."""
+        digests = {name: file.sha256 for name, file in self.outputs.items()}
+        return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def made(self) -> dict[str, Any]:
+        """Execution settings and versions: what may change the bytes without changing the fingerprint."""
+        return {**self.execution, **self.versions}
+
+    def as_input(self, name: str) -> InputArtifact:
+        """What the manifest of a reader records.
+
+        Args:
+            name: of the folder.
+        """
+        files = {file: output.sha256 for file, output in self.outputs.items() if "/" not in file}
+        known = {"digest": self.digest, "files": files, "made": self.made}
+        return InputArtifact(stage=self.stage, name=name, fingerprint=self.fingerprint, **known)
 
 
 @dataclass(frozen=True)
@@ -149,14 +197,25 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads the manifest of an artifact folder.
 
     Raises:
-        DataError: missing, unreadable or of another shape; the artifact cannot be trusted.
+        DataError: missing, invalid or changed since it was written; the artifact cannot be trusted.
+        UnavailableError: it cannot be read now.
     """
     path = folder / MANIFEST
     try:
-        return Manifest.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        reason = "is missing" if isinstance(error, FileNotFoundError) else "is corrupt"
-        raise DataError(f"{path} {reason}; {damage_remedy(folder)}") from None
+        return Manifest.model_validate(read_stamped_json(path, damage_remedy(folder), strict=False))
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{path} is missing; {damage_remedy(folder)}") from None
+    except ValidationError:
+        raise DataError(f"{path} is corrupt; {damage_remedy(folder)}") from None
+    except OSError as error:
+        if is_unavailable(error):
+            raise unavailable(error, path) from None
+        raise
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes the manifest of an artifact folder atomically, with a checksum of its own."""
+    write_stamped_json(folder / MANIFEST, json.loads(manifest.model_dump_json()))
 
 
 def input_folder(folder: Path, manifest: Manifest, name: str) -> Path:
@@ -175,15 +234,51 @@ def existing_input(folder: Path, manifest: Manifest, name: str) -> Path:
     """Where an artifact lies that another one was made from; see `input_folder`.
 
     Raises:
-        MissingInputError: it was removed since.
+        MissingInputError: it was removed since, or made again with another result.
     """
-    found = input_folder(folder, manifest, name)
+    found, record = input_folder(folder, manifest, name), manifest.inputs[name]
+    stage, dataset = found.parent.name.replace("_", "-"), found.parents[1].name
+    reader = f"{folder.parent.name}/{folder.name}"
     if not found.exists():
         raise MissingInputError(
-            f"{found}, which {folder.parent.name}/{folder.name} was made from, is not there; run "
-            f"`itrpipe {found.parent.name.replace('_', '-')} --dataset {folder.parents[1].name}`"
+            f"{found}, which {reader} was made from, is not there; run `itrpipe {stage} --dataset {dataset}`"
+        )
+    if record.digest and read_manifest(found).digest != record.digest:
+        raise MissingInputError(
+            f"{found} was made again after {reader} was made from it; run `{manifest.command}` again"
         )
     return found
+
+
+def file_damage(path: Path, expected: OutputFile, digest: Callable[[Path], str] | None = None) -> str | None:
+    """Compares a file with what a manifest says of it.
+
+    Args:
+        path: the file.
+        expected: its size and digest.
+        digest: computes its sha256; None compares presence and size only.
+
+    Returns:
+        What is wrong with it, or None.
+
+    Raises:
+        UnavailableError: it cannot be read now.
+    """
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            return "is not a file"
+        if size != expected.bytes:
+            return f"has {size:,} bytes instead of {expected.bytes:,}"
+        if digest is not None and digest(path) != expected.sha256:
+            return "does not match its recorded sha256"
+    except (FileNotFoundError, NotADirectoryError):
+        return "is missing"
+    except OSError as error:
+        if is_unavailable(error):
+            raise unavailable(error, path) from None
+        raise
+    return None
 
 
 def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> str | None:
@@ -196,16 +291,14 @@ def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> 
 
     Returns:
         What is wrong with the first bad file, or None.
+
+    Raises:
+        UnavailableError: a file cannot be read now.
     """
     for name, expected in manifest.outputs.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{path} is missing"
-        size = path.stat().st_size
-        if size != expected.bytes:
-            return f"{path} has {size:,} bytes instead of {expected.bytes:,}"
-        if thorough and file_digest(path) != expected.sha256:
-            return f"{path} does not match its recorded sha256"
+        damage = file_damage(folder / name, expected, file_digest if thorough else None)
+        if damage:
+            return f"{folder / name} {damage}"
     return None
 
 
@@ -214,6 +307,7 @@ def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
 
     Raises:
         DataError: the manifest or a file of it is missing, truncated or changed.
+        UnavailableError: one of them cannot be read now.
     """
     manifest = read_manifest(folder)
     damage = find_damage(folder, manifest, thorough=thorough)
@@ -224,8 +318,14 @@ def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
 
 def damage_remedy(folder: Path, *, thorough: bool = False) -> str:
     """What to do about a damaged artifact; damage that only hashes show needs hashes to be found again."""
-    options = f"--damaged{' --verify' if thorough else ''} --dataset {folder.parents[1].name}"
-    return f"remove it with `itrpipe gc {options}` and rerun"
+    return f"remove it with `{collect_command(folder, thorough=thorough)}` and rerun"
+
+
+def collect_command(folder: Path, *, thorough: bool = False) -> str:
+    """The command that removes a damaged artifact."""
+    root = folder.parents[2]
+    place = "" if root.resolve() == DATA.resolve() else f" --data {shlex.quote(str(root))}"
+    return f"itrpipe gc --damaged{' --verify' if thorough else ''} --dataset {folder.parents[1].name}{place}"
 
 
 def same_run(manifest: Manifest, label: str, settings: Mapping[str, Any]) -> bool:
@@ -236,89 +336,33 @@ def same_run(manifest: Manifest, label: str, settings: Mapping[str, Any]) -> boo
     return manifest.label == label and manifest.settings.get("features") == settings.get("features")
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether a folder has the name of a finished artifact."""
+    return _FINISHED.fullmatch(folder.name) is not None
+
+
 def list_artifacts(root: Path, dataset: str) -> Iterator[Path]:
-    """Yields every finished or partial artifact folder of a dataset, sorted by stage and name."""
-    for stage in sorted(path for path in (root / dataset).glob("*") if path.is_dir()):
-        yield from sorted(path for path in stage.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-@contextlib.contextmanager
-def locked(location: Location, on_wait: Callable[[Path], None] | None = None, part: str = "") -> Iterator[None]:
-    """Holds the lock of an artifact, waiting for another process if need be.
-
-    Whoever makes a part holds the lock of the whole while it begins: so a part never begins while the whole is made,
-    finished or removed, and the whole waits for no part but says that it is being made.
-
-    Args:
-        location: the artifact.
-        on_wait: called once with the lock's path when another process holds it; when it raises, so does this.
-        part: of the artifact that this process makes while others make other parts; empty for all of it.
+    """Yields every folder in a stage folder of a dataset, finished, partial or not ours, sorted by stage and name.
 
     Raises:
-        LockedError: another process makes this part, or all of it is to be made while another makes a part.
-        MissingInputError: the folder is not writable.
+        UnavailableError: a folder cannot be read now.
     """
-    with contextlib.ExitStack() as held:
-        whole = held.enter_context(_acquired(location.lock(), on_wait))
-        if part:
-            held.enter_context(_acquired(location.lock(part), None))
-            recover_sealed(location)
-            if not location.folder.exists():
-                open_partial(location)
-            whole.release()
-        else:
-            for path in _part_locks(location.folder):
-                held.enter_context(_acquired(path, None))
-        yield
+    for stage in folders_in(root / dataset):
+        yield from folders_in(stage)
 
 
-@contextlib.contextmanager
-def _acquired(path: Path, on_wait: Callable[[Path], None] | None) -> Iterator[FileLock]:
-    make_folder(path.parent)
-    lock = FileLock(path)
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder, sorted by name, without hidden ones; those behind links included.
+
+    Raises:
+        UnavailableError: it cannot be read now.
+    """
     try:
-        lock.acquire(timeout=0)
-    except PermissionError:
-        raise MissingInputError(
-            f"{path.parent} is not writable; change its permissions or choose another folder with --data"
-        ) from None
-    except Timeout:
-        if on_wait is None:
-            raise LockedError(f"{path}: this artifact is being written by another process; wait for it") from None
-        on_wait(path)
-        lock.acquire()
-    try:
-        yield lock
-    finally:
-        lock.release()
-
-
-def _part_locks(folder: Path) -> list[Path]:
-    return sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.lock"))
-
-
-@contextlib.contextmanager
-def unused(folder: Path) -> Iterator[bool]:
-    """Holds the locks of an artifact or `.partial` folder if no process has one; yields whether it does."""
-    folder = folder.with_name(folder.name.removesuffix(PARTIAL))
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0))
-            for path in _part_locks(folder):
-                held.enter_context(FileLock(path, timeout=0))
-        except (Timeout, PermissionError):
-            held.close()
-            yield False
-            return
-        yield True
-
-
-def is_locked(partial: Path) -> bool:
-    """Whether a process is working on a `.partial` folder right now; in a read-only folder none can be."""
-    if not os.access(partial.parent, os.W_OK):
-        return False
-    with unused(partial) as free:
-        return not free
+        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError as error:
+        if is_unavailable(error):
+            raise unavailable(error, folder) from None
+        raise
 
 
 def open_partial(location: Location) -> Path:
@@ -344,23 +388,34 @@ def finish(location: Location, manifest_fields: Mapping[str, Any]) -> Manifest:
             outputs[name] = OutputFile(bytes=path.stat().st_size, sha256=file_digest(path))
             sync(path)
     manifest = Manifest(outputs=outputs, versions=installed_versions(), **manifest_fields)
-    write_text(partial / MANIFEST, manifest.model_dump_json(indent=1))
+    write_manifest(partial, manifest)
     seal(location)
     return manifest
 
 
 def seal(location: Location) -> None:
-    """Last steps of `finish`, repeatable after a kill: drop `.work/`, rename, sync the parent folder."""
+    """Last steps of `finish`, repeatable after a kill: drop `.work/`, rename, sync the parent folder.
+
+    An earlier artifact of this name is put aside, never removed: it may have taken days.
+    """
     shutil.rmtree(location.partial / WORK, ignore_errors=True)
+    if location.folder.exists():
+        os.replace(location.folder, unused_name(location.folder))
     os.replace(location.partial, location.folder)
     sync(location.folder.parent)
+
+
+def unused_name(folder: Path) -> Path:
+    """A free name for an artifact that is to be replaced: `<name>.replaced`, `<name>.replaced-2` and so on."""
+    names = itertools.chain([REPLACED], (f"{REPLACED}-{number}" for number in itertools.count(2)))
+    return next(path for name in names if not os.path.lexists(path := folder.with_name(folder.name + name)))
 
 
 def recover_sealed(location: Location) -> bool:
     """Finishes an artifact whose process was killed between writing the manifest and renaming.
 
     Returns:
-        Whether the artifact is now in place.
+        Whether there was one.
     """
     if not (location.partial / MANIFEST).exists():
         return False

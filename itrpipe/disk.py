@@ -7,15 +7,24 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UnavailableError
 
 TEMPORARY = ".tmp"
+_STAMP = b"sha256 of this file: "
+STAMP_HERE = (_STAMP.decode() + "with these dots instead").ljust(len(_STAMP) + 64, ".")
+"""What a file holds where `stamped` writes the digest of its content; of the same length."""
+_STAMPED = re.compile(_STAMP + rb"[0-9a-f]{64}")
+CHECKSUM = "checksum"
+"""Key of the stamp in JSON."""
+_CHUNK = 1 << 22
 _FULL_DISK_CODES = {errno.ENOSPC, errno.EDQUOT}
 _NO_ANSWER = "the disk or network file system does not answer; check it and run the same command again"
 _PERMISSIONS = "check its permissions and those of the folders above it, then run the same command again"
@@ -181,10 +190,102 @@ def require_writable(path: Path, option: str) -> None:
         os.unlink(trial)
 
 
-def file_digest(path: Path) -> str:
-    """sha256 of a file's bytes as 64 hexadecimal digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def file_digest(path: Path, on_read: Callable[[int], None] = lambda count: None) -> str:
+    """sha256 of a file's bytes as 64 hexadecimal digits.
+
+    Args:
+        path: the file.
+        on_read: called with the number of bytes of every chunk.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    total = hashlib.sha256()
+    for chunk in _chunks(path):
+        total.update(chunk)
+        on_read(len(chunk))
+    return total.hexdigest()
+
+
+def stamped(content: bytes) -> bytes:
+    """Replaces `STAMP_HERE` in a file's content by the digest of all of it.
+
+    The stamp lets a file tell by itself whether it is as it was written: one that is overwritten again and again, such
+    as a checkpoint, or one that no manifest lists yet. JSON, safetensors, Parquet and Arrow hold it in their metadata.
+    """
+    assert STAMP_HERE.encode() in content
+    return content.replace(STAMP_HERE.encode(), _STAMP + hashlib.sha256(content).hexdigest().encode())
+
+
+def is_stamped(content: bytes) -> bool:
+    """Whether a stamp is anywhere in a file's content."""
+    return _STAMPED.search(content) is not None
+
+
+def check_stamp(path: Path, remedy: str, content: bytes | None = None) -> None:
+    """Compares a file with its stamp.
+
+    Args:
+        path: the file.
+        remedy: what to do when it is damaged.
+        content: all of it, where it was read already; otherwise the stamp has to stand near its beginning.
+
+    Raises:
+        DataError: it has no stamp, or another content than it was written with.
+        OSError: it cannot be read.
+    """
+    chunks = _chunks(path) if content is None else iter([content])
+    first = next(chunks, b"")
+    stamp = _STAMPED.search(first)
+    if stamp is None:
+        raise DataError(f"{path} has no checksum: it is damaged, or of an earlier version; {remedy}")
+    total = hashlib.sha256(first.replace(stamp[0], STAMP_HERE.encode()))
+    for chunk in chunks:
+        total.update(chunk)
+    if stamp[0] != _STAMP + total.hexdigest().encode():
+        raise DataError(f"{path} does not match its own checksum; {remedy}")
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """The content of a file; the next chunk is read while the one before is looked at.
+
+    Hashing takes about as long as reading. A memory map would be as fast, but an error of the disk would end the
+    process.
+    """
+    with path.open("rb", buffering=0) as stream, ThreadPoolExecutor(1) as reader:
+        chunk = stream.read(_CHUNK)
+        while chunk:
+            following = reader.submit(stream.read, _CHUNK) if len(chunk) == _CHUNK else None
+            yield chunk
+            chunk = following.result() if following else stream.read(_CHUNK)
+
+
+def write_stamped_json(path: Path, content: Mapping[str, Any]) -> None:
+    """`write_bytes` of a JSON object with a stamp in it; NaN and infinity are refused."""
+    text = json.dumps({CHECKSUM: STAMP_HERE, **content}, indent=1, allow_nan=False, ensure_ascii=False)
+    write_bytes(path, stamped(text.encode() + b"\n"))
+
+
+def read_stamped_json(path: Path, remedy: str, *, strict: bool = True) -> dict[str, Any]:
+    """Reads what `write_stamped_json` wrote.
+
+    Args:
+        path: the file.
+        remedy: what to do when it is damaged.
+        strict: refuse a file without a stamp, as somebody may write by hand.
+
+    Raises:
+        DataError: it is not valid JSON or not as it was written.
+        OSError: it cannot be read.
+    """
+    content = path.read_bytes()
+    if strict or is_stamped(content):
+        check_stamp(path, remedy, content)
+    try:
+        found = json.loads(content)
+        return {key: value for key, value in found.items() if key != CHECKSUM}
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); {remedy}") from None
 
 
 def sync(path: Path) -> None:

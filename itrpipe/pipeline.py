@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import datetime
 import shlex
+import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from itrpipe import artifacts
 from itrpipe.artifacts import INPUTS, UNFINISHED
-from itrpipe.disk import full_disk_as_error, write_json
+from itrpipe.disk import full_disk_as_error, read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError, UsageError
+from itrpipe.integrity import remember_outputs
+from itrpipe.locks import holder, locked
 from itrpipe.planning import State, Step, pending_steps, refuse_hopeless, unique_steps
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Input, Job, load_stage
+from itrpipe.staleness import state_of
 
 RESUMED = "resumed after an interruption; timings count the last run only"
 """Message of artifacts whose timings are no measure of what they cost."""
@@ -91,33 +95,40 @@ def run_step(step: Step, reporter: Reporter) -> str:
     name = f"{location.stage}/{location.name}"
 
     def say_waiting(lock: Path) -> None:
-        reporter.say(f"{name}: another process is writing it; waiting for {lock}")
+        reporter.say(f"{name}: {holder(lock)} is writing it; waiting for {lock}")
 
     part = getattr(step.execution, "part", "")
-    with full_disk_as_error(location.partial), artifacts.locked(location, say_waiting, part):
-        if location.folder.exists() or artifacts.recover_sealed(location):
-            artifacts.check_artifact(location.folder)
-            reporter.say(f"{name}: finished by another run")
+    with full_disk_as_error(location.partial), locked(location, say_waiting, part):
+        artifacts.recover_sealed(location)
+        state, reason = state_of(step)
+        if state == "damaged":
+            raise DataError(reason)
+        if state == "up to date":
+            known = "up to date after all" if step.state == "stale" else "finished by another run"
+            reporter.say(f"{name}: {known}")
             return ""
-        resumed = location.partial.exists() and not part
+        job, resumed = _begin(step, reporter, part)
         reporter.say(f"{name}{' (resuming)' if resumed else ''}", style="bold")
-        job = _execute(step, reporter, resumed)
+        _execute(job, resumed)
         if job.unfinished:
-            write_json(job.work / UNFINISHED, job.unfinished)
+            write_stamped_json(job.work / UNFINISHED, {"rest": job.unfinished})
             reporter.say(f"  {job.unfinished}")
             return job.unfinished
         manifest = artifacts.finish(location, _record(step, job))
+    remember_outputs(location.folder, manifest)
     summary = ", ".join(f"{key} {_short(value)}" for key, value in manifest.metrics.items() if _is_plain(value))
     reporter.say(f"  done in {manifest.timings['total']:.1f} s{f': {summary}' if summary else ''}")
     return ""
 
 
-def _execute(step: Step, reporter: Reporter, resumed: bool) -> Job:
-    """Runs the stage in its partial folder."""
+def _begin(step: Step, reporter: Reporter, part: str) -> tuple[Job, bool]:
+    """Opens the partial folder, and whether it goes on there with what an earlier run has begun."""
     inputs = {
         name: Input(upstream.location.folder, artifacts.check_artifact(upstream.location.folder))
         for name, upstream in step.inputs.items()
     }
+    resumed = step.location.partial.exists() and not part
+    begun = _drop_other_beginning(step, inputs, reporter, part)
     job = Job(
         dataset=step.location.dataset,
         conf=step.need.conf,
@@ -128,14 +139,41 @@ def _execute(step: Step, reporter: Reporter, resumed: bool) -> Job:
         folder=artifacts.open_partial(step.location),
         reporter=reporter,
     )
-    write_json(job.work / INPUTS, [f"{s.location.stage}/{s.location.name}" for s in step.inputs.values()])
+    write_stamped_json(job.work / INPUTS, _read_by(inputs))
+    return job, resumed and begun
+
+
+def _drop_other_beginning(step: Step, inputs: Mapping[str, Input], reporter: Reporter, part: str) -> bool:
+    """Removes an interrupted beginning that was made from other bytes; whether there is none such."""
+    partial = step.location.partial
+    record = partial / artifacts.WORK / INPUTS
+    if not record.exists():
+        return True
+    remedy = f"remove {partial} and run the same command again"
+    before = read_stamped_json(record, remedy)
+    changed = [each for each, now in _read_by(inputs).items() if before.get(each) != now]
+    if not changed:
+        return True
+    if part:
+        raise DataError(f"{partial} was begun before {changed[0]} was made again; {remedy} for every part")
+    reporter.say(f"  {changed[0]} was made again since {partial.name} was begun; it begins anew", style="yellow")
+    shutil.rmtree(partial)
+    return False
+
+
+def _read_by(inputs: Mapping[str, Input]) -> dict[str, str]:
+    """Artifact -> digest of its files."""
+    return {f"{each.folder.parent.name}/{each.folder.name}": each.manifest.digest for each in inputs.values()}
+
+
+def _execute(job: Job, resumed: bool) -> None:
+    """Runs the stage in its partial folder."""
     start = time.monotonic()
-    load_stage(step.location.stage).run(job)
+    load_stage(job.folder.parent.name).run(job)
     job.timings["total"] = round(time.monotonic() - start, 3)
     job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
     if resumed:
         job.messages.append(RESUMED)
-    return job
 
 
 def _record(step: Step, job: Job) -> dict[str, Any]:
@@ -150,10 +188,7 @@ def _record(step: Step, job: Job) -> dict[str, Any]:
         "settings": step.settings.model_dump(mode="json"),
         "execution": step.execution.model_dump(mode="json"),
         "sources": step.sources,
-        "inputs": {
-            name: {"stage": s.location.stage, "name": s.location.name, "fingerprint": s.location.fingerprint}
-            for name, s in step.inputs.items()
-        },
+        "inputs": {name: each.manifest.as_input(each.folder.name) for name, each in job.inputs.items()},
         "timings": job.timings,
         "metrics": job.metrics,
         "messages": job.messages,

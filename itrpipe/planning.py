@@ -39,7 +39,7 @@ from itrpipe.overrides import (
 from itrpipe.progress import Reporter
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Need, load_stage
-from itrpipe.staleness import State, fingerprinted, state_of
+from itrpipe.staleness import State, fingerprinted, state_of, to_be_made_again
 
 SOURCE_CACHE = "sources.json"
 
@@ -162,6 +162,9 @@ class Planner:
         )
         step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing")
         state, reason = state_of(step)
+        outdated = [name for name, upstream in inputs.items() if to_be_made_again(upstream)]
+        if state == "up to date" and outdated:
+            state, reason = "stale", f"{outdated[0]} is to be made again"
         return replace(step, state=state, reason=reason)
 
     def configure(

@@ -1,62 +1,92 @@
-"""Content digests of files outside the data folder, remembered by size and modification time.
+"""Content digests of files, remembered by size, modification time and inode.
 
 Hashing 30 GB of features or 100,000 images takes minutes; looking at their sizes and times takes
-a second. So a digest is computed once and reused while neither has changed.
+a second. So a digest is computed once and reused while none of the three has changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from itrpipe.disk import file_digest, make_folder, read_json, write_json
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.disk import (
+    file_digest,
+    is_unavailable,
+    make_folder,
+    read_stamped_json,
+    unavailable,
+    write_stamped_json,
+)
+from itrpipe.errors import DataError, DiskFullError, MissingInputError, UnavailableError
 from itrpipe.progress import Reporter
 
 ABSENT = "absent"
 QUIET_FILES = 2000
+QUIET_BYTES = 1 << 28
 
 
 class DigestCache:
-    """Digests of source files, kept in one JSON file per dataset.
+    """Digests of files, kept in one JSON file per dataset.
 
     Args:
         path: the JSON file; created on `save`.
-        reporter: shows progress when many files have to be hashed.
+        reporter: shows progress when many files or large ones have to be hashed.
     """
 
     def __init__(self, path: Path, reporter: Reporter | None = None) -> None:
         self.path = path
         self._reporter = reporter
-        self._entries: dict[str, list] = _read_entries(path) if path.exists() else {}
-        self._changed = False
+        self._entries = self._read()
+        self._new: dict[str, list] = {}
 
     def digest(self, path: Path) -> str:
-        """sha256 of one file, from the cache while size and modification time are unchanged.
+        """sha256 of one source file, from the cache while it is unchanged.
 
         Raises:
             MissingInputError: there is no such file.
-            DataError: it cannot be read.
+            DataError: it is a folder.
+            UnavailableError: it cannot be read now.
         """
         try:
-            status = path.stat()
-            key = str(path.absolute())
-            known = self._entries.get(key)
-            if known and known[:2] == [status.st_size, status.st_mtime_ns]:
-                return known[2]
-            value = file_digest(path)
+            return self.known(path) or self.remember(path, self._hash(path))
         except FileNotFoundError:
             raise MissingInputError(f"source file {path} does not exist; restore it or name another") from None
-        except (PermissionError, IsADirectoryError) as error:
+        except IsADirectoryError as error:
             raise DataError(
                 f"source file {path} cannot be read ({error.strerror}); correct it or name another"
             ) from None
-        self._entries[key] = [status.st_size, status.st_mtime_ns, value]
-        self._changed = True
-        return value
+        except OSError as error:
+            if is_unavailable(error):
+                raise unavailable(error, path) from None
+            raise
+
+    def known(self, path: Path) -> str | None:
+        """The digest of a file that was hashed as it is now, or None.
+
+        Raises:
+            OSError: nothing can be learned about it.
+        """
+        status = path.stat()
+        entry = self._entries.get(str(path.absolute()))
+        return entry[3] if entry and entry[:3] == [status.st_size, status.st_mtime_ns, status.st_ino] else None
+
+    def remember(self, path: Path, digest: str) -> str:
+        """Keeps the digest that a file has as it is now, and returns it."""
+        status = path.stat()
+        key = str(path.absolute())
+        self._entries[key] = self._new[key] = [status.st_size, status.st_mtime_ns, status.st_ino, digest]
+        return digest
+
+    def _hash(self, path: Path) -> str:
+        size = path.stat().st_size
+        if self._reporter is None or size < QUIET_BYTES:
+            return file_digest(path)
+        with self._reporter.task(f"checking {path.name}", size >> 20, "MiB") as task:
+            return file_digest(path, lambda count: task.advance(count >> 20))
 
     def combined(self, paths: Sequence[Path], root: Path, what: str) -> str:
         """One digest over many files: their paths relative to `root` and their contents.
@@ -85,15 +115,25 @@ class DigestCache:
         return self.digest(path) if readable else ABSENT
 
     def save(self) -> None:
-        """Writes the cache back if anything was hashed."""
-        if self._changed:
-            make_folder(self.path.parent)
-            write_json(self.path, self._entries)
-            self._changed = False
+        """Writes the cache back if anything was hashed, with what other processes have hashed meanwhile.
 
+        Where nothing can be written, the same files are hashed again next time.
+        """
+        if self._new:
+            self._entries = self._read() | self._new
+            with contextlib.suppress(UnavailableError, DiskFullError):
+                make_folder(self.path.parent)
+                write_stamped_json(self.path, self._entries)
+            self._new = {}
 
-def _read_entries(path: Path) -> dict[str, list]:
-    entries = read_json(path)
-    if not isinstance(entries, dict) or not all(isinstance(each, list) and len(each) == 3 for each in entries.values()):
-        raise DataError(f"{path} does not hold digests; remove it and rerun")
-    return entries
+    def _read(self) -> dict[str, list]:
+        """The entries on the disk; a cache that is damaged or of an earlier version counts as empty."""
+        if not self.path.exists():
+            return {}
+        try:
+            entries = read_stamped_json(self.path, "its files are hashed again")
+        except DataError as error:
+            if self._reporter:
+                self._reporter.say(f"  warning: {error}", style="yellow")
+            return {}
+        return {key: entry for key, entry in entries.items() if isinstance(entry, list) and len(entry) == 4}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from itrpipe import artifacts
 from itrpipe.artifacts import Manifest
 from itrpipe.config import Settings, leaves
-from itrpipe.errors import DataError
+from itrpipe.errors import DataError, UnavailableError
 from itrpipe.stages.base import load_stage
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 State = Literal["up to date", "missing", "interrupted", "new settings", "stale", "damaged"]
 """`missing`: nothing of this name was ever made; `new settings`: another version of it was, which stays right; `stale`:
-what was made is overtaken by a source that changed, or by a newer version of a stage."""
+what was made is overtaken by a source that changed, by a newer version of a stage, or because something that it read
+was made again with another result."""
 
 
 MOST_CHANGES = 6
@@ -40,18 +42,45 @@ def state_of(step: Step) -> tuple[State, str]:
             return "damaged", str(error)
         if manifest.fingerprint != location.fingerprint:
             return "damaged", f"{location.folder} holds another artifact; remove it and run the same command again"
-        return "up to date", ""
+        made_again = _made_again(manifest, step)
+        return ("stale", made_again) if made_again else ("up to date", "")
     if location.partial.exists():
         return "interrupted", "goes on where it stopped"
     siblings = [
         manifest
-        for folder in location.folder.parent.glob(f"{location.label}-*")
+        for folder in location.folder.parent.glob(f"{glob.escape(location.label)}-*")
         if (manifest := _readable(folder)) and artifacts.same_run(manifest, location.label, step.settings.model_dump())
     ]
     if not siblings:
         return "missing", ""
     newest = max(siblings, key=lambda manifest: manifest.finished)
     return "stale" if _overtaken(newest, step) else "new settings", _difference(newest, step)
+
+
+def to_be_made_again(step: Step) -> bool:
+    """Whether an artifact that is there will be replaced by one of the same name and perhaps of other bytes."""
+    return step.state == "stale" and step.location.folder.exists()
+
+
+def _made_again(manifest: Manifest, step: Step) -> str:
+    """Which input of an artifact has other bytes than it had when the artifact was made from it, or nothing."""
+    for name, upstream in step.inputs.items():
+        record, now = manifest.inputs.get(name), _readable(upstream.location.folder)
+        # Artifacts of earlier versions do not say what they read; what was removed since does not count.
+        if record is None or not record.digest or now is None or now.digest == record.digest:
+            continue
+        changed = [
+            file
+            for file, digest in record.files.items()
+            if file not in now.outputs or now.outputs[file].sha256 != digest
+        ]
+        how = [
+            f"{key} {_legible(value)} instead of {_legible(record.made.get(key))}"
+            for key, value in now.made.items()
+            if record.made.get(key) != value
+        ]
+        return f"{(changed or [name])[0]} was made again ({', '.join(how[:MOST_CHANGES]) or 'with the same settings'})"
+    return ""
 
 
 def _overtaken(old: Manifest, step: Step) -> bool:
@@ -85,12 +114,12 @@ def _legible(value: Any) -> str:
 
 
 def _readable(folder: Path) -> Manifest | None:
-    """The manifest of a finished sibling; damaged and partial ones say nothing about staleness."""
-    if folder.name.endswith(artifacts.PARTIAL):
+    """The manifest of a finished artifact; damaged and unfinished ones say nothing about staleness."""
+    if not artifacts.is_finished(folder) or not folder.exists():
         return None
     try:
         return artifacts.read_manifest(folder)
-    except DataError:
+    except (DataError, UnavailableError):
         return None
 
 

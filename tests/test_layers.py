@@ -15,8 +15,8 @@ import itrpipe
 PACKAGE = Path(itrpipe.__file__).parent
 # From right to left; a room may import itself, its own layer and every layer above it in this list.
 LAYERS = (
-    {"errors", "printable"},
-    {"disk", "artifacts", "sources", "config", "progress"},
+    {"errors", "isolation", "printable"},
+    {"disk", "artifacts", "integrity", "locks", "sources", "config", "progress"},
     {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},
     {"methods"},

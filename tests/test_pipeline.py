@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -15,8 +16,9 @@ from itrpipe import artifacts, pipeline
 from itrpipe.commands.stages import run_stage, show_configuration
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
+from itrpipe.disk import read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.planning import Override, Planner, Step, parse_override, unique_steps
+from itrpipe.planning import Override, Planner, Step, parse_override, pending_steps, unique_steps
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.staleness import MOST_CHANGES
 from itrpipe.training.settings import TrainSettings
@@ -177,6 +179,117 @@ def test_what_nothing_outdated_reads_is_left_alone(chain: Path, tiny: Tiny, caps
     assert "missing, but nothing that is to be made reads it" in capsys.readouterr().out
     run_stage(chain, "tiny", "evaluate", aoq(tiny, "ranking_depth=5"))
     assert len(set(chain.glob("tiny/*/[!.]*")) - before) == 1
+
+
+# Made again
+
+
+def make_again(folder: Path, **changes: Any) -> None:
+    """Lets an artifact look as if it had been removed and made again with other bytes in its first file."""
+    manifest = artifacts.read_manifest(folder)
+    name, file = next(iter(manifest.outputs.items()))
+    outputs = {**manifest.outputs, name: file.model_copy(update={"sha256": "0" * 64})}
+    execution = {**manifest.execution, **changes}
+    artifacts.write_manifest(folder, manifest.model_copy(update={"outputs": outputs, "execution": execution}))
+
+
+def add_a_file(folder: Path) -> None:
+    """Likewise, but with one file more, so that it is whole and gives its readers the same."""
+    manifest = artifacts.read_manifest(folder)
+    (folder / "note.txt").touch()
+    empty = artifacts.OutputFile(bytes=0, sha256=hashlib.sha256().hexdigest())
+    artifacts.write_manifest(folder, manifest.model_copy(update={"outputs": {**manifest.outputs, "note.txt": empty}}))
+
+
+def test_what_reads_something_that_was_made_again_is_stale_and_says_why(chain: Path, tiny: Tiny) -> None:
+    (features,) = (chain / "tiny" / "extract").glob("precomp-*")
+    make_again(features, batch=32)
+    step = plan_aoq(chain, aoq(tiny))
+    found = states(step)
+    assert {name for name, state in found.items() if state == "stale"} == AFTER_ROUND_ONE
+    assert found["extract/precomp"] == "up to date"
+    assert reasons(step)["train/triplet.vsepp"] == "features.h5 was made again (batch 32 instead of 0)"
+    assert reasons(step)["evaluate/aoq.vsepp"] == "train is to be made again"
+    assert {each.location.label for each in pending_steps([step])} >= {"triplet.vsepp", "aoq.vsepp"}
+
+
+def test_the_reason_without_another_setting_is_told_too(chain: Path, tiny: Tiny) -> None:
+    (features,) = (chain / "tiny" / "extract").glob("precomp-*")
+    make_again(features)
+    reason = reasons(plan_aoq(chain, aoq(tiny)))["train/triplet.vsepp"]
+    assert reason == "features.h5 was made again (with the same settings)"
+
+
+def test_an_artifact_made_again_with_the_same_bytes_leaves_everything_up_to_date(chain: Path, tiny: Tiny) -> None:
+    (features,) = (chain / "tiny" / "extract").glob("precomp-*")
+    shutil.rmtree(features)
+    run_stage(chain, "tiny", "extract", [parse_override("batch=3")], conf="precomp")
+    assert artifacts.read_manifest(features).execution["batch"] == 3
+    assert set(states(plan_aoq(chain, aoq(tiny))).values()) == {"up to date"}
+
+
+def test_a_stale_artifact_is_replaced_and_the_earlier_one_kept(
+    chain: Path, tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (mined,) = (chain / "tiny" / "mine_negatives").glob("exact*-*")
+    (second,) = (chain / "tiny" / "train").glob("aoq*-*")
+    before = artifacts.read_manifest(second)
+    add_a_file(mined)
+    folder = run_stage(chain, "tiny", "evaluate", aoq(tiny))
+    printed = capsys.readouterr().out
+    assert "stale, " in printed
+    assert f"evaluate/{folder.name}: up to date after all" in printed  # the second round came out equal
+    replaced = second.with_name(f"{second.name}.replaced")
+    assert artifacts.check_artifact(replaced, thorough=True) == before
+    made = artifacts.check_artifact(second, thorough=True)
+    assert made.finished > before.finished
+    assert artifacts.read_manifest(mined).digest in {each.digest for each in made.inputs.values()}
+    assert set(states(plan_aoq(chain, aoq(tiny))).values()) == {"up to date"}
+
+
+def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(
+    chain: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (features,) = (chain / "tiny" / "extract").glob("precomp-*")
+    (first,) = (chain / "tiny" / "train").glob("triplet*-*")
+    add_a_file(features)
+    train = [each for each in tiny("triplet") if each.scope == "train"]
+    replace = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        if Path(target) == first:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    backbone = Override(None, "backbone", "vsepp")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_stage(chain, "tiny", "train", [*train, backbone], conf="triplet")
+    assert not first.exists()
+    assert first.with_name(f"{first.name}.replaced").exists()
+    monkeypatch.setattr("itrpipe.stages.train.run", lambda job: pytest.fail("nothing was left to do"))
+    assert run_stage(chain, "tiny", "train", [*train, backbone], conf="triplet") == first
+    artifacts.check_artifact(first, thorough=True)
+
+
+def test_an_interrupted_beginning_from_other_bytes_begins_anew(
+    chain: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = aoq(tiny, "ranking_depth=5")
+    with monkeypatch.context() as patch:
+        patch.setattr("itrpipe.stages.evaluate.run", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_stage(chain, "tiny", "evaluate", overrides)
+    (partial,) = (chain / "tiny" / "evaluate").glob("*.partial")
+    (partial / "metrics.json").write_text("half")
+    record = partial / artifacts.WORK / artifacts.INPUTS
+    known = read_stamped_json(record, "")
+    trained = next(name for name in known if name.startswith("train/"))
+    write_stamped_json(record, {**known, trained: "0" * 64})
+    folder = run_stage(chain, "tiny", "evaluate", overrides)
+    assert f"{trained} was made again since {partial.name} was begun; it begins anew" in capsys.readouterr().out
+    artifacts.check_artifact(folder, thorough=True)
 
 
 # Options

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from itrpipe.artifacts import Location, locked, read_manifest
+from itrpipe.artifacts import Location, read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.commands.upkeep import collect_garbage, entries, print_status
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import DataError, MissingInputError, UnavailableError
+from itrpipe.locks import locked
 from itrpipe.planning import Override
 
 Tiny = Callable[..., list[Override]]
@@ -230,3 +233,103 @@ def test_the_command_asks_unless_told_yes(
 def test_garbage_of_a_dataset_that_is_not_there_is_an_error(chain: Path) -> None:
     with pytest.raises(MissingInputError, match="no dataset 'tinny'"):
         collect_garbage(chain, "tinny")
+
+
+# What cannot be read now, and what is not ours
+
+
+def refuse(patch: pytest.MonkeyPatch, path: Path, code: int) -> None:
+    """Lets the disk give an error for one file or folder, as for a user without permission."""
+
+    def failing(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Path, *arguments: Any, **options: Any) -> Any:
+            if self == path or path in self.parents:
+                raise OSError(code, os.strerror(code), str(self))
+            return method(self, *arguments, **options)
+
+        return call
+
+    for name in ("open", "stat", "iterdir"):
+        patch.setattr(Path, name, failing(getattr(Path, name)))
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.safetensors"])
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ESTALE, errno.EIO])
+def test_what_cannot_be_read_now_is_shown_as_such_and_never_removed(
+    chain: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str, code: int
+) -> None:
+    folder = only(chain, "tiny/train/aoq.vsepp-*")
+    with monkeypatch.context() as patch:
+        refuse(patch, folder / name, code)
+        outcome = invoke("status", "--verify", "--data", chain)
+        assert outcome.code == UnavailableError.exit_code
+        assert f"1 unreadable: {folder / name} cannot be read or written now ({os.strerror(code)}" in outcome.err
+        removed = invoke("gc", "--damaged", "--verify", "--yes", "--dataset", "tiny", "--data", chain)
+        assert removed.code == 0
+        assert f"train/{folder.name}" in removed.out
+        assert "left alone" in removed.out
+        # Nobody knows what else the unreadable one was made from.
+        assert invoke("gc", "--yes", "--dataset", "tiny", "--data", chain).code == UnavailableError.exit_code
+    assert set(states(chain, verify=True).values()) == {"whole"}
+    assert len(entries(chain, "tiny")) == SIX_AND_ONE
+
+
+@pytest.mark.parametrize("place", ["tiny", "tiny/train"])
+def test_an_unreadable_folder_hides_nothing_else(
+    chain: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    with monkeypatch.context() as patch:
+        refuse(patch, chain / place, errno.EACCES)
+        outcome = invoke("status", "--data", chain)
+        assert outcome.code == UnavailableError.exit_code
+        assert outcome.err.count("\n") == 1
+    if place != "tiny":
+        assert outcome.out.count("whole") == SIX_AND_ONE - 2
+    assert len(entries(chain, "tiny")) == SIX_AND_ONE
+
+
+def test_links_and_folders_of_others_are_left_alone(
+    chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Tiny
+) -> None:
+    run_stage(chain, "tiny", "evaluate", tiny("triplet", "ranking_depth=3"))
+    old = min(chain.glob("tiny/evaluate/triplet.vsepp-*"), key=lambda path: read_manifest(path).finished)
+    elsewhere = old.rename(tmp_path / old.name)
+    old.symlink_to(elsewhere)
+    notes = chain / "tiny" / "evaluate" / "my notes"
+    notes.mkdir()
+    (notes / "plan.txt").write_text("mine")
+    (chain / "tiny" / "evaluate" / "link").symlink_to(notes)
+    assert states(chain)["evaluate/my notes"] == "not ours"
+    assert states(chain)[f"evaluate/{old.name}"] == "whole"
+    capsys.readouterr()
+    assert collect_garbage(chain, "tiny", superseded_too=True) == []
+    printed = capsys.readouterr().out
+    assert printed.count("left alone") == 3
+    assert "no stage made it" in printed
+    assert "a link; remove it by hand" in printed
+    assert (elsewhere / "metrics.json").exists()
+    assert (notes / "plan.txt").read_text() == "mine"
+
+
+def test_a_removal_that_was_killed_leaves_no_half_artifact_and_is_finished_later(
+    chain: Path, interrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            collect_garbage(chain, "tiny")
+    assert not interrupted.exists()
+    (hidden,) = interrupted.parent.glob(".*.removed")
+    assert set(states(chain).values()) == {"whole"}
+    assert collect_garbage(chain, "tiny") == []
+    assert not hidden.exists()
+
+
+def test_what_was_replaced_goes_when_it_is_asked_for(chain: Path) -> None:
+    folder = only(chain, "tiny/evaluate/triplet.vsepp-*")
+    replaced = Path(shutil.copytree(folder, folder.with_name(f"{folder.name}.replaced")))
+    assert states(chain)[f"evaluate/{replaced.name}"] == "replaced"
+    assert collect_garbage(chain, "tiny", damaged_only=True) == []
+    assert collect_garbage(chain, "tiny", ask=lambda question: False) == []
+    assert collect_garbage(chain, "tiny") == [replaced]
+    assert folder.exists()

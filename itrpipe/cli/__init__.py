@@ -17,6 +17,7 @@ from itrpipe.cli.app import app
 from itrpipe.cli.failures import known_failure
 from itrpipe.cli.launcher import refuse_launchers
 from itrpipe.errors import BROKEN_PIPE, ItrpipeError
+from itrpipe.isolation import isolate
 from itrpipe.printable import printable
 
 __all__ = ["app", "datasets", "main", "models", "results", "upkeep"]
@@ -26,6 +27,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Entry point: runs a command and turns a user's error into one line and an exit code."""
+    isolate()
     os.environ.setdefault("GOMP_SPINCOUNT", spin_count())  # read when torch is loaded
     signal.signal(signal.SIGTERM, _interrupt)
     try:

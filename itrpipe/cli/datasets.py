@@ -15,6 +15,7 @@ from itrpipe.cli.options import (
     DryRunOption,
     NoDepsOption,
     SetOption,
+    TrustOption,
     mapping,
     overrides_of,
 )
@@ -67,6 +68,7 @@ def extract(
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
+    trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Write visual features of every image as features.h5.
@@ -118,6 +120,7 @@ def parse(
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
+    trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Write the scene graph of every caption.

@@ -19,6 +19,7 @@ from itrpipe.cli.options import (
     NoDepsOption,
     SeedOption,
     SetOption,
+    TrustOption,
     encoders,
     followed_by,
     overrides_of,
@@ -58,6 +59,7 @@ def train(
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
+    trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Train a model and embed every split; a model with cross-attention scores val and test instead.
@@ -145,6 +147,7 @@ def mine_negatives(
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
+    trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Find the hardest negatives of the whole training set.
@@ -187,6 +190,7 @@ def synthesize(
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
+    trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Write negative sentences for every caption of a split, the training split unless --split names another.

@@ -10,6 +10,14 @@ import typer
 
 from itrpipe.errors import UsageError
 
+
+def _trust(trusted: bool) -> bool:
+    from itrpipe.integrity import trust_large_files
+
+    trust_large_files(trusted)
+    return trusted
+
+
 DatasetOption = Annotated[str, typer.Option("--dataset", "-d", envvar="ITRPIPE_DATASET", help="Name of the dataset.")]
 DataOption = Annotated[Path, typer.Option("--data", envvar="ITRPIPE_DATA", help="Folder of all artifacts.")]
 SetOption = Annotated[
@@ -17,6 +25,9 @@ SetOption = Annotated[
 ]
 NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of running what is missing upstream.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it will cost.")]
+TrustOption = Annotated[
+    bool, typer.Option("--trust", callback=_trust, help="Read files of 4 MiB and more without hashing them first.")
+]
 MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method; `itrpipe train --help` lists all.")]
 BackboneOption = Annotated[
     str | None,

@@ -19,6 +19,7 @@ from itrpipe.cli.options import (
     NoDepsOption,
     SeedOption,
     SetOption,
+    TrustOption,
     overrides_of,
 )
 
@@ -68,6 +69,7 @@ def evaluate(
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
+    trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Measure a trained model, or the mean of several, on a split.
@@ -120,6 +122,7 @@ def explain(
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
+    trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Show which words of a caption do not belong to an image, and what should stand there.
@@ -174,6 +177,7 @@ def search(
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
+    trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Find the images of a split for a sentence, or its captions for an image.
@@ -202,6 +206,7 @@ def report(
     ] = None,
     settings: SetOption = None,
     data: DataOption = Path("data"),
+    trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Write one HTML page over all evaluated runs of a dataset.
@@ -238,6 +243,7 @@ def export(
     settings: SetOption = None,
     data: DataOption = Path("data"),
     no_deps: NoDepsOption = False,
+    trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Write a trained model and its card to a folder that the Hugging Face hub accepts.

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from itrpipe.cli.app import app
-from itrpipe.cli.options import BackboneOption, DataOption, DatasetOption, DryRunOption, SetOption, overrides_of
+from itrpipe.cli.options import (
+    BackboneOption,
+    DataOption,
+    DatasetOption,
+    DryRunOption,
+    SetOption,
+    TrustOption,
+    overrides_of,
+)
 
 
 @app.command()
@@ -29,6 +37,7 @@ def run(
     ] = False,
     settings: SetOption = None,
     data: DataOption = Path("data"),
+    trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Run a recipe, or some of its runs, and compare their scores with the published ones.

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from itrpipe.artifacts import existing_input, read_manifest
 from itrpipe.commands.trained import evaluated_model
-from itrpipe.disk import read_json, write_json
+from itrpipe.disk import write_json
 from itrpipe.errors import DataError, UsageError
+from itrpipe.integrity import read_checked_json
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 
@@ -150,7 +151,7 @@ def can_fail(folder: Path, chances: Mapping[str, Chance]) -> bool:
         folder: artifact of `evaluate`, whose scores are of all images and captions.
         chances: recall -> what passes for chance.
     """
-    measured = read_json(folder / evaluate.METRICS)[evaluate.FULL]
+    measured = read_checked_json(folder / evaluate.METRICS)[evaluate.FULL]
     return any(measured[metric]["value"] > each.high for metric, each in chances.items())
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts import PARTIAL, Manifest, list_artifacts, read_manifest
-from itrpipe.errors import DataError
+from itrpipe.artifacts import Manifest, is_finished, list_artifacts, read_manifest
+from itrpipe.errors import DataError, UnavailableError
 from itrpipe.pipeline import RESUMED
 from itrpipe.planning import Step
 from itrpipe.progress import Reporter
@@ -62,7 +62,7 @@ def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
     """
     manifests: dict[str, list[tuple[str, Manifest]]] = {}
     for folder in list_artifacts(root, dataset):
-        manifest = None if folder.name.endswith(PARTIAL) else _readable(folder)
+        manifest = _readable(folder) if is_finished(folder) else None
         if manifest and RESUMED not in manifest.messages:
             manifests.setdefault(manifest.stage, []).append((folder.name, manifest))
     return [_cost(step, manifests.get(step.need.stage, [])) for step in steps]
@@ -140,5 +140,5 @@ def _readable(folder: Path) -> Manifest | None:
     """The manifest of a finished artifact; a damaged one, which `itrpipe status` tells, says nothing about costs."""
     try:
         return read_manifest(folder)
-    except DataError:
+    except (DataError, UnavailableError):
         return None

@@ -14,9 +14,10 @@ from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
-from itrpipe.disk import read_json, write_json, write_text
+from itrpipe.disk import write_json, write_text
 from itrpipe.errors import UsageError
-from itrpipe.exporting.folder import RECORD, check_target, new_folder
+from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
+from itrpipe.integrity import read_checked_json
 from itrpipe.models.settings import backbone_family
 from itrpipe.planning import Override, Planner, Step
 from itrpipe.progress import Reporter
@@ -133,9 +134,11 @@ def export(
         raise UsageError(f"--to {target} is the root of all folders; name one that does not exist yet")
     if target.is_relative_to(root.resolve()):
         raise UsageError(f"--to {target} lies in the data folder, which holds artifacts only; name another folder")
+    reporter = Reporter()
+    if not dry_run and restore(target):
+        reporter.say(f"{target}: the earlier export was put back, because replacing it was interrupted", style="yellow")
     check_target(target, force=wanted.force)
     _refuse_unknown(wanted)
-    reporter = Reporter()
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("evaluate", default_conf(planner.definition, dataset, "evaluate")))
     planner.refuse_unused_overrides()
@@ -189,7 +192,7 @@ def _refuse_unfit(step: Step, wanted: Wanted) -> None:
 def _write_all(work: Path, chain: _Chain, wanted: Wanted) -> Iterator[tuple[str, str]]:
     """Writes everything but the card; yields every file or folder and what it is."""
     yield from _write_model(work, chain)
-    metrics = read_json(chain.evaluated.folder / evaluate.METRICS)
+    metrics = read_checked_json(chain.evaluated.folder / evaluate.METRICS)
     write_json(work / METRICS_FILE, metrics)
     yield METRICS_FILE, "protocol → metric → value, low, high"
     if wanted.embeddings != "none" or wanted.index:
@@ -217,7 +220,7 @@ def _write_model(work: Path, chain: _Chain) -> Iterator[tuple[str, str]]:
         "files": {"weights": MODEL, "words": words},
         "features": {"extractor": extracted.conf, "settings": extracted.settings},
     }
-    write_json(work / CONFIG, without_places({**read_json(trained.folder / CONFIG), ABOUT: about}))
+    write_json(work / CONFIG, without_places({**read_checked_json(trained.folder / CONFIG), ABOUT: about}))
     yield MODEL, "the weights of the epoch that validated best"
     yield CONFIG, "every setting, the sizes to build the model again, and the features that it reads"
     if words == [VOCABULARY]:
@@ -286,7 +289,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
         license=wanted.license,
         embeds=training_settings.embeds(backbone),
         reads=_reads(chain),
-        results=read_json(chain.evaluated.folder / evaluate.METRICS),
+        results=read_checked_json(chain.evaluated.folder / evaluate.METRICS),
         level=evaluated.settings["interval_level"],
         counts={name: (len(split.images), len(split.captions)) for name, split in splits.items()},
         fingerprints=chain.fingerprints,

@@ -12,8 +12,9 @@ from typing import Any
 
 from itrpipe.commands.trained import evaluated_model
 from itrpipe.config import did_you_mean
-from itrpipe.disk import read_json, write_json
+from itrpipe.disk import write_json
 from itrpipe.errors import UsageError
+from itrpipe.integrity import read_checked_json
 from itrpipe.models.settings import backbone_family
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate, train
@@ -82,7 +83,7 @@ def write_leaky_diagonal(folder: Path, device: str | None, reporter: Reporter) -
     from itrpipe.training.leaky_protocol import leaky_figures
 
     opened = evaluated_model(folder, device)
-    measured = read_json(folder / evaluate.METRICS)[evaluate.FULL]
+    measured = read_checked_json(folder / evaluate.METRICS)[evaluate.FULL]
     honest = {name: each["value"] for name, each in measured.items()}
     pairs = opened.data.num_images * opened.data.num_captions
     with reporter.task("scoring, leaky", pairs, "pairs") as task:

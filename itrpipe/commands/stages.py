@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts import MANIFEST, PARTIAL, check_artifact, list_artifacts, read_manifest
+from itrpipe.artifacts import MANIFEST, check_artifact, is_finished, list_artifacts, read_manifest
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.config import declared_stages, did_you_mean, leaves, load_declaration
 from itrpipe.datasets.definition import (
@@ -20,6 +20,7 @@ from itrpipe.datasets.definition import (
 from itrpipe.disk import require_writable, write_text
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.settings import IMPORTERS
+from itrpipe.integrity import checked
 from itrpipe.pipeline import run
 from itrpipe.planning import Override, Planner, pending_steps, pinned_step
 from itrpipe.progress import Reporter
@@ -285,7 +286,7 @@ def report_dataset(
     evaluations = [
         check_artifact(folder)
         for folder in list_artifacts(root, check_name(dataset))
-        if folder.parent.name == "evaluate" and not folder.name.endswith(PARTIAL)
+        if folder.parent.name == "evaluate" and is_finished(folder)
     ]
     if not evaluations:
         raise MissingInputError(
@@ -302,7 +303,7 @@ def report_dataset(
         return
     say_report(folder, reporter)
     if into is not None:
-        write_text(into, _with_tables(into, dataset, (folder / MARKDOWN).read_text(encoding="utf-8")))
+        write_text(into, _with_tables(into, dataset, checked(folder / MARKDOWN).read_text(encoding="utf-8")))
         reporter.say(f"table: {into}")
 
 
@@ -324,5 +325,5 @@ def _with_tables(path: Path, dataset: str, tables: str) -> str:
 
 def say_report(folder: Path, reporter: Reporter) -> None:
     """Prints the table of a report and the path of its page."""
-    reporter.say((folder / SUMMARY).read_text(encoding="utf-8"))
+    reporter.say(checked(folder / SUMMARY).read_text(encoding="utf-8"))
     reporter.say(f"report: {folder / PAGE}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,30 +13,36 @@ from itrpipe.artifacts import (
     INPUTS,
     MANIFEST,
     PARTIAL,
+    REPLACED,
     UNFINISHED,
     WORK,
     Manifest,
     check_artifact,
-    is_locked,
-    list_artifacts,
-    unused,
+    folders_in,
+    is_finished,
 )
 from itrpipe.config import declared_stages
 from itrpipe.datasets.definition import check_name
-from itrpipe.disk import read_json
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.disk import is_unavailable, read_stamped_json, unavailable
+from itrpipe.errors import DataError, MissingInputError, UnavailableError
+from itrpipe.locks import is_locked, unused
 from itrpipe.progress import Reporter
 
-State = Literal["whole", "running", "in parts", "interrupted", "damaged"]
+State = Literal["whole", "running", "in parts", "interrupted", "replaced", "damaged", "unreadable", "not ours"]
 _STYLES: dict[State, str] = {
     "whole": "green",
     "running": "cyan",
     "in parts": "cyan",
     "interrupted": "yellow",
+    "replaced": "yellow",
     "damaged": "red",
+    "unreadable": "red",
+    "not ours": "yellow",
 }
-# What gc never removes: a process holds it, or hours of other processes wait in it to be joined.
-_HELD = ("running", "in parts")
+# What gc never removes: a process holds it, hours of other processes wait in it to be joined, nothing is known about
+# its content, or somebody else made it.
+_HELD = ("running", "in parts", "unreadable", "not ours")
+_REMOVED = ".removed"
 SHOWN_METRICS = 3
 EVALUATE = "evaluate"
 
@@ -49,7 +56,7 @@ class Entry:
         state: what it is.
         manifest: of a whole artifact.
         bytes: space it takes.
-        problem: what is wrong with a damaged one.
+        problem: what is wrong with a damaged one, or why it is left alone.
     """
 
     folder: Path
@@ -72,10 +79,14 @@ def entries(root: Path, dataset: str, *, verify: bool = False) -> list[Entry]:
         dataset: dataset name.
         verify: compare content hashes, not only sizes.
     """
-    order = list(declared_stages())
-    found = [folder for folder in list_artifacts(root, dataset) if folder.parent.name in order]
-    found.sort(key=lambda folder: (order.index(folder.parent.name), folder.name))
-    return [_entry(folder, verify) for folder in found]
+    found = []
+    for stage in declared_stages():
+        folder = root / dataset / stage
+        try:
+            found += [_entry(each, verify) for each in (folders_in(folder) if os.path.lexists(folder) else ())]
+        except UnavailableError as error:
+            found.append(Entry(folder, "unreadable", None, 0, str(error)))
+    return found
 
 
 def print_status(root: Path, dataset: str | None, *, verify: bool = False) -> None:
@@ -84,21 +95,23 @@ def print_status(root: Path, dataset: str | None, *, verify: bool = False) -> No
     Raises:
         MissingInputError: there is no such dataset.
         DataError: an artifact is damaged (after the table).
+        UnavailableError: none is, but something cannot be read now (likewise).
     """
     reporter = Reporter()
     if dataset:
         _require_dataset(root, dataset)
-    names = [dataset] if dataset else sorted(path.name for path in root.glob("*") if path.is_dir())
+    names = [dataset] if dataset else [path.name for path in (folders_in(root) if root.exists() else ())]
     if not names:
         reporter.say(f"{root} holds no dataset yet; start with `itrpipe run demo`")
-    damaged = []
+    problems: dict[str, list[str]] = {"damaged": [], "unreadable": []}
     for name in names:
         reporter.say(name, style="bold")
         for entry in entries(root, name, verify=verify):
             reporter.say(_line(entry), style=_STYLES[entry.state])
-            damaged += [entry] if entry.state == "damaged" else []
-    if damaged:
-        raise DataError(f"{len(damaged)} damaged: {damaged[0].problem}")
+            problems.get(entry.state, []).append(entry.problem)
+    for state, kind in (("damaged", DataError), ("unreadable", UnavailableError)):
+        if problems[state]:
+            raise kind(f"{len(problems[state])} {state}: {problems[state][0]}")
 
 
 def collect_garbage(
@@ -114,7 +127,8 @@ def collect_garbage(
 
     An artifact stays when it is the newest of its run or an evaluation, or when one that stays, or is just being
     made, was made from it; what does not is `unused`, or `superseded` where it is an evaluation or was made for one.
-    Folders that a running process holds stay too, and shards that wait to be joined.
+    Folders that a running process holds stay too, shards that wait to be joined, what cannot be read now, what is
+    behind a link, and what no stage has made.
 
     Args:
         root: the data folder.
@@ -129,16 +143,26 @@ def collect_garbage(
 
     Raises:
         MissingInputError: there is no such dataset.
+        UnavailableError: something cannot be removed now.
     """
     reporter = Reporter()
     _require_dataset(root, dataset)
     found = entries(root, dataset, verify=verify)
+    unreadable = [entry for entry in found if entry.state == "unreadable"]
+    if unreadable and not damaged_only:
+        raise UnavailableError(f"what else is needed depends on something unreadable: {unreadable[0].problem}")
     kept = _referenced(found, superseded_too)
     doomed = [
         entry
         for entry in found
         if entry.state == "damaged" or (not damaged_only and entry.state not in _HELD and entry.folder not in kept)
     ]
+    linked = [entry for entry in doomed if entry.folder.is_symlink()]
+    doomed = [entry for entry in doomed if entry not in linked]
+    _say_left_alone(
+        [entry for entry in found if entry in linked or entry.state in ("unreadable", "not ours")], reporter
+    )
+    _sweep(root / dataset)
     if not doomed:
         reporter.say("nothing to remove")
         return []
@@ -146,7 +170,8 @@ def collect_garbage(
     for entry in doomed:
         unneeded = "superseded" if entry.folder in needed else "unused"
         why = unneeded if entry.state == "whole" else entry.state
-        reporter.say(f"  {entry.name:<48} {why}, {_size(entry.bytes)}")
+        problem = f": {entry.problem}" if entry.problem else ""
+        reporter.say(f"  {entry.name:<48} {why}, {_size(entry.bytes)}{problem}")
     total = sum(entry.bytes for entry in doomed)
     if ask is not None and not ask(f"remove {len(doomed)} folders, {_size(total)}?"):
         return []
@@ -155,12 +180,36 @@ def collect_garbage(
     return [entry.folder for entry in removed]
 
 
+def _say_left_alone(spared: list[Entry], reporter: Reporter) -> None:
+    for entry in spared:
+        why = "a link; remove it by hand" if entry.folder.is_symlink() else entry.problem
+        reporter.say(f"  {entry.name:<48} left alone, {why}")
+
+
 def _remove(folder: Path) -> bool:
-    """Removes a folder unless a process has begun to work on it since it was looked at."""
+    """Removes a folder unless a process has begun to work on it since it was looked at.
+
+    It is renamed first, so that a kill leaves the whole of it or a hidden rest, which the next `gc` sweeps.
+    """
+    hidden = folder.with_name(f".{folder.name}{_REMOVED}")
     with unused(folder) as free:
         if free:
-            shutil.rmtree(folder)
+            try:
+                os.replace(folder, hidden)
+                shutil.rmtree(hidden)
+            except OSError as error:
+                if is_unavailable(error):
+                    raise unavailable(error, folder) from None
+                raise
         return free
+
+
+def _sweep(dataset: Path) -> None:
+    """Finishes removals that a kill has interrupted."""
+    for stage in declared_stages():
+        for hidden in (dataset / stage).glob(f".*{_REMOVED}"):
+            if not hidden.is_symlink():
+                shutil.rmtree(hidden)
 
 
 def _require_dataset(root: Path, dataset: str) -> None:
@@ -169,8 +218,24 @@ def _require_dataset(root: Path, dataset: str) -> None:
 
 
 def _entry(folder: Path, verify: bool) -> Entry:
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    try:
+        return _readable_entry(folder, verify)
+    except UnavailableError as error:
+        return Entry(folder, "unreadable", None, 0, str(error))
+    except OSError as error:
+        if is_unavailable(error):
+            return Entry(folder, "unreadable", None, 0, str(unavailable(error, folder)))
+        raise
+
+
+def _readable_entry(folder: Path, verify: bool) -> Entry:
+    size = _size_of(folder)
     partial = folder.name.endswith(PARTIAL)
+    name = folder.with_name(folder.name.removesuffix(PARTIAL).partition(REPLACED)[0])
+    if not is_finished(name):
+        return Entry(folder, "not ours", None, size, "no stage made it")
+    if name.name != folder.name.removesuffix(PARTIAL):
+        return Entry(folder, "replaced", None, size, "it was made again")
     if partial and is_locked(folder):
         return Entry(folder, "running", None, size)
     if partial and not (folder / MANIFEST).exists():
@@ -181,6 +246,24 @@ def _entry(folder: Path, verify: bool) -> Entry:
     except DataError as error:
         return Entry(folder, "damaged", None, size, str(error))
     return Entry(folder, "interrupted" if partial else "whole", None if partial else manifest, size)
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes of all files below a folder.
+
+    Raises:
+        OSError: a folder below it cannot be read now, so it cannot be told what lies there.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    sizes = (
+        os.lstat(os.path.join(place, name)).st_size
+        for place, _, names in os.walk(folder, onerror=refuse)
+        for name in names
+    )
+    return sum(sizes)
 
 
 def _referenced(found: list[Entry], superseded_too: bool) -> set[Path]:
@@ -206,7 +289,8 @@ def _referenced(found: list[Entry], superseded_too: bool) -> set[Path]:
 def _inputs_of_running(found: list[Entry]) -> list[str]:
     """Names of the artifacts that running processes have open."""
     records = [entry.folder / WORK / INPUTS for entry in found if entry.state == "running"]
-    return [name for record in records if record.exists() for name in read_json(record)]
+    remedy = "end the process that is working there, and run the same command again"
+    return [name for record in records if record.exists() for name in read_stamped_json(record, remedy)]
 
 
 def _line(entry: Entry) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from itrpipe.disk import make_folder, write_text
+from itrpipe.disk import make_folder, read_stamped_json, reading_error, write_stamped_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DEFINITION = "dataset.json"
@@ -96,12 +96,14 @@ def load_definition(root: Path, dataset: str) -> DatasetDefinition:
             stage = StageDefinition(conf=EMBEDDED)
             return DatasetDefinition(prepare=stage, features={EMBEDDED: stage})
         return DatasetDefinition()
+    remedy = f"remove it and run `itrpipe prepare --dataset {dataset}` and `itrpipe extract` as at first"
     try:
-        return DatasetDefinition.model_validate_json(path.read_bytes())
+        # Who has written it by hand gives it no checksum.
+        return DatasetDefinition.model_validate(read_stamped_json(path, remedy, strict=False))
     except ValidationError as error:
-        raise DataError(
-            f"{path} is corrupt ({error.errors()[0]['msg']}); remove it and run `itrpipe prepare`"
-        ) from None
+        raise DataError(f"{path} is corrupt ({error.errors()[0]['msg']}); {remedy}") from None
+    except OSError as error:
+        raise reading_error(error, path, DataError(f"{path} is no file; {remedy}")) from None
 
 
 def remember(root: Path, dataset: str, definition: DatasetDefinition, stage: str, conf: str) -> None:
@@ -126,4 +128,4 @@ def save_definition(root: Path, dataset: str, definition: DatasetDefinition) -> 
     """Writes the definition of a dataset atomically."""
     folder = root / check_name(dataset)
     make_folder(folder)
-    write_text(folder / DEFINITION, definition.model_dump_json(indent=1) + "\n")
+    write_stamped_json(folder / DEFINITION, definition.model_dump(mode="json"))

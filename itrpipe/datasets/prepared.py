@@ -18,7 +18,9 @@ import numpy as np
 
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.records import SPLITS, Annotations, ImageRecord
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.integrity import checked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -254,9 +256,10 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
     if not path.is_file():
         raise MissingInputError(f"{path}: is not there; run itrpipe prepare")
     try:
-        table = pq.read_table(path, page_checksum_verification=True)
+        table = pq.read_table(checked(path), page_checksum_verification=True)
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: is truncated or damaged ({' '.join(str(error).split())}); {_REMEDY}") from error
+        damage = DataError(f"{path}: is truncated or damaged ({' '.join(str(error).split())}); {_REMEDY}")
+        raise reading_error(error, path, damage) from error
     if not table.schema.equals(schema):
         found = ", ".join(f"{field.name} {field.type}" for field in table.schema)
         raise DataError(f"{path}: has other columns than this version writes ({found}); {_REMEDY}")

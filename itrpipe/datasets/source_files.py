@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 Kind = TypeVar("Kind")
@@ -46,7 +47,8 @@ def text_lines(path: Path) -> Iterator[str]:
 
     Raises:
         DataError: the file is not UTF-8.
-        MissingInputError: the file cannot be opened.
+        MissingInputError: there is no such file.
+        UnavailableError: it cannot be read now.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -54,9 +56,8 @@ def text_lines(path: Path) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert it, for example with iconv") from error
     except OSError as error:
-        raise MissingInputError(
-            f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
-        ) from error
+        missing = MissingInputError(f"{path}: cannot be read ({error.strerror}); check the path")
+        raise reading_error(error, path, missing) from error
 
 
 def load_json_object(path: Path) -> dict[str, Any]:

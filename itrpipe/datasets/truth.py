@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError
+from itrpipe.integrity import checked
 
 TRUTH_FILE = "truth.parquet"
 
@@ -55,7 +57,7 @@ def read_truth(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> 
         return None
     row_of = {image_id: row for row, image_id in enumerate(image_ids.tolist())}
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(checked(path))
         known = dict(zip(table["caption_id"].to_pylist(), table["true_image_ids"].to_pylist(), strict=True))
         return [
             np.array(sorted(row_of[image_id] for image_id in known[caption_id]), dtype=np.int64)
@@ -63,4 +65,5 @@ def read_truth(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> 
         ]
     except (OSError, pa.ArrowException, KeyError) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{path} is damaged or of another dataset ({reason}); run `itrpipe prepare` again") from None
+        damage = DataError(f"{path} is damaged or of another dataset ({reason}); run `itrpipe prepare` again")
+        raise reading_error(error, path, damage) from None

@@ -12,6 +12,7 @@ import numpy as np
 from itrpipe.datasets.columns import word_lists
 from itrpipe.datasets.source_files import load_json_object
 from itrpipe.errors import DataError
+from itrpipe.integrity import checked
 
 if TYPE_CHECKING:
     from itrpipe.datasets.columns import TokenLists
@@ -138,7 +139,7 @@ class Vocabulary:
             MissingInputError: the file cannot be opened.
             DataError: see `from_json`.
         """
-        return cls.from_json(load_json_object(path), path)
+        return cls.from_json(load_json_object(checked(path)), path)
 
 
 def _pad(ids: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe.disk import TEMPORARY, file_digest, full_disk_as_error, read_json, sync, write_json
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.disk import file_digest, full_disk_as_error, make_folder, read_json, sync, write_json
+from itrpipe.errors import DataError, LockedError, MissingInputError, UsageError
 
 RECORD = "export.json"
 """Says what every file of an exported folder is; also what a folder is known by that may be replaced."""
@@ -73,16 +74,57 @@ def new_folder(target: Path, facts: Mapping[str, Any], *, force: bool) -> Iterat
         UsageError, MissingInputError: see `check_target`.
         DiskFullError: no space is left.
     """
-    work = target.with_name(f".{target.name}.{os.getpid()}{TEMPORARY}")
-    with full_disk_as_error(target):
-        work.mkdir(parents=True)
+    work, earlier = _beside(target)
+    with full_disk_as_error(target), _alone(work):
         try:
             yield work
             write_json(work / RECORD, {**facts, "files": _recorded(work)})
             check_target(target, force=force)
-            _put(work, target)
+            _put(work, target, earlier)
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+
+def restore(target: Path) -> bool:
+    """Puts an export back that a killed `--force` had moved aside, and removes what that run has left.
+
+    Returns:
+        Whether an export was put back.
+
+    Raises:
+        LockedError: another process writes this export.
+    """
+    work, earlier = _beside(target)
+    if not earlier.exists():
+        return False
+    with _alone(work):
+        lost = not target.exists()
+        if lost:
+            os.replace(earlier, target)
+        shutil.rmtree(earlier, ignore_errors=True)
+        shutil.rmtree(work)
+    return lost
+
+
+def _beside(target: Path) -> tuple[Path, Path]:
+    """Where an export is made, and where the one that it replaces waits meanwhile."""
+    return target.with_name(f".{target.name}.exporting"), target.with_name(f".{target.name}.replaced")
+
+
+@contextlib.contextmanager
+def _alone(work: Path) -> Iterator[None]:
+    """Makes an empty folder that no other process uses meanwhile, in place of what a killed one has left there."""
+    make_folder(work)
+    with contextlib.ExitStack() as held:
+        folder = os.open(work, os.O_RDONLY)
+        held.callback(os.close, folder)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(f"{work} is being written by another export; wait for it, or name another") from None
+        for left in work.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        yield
 
 
 def _recorded(folder: Path) -> dict[str, dict[str, Any]]:
@@ -94,11 +136,10 @@ def _recorded(folder: Path) -> dict[str, dict[str, Any]]:
     return files
 
 
-def _put(work: Path, target: Path) -> None:
+def _put(work: Path, target: Path, earlier: Path) -> None:
     if not target.exists():
         os.replace(work, target)
     else:
-        earlier = work.with_name(f"{work.name}.old")
         os.replace(target, earlier)
         try:
             os.replace(work, target)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from itrpipe.datasets.truth import read_truth
+from itrpipe.integrity import checked
 
 DIRECTIONS = ("i2t", "t2i")
 _QUERIES = 4_096
@@ -52,7 +53,7 @@ def write_runs(folder: Path, rankings: Path, tag: str) -> None:
 
 def _run_lines(rankings: Path, direction: str, tag: str) -> Iterator[list[str]]:
     """Lines of some queries at a time."""
-    for batch in pq.ParquetFile(rankings).iter_batches(_QUERIES):
+    for batch in pq.ParquetFile(checked(rankings)).iter_batches(_QUERIES):
         queries = pa.Table.from_batches([batch]).filter(pc.field("direction") == direction)
         if not len(queries):
             continue
@@ -76,7 +77,7 @@ def write_qrels(folder: Path, pairs: Path, prepared: Path) -> None:
     Raises:
         DataError: the dataset's truth is damaged.
     """
-    table = pq.read_table(pairs, columns=["caption_id", "image_id"])
+    table = pq.read_table(checked(pairs), columns=["caption_id", "image_id"])
     captions, images = (table[name].combine_chunks() for name in ("caption_id", "image_id"))
     _write_pairs(folder, captions, images, oracle=False)
     distinct = images.unique()

@@ -16,9 +16,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from itrpipe.disk import require_space
+from itrpipe.disk import reading_error, require_space
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.hdf5 import open_hdf5
+from itrpipe.integrity import checked
 
 EMBEDDINGS = "embeddings.h5"
 INNER_PRODUCT, ORDER = "inner product", "order violation"
@@ -130,7 +131,7 @@ def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
         MissingInputError: it has no such split.
     """
     try:
-        with open_hdf5(path) as file:
+        with open_hdf5(checked(path)) as file:
             if split not in file:
                 raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
             return SplitEmbeddings(
@@ -142,7 +143,8 @@ def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
                 measure=str(file[split].attrs["measure"]),
             )
     except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as embeddings ({error}); run `itrpipe train` again") from None
+        damage = DataError(f"{path} cannot be read as embeddings ({error}); run `itrpipe train` again")
+        raise reading_error(error, path, damage) from None
 
 
 def dataset_of(file: h5py.File, name: str) -> h5py.Dataset:

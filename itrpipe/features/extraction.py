@@ -21,10 +21,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import read_rgb
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.journal import RowJournal
 from itrpipe.features.store import FeatureWriter, largest_magnitudes
+from itrpipe.integrity import damage_of
 
 # Batches whose rows wait for the writer while the device computes the next ones.
 _UNWRITTEN_BATCHES = 2
@@ -41,11 +43,13 @@ class ImageFiles:
         root: folder that no image may leave.
         files: N paths relative to it.
         sizes: [N, 2] int64 height and width in pixels, after EXIF rotation.
+        drawn: whether they are files of an artifact, which must be as it says.
     """
 
     root: Path
     files: list[str]
     sizes: np.ndarray
+    drawn: bool = False
 
 
 class DecodedBatch(NamedTuple):
@@ -55,13 +59,13 @@ class DecodedBatch(NamedTuple):
         rows: [B] int64, rows of the images that could be decoded.
         images: their transformed pixels, see `Images`; None where there are none.
         failed: row and reason of each of the others.
-        unreadable: what the disk said when it could not give a file, empty if it gave all.
+        stop: why all extraction has to stop: the disk could not give a file, or an artifact is damaged.
     """
 
     rows: np.ndarray
     images: Images | None
     failed: list[tuple[int, str]]
-    unreadable: str = ""
+    stop: ItrpipeError | None = None
 
 
 def plan_batches(sizes: np.ndarray, group: Callable[[int, int], tuple[int, int]], batch: int) -> list[np.ndarray]:
@@ -92,14 +96,20 @@ def decode_batch(images: ImageFiles, rows: np.ndarray, transform: Transform) -> 
     failed: list[tuple[int, str]] = []
     for row in rows.tolist():
         try:
-            image = read_rgb(inside.resolve(images.files[row], record="image"))
+            path = inside.resolve(images.files[row], record="image")
+            if images.drawn and (damage := damage_of(path)):
+                return DecodedBatch(rows, None, [], damage)
+            image = read_rgb(path)
             _require_known_size(image, images.sizes[row])
             pixels.append(transform(image))
             usable.append(row)
         except DataError as error:
             failed.append((row, " ".join(str(error).split())))
         except OSError as error:
-            return DecodedBatch(rows, None, [], f"{images.root / images.files[row]} cannot be read ({error.strerror})")
+            path = images.root / images.files[row]
+            return DecodedBatch(
+                rows, None, [], reading_error(error, path, DataError(f"{path} cannot be read ({error})"))
+            )
     return DecodedBatch(np.array(usable, dtype=np.int64), _stack(pixels), failed)
 
 
@@ -133,7 +143,8 @@ def extract_images(
         on_done: called with the number of images of each finished batch.
 
     Raises:
-        DataError: `strict`, and an image cannot be used; or the disk cannot give one, whatever it holds.
+        DataError: `strict`, and an image cannot be used; or one that an artifact holds is damaged.
+        UnavailableError: the disk cannot give an image now, whatever it holds.
         ItrpipeError: a decoding process died.
     """
     for rows in batches:  # A file may have been restored since; then its whole batch is as if it had never failed.
@@ -143,16 +154,16 @@ def extract_images(
 
     def settle() -> None:
         batch = unwritten.popleft()
-        batch.written.result()
+        sums = batch.written.result()
         for slot, reason in batch.failed:
             journal.fail(slot, reason)
-        journal.record(batch.slots, writer)
+        journal.record(batch.slots, sums, writer)
         on_done(len(batch.slots) + len(batch.failed))
 
     with ThreadPoolExecutor(1, thread_name_prefix="write") as pool, _worker_deaths_as_errors():
         for batch in _decoded(images, todo, extractor.transform, workers, pin=device.type == "cuda"):
-            if batch.unreadable:
-                raise DataError(f"{batch.unreadable}; when the disk is well again, the same command goes on")
+            if batch.stop is not None:
+                raise batch.stop
             rows, arrays, failed = _compute(extractor, batch, images.sizes, datasets)
             if strict and failed:
                 row, reason = failed[0]
@@ -172,14 +183,13 @@ def extract_images(
 class _Unwritten(NamedTuple):
     """A batch on its way to the disk."""
 
-    written: Future[None]
+    written: Future[np.ndarray]
     slots: np.ndarray
     failed: list[tuple[int, str]]
 
 
-def _write(writer: FeatureWriter, slots: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
-    if len(slots):
-        writer.write(slots, arrays)
+def _write(writer: FeatureWriter, slots: np.ndarray, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    return writer.write(slots, arrays) if len(slots) else np.empty(0, dtype=np.uint32)
 
 
 def _compute(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 import binascii
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from itrpipe.disk import read_json, write_json
+from itrpipe.disk import read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError
-from itrpipe.features.store import FeatureWriter
+from itrpipe.features.store import FeatureWriter, row_sums
 
 FLUSH_SECONDS = 5.0
+_BLOCK = 256
 
 
 class RowJournal:
@@ -22,26 +24,37 @@ class RowJournal:
     Args:
         path: JSON file; read if it is there.
         rows: N, the number of rows.
+        structure: digest of the feature file without its rows.
 
     Raises:
-        DataError: the file is not a journal of N rows.
+        DataError: the file is damaged or not a journal of N rows, or the feature file has another structure.
 
     Attributes:
         done: [N] bool, written or failed.
+        sums: [N] uint32, `row_sums` of the rows that are written.
         failed: row -> why its image has no features.
     """
 
-    def __init__(self, path: Path, rows: int) -> None:
+    def __init__(self, path: Path, rows: int, structure: str = "") -> None:
         self.path = path
+        self.structure = structure
         self.done = np.zeros(rows, dtype=bool)
+        self.sums = np.zeros(rows, dtype="<u4")
         self.failed: dict[int, str] = {}
         self._saved = time.monotonic()
         if path.exists():
             self._read(rows)
 
-    def record(self, rows: np.ndarray, writer: FeatureWriter) -> None:
-        """Notes rows as written; now and then also on the disk, after what was written is there."""
+    def record(self, rows: np.ndarray, sums: np.ndarray, writer: FeatureWriter) -> None:
+        """Notes rows as written; now and then also on the disk, after what was written is there.
+
+        Args:
+            rows: [n] int64.
+            sums: [n] uint32, what the writer said of them.
+            writer: of the feature file.
+        """
         self.done[rows] = True
+        self.sums[rows] = sums
         if time.monotonic() - self._saved >= FLUSH_SECONDS:
             self.save(writer)
 
@@ -57,22 +70,54 @@ class RowJournal:
             self.done[rows] = False
             self.failed = {row: reason for row, reason in self.failed.items() if row not in failed}
 
+    def forget_damaged(
+        self, arrays: Mapping[str, np.ndarray], on_checked: Callable[[int], None] = lambda count: None
+    ) -> int:
+        """Lets rows be computed again that are not on the disk as they were written.
+
+        Args:
+            arrays: name -> [N, ...], the datasets of the file that were written with this journal.
+            on_checked: called with numbers of rows.
+
+        Returns:
+            How many there were.
+        """
+        written = np.setdiff1d(np.flatnonzero(self.done), np.fromiter(self.failed, dtype=np.int64))
+        damaged = 0
+        for start in range(0, len(written), _BLOCK):
+            rows = written[start : start + _BLOCK]
+            bad = rows[row_sums({name: values[rows] for name, values in arrays.items()}) != self.sums[rows]]
+            self.done[bad] = False
+            damaged += len(bad)
+            on_checked(len(rows))
+        return damaged
+
     def save(self, writer: FeatureWriter) -> None:
         """Writes the journal, after everything it says is on the disk."""
         writer.flush()
-        done = base64.b64encode(np.packbits(self.done).tobytes()).decode("ascii")
+        done, sums = (base64.b64encode(each.tobytes()).decode("ascii") for each in (np.packbits(self.done), self.sums))
         failed = {str(row): reason for row, reason in sorted(self.failed.items())}
-        write_json(self.path, {"rows": len(self.done), "done": done, "failed": failed})
+        known = {"rows": len(self.done), "done": done, "sums": sums, "failed": failed, "structure": self.structure}
+        write_stamped_json(self.path, known)
         self._saved = time.monotonic()
 
     def _read(self, rows: int) -> None:
-        content = read_json(self.path)
+        remedy = f"remove {self.path.parent} and rerun"
+        content = read_stamped_json(self.path, remedy)
         try:
             bits = np.frombuffer(base64.b64decode(content["done"], validate=True), dtype=np.uint8)
             self.failed = {int(row): str(reason) for row, reason in content["failed"].items()}
             self.done = np.unpackbits(bits, count=rows).astype(bool)
-            whole = content["rows"] == rows and len(bits) == (rows + 7) // 8 and all(self.done[list(self.failed)])
+            self.sums = np.frombuffer(base64.b64decode(content["sums"], validate=True), dtype="<u4").copy()
+            structure = content["structure"]
+            whole = (
+                len(self.sums) == content["rows"] == rows
+                and len(bits) == (rows + 7) // 8
+                and all(self.done[list(self.failed)])
+            )
         except (TypeError, KeyError, ValueError, IndexError, AttributeError, binascii.Error):
             whole = False
         if not whole:
-            raise DataError(f"{self.path} is not a journal of {rows:,} rows; remove {self.path.parent} and rerun")
+            raise DataError(f"{self.path} is not a journal of {rows:,} rows; {remedy}")
+        if structure != self.structure:
+            raise DataError(f"the feature file of {self.path} is damaged; {remedy}")

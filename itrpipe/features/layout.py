@@ -7,6 +7,7 @@ half written.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.hdf5 import open_hdf5
+from itrpipe.integrity import checked
 
 SCHEMA_VERSION = 1
 
@@ -99,17 +102,36 @@ def read_layout(path: Path) -> tuple[str, dict[str, Extent]]:
     if not path.is_file():
         raise MissingInputError(f"{path} does not exist; run `itrpipe extract` to make it.")
     try:
-        with open_hdf5(path, locking="best-effort") as file:
+        with open_hdf5(checked(path), locking="best-effort") as file:
             _check_version(path, file.attrs.get("schema_version"))
             extents = {str(name): _extent(path, file[str(name)]) for name in file}
             extractor = file.attrs.get("extractor")
     except (OSError, KeyError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{path} is not a whole feature file ({reason}); {_REMEDY}.") from error
+        raise reading_error(
+            error, path, DataError(f"{path} is not a whole feature file ({reason}); {_REMEDY}.")
+        ) from error
     if not isinstance(extractor, bytes):
         raise DataError(f"{path} does not name its extractor; {_REMEDY}.")
     _check_extents(path, extents)
     return extractor.decode("utf-8"), extents
+
+
+def structure_digest(path: Path) -> str:
+    """sha256 of everything in a feature file but the rows: HDF5's own structures and the identifiers.
+
+    Raises:
+        MissingInputError, DataError: see `read_layout`.
+    """
+    _, extents = read_layout(path)
+    total = hashlib.sha256()
+    rows = sorted((extent.offset, extent.end) for name, extent in extents.items() if name != "image_id")
+    with path.open("rb") as stream:
+        for offset, end in rows:
+            total.update(stream.read(offset - stream.tell()))
+            stream.seek(end)
+        total.update(stream.read())
+    return total.hexdigest()
 
 
 def _check_version(path: Path, version: object) -> None:

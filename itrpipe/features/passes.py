@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 from itrpipe.disk import make_folder
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.journal import RowJournal
+from itrpipe.features.layout import structure_digest
 from itrpipe.features.shard import Shard
 from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
 
@@ -69,12 +69,12 @@ class Target:
         return slots
 
     def create(self, ids: list[str], spec: FeatureSpec, extractor: str) -> None:
-        """Creates the file unless an earlier run did.
+        """Creates the file unless an earlier run did and has written rows of it.
 
         Raises:
             DataError: the earlier run's file is of other images or datasets.
         """
-        if self.path.exists():
+        if self.path.exists() and self.journal.exists():
             self.check(ids, spec)
             return
         make_folder(self.path.parent)
@@ -99,8 +99,12 @@ class Target:
         return file
 
     def read_journal(self) -> RowJournal:
-        """The journal as it is on the disk."""
-        return RowJournal(self.journal, len(self.rows))
+        """The journal as it is on the disk.
+
+        Raises:
+            DataError: it is damaged, or the structure of the feature file.
+        """
+        return RowJournal(self.journal, len(self.rows), structure_digest(self.path))
 
 
 def shard_target(work: Path, shard: Shard, name: str, batches: Sequence[np.ndarray]) -> tuple[Target, list[np.ndarray]]:
@@ -141,16 +145,31 @@ class FinishedShard:
         file: its features.
         rows: [n] int64, rows of the dataset.
         failed: row of the dataset -> why its image has no features.
+        sums: [n] uint32, `row_sums` of what was written for each row; 0 where the image has no features.
     """
 
     file: FeatureFile
     rows: np.ndarray
     failed: dict[int, str]
+    sums: np.ndarray
 
     def copy(self, writer: FeatureWriter, on_copied: Callable[[int], None]) -> None:
-        """Copies the features into the whole file; calls `on_copied` with numbers of rows."""
-        for rows, arrays in _copies(self.file, self.rows):
-            writer.write(rows, arrays)
+        """Copies the features into the whole file; calls `on_copied` with numbers of rows.
+
+        Raises:
+            DataError: a row is not as it was written.
+        """
+        arrays = self.file.arrays()
+        for start in range(0, len(self.rows), _COPIED_ROWS):
+            part = slice(start, start + _COPIED_ROWS)
+            rows = self.rows[part]
+            sums = writer.write(rows, {name: values[part] for name, values in arrays.items()})
+            bad = rows[(sums != self.sums[part]) & ~np.isin(rows, list(self.failed))]
+            if len(bad):
+                raise DataError(
+                    f"{self.file.path} does not match its checksums from row {bad[0]} of the dataset on; remove "
+                    f"{self.file.path.parent} and extract that shard again"
+                )
             on_copied(len(rows))
 
 
@@ -182,44 +201,34 @@ def open_shards(
         if not journal.done.all():
             raise _unfinished(work, [shard])
         failed = {int(target.rows[slot]): reason for slot, reason in journal.failed.items()}
-        finished.append(FinishedShard(file, target.rows, failed))
+        finished.append(FinishedShard(file, target.rows, failed, journal.sums))
     return finished
 
 
-def finish_features(path: Path, finished: Path, failed: Mapping[int, str]) -> None:
-    """Puts the file in its place, without the rows of images that have no features.
+def without_failed(path: Path, failed: Mapping[int, str]) -> Path:
+    """The file without the rows of images that have no features: itself, or a copy beside it.
 
     Args:
         path: the file with all rows.
-        finished: where it belongs, on the same disk.
         failed: row and reason.
 
     Raises:
         DataError: no image has features.
-        DiskFullError: the disk cannot hold the copy that leaves rows out.
+        DiskFullError: the disk cannot hold the copy.
     """
-    if failed:
-        file = FeatureFile.open(path)
-        kept = np.setdiff1d(np.arange(len(file)), np.fromiter(failed, dtype=np.int64))
-        if not len(kept):
-            raise DataError(f"none of the {len(file):,} images could be used; the first {next(iter(failed.values()))}")
-        whole = path.with_name(f"kept-{FEATURES}")
-        create_features(whole, file.image_id[kept].tolist(), file.spec, file.extractor)
-        with FeatureWriter(whole) as writer:
-            for start in range(0, len(kept), _COPIED_ROWS):
-                rows = kept[start : start + _COPIED_ROWS]
-                writer.write(start, {name: values[rows] for name, values in file.arrays().items()})
-        os.replace(whole, finished)
-        path.unlink()
-    else:
-        os.replace(path, finished)
-
-
-def _copies(file: FeatureFile, rows: np.ndarray) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    arrays = file.arrays()
-    for start in range(0, len(rows), _COPIED_ROWS):
-        part = slice(start, start + _COPIED_ROWS)
-        yield rows[part], {name: values[part] for name, values in arrays.items()}
+    if not failed:
+        return path
+    file = FeatureFile.open(path)
+    kept = np.setdiff1d(np.arange(len(file)), np.fromiter(failed, dtype=np.int64))
+    if not len(kept):
+        raise DataError(f"none of the {len(file):,} images could be used; the first {next(iter(failed.values()))}")
+    copy = path.with_name(f"kept-{FEATURES}")
+    create_features(copy, file.image_id[kept].tolist(), file.spec, file.extractor)
+    with FeatureWriter(copy) as writer:
+        for start in range(0, len(kept), _COPIED_ROWS):
+            rows = kept[start : start + _COPIED_ROWS]
+            writer.write(start, {name: values[rows] for name, values in file.arrays().items()})
+    return copy
 
 
 def _named(path: Path) -> re.Match[str] | None:

@@ -12,10 +12,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from itrpipe.disk import full_disk_as_error, require_space
+from itrpipe.disk import full_disk_as_error, reading_error, require_space
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.embeddings import as_bytes, dataset_of
 from itrpipe.features.hdf5 import open_hdf5
+from itrpipe.integrity import checked
 
 SCORES = "scores.h5"
 
@@ -64,7 +65,7 @@ def read_scores(path: Path, split: str) -> SplitScores:
         MissingInputError: it has no such split.
     """
     try:
-        with open_hdf5(path) as file:
+        with open_hdf5(checked(path)) as file:
             if split not in file:
                 raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
             return SplitScores(
@@ -74,4 +75,5 @@ def read_scores(path: Path, split: str) -> SplitScores:
                 caption_image=dataset_of(file, f"{split}/caption_image")[:],
             )
     except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as scores ({error}); run `itrpipe train` again") from None
+        damage = DataError(f"{path} cannot be read as scores ({error}); run `itrpipe train` again")
+        raise reading_error(error, path, damage) from None

@@ -22,7 +22,9 @@ file depend on its content alone: no timestamps, no padding left to chance. An i
 
 from __future__ import annotations
 
+import math
 import os
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -158,13 +160,16 @@ class FeatureWriter:
     ) -> None:
         self.close()
 
-    def write(self, rows: int | np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
+    def write(self, rows: int | np.ndarray, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Writes rows of some or all datasets.
 
         Args:
             rows: the first of n consecutive rows, or n row numbers int64 [n], each once.
             arrays: for datasets of the file other than `/image_id` an array [n, ...] of the dataset's row shape.
                 Values that do not fit the dataset's type are refused, never clipped.
+
+        Returns:
+            [n] uint32, `row_sums` of what was written.
 
         Raises:
             DataError: there is no such dataset, a shape or type does not fit, a value is not finite or too large for
@@ -184,6 +189,7 @@ class FeatureWriter:
             extent = self._extents[name]
             for first, stop in zip(starts, np.append(starts[1:], len(numbers)), strict=True):
                 self._write_bytes(extent.offset + int(numbers[first]) * extent.row_bytes, part[first:stop])
+        return row_sums(values)
 
     def flush(self) -> None:
         """Waits until everything written is on the disk.
@@ -321,6 +327,15 @@ class FeatureFile:
                 f"{self.path.parent} and run `itrpipe extract`, or take the images out of the dataset."
             )
         return np.array([self._row_of[name] for name in image_ids], dtype=np.int64)
+
+
+def row_sums(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """CRC-32 [n] uint32 of each of n rows, over all datasets in the order of their names."""
+    sums = np.zeros(len(next(iter(arrays.values()))), dtype=np.uint32)
+    for _, values in sorted(arrays.items()):
+        rows = np.ascontiguousarray(values).reshape(len(sums), math.prod(values.shape[1:]))
+        sums[:] = [zlib.crc32(row.data, int(start)) for row, start in zip(rows, sums, strict=True)]
+    return sums
 
 
 def _row_bytes(name: str, shape: tuple[int, ...]) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from itrpipe.disk import write_bytes
+from itrpipe.disk import CHECKSUM, STAMP_HERE, check_stamp, stamped, write_bytes
 from itrpipe.errors import DataError
 from itrpipe.progress import Reporter
 
@@ -65,10 +65,13 @@ def work_through(
         DataError: the file is damaged or of other work.
     """
     if path.exists():
+        remedy = "remove it and run the same command again"
+        content = path.read_bytes()
+        check_stamp(path, remedy, content)
         try:
-            work.restore(load(path.read_bytes()))
+            work.restore(load(content))
         except SafetensorError as error:
-            raise DataError(f"{path} is damaged ({error}); remove it and run the same command again") from None
+            raise DataError(f"{path} is damaged ({error}); {remedy}") from None
     pending = work.pending()
     total = sum(map(size, range(work.num_blocks)))
     saved_at = time.monotonic()
@@ -83,4 +86,4 @@ def work_through(
 
 def save_progress(work: Resumable, path: Path) -> None:
     """Saves what is done so far, atomically."""
-    write_bytes(path, save(work.state()))
+    write_bytes(path, stamped(save(work.state(), {CHECKSUM: STAMP_HERE})))

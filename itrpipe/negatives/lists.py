@@ -20,7 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError
+from itrpipe.integrity import checked
 
 FILES = {"texts_for_images": "texts_for_images.parquet", "images_for_texts": "images_for_texts.parquet"}
 PROBABILITY = "false_negative_probability"
@@ -66,7 +68,7 @@ def read_list(folder: Path, direction: str) -> MinedList:
     """
     path = folder / FILES[direction]
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(checked(path))
         width = table.schema.field("candidate_rows").type.list_size
         return MinedList(
             anchor_ids=np.asarray(table["anchor_id"].to_pylist(), dtype=str),
@@ -78,9 +80,8 @@ def read_list(folder: Path, direction: str) -> MinedList:
         )
     except (OSError, pa.ArrowException, KeyError, AttributeError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(
-            f"{path} cannot be read as mined lists ({reason}); run `itrpipe mine-negatives` again"
-        ) from None
+        damage = DataError(f"{path} cannot be read as mined lists ({reason}); run `itrpipe mine-negatives` again")
+        raise reading_error(error, path, damage) from None
 
 
 def _fixed(matrix: np.ndarray, width: int) -> pa.FixedSizeListArray:

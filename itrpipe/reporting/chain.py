@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.artifacts import Manifest, check_artifact
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError
+from itrpipe.integrity import checked
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Artifact:
     Attributes:
         stage, name, fingerprint: as the manifest of what was made from it says.
         folder: where it lies or lay.
-        manifest: None when the folder was removed.
+        manifest: None when the folder was removed, or made again with another result.
     """
 
     stage: str
@@ -85,6 +87,8 @@ class Artifact:
         record = self.manifest.inputs[name]
         folder = self.folder.parent.parent / record.stage / record.name
         manifest = check_artifact(folder) if folder.exists() else None
+        if manifest is not None and record.digest and manifest.digest != record.digest:
+            manifest = None  # made again since: it tells nothing about what was read
         if manifest is not None and manifest.fingerprint != record.fingerprint:
             raise DataError(f"{folder} is another artifact than {self.path} was made from; remove it and rerun")
         return Artifact(record.stage, record.name, record.fingerprint, folder, manifest)
@@ -108,7 +112,9 @@ def read_table(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(path)
+        return pq.read_table(checked(path))
     except (OSError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{path} is damaged ({reason}); remove its folder and rerun") from None
+        raise reading_error(
+            error, path, DataError(f"{path} is damaged ({reason}); remove its folder and rerun")
+        ) from None

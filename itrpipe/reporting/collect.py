@@ -12,9 +12,9 @@ import numpy as np
 
 from itrpipe.artifacts import Manifest
 from itrpipe.config import declared_stages
-from itrpipe.disk import read_json
 from itrpipe.errors import DataError
 from itrpipe.evaluation.ranks import Ranks
+from itrpipe.integrity import read_checked_json
 from itrpipe.reporting.chain import Artifact, FileNames, read_table
 from itrpipe.reporting.departures import Declared, Departure
 from itrpipe.reporting.model import Model, member_prefix
@@ -156,7 +156,7 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
         """Protocol -> metric -> value, and low and high where there is an interval."""
-        return read_json(self.evaluation.folder / self.files.metrics)
+        return read_checked_json(self.evaluation.folder / self.files.metrics)
 
     @cached_property
     def rankings(self) -> dict[str, Queries]:
@@ -243,7 +243,7 @@ class Run:
 
     def _figures(self, file: str) -> Any:
         """What the evaluation wrote to a JSON file; None where it did not write any."""
-        return read_json(self.evaluation.folder / file) if file in self.manifest.outputs else None
+        return read_checked_json(self.evaluation.folder / file) if file in self.manifest.outputs else None
 
     def _needed(self, name: str) -> Artifact:
         found = self.evaluation.input(name)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from itrpipe.config import Settings, did_you_mean
-from itrpipe.disk import read_json
+from itrpipe.integrity import read_checked_json
 
 RSUM = "rsum"
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
@@ -231,7 +231,7 @@ def _measured(folder: Path, protocol: str, metric: str) -> float | None:
     """A number of an evaluation; None where it was not measured, as under a protocol that needs more images."""
     stem, *path = metric.split(".") if "." in metric else ("metrics", protocol, metric, "value")
     file = folder / f"{stem}.json"
-    return _number(read_json(file), path) if file.exists() else None
+    return _number(read_checked_json(file), path) if file.exists() else None
 
 
 def _number(value: Any, path: Sequence[str]) -> float | None:

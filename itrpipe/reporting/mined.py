@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.disk import read_json
 from itrpipe.errors import DataError
+from itrpipe.integrity import read_checked_json
 from itrpipe.mining.statistics import POSITIVE_LIMITS, beaten_percent
 from itrpipe.negatives.lists import FILES, read_list
 from itrpipe.reporting.chain import Artifact
@@ -68,7 +68,7 @@ def describe(artifact: Artifact, statistics_file: str, gallery: Gallery | None) 
         shares = {
             direction: false_negative_shares(mined, direction, gallery.truth) for direction, mined in lists.items()
         }
-    return Mining(artifact, name, read_json(artifact.folder / statistics_file), shares)
+    return Mining(artifact, name, read_checked_json(artifact.folder / statistics_file), shares)
 
 
 @dataclass(frozen=True)

@@ -205,9 +205,17 @@ def panel(height: float = _HEIGHT) -> tuple[Any, Axes]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_style()):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         return figure, figure.add_subplot()
+
+
+def _style() -> Any:
+    """Every setting of matplotlib that makes a drawing, whatever a matplotlibrc says."""
+    import matplotlib
+
+    unset = {"backend", "toolbar", "timezone", "date.epoch"}  # no drawing here depends on these
+    return {name: value for name, value in matplotlib.rcParamsDefault.items() if name not in unset} | _STYLE
 
 
 def svg(figure: Any, name: str, description: str) -> str:
@@ -216,7 +224,7 @@ def svg(figure: Any, name: str, description: str) -> str:
     from markupsafe import escape
 
     buffer = io.StringIO()
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_style()):
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     drawing = buffer.getvalue()

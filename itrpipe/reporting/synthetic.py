@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from itrpipe.config import conf_title
-from itrpipe.disk import read_json
 from itrpipe.errors import DataError
+from itrpipe.integrity import read_checked_json
 from itrpipe.reporting.analyses import SpannedTable
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.collect import Run
@@ -117,7 +117,7 @@ def synthetic_view(
         return None
     there = [artifact for artifact, _ in readers.values() if artifact.manifest is not None]
     removed = [artifact for artifact, _ in readers.values() if artifact.manifest is None]
-    rows = [_row(each, read_json(each.folder / statistics_file), readers[each.path][1]) for each in there]
+    rows = [_row(each, read_checked_json(each.folder / statistics_file), readers[each.path][1]) for each in there]
     for artifact in there:
         gallery = _gallery(artifact, libraries)
         if gallery is not None and (found := _examples(artifact, gallery, count, seed)):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from itrpipe.datasets.image_check import DECODER_ERRORS
+from itrpipe.integrity import checked
 
 LONGEST_SIDE = 176
 """Pixels: sharp at about 110 CSS pixels on a phone's dense display."""
@@ -70,7 +71,7 @@ def shrink(path: Path) -> tuple[bytes, tuple[int, int]]:
     """
     from PIL import Image, ImageOps
 
-    with Image.open(path) as image:
+    with Image.open(checked(path)) as image:
         upright = ImageOps.exif_transpose(image).convert("RGB")
     upright.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 from itrpipe.scene_graph.graph import (
     Attribute,
@@ -21,6 +22,8 @@ from itrpipe.scene_graph.graph import (
     SceneGraph,
     Status,
     Token,
+    analyse,
+    status_of,
 )
 from itrpipe.scene_graph.lexicon import lemma_of
 from itrpipe.scene_graph.parsing import Item
@@ -65,8 +68,9 @@ class ForeignParser:
 
     def parse(self, item: Item) -> SceneGraph:
         """The graph of one caption."""
-        tokens = self._backend.analyse(item.text).tokens
-        return align(item.text, tokens, json.loads(item.given))
+        tokens = analyse(self._backend, item.text).tokens
+        graph = align(item.text, tokens, json.loads(item.given))
+        return replace(graph, status=status_of(item.text, graph.status))
 
 
 _Pair = tuple[int, str, int]

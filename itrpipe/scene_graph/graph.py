@@ -6,8 +6,10 @@ graphs of different backends differ by their links alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
+
+from itrpipe.scene_graph.tokenise import parsed_part
 
 AttributeKind = Literal["adjective", "number", "quantity", "compound", "action", "copula"]
 RelationKind = Literal["verb", "prep", "verb_prep", "have", "agent"]
@@ -146,3 +148,21 @@ class Backend(Protocol):
     def analyse(self, text: str) -> Analysis:
         """Tokens and links of a caption, which may be empty or hold any Unicode."""
         ...
+
+
+def analyse(backend: Backend, text: str) -> Analysis:
+    """What a backend finds in the part of a caption that is parsed; `partial` where that is not all of it.
+
+    Every caption goes this way, because the time of all backends grows faster than the text.
+
+    Args:
+        backend: any.
+        text: the caption, which may be empty or hold any Unicode.
+    """
+    found = backend.analyse(parsed_part(text))
+    return replace(found, status=status_of(text, found.status))
+
+
+def status_of(text: str, status: Status) -> Status:
+    """Status of a caption's graph, given that of the part that is parsed."""
+    return "partial" if status == "ok" and parsed_part(text) != text else status

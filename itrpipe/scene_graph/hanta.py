@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from itrpipe.errors import MissingInputError
+from itrpipe.scene_graph.hanta_model import read_model
 from itrpipe.scene_graph.lexicon import describes, look_up
 from itrpipe.scene_graph.tagger import tag_by_lexicon
 from itrpipe.scene_graph.tokenise import plain
 from itrpipe.scene_graph.words import ACTION_VERBS, ING_NOUNS
 
-if TYPE_CHECKING:
-    from HanTa.HanoverTagger import HanoverTagger
-
-MODEL = "morphmodel_en.pgz"
 CUTOFF = 5
 """Tags of an unknown word that are less likely than its best one by more than this factor (log) are left out."""
 CLOSED_CLASSES: dict[str, frozenset[str]] = {
@@ -44,7 +43,9 @@ class HantaTagger:
     Source: Wartena, "A probabilistic morphology model for German lemmatization", KONVENS 2019; the package HanTa.
 
     Raises:
-        MissingInputError: HanTa is not installed.
+        MissingInputError: HanTa or its model is not installed.
+        DataError: the model is not the one that HanTa comes with.
+        UnavailableError: it cannot be read now.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,9 @@ class HantaTagger:
                 "the tagger hanta needs the package HanTa, which is not installed: "
                 "pip install HanTa, or choose --tagger lexicon"
             ) from error
-        self.model: HanoverTagger = HanoverTagger(MODEL)
+        # Given a name, HanTa would unpickle a file of that name in the working folder.
+        self.model = HanoverTagger(None, read_model(Path(inspect.getfile(HanoverTagger)).parent))
+        self.model.strict = False  # as HanTa sets it for a model out of a file: unknown words are guessed
         self.readings: Callable[[str, bool], dict[int, float]] = lru_cache(maxsize=1 << 16)(self._readings)
 
     def tag(self, words: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from itrpipe.errors import MissingInputError
+from itrpipe.isolation import away
 
 LIBRARY, SONAME = "link-grammar", "liblink-grammar.so.5"
 OLDEST = (5, 12)
@@ -138,7 +139,8 @@ class LinkGrammar:
         # It would print remarks on locales and hard sentences to the error stream; what matters is in the linkages.
         self._silent = _Silent(lambda error, data: None)
         library.lg_error_set_handler(self._silent, None)
-        self._dictionary = library.dictionary_create_lang(LANGUAGE)
+        with away():  # it prefers a dictionary of the working folder, or of the one above
+            self._dictionary = library.dictionary_create_lang(LANGUAGE)
         if not self._dictionary:
             raise MissingInputError(f"the English dictionary of link grammar is not installed: {REMEDY}")
         self._options = library.parse_options_create()

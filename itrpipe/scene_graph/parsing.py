@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.disk import write_bytes
+from itrpipe.disk import CHECKSUM, STAMP_HERE, check_stamp, stamped, write_bytes
 from itrpipe.errors import ItrpipeError
 from itrpipe.scene_graph.extract import extract_graph
-from itrpipe.scene_graph.graph import Backend, SceneGraph
+from itrpipe.scene_graph.graph import Backend, SceneGraph, analyse
 from itrpipe.scene_graph.stored import GRAPH_SCHEMA, graphs_table
 
 CHUNK = 1024
@@ -62,7 +62,7 @@ class BackendParser:
 
     def parse(self, item: Item) -> SceneGraph:
         """The graph of one caption."""
-        return extract_graph(item.text, self._backend.analyse(item.text))
+        return extract_graph(item.text, analyse(self._backend, item.text))
 
 
 class Parts:
@@ -71,6 +71,9 @@ class Parts:
     Args:
         folder: exists; a file in it is whole, and a chunk that has one is not parsed again.
         items: all different.
+
+    Raises:
+        DataError: from `take`, when a file is not as it was written.
     """
 
     def __init__(self, folder: Path, items: Sequence[Item]) -> None:
@@ -107,9 +110,11 @@ class Parts:
         return pa.concat_tables(tables).combine_chunks().take(pa.array(back))
 
     def _read(self, number: int) -> pa.Table:
+        path = self.path(number)
+        check_stamp(path, "remove it and run the same command again", path.read_bytes())
         # Mapped, so that the pages of a chunk that is not looked at cost no memory.
-        with pa.memory_map(str(self.path(number))) as source:
-            return pa.ipc.open_file(source).read_all()
+        with pa.memory_map(str(path)) as source:
+            return pa.ipc.open_file(source).read_all().replace_schema_metadata(None)
 
 
 def parse_pending(
@@ -149,9 +154,10 @@ def usable_cores() -> int:
 def _parse_chunk(parser: Parser, path: Path, items: Sequence[Item]) -> int:
     graphs = [_parse_noted(parser, item) for item in items]
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, GRAPH_SCHEMA) as writer:
-        writer.write_table(graphs_table(graphs, parser.version))
-    write_bytes(path, sink.getvalue().to_pybytes())
+    schema = GRAPH_SCHEMA.with_metadata({CHECKSUM: STAMP_HERE})
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_table(graphs_table(graphs, parser.version).cast(schema))
+    write_bytes(path, stamped(sink.getvalue().to_pybytes()))
     return len(items)
 
 

@@ -18,8 +18,6 @@ from itrpipe.scene_graph.tokenise import plain, tokenise
 
 RULES_VERSION = "1"
 """Changes with every change of rules or word lists that changes a graph."""
-LONGEST = 400
-"""Words that are analysed; a longer text is no caption, and what follows has tokens but no links."""
 CONTENT_TAGS = frozenset({"N", "V", "VBG", "VBN"})
 
 
@@ -52,7 +50,7 @@ class RulesBackend:
         tags = self.tags(words)
         lemmas = [lemma_of(word, tag) for word, tag in zip(lower, tags, strict=True)]
         tokens = tuple(Token(*place, tag, lemma) for place, tag, lemma in zip(places, tags, lemmas, strict=True))
-        links = find_links(lower[:LONGEST], tags[:LONGEST], lemmas[:LONGEST])
+        links = find_links(lower, tags, lemmas)
         return Analysis(tokens, tuple(links), _status(tokens, links))
 
     def tags(self, words: list[str]) -> list[str]:

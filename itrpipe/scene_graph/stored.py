@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.integrity import checked
 from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
 
 SCENE_GRAPHS_FILE = "scene_graphs.parquet"
@@ -168,9 +170,9 @@ class SceneGraphFile:
         if not self.path.is_file():
             raise MissingInputError(f"{self.path} is not there; run `itrpipe parse`")
         try:
-            self._file = pq.ParquetFile(self.path, page_checksum_verification=True)
+            self._file = pq.ParquetFile(checked(self.path), page_checksum_verification=True)
         except (OSError, pa.ArrowException) as error:
-            raise self._damage(error) from error
+            raise reading_error(error, self.path, self._damage(error)) from error
         if not self._file.schema_arrow.equals(SCHEMA):
             found = ", ".join(f"{field.name} {field.type}" for field in self._file.schema_arrow)
             raise DataError(f"{self.path} has other columns than this version writes ({found}); run `itrpipe parse`")
@@ -220,7 +222,7 @@ class SceneGraphFile:
         try:
             return self._file.read_row_group(number, columns=list(columns) if columns else None)
         except (OSError, pa.ArrowException) as error:
-            raise self._damage(error) from error
+            raise reading_error(error, self.path, self._damage(error)) from error
 
     def _damage(self, error: Exception) -> DataError:
         reason = " ".join(str(error).split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pydantic import Field, create_model, field_validator
 
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
-from itrpipe.disk import make_folder, read_json, write_json
+from itrpipe.disk import file_digest, make_folder, read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.settings import IMPORTERS, SETTINGS
 from itrpipe.features.shard import Shard, parse_shard
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from itrpipe.features.store import FeatureSpec
 
 SCHEMA_VERSION = 1
-JOURNAL, FAILED, NOTES = "rows_done.json", "failed.json", "notes.json"
+JOURNAL, FAILED, NOTES, FINISHED = "rows_done.json", "failed.json", "notes.json", "finished.json"
 IMPORTED_BLOCK = 64
 # Settings that may name a file or folder of this machine, and what they say instead of naming one.
 LOCAL_SETTINGS, NO_FILES = ("model", "weights"), ("", "pretrained", "random")
@@ -218,8 +219,9 @@ def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> N
     from itrpipe.features.store import FEATURES
 
     if (job.folder / FEATURES).exists():  # killed between the last row and the manifest
-        job.failed |= read_json(job.work / FAILED)
-        for note in read_json(job.work / NOTES):
+        _require_digest(job)
+        job.failed |= _noted(job, FAILED)
+        for note in _noted(job, NOTES):
             job.warn(note)
         return
     shards = [] if job.execution.shard else find_shards(job.work)
@@ -254,13 +256,24 @@ def _build(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> _Ex
 def _require_equal_notes(job: Job, notes: list[str]) -> None:
     """Keeps the notes for later runs; they name the commit of a model of the hub, which must not change meanwhile."""
     path = job.work / NOTES
-    begun = read_json(path) if path.exists() else notes
+    begun = list(_noted(job, NOTES)) if path.exists() else notes
     if begun != notes:
         raise DataError(
             f"{job.folder} was begun with ({'; '.join(begun)}) and would go on with ({'; '.join(notes)}); "
             "pin the model with --set revision=COMMIT, or remove that folder"
         )
-    write_json(path, notes)
+    write_stamped_json(path, dict.fromkeys(notes, ""))
+
+
+def _require_digest(job: Job) -> None:
+    from itrpipe.features.store import FEATURES
+
+    if _noted(job, FINISHED)["sha256"] != file_digest(job.folder / FEATURES):
+        raise DataError(f"{job.folder / FEATURES} is damaged; remove {job.folder} and run the same command again")
+
+
+def _noted(job: Job, name: str) -> dict[str, str]:
+    return read_stamped_json(job.work / name, f"remove {job.folder} and run the same command again")
 
 
 def _extract_whole(job: Job, work: _Extraction) -> None:
@@ -318,7 +331,8 @@ def _run_pass(job: Job, work: _Extraction, name: str, target: Target, batches: l
     from itrpipe.features.extraction import extract_images
     from itrpipe.features.store import FeatureWriter
 
-    journal = target.read_journal()
+    datasets = frozenset(work.specs[name].shapes())
+    journal = _checked_journal(job, target, datasets)
     done, started = int(journal.done.sum()), time.monotonic()
     with (
         FeatureWriter(target.path) as writer,
@@ -331,13 +345,28 @@ def _run_pass(job: Job, work: _Extraction, name: str, target: Target, batches: l
             writer,
             journal,
             slots=target.slots(len(work.ids)),
-            datasets=frozenset(work.specs[name].shapes()),
+            datasets=datasets,
             workers=job.execution.workers,
             device=work.device,
             strict=job.execution.strict,
             on_done=task.advance,
         )
     _record_rate(job, name, len(target.rows) - done, time.monotonic() - started)
+    return journal
+
+
+def _checked_journal(job: Job, target: Target, datasets: frozenset[str]) -> RowJournal:
+    """The journal of a pass; rows that an earlier run wrote and that are damaged since are to be made again."""
+    from itrpipe.features.store import FeatureFile
+
+    journal = target.read_journal()
+    done = int(journal.done.sum())
+    if done:
+        arrays = {name: values for name, values in FeatureFile.open(target.path).arrays().items() if name in datasets}
+        with job.reporter.task("checking what is done", done, "images") as task:
+            damaged = journal.forget_damaged(arrays, task.advance)
+        if damaged:
+            job.warn(f"{damaged:,} of {done:,} rows in {target.path} were damaged; they are made again")
     return journal
 
 
@@ -349,15 +378,18 @@ def _record_rate(job: Job, name: str, images: int, seconds: float) -> None:
 
 def _finish(job: Job, work: _Extraction, failed: Mapping[int, str]) -> None:
     """Puts the file in its place and remembers the images that are not in it."""
-    from itrpipe.features.passes import finish_features
+    from itrpipe.features.passes import without_failed
     from itrpipe.features.store import FEATURES
 
     job.failed |= {
         work.ids[row]: reason_with_file(work.ids[row], work.images.files[row], reason)
         for row, reason in sorted(failed.items())
     }
-    write_json(job.work / FAILED, job.failed)
-    finish_features(job.work / FEATURES, job.folder / FEATURES, failed)
+    write_stamped_json(job.work / FAILED, job.failed)
+    whole = without_failed(job.work / FEATURES, failed)
+    write_stamped_json(job.work / FINISHED, {"sha256": file_digest(whole)})
+    os.replace(whole, job.folder / FEATURES)
+    (job.work / FEATURES).unlink(missing_ok=True)
 
 
 def _import(job: Job, prepared: PreparedDataset) -> None:
@@ -377,7 +409,7 @@ def _import(job: Job, prepared: PreparedDataset) -> None:
         job.warn(f"{found.by_captions:,} of {len(wanted):,} images were found by their captions, not by an id")
     target = Target(path, job.work / JOURNAL, np.arange(len(wanted)))
     target.create(prepared.image_ids(), source.spec, job.settings.kind)
-    journal = target.read_journal()
+    journal = _checked_journal(job, target, frozenset(source.spec.shapes()))
     # Reading a file of 30 GB from its beginning to its end is what disks are fast at.
     order = np.argsort(found.entries, kind="stable")
     todo, started = order[~journal.done[order]], time.monotonic()
@@ -392,8 +424,8 @@ def _import(job: Job, prepared: PreparedDataset) -> None:
             if "count" in arrays and not arrays["count"].all():
                 image = wanted[int(rows[int(np.argmin(arrays["count"]))])].image_id
                 raise DataError(f"{source.path}: image '{image}' has no region (its count is 0); extract it again")
-            writer.write(rows, {name: arrays[name] for name in source.spec.shapes()})
-            journal.record(rows, writer)
+            sums = writer.write(rows, {name: arrays[name] for name in source.spec.shapes()})
+            journal.record(rows, sums, writer)
             task.advance(len(rows))
         journal.save(writer)
     _record_rate(job, "import", len(todo), time.monotonic() - started)
@@ -421,7 +453,7 @@ def _image_files(job: Job, prepared: PreparedDataset) -> ImageFiles:
     # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
     definition = load_definition(prepare.folder.parents[2], job.dataset)
     root = image_root(prepare.manifest.settings, prepare.folder, definition)
-    return ImageFiles(root, prepared.files(), prepared.sizes())
+    return ImageFiles(root, prepared.files(), prepared.sizes(), drawn=root == prepare.folder)
 
 
 def _kinds(job: Job) -> str:

@@ -18,6 +18,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.disk import make_folder
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.progress import Reporter
+from itrpipe.scene_graph.tokenise import MOST_LETTERS, MOST_WORDS, parsed_part
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need, prepare_need
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 PARTS = "parts"
+LIMIT = f"{MOST_WORDS} words or a word of more than {MOST_LETTERS} letters"
 Tagger = Literal["hanta", "lexicon"]
 
 
@@ -300,11 +302,15 @@ def _write(job: Job, captions: pa.Table, parts: Parts, rows: np.ndarray) -> Coun
 
     def counted() -> Iterator[pa.Table]:
         for table in _row_groups(captions, parts, rows):
-            counts.update(count_elements(table))
+            counts.update(count_elements(table), cut=sum(map(_is_cut, table["text"].to_pylist())))
             yield table
 
     write_graphs(job.folder / SCENE_GRAPHS_FILE, counted())
     return counts
+
+
+def _is_cut(text: str) -> bool:
+    return parsed_part(text) != text
 
 
 def _row_groups(captions: pa.Table, parts: Parts, rows: np.ndarray) -> Iterator[pa.Table]:
@@ -330,6 +336,9 @@ def _say_statistics(job: Job, counts: Counter[str]) -> None:
     for name, what in (("empty", "without any object"), ("partial", "understood in part")):
         if counts[name]:
             job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {what}")
+    if counts["cut"]:
+        have = "caption has" if counts["cut"] == 1 else "captions have"
+        job.warn(f"{counts['cut']:,} {have} more than {LIMIT}; only what comes before is parsed")
     if counts["failed"]:
         plural = "caption" if counts["failed"] == 1 else "captions"
         job.warn(f"{counts['failed']:,} {plural} could not be analysed, with empty graphs")
@@ -368,3 +377,5 @@ def print_graph(settings: Any, text: str, reporter: Reporter) -> None:
     from itrpipe.scene_graph.show import graph_tree
 
     reporter.console.print(graph_tree(parse_one(settings, text)))
+    if _is_cut(text):
+        reporter.say(f"warning: the caption has more than {LIMIT}; only what comes before is parsed", style="yellow")

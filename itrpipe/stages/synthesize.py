@@ -11,8 +11,9 @@ from pydantic import Field, field_validator
 
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.disk import make_folder, read_json, require_space, write_json
+from itrpipe.disk import make_folder, require_space, write_json
 from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.integrity import read_checked_json
 from itrpipe.models.settings import backbone_family
 from itrpipe.progress import Reporter
 from itrpipe.sources import DigestCache
@@ -332,7 +333,7 @@ def _warn(job: Job, statistics: Mapping[str, Any], num_tokens: int | None) -> No
 
 def show(folder: Path, reporter: Reporter) -> None:
     """Prints the table of a finished artifact."""
-    _say(read_json(folder / STATISTICS), reporter)
+    _say(read_checked_json(folder / STATISTICS), reporter)
 
 
 def _say(statistics: Mapping[str, Any], reporter: Reporter) -> None:

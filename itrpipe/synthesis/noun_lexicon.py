@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.synthesis.small_lexicon import KINDS, PARENTS
 
@@ -112,7 +113,7 @@ def _open_wordnet(folder: Path) -> WordNetCorpusReader:
             warnings.simplefilter("ignore")  # that it has no other languages
             return EnglishWordNet(str(folder.resolve()), None)
     except (WordNetError, ValueError, AssertionError, LookupError, StopIteration, OSError) as error:
-        raise _damaged(folder, error) from None
+        raise reading_error(error, folder, _damaged(folder, error)) from None
 
 
 def _damaged(folder: Path, error: Exception) -> DataError:

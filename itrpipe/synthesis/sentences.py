@@ -29,8 +29,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.disk import full_disk_as_error, write_bytes
+from itrpipe.disk import CHECKSUM, STAMP_HERE, check_stamp, full_disk_as_error, reading_error, stamped, write_bytes
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.integrity import checked
 from itrpipe.synthesis.edits import Edit
 
 SENTENCES_FILE = "sentences.parquet"
@@ -102,10 +103,11 @@ class SentenceBlocks:
         Raises:
             DiskFullError: no space is left.
         """
-        table = _table(sentences).replace_schema_metadata({_DRAWN: json.dumps(dict(drawn)).encode()})
+        known = {_DRAWN: json.dumps(dict(drawn)).encode(), CHECKSUM.encode(): STAMP_HERE.encode()}
+        table = _table(sentences).replace_schema_metadata(known)
         stream = io.BytesIO()
         pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
-        write_bytes(self._path(block), stream.getvalue())
+        write_bytes(self._path(block), stamped(stream.getvalue()))
 
     def join(self, folder: Path) -> None:
         """Writes `sentences.parquet` into a folder from the files of all blocks; each becomes a row group.
@@ -150,10 +152,10 @@ class SentenceFile:
         if not self.path.is_file():
             raise MissingInputError(f"{self.path} is not there; run `itrpipe synthesize`")
         try:
-            self._file = pq.ParquetFile(self.path, page_checksum_verification=True)
+            self._file = pq.ParquetFile(checked(self.path), page_checksum_verification=True)
             self.drawn = _drawn(self._file)
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise _damage(self.path, error, _AGAIN) from None
+            raise reading_error(error, self.path, _damage(self.path, error, _AGAIN)) from None
         if not self._file.schema_arrow.equals(SCHEMA, check_metadata=False):
             found = ", ".join(f"{field.name} {field.type}" for field in self._file.schema_arrow)
             raise DataError(f"{self.path} has other columns than this version writes ({found}); {_AGAIN}")
@@ -171,7 +173,7 @@ class SentenceFile:
             try:
                 yield self._file.read_row_group(number, columns=list(columns) if columns else None)
             except (OSError, pa.ArrowException) as error:
-                raise _damage(self.path, error, _AGAIN) from None
+                raise reading_error(error, self.path, _damage(self.path, error, _AGAIN)) from None
 
     def kept(self, columns: Sequence[str]) -> pa.Table:
         """Some columns of all sentences that were kept, in order.
@@ -202,10 +204,12 @@ def _table(sentences: Sequence[Sentence]) -> pa.Table:
 
 def _read(path: Path, remedy: str) -> tuple[pa.Table, dict[str, int]]:
     try:
-        file = pq.ParquetFile(path, page_checksum_verification=True)
+        content = path.read_bytes()
+        check_stamp(path, remedy, content)
+        file = pq.ParquetFile(pa.BufferReader(content))
         return file.read(), _drawn(file)
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise _damage(path, error, remedy) from None
+        raise reading_error(error, path, _damage(path, error, remedy)) from None
 
 
 def _drawn(file: pq.ParquetFile) -> dict[str, int]:

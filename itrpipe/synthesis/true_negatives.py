@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from itrpipe.datasets.scenes import Scene, describes
 from itrpipe.datasets.scenes.reader import CaptionReader
 from itrpipe.errors import DataError
+from itrpipe.integrity import checked
 from itrpipe.synthesis.english import ARTICLES, NUMBER_VALUES
 from itrpipe.synthesis.sentences import SentenceFile
 
@@ -67,7 +68,7 @@ def read_scenes(path: Path) -> dict[str, Scene]:
         DataError: a line is damaged.
     """
     scenes: dict[str, Scene] = {}
-    with path.open(encoding="utf-8") as lines:
+    with checked(path).open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 scene = Scene.from_json(json.loads(line)["scene"])

@@ -14,6 +14,7 @@ from itrpipe.datasets.columns import word_lists
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.tokens import spans
 from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.integrity import checked
 from itrpipe.models.settings import Ascl, BackboneSettings, DualEncoder, Uniter
 
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer"
@@ -244,6 +245,8 @@ def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
     if (folder / TOKENIZER).is_dir():
         from itrpipe.models.text_tower import load_tokenizer  # transformers is large
 
+        for path in (folder / TOKENIZER).iterdir():
+            checked(path)
         return PieceIds(load_tokenizer(folder / TOKENIZER), Reading.of(settings), max_tokens)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
     return WordIds(vocabulary, Reading.of(settings)) if isinstance(settings, Ascl | DualEncoder) else vocabulary

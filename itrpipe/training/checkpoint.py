@@ -16,8 +16,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from itrpipe.disk import write_bytes
+from itrpipe.disk import CHECKSUM, STAMP_HERE, check_stamp, reading_error, stamped, write_bytes
 from itrpipe.errors import DataError
+from itrpipe.integrity import checked
+
+_REMEDY = "remove the folder that ends in .partial and run the same command again"
 
 
 @dataclass
@@ -60,7 +63,7 @@ def save_checkpoint(
     if torch.cuda.is_available():
         tensors["random/cuda"] = torch.cuda.get_rng_state()
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    write_bytes(path, save(tensors, {"position": json.dumps(asdict(position))}))
+    write_bytes(path, stamped(save(tensors, {"position": json.dumps(asdict(position)), CHECKSUM: STAMP_HERE})))
 
 
 def load_checkpoint(
@@ -69,9 +72,10 @@ def load_checkpoint(
     """Puts model, optimiser, method and random-number state back to where the checkpoint was written.
 
     Raises:
-        DataError: the file is truncated or of another model.
+        DataError: the file is damaged or of another model.
     """
     try:
+        check_stamp(path, _REMEDY)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             position = Position(**json.loads(file.metadata()["position"]))
@@ -79,35 +83,45 @@ def load_checkpoint(
         _restore_optimizer(optimizer, _with_prefix(tensors, "optimizer/"))
         if method_state is not None:
             method_state.load_state_dict(_with_prefix(tensors, "method/"))
-    except (SafetensorError, KeyError, RuntimeError, TypeError) as error:
+    except (SafetensorError, KeyError, RuntimeError, TypeError, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(f"{path} is not a checkpoint of this run ({reason}); remove its folder and rerun") from None
+        damage = DataError(f"{path} is not a checkpoint of this run ({reason}); {_REMEDY}")
+        raise reading_error(error, path, damage) from None
     torch.set_rng_state(tensors["random/cpu"])
     if "random/cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random/cuda"])
     return position
 
 
-def save_weights(path: Path, model: nn.Module) -> None:
-    """Writes the weights of a model as safetensors, atomically and byte-deterministically."""
+def save_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> None:
+    """Writes the weights of a model as safetensors, atomically and byte-deterministically.
+
+    Args:
+        path: of the file.
+        model: whose weights they are.
+        unfinished: give it a checksum of its own, because no manifest lists it yet.
+    """
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
-    write_bytes(path, save(tensors, {"format": "pt"}))
+    own = {CHECKSUM: STAMP_HERE} if unfinished else {}
+    content = save(tensors, {"format": "pt", **own})
+    write_bytes(path, stamped(content) if unfinished else content)
 
 
-def load_weights(path: Path, model: nn.Module) -> None:
+def load_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> None:
     """Loads weights written by `save_weights`.
 
     Raises:
-        DataError: the file is truncated or of another model.
+        DataError: the file is damaged or of another model.
+        UnavailableError: it cannot be read now.
     """
     try:
+        check_stamp(path, _REMEDY) if unfinished else checked(path)
         with safe_open(path, framework="pt") as file:
             model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except (SafetensorError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(
-            f"{path} does not hold the weights of this model ({reason}); run `itrpipe train` again"
-        ) from None
+        damage = DataError(f"{path} does not hold the weights of this model ({reason}); run `itrpipe train` again")
+        raise reading_error(error, path, damage) from None
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -148,7 +148,7 @@ class Trainer:
             while self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates:
                 self._train_epoch(task)
                 self._finish_epoch()
-        load_weights(self._work / BEST, self._model)
+        load_weights(self._work / BEST, self._model, unfinished=True)
         self._model.eval()
         return self._model
 
@@ -279,7 +279,7 @@ class Trainer:
         position.history.append(self._history_row(metrics, best))
         if best:
             position.best_score, position.best_epoch = score, position.epoch
-            save_weights(self._work / BEST, self._model)
+            save_weights(self._work / BEST, self._model, unfinished=True)
         position.epoch, position.step, position.sums = position.epoch + 1, 0, {}
         self._save()
         # After the checkpoint: an epoch that a kill undoes must not have been sent.

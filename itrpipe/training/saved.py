@@ -12,9 +12,10 @@ from typing import Any
 
 from itrpipe.config import leaves
 from itrpipe.datasets.vocabulary import Vocabulary
-from itrpipe.disk import read_json, write_json
+from itrpipe.disk import write_json
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extractors.state_dict import refuse_not_finite
+from itrpipe.integrity import read_checked_json
 from itrpipe.models.settings import BackboneSettings, backbone_family, backbones
 from itrpipe.training.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
 from itrpipe.training.checkpoint import load_weights, save_weights
@@ -94,7 +95,7 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
         UsageError: the trained model is of other settings; which part of a model is trained may differ.
         DataError: it has another vocabulary, or its files are damaged or hold values that are not finite.
     """
-    config = read_json(folder / CONFIG)
+    config = read_checked_json(folder / CONFIG)
     for key, value in leaves(settings["model"]):
         if key != PHASE and (trained := config["model"].get(key)) != value:
             raise UsageError(
@@ -112,7 +113,7 @@ def load_model(folder: Path) -> SavedModel:
     Raises:
         DataError: one of the files is damaged, holds values that are not finite, or they do not belong together.
     """
-    config = read_json(folder / CONFIG)
+    config = read_checked_json(folder / CONFIG)
     if not isinstance(config, dict):
         raise DataError(f"{folder / CONFIG} holds no settings; run `itrpipe train` again")
     encoders = _module(config).restored(config[NETWORKS]) if NETWORKS in config else None

@@ -23,8 +23,9 @@ from typing import Any
 from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracker, WandBTracker
 from torch import Tensor
 
-from itrpipe.disk import make_folder, read_json, write_json
+from itrpipe.disk import make_folder, read_stamped_json, write_stamped_json
 from itrpipe.errors import UsageError
+from itrpipe.isolation import away
 from itrpipe.progress import PLAIN_INTERVAL_SECONDS
 from itrpipe.training.checkpoint import Position
 
@@ -183,12 +184,13 @@ class Tracking:
     def _read_record(self) -> dict[str, dict[str, Any]]:
         """What earlier processes of this run have sent to trackers in the same folder."""
         path = self._run.work / RECORD
-        record = read_json(path) if self._openers and path.exists() else {}
+        found = self._openers and path.exists()
+        record = read_stamped_json(path, "remove it and run the same command again") if found else {}
         return record["trackers"] if record.get("folder") == str(self._run.folder) else {}
 
     def _record(self) -> None:
         trackers = self._recorded | {name: asdict(sent) for name, sent in self._sent.items()}
-        write_json(self._run.work / RECORD, {"folder": str(self._run.folder), "trackers": trackers})
+        write_stamped_json(self._run.work / RECORD, {"folder": str(self._run.folder), "trackers": trackers})
 
 
 def tracking_with(names: Iterable[str], run: TrackedRun, warn: Callable[[str], None]) -> Tracking:
@@ -253,8 +255,11 @@ def _mlflow(run: TrackedRun, sent: Sent) -> GeneralTracker:
 def _wandb(run: TrackedRun, sent: Sent) -> GeneralTracker:
     sent.run = sent.run or uuid.uuid4().hex
     project = os.environ.get(_WANDB_PROJECT, run.project)
-    tracker = WandBTracker(project, name=run.name, id=sent.run, resume="allow", dir=str(run.folder))
-    tracker.start()
+    # It would read the repository with git, which runs what the repository's configuration names.
+    os.environ.setdefault("WANDB_DISABLE_GIT", "true")
+    tracker = WandBTracker(project, name=run.name, id=sent.run, resume="allow", dir=str(run.folder.resolve()))
+    with away():  # else wandb/settings of the working folder could name another server, which gets the key
+        tracker.start()
     return tracker
 
 

@@ -149,6 +149,8 @@ def test_images_are_the_painted_scenes(scenes: list[Scene], tmp_path: Path) -> N
         pytest.param(lambda data: data[:-2], id="without end marker"),
         pytest.param(lambda data: b"", id="empty"),
         pytest.param(lambda data: b"not a picture", id="text"),
+        pytest.param(lambda data: data[:-900] + bytes([data[-900] ^ 1]) + data[-899:], id="one bit of the picture"),
+        pytest.param(lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:], id="one bit of the comment"),
     ],
 )
 def test_broken_files_are_painted_again(scenes: list[Scene], tmp_path: Path, damage) -> None:

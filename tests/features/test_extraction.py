@@ -21,7 +21,7 @@ from PIL import Image
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.features.extraction import ImageFiles, extract_images, plan_batches
 from itrpipe.features.extractors.base import channels_first
-from itrpipe.features.passes import Target, divide, find_shards, finish_features, merge, open_shards, shard_target
+from itrpipe.features.passes import Target, divide, find_shards, merge, open_shards, shard_target, without_failed
 from itrpipe.features.shard import Shard, parse_shard
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter
 
@@ -166,14 +166,13 @@ def test_failed_images_are_named_with_a_reason_and_absent_from_the_finished_file
     failed = extract(folder, target, batches_of(folder), workers=1)
     assert failed.keys() == words.keys()
     assert all(word in failed[row] for row, word in words.items())
-    finish_features(target.path, tmp_path / "features.h5", failed)
-    file = FeatureFile.open(tmp_path / "features.h5")
+    file = FeatureFile.open(without_failed(target.path, failed))
     left = [row for row in range(COUNT) if row not in words]
     assert file.image_id.tolist() == [folder.ids[row] for row in left]
     assert (file.count == 2).all()
     np.testing.assert_array_equal(file.global_, folder.images.sizes[left])
     assert (np.asarray(file.regions[:, 0]) > 0).all()
-    assert not target.path.exists()
+    assert without_failed(target.path, {}) == target.path
 
 
 def test_strict_stops_at_the_first_bad_image(folder: Folder, tmp_path: Path) -> None:
@@ -199,7 +198,61 @@ def test_no_usable_image_is_an_error(folder: Folder, tmp_path: Path) -> None:
     target = whole(tmp_path)
     failed = extract(folder, target, batches_of(folder))
     with pytest.raises(DataError, match="none of the 23 images could be used"):
-        finish_features(target.path, tmp_path / "features.h5", failed)
+        without_failed(target.path, failed)
+
+
+# Damage of what is unfinished
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 4
+    path.write_bytes(bytes(content))
+
+
+def test_rows_that_changed_on_the_disk_are_made_again(folder: Folder, tmp_path: Path) -> None:
+    target = whole(tmp_path)
+    extract(folder, target, batches_of(folder))
+    expected = target.path.read_bytes()
+    file = FeatureFile.open(target.path)
+    offset = expected.index(np.asarray(file.regions[7]).tobytes())
+    flip(target.path, offset + 1)
+    journal = target.read_journal()
+    checked: list[int] = []
+    assert journal.forget_damaged(FeatureFile.open(target.path).arrays(), checked.append) == 1
+    assert sum(checked) == COUNT
+    assert np.flatnonzero(~journal.done).tolist() == [7]
+    with FeatureWriter(target.path) as writer:
+        journal.save(writer)
+    extract(folder, target, batches_of(folder))
+    assert target.path.read_bytes() == expected
+
+
+def test_the_structure_of_a_feature_file_cannot_change_unseen(folder: Folder, tmp_path: Path) -> None:
+    target = whole(tmp_path)
+    extract(folder, target, batches_of(folder))
+    content = target.path.read_bytes()
+    flip(target.path, content.index(b"i22"))
+    with pytest.raises(DataError, match=r"the feature file of .*whole\.json is damaged; remove"):
+        target.read_journal()
+
+
+def test_a_damaged_shard_is_not_joined(folder: Folder, tmp_path: Path) -> None:
+    batches, spec = batches_of(folder), MeanColour.spec
+    for number in (1, 2):
+        part, own = shard_target(tmp_path, Shard(number, 2), "test", batches)
+        part.path.parent.mkdir(parents=True)
+        extract(folder, part, own)
+    part, _ = shard_target(tmp_path, Shard(2, 2), "test", batches)
+    content = part.path.read_bytes()
+    flip(part.path, content.index(np.asarray(FeatureFile.open(part.path).regions[3]).tobytes()))
+    finished = open_shards(tmp_path, find_shards(tmp_path), "test", folder.ids, spec, batches)
+    target = whole(tmp_path)
+    target.create(folder.ids, spec, "test")
+    with FeatureWriter(target.path) as writer:
+        finished[0].copy(writer, lambda count: None)
+        with pytest.raises(DataError, match=r"2-of-2.test\.h5 does not match its checksums from row \d+"):
+            finished[1].copy(writer, lambda count: None)
 
 
 # Shards

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from itrpipe.disk import read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError
 from itrpipe.features.journal import RowJournal
 
@@ -33,18 +33,19 @@ def test_what_is_saved_is_read(tmp_path: Path, data: st.DataObject, rows: int) -
     done = data.draw(st.sets(st.integers(0, rows - 1)))
     failed = data.draw(st.dictionaries(st.integers(0, rows - 1), st.text(max_size=5), max_size=3))
     journal, writer = RowJournal(path, rows), Flushed(path)
-    journal.record(np.array(sorted(done), dtype=np.int64), writer)
+    journal.record(np.array(sorted(done), dtype=np.int64), np.arange(len(done), dtype=np.uint32), writer)
     for row, reason in failed.items():
         journal.fail(row, reason)
     journal.save(writer)
     again = RowJournal(path, rows)
     assert set(np.flatnonzero(again.done).tolist()) == done | set(failed)
     assert again.failed == failed
+    assert again.sums[sorted(done)].tolist() == list(range(len(done)))
 
 
 def test_rows_are_flushed_before_the_journal_says_so(tmp_path: Path) -> None:
     journal, writer = RowJournal(tmp_path / "rows.json", 3), Flushed(tmp_path / "rows.json")
-    journal.record(np.array([1]), writer)
+    journal.record(np.array([1]), np.array([7], dtype=np.uint32), writer)
     assert writer.flushes == 0
     journal.save(writer)
     assert (writer.flushes, writer.seen) == (1, None)
@@ -52,11 +53,19 @@ def test_rows_are_flushed_before_the_journal_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"rows": 4}, {"done": "!"}, {"done": ""}, {"failed": []}, {"failed": {"x": ""}}, {"failed": {"1": "not done"}}],
+    [
+        {"rows": 4},
+        {"sums": "AAAA"},
+        {"done": "!"},
+        {"done": ""},
+        {"failed": []},
+        {"failed": {"x": ""}},
+        {"failed": {"1": "not done"}},
+    ],
 )
 def test_a_journal_that_is_not_of_these_rows_is_refused(tmp_path: Path, change: dict) -> None:
     path = tmp_path / "rows.json"
     RowJournal(path, 3).save(Flushed(path))
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    write_stamped_json(path, {**read_stamped_json(path, ""), **change})
     with pytest.raises(DataError, match=r"rows\.json is not a journal of 3 rows; remove"):
         RowJournal(path, 3)

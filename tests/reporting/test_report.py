@@ -83,7 +83,7 @@ def test_no_difference_between_equal_runs_is_called_significant(toy: Any, tmp_pa
         shutil.copy(copy.made["triplet.vsepp"] / name, copy.made["aoq.vsepp"] / name)
     manifest = json.loads((copy.made["aoq.vsepp"] / "manifest.json").read_text())
     manifest["outputs"] = json.loads((copy.made["triplet.vsepp"] / "manifest.json").read_text())["outputs"]
-    (copy.made["aoq.vsepp"] / "manifest.json").write_text(json.dumps(manifest))
+    (copy.made["aoq.vsepp"] / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
     found = copy.report()
     assert "does not tell the two rounds apart" in found.page.all("p", "finding")[0].text()
     assert not found.page.all("span", "verdict")
@@ -212,7 +212,7 @@ def test_missing_photographs_become_placeholders_and_a_warning(toy: Any, tmp_pat
         file.write_bytes(b"")
     manifest = json.loads((copy.made["prepare"] / "manifest.json").read_text())
     manifest["outputs"] = {name: each for name, each in manifest["outputs"].items() if not name.startswith("images/")}
-    (copy.made["prepare"] / "manifest.json").write_text(json.dumps(manifest))
+    (copy.made["prepare"] / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
     found = copy.report()
     assert not found.page.all("img")
     assert "test-0" in found.page.all("span", "placeholder")[-1].text("")

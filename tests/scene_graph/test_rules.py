@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 
 from itrpipe.errors import MissingInputError
-from itrpipe.scene_graph import hanta, rules
+from itrpipe.scene_graph import rules
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.hanta import HantaTagger
@@ -207,4 +207,3 @@ def test_a_broken_hanta_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "HanTa.HanoverTagger", None)
     with pytest.raises(MissingInputError, match="choose --tagger lexicon"):
         HantaTagger()
-    assert hanta.MODEL.endswith("_en.pgz")

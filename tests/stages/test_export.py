@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,8 @@ from itrpipe.commands.export import export as export_model
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.disk import file_digest
-from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.errors import DataError, DiskFullError, ItrpipeError, LockedError, MissingInputError, UsageError
+from itrpipe.exporting.folder import new_folder
 from itrpipe.exporting.places import command_without_places
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.scores import read_scores
@@ -137,7 +139,7 @@ def test_no_file_names_the_home_folder(
     shutil.copytree(root, named)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["command"] = "itrpipe train --data /home/somebody/data --dataset tiny"
-    (only(named, "train", "aoq.vsepp") / "manifest.json").write_text(json.dumps(manifest))
+    (only(named, "train", "aoq.vsepp") / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
     monkeypatch.setattr(Path, "home", lambda: Path("/home/somebody"))
     export_model(named, "tiny", Wanted(tmp_path / "out"), tiny("aoq"), no_deps=True)
     card = (tmp_path / "out" / "README.md").read_text()
@@ -403,6 +405,48 @@ def test_a_full_disk_leaves_nothing_behind(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("stop", ["target", "work"])
+def test_replacing_that_was_killed_is_undone_or_done_and_leaves_nothing(
+    root: Path, tiny: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, stop: str
+) -> None:
+    """Killed before the earlier export is moved aside, and after that before the new one takes its place."""
+    target = tmp_path / "out"
+    export_model(root, "tiny", Wanted(target), tiny("triplet"), no_deps=True)
+    earlier = (target / "export.json").read_bytes()
+    replace = os.replace
+
+    def killed(source: Path, to: Path) -> None:
+        if Path(source) == (target if stop == "target" else target.with_name(".out.exporting")):
+            os._exit(9)
+        replace(source, to)
+
+    child = os.fork()
+    if child == 0:
+        os.replace = killed
+        export_model(root, "tiny", Wanted(target, force=True), tiny("aoq"), no_deps=True)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert target.exists() == (stop == "target")
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        export_model(root, "tiny", Wanted(target), tiny("aoq"), no_deps=True)
+    assert ("the earlier export was put back" in capsys.readouterr().out) == (stop == "work")
+    assert (target / "export.json").read_bytes() == earlier
+    export_model(root, "tiny", Wanted(target, force=True), tiny("aoq"), no_deps=True)
+    assert (target / "export.json").read_bytes() != earlier
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_two_exports_to_one_place_do_not_mix(root: Path, tiny: Callable, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with (
+        new_folder(target, {}, force=False) as work,
+        pytest.raises(LockedError, match=r"\.out\.exporting is being written by another export"),
+        new_folder(target, {}, force=False),
+    ):
+        pass
+    assert not work.exists()
+
+
 def test_a_model_without_embeddings_has_none_to_export(root: Path, tmp_path: Path) -> None:
     of_scan = [parse_override(text) for text in SCAN]
     target = tmp_path / "out"
@@ -484,7 +528,7 @@ def test_the_card_tells_the_commands_of_the_whole_chain(root: Path, tmp_path: Pa
     copy = Path(shutil.copytree(root, tmp_path / "data"))
     for path in copy.glob("tiny/*/*/manifest.json"):
         manifest = json.loads(path.read_text())
-        path.write_text(json.dumps(manifest | {"command": f"itrpipe {path.parent.parent.name}"}))
+        path.write_text(json.dumps(manifest | {"command": f"itrpipe {path.parent.parent.name}", "checksum": ""}))
     target = tmp_path / "scan"
     export_model(copy, "tiny", Wanted(target), [parse_override(text) for text in SCAN], no_deps=True)
     told = (target / "README.md").read_text().partition("## How it was made")[2].split("```")[1]

@@ -125,6 +125,21 @@ def test_captions_of_any_unicode_and_of_none(defined: Path, precomp_dataset: Any
         assert all(graph.text[token.start : token.end] == token.text for token in graph.tokens)
 
 
+def test_captions_that_are_cut_are_counted(defined: Path, precomp_dataset: Any, invoke: Invoke) -> None:
+    content = json.loads(precomp_dataset.captions.read_text())
+    long = "A dog runs and " * 200, f"A {'dog' * 30} runs."
+    for sentence, text in zip(content["images"][0]["sentences"], long, strict=False):
+        sentence["raw"] = text
+    precomp_dataset.captions.write_text(json.dumps(content))
+    outcome = invoke("parse", "--dataset", "tiny", "--tagger", "lexicon", "--set", "workers=1", "--data", defined)
+    assert outcome.code == 0, outcome.err
+    warning = "2 captions have more than 400 words or a word of more than 60 letters; only what comes before is parsed"
+    (folder,) = defined.glob("tiny/parse/rules.lexicon-????????")
+    assert warning in read_manifest(folder).messages
+    assert read_manifest(folder).metrics["partial %"] == 2
+    assert [graph.status for graph in SceneGraphFile(folder).graphs()].count("partial") == 2
+
+
 def prepared_texts(root: Path) -> list[str]:
     run_stage(root, "tiny", "prepare", [])
     return [text for name in ("train", "val", "test") for text in prepared(root).split(name).texts]
@@ -295,6 +310,15 @@ def test_a_caption_is_shown_without_any_dataset(
     assert any("red" in line and "adjective" in line for line in lines)
     assert any("jump over" in line and "→ log" in line for line in lines)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_caption_that_is_too_long_is_shown_in_part(invoke: Invoke) -> None:
+    outcome = invoke("parse", "--tagger", "lexicon", "--show", "a dog and a cat " * 100)
+    assert outcome.code == 0, outcome.err
+    shown = " ".join(outcome.out.split())
+    assert "status: partial" in shown
+    assert "warning: the caption has more than 400 words or a word of more than 60 letters; only what" in shown
+    assert "warning" not in invoke("parse", "--tagger", "lexicon", "--show", "a dog and a cat").out
 
 
 def test_a_caption_that_is_no_unicode_is_one_line(data_root: Path) -> None:

@@ -233,7 +233,7 @@ def test_features_of_a_photograph_come_from_every_extractor(root: Path, finished
     manifest = json.loads((extracted / "manifest.json").read_text())
     small, large = ({"kind": "pixels", "height": side, "width": side, "fit": "stretch"} for side in (8, 16))
     manifest |= {"conf": "scenes+pixels", "settings": {"scenes": {"kind": "scenes"}, "pixels": small}, "outputs": {}}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
     photograph = finished_chain / "source" / "flickr30k-images" / "1016.jpg"
     with pytest.raises(DataError, match=r"--image .*1016\.jpg: .* are no drawings of scenes"):
         photograph_features(photograph, tmp_path, "cpu")
@@ -242,7 +242,9 @@ def test_features_of_a_photograph_come_from_every_extractor(root: Path, finished
     features = photograph_features(drawing, tmp_path, "cpu")
     assert features.spec.groups() == {"regions", "global", "pixels"}
     assert features.spec.pixels == (8, 8)
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"conf": "pixels", "settings": large}))
+    (tmp_path / "manifest.json").write_text(
+        json.dumps(manifest | {"conf": "pixels", "settings": large, "checksum": ""})
+    )
     assert photograph_features(photograph, tmp_path, "cpu").spec.shapes() == {"pixels": (16, 16, 3)}
 
 

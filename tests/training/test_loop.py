@@ -20,7 +20,7 @@ from itrpipe.models.settings import Vsepp
 from itrpipe.progress import Reporter
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import score_split, write_split
-from itrpipe.training.loop import LoopSettings, Trainer, start_accelerator
+from itrpipe.training.loop import BEST, CHECKPOINT, LoopSettings, Trainer, start_accelerator
 
 IMAGES, PER_IMAGE, REGIONS, WIDTH = 24, 2, 3, 16
 SETTINGS = LoopSettings(
@@ -229,6 +229,19 @@ def test_a_run_that_accumulates_goes_on_exactly_after_an_interruption(features, 
     assert resumed.position.history == whole.position.history
     for name, value in whole._model.state_dict().items():
         assert torch.equal(value, resumed._model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("name", [CHECKPOINT, BEST])
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.99])
+def test_a_flipped_bit_of_unfinished_work_is_refused(features, tmp_path, name, share):
+    run = trainer(features, tmp_path / "a", changed(epochs=1))
+    run.run()
+    path = tmp_path / "a" / name
+    content = bytearray(path.read_bytes())
+    content[int(share * len(content))] ^= 16
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name} .*; remove the folder that ends in \.partial"):
+        trainer(features, tmp_path / "a", changed(epochs=1)).run()
 
 
 def test_frozen_weights_do_not_move(features, tmp_path):

@@ -97,6 +97,22 @@ def test_wandb_gets_a_resumed_run_under_its_first_id(tmp_path: Path, monkeypatch
     assert {path.name for path in run.folder.rglob("*.wandb")} == {f"run-{first['run']}.wandb"}
 
 
+@needs("wandb")
+def test_wandb_reads_no_settings_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb  # pyright: ignore[reportMissingImports]
+
+    wandb.teardown()
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DISABLE_GIT", "true")
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "settings").write_text("[default]\nbase_url = http://127.0.0.1:9\n")
+    monkeypatch.chdir(tmp_path)
+    run = follow("wandb", Path("tracked"), 0, 1)
+    assert wandb.setup().settings.base_url != "http://127.0.0.1:9"
+    assert list((tmp_path / run.folder).rglob("*.wandb"))
+    assert Path.cwd() == tmp_path
+
+
 # The command line
 
 

@@ -20,6 +20,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extractors.base import Images
 from itrpipe.features.extractors.model_files import CONFIG, PICKLES, SAFETENSORS, find_folder, has_any, quiet
@@ -250,10 +251,13 @@ def load_config(folder: Path, families: Mapping[str, KindOrFamily]) -> tuple[Kin
     try:
         whole = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
-        raise DataError(f"{path} is not a configuration ({reason_of(error)}); download the model again.") from None
+        damage = DataError(f"{path} is not a configuration ({reason_of(error)}); download the model again.")
+        raise reading_error(error, path, damage) from None
     config = getattr(whole, family.part) if family.part else whole
     if family.part and hasattr(whole, "projection_dim"):
         config.projection_dim = whole.projection_dim  # the joint model uses this one, whatever the tower's own says
+    # A configuration can name an implementation that would be downloaded from the hub as code.
+    config._attn_implementation = family.attention
     # Only the last hidden state is read, and by its name.
     config.output_hidden_states, config.output_attentions, config.return_dict = False, False, True
     return family, config
@@ -308,7 +312,8 @@ def load_weights(folder: Path, family: Kind, config: Any) -> nn.Module:
             f"weights again, as {SAFETENSORS[0]} if there is one."
         ) from None
     except (OSError, EOFError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise DataError(f"{folder}: the weights cannot be read ({reason_of(error)}); download them again.") from None
+        damage = DataError(f"{folder}: the weights cannot be read ({reason_of(error)}); download them again.")
+        raise reading_error(error, folder, damage) from None
     _check_report(folder, family, model, report)
     refuse_not_finite(folder, model.state_dict(), "download the weights again")
     return model

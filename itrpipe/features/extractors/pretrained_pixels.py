@@ -16,6 +16,7 @@ import torch
 import transformers
 from torch import nn
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, UsageError
 
 _CONVNEXT = "ConvNextImageProcessor"
@@ -169,9 +170,10 @@ def load_preprocessing(folder: Path) -> Preprocessing:
             folder, local_files_only=True, trust_remote_code=False
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise DataError(
+        damage = DataError(
             f"{folder}: the image processor cannot be read ({reason_of(error)}); download the model again."
-        ) from None
+        )
+        raise reading_error(error, folder, damage) from None
     name = _class_name(processor)
     if name not in _PROCESSORS:
         raise UsageError(

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError
 
 # What a damaged file or one of another kind makes the readers raise.
@@ -46,7 +47,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
             "name a plain state dict, or convert it to .safetensors."
         ) from error
     except _READING_ERRORS as error:
-        raise DataError(f"{path} is damaged or truncated ({first_line(error)}); get it again.") from error
+        damage = DataError(f"{path} is damaged or truncated ({first_line(error)}); get it again.")
+        raise reading_error(error, path, damage) from error
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
         content = content["model"]
     if not isinstance(content, Mapping):

@@ -22,6 +22,7 @@ from typing import IO, Protocol
 
 import numpy as np
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError
 
 ZIP_ERRORS = (
@@ -161,7 +162,7 @@ def open_npy(path: Path) -> StoredRows:
         with path.open("rb") as file:
             head, size = file.read(_HEADER_ROOM), os.fstat(file.fileno()).st_size
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+        raise reading_error(error, path, DataError(f"{path} cannot be read ({error.strerror}).")) from error
     if head.startswith(b"PK"):
         raise DataError(f"{path} is an .npz archive under the name of an .npy file; unpack it first.")
     shape, dtype, offset = _parse_header(str(path), head, size)
@@ -243,7 +244,8 @@ def read_range(path: Path, where: str, view: memoryview, offset: int) -> None:
         finally:
             os.close(file)
     except OSError as error:
-        raise DataError(f"{where} cannot be read ({error.strerror}); check the file and its permissions.") from error
+        damage = DataError(f"{where} cannot be read ({error.strerror}); check the file.")
+        raise reading_error(error, Path(where), damage) from error
 
 
 def not_whole(where: str, what: str, error: Exception) -> DataError:

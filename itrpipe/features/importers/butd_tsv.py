@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.importers.array_file import read_range
 from itrpipe.features.importers.base import (
@@ -220,7 +221,8 @@ def _lines(path: Path, index: _Index) -> Iterator[_Line]:
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError as error:
-        raise MissingInputError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+        missing = MissingInputError(f"{path} cannot be read ({error.strerror}).")
+        raise reading_error(error, path, missing) from error
     try:
         start, size, number = 0, os.fstat(file).st_size, 0
         while start < size:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError
 
 _PAGE_HEADER = struct.Struct("<QHHHH")
@@ -61,7 +62,7 @@ def read_values(path: Path) -> Iterator[Value]:
     except (_DamagedError, struct.error) as error:
         raise DataError(f"{path} is not a whole LMDB database ({error}); fetch it again.") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+        raise reading_error(error, path, DataError(f"{path} cannot be read ({error.strerror}).")) from error
 
 
 class _DamagedError(Exception):

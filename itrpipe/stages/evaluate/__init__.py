@@ -12,8 +12,9 @@ from pydantic import Field, ValidationInfo, field_validator
 from itrpipe.artifacts import read_manifest
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.disk import read_json, write_json
+from itrpipe.disk import write_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.integrity import read_checked_json
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
@@ -297,7 +298,7 @@ def _results(job: Job, split: SplitScores, full: Ranks, oracle: Ranks | None) ->
 
 def show(folder: Path, reporter: Reporter) -> None:
     """Prints the recalls of a finished evaluation, and what it found out about words and sentences."""
-    _say(read_json(folder / METRICS), read_manifest(folder).settings["interval_level"], reporter)
+    _say(read_checked_json(folder / METRICS), read_manifest(folder).settings["interval_level"], reporter)
     analyses.say_words(folder, reporter)
     analyses.say_discrimination(folder, reporter)
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from itrpipe.artifacts import existing_input, input_folder, read_manifest
 from itrpipe.config import load_declaration, resolve
-from itrpipe.disk import read_json, write_json
+from itrpipe.disk import write_json
+from itrpipe.integrity import read_checked_json
 from itrpipe.methods.settings import Fne
 from itrpipe.models.settings import backbone_family
 from itrpipe.progress import Reporter
@@ -216,7 +217,7 @@ def write_words(job: Job) -> None:
 def say_words(folder: Path, reporter: Reporter) -> None:
     """Prints what words.json of an evaluation says, where there is one: every figure with what it counts."""
     path = folder / WORDS
-    words = read_json(path) if path.is_file() else {}
+    words = read_checked_json(path) if path.is_file() else {}
     found = words.get("discrimination", {}) | words
     for key, what in WORD_FIGURES.items():
         if found.get(key) and found[key]["percent"] is not None:
@@ -262,7 +263,7 @@ def write_discrimination(job: Job, split: SplitScores) -> None:
 def say_discrimination(folder: Path, reporter: Reporter) -> None:
     """Prints what discrimination.json of an evaluation says, where there is one."""
     path = folder / DISCRIMINATION
-    for name, found in (read_json(path) if path.is_file() else {}).items():
+    for name, found in (read_checked_json(path) if path.is_file() else {}).items():
         if found["percent"] is None:
             reporter.say(f"  {name}: no sentences")
             continue

@@ -1,0 +1,165 @@
+"""Folders and files that cannot be read or written now: told in one line, and never taken for damaged."""
+
+from __future__ import annotations
+
+import errno
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.faults.chain import BY_NAME, DATA, Chain, identities, rebuilt, say
+from tests.faults.disks import mounted
+from tests.faults.server import Fault, bound_by_permissions, failing, run, without_locks
+from tests.faults.trials import Findings, Trial
+
+UNAVAILABLE, MISSING, DAMAGED, NO = 8, 3, 4, 1
+_PREPARE, _EXTRACT, _TRAIN = "scenes/prepare/scenes-*", "scenes/extract/scenes-*", "scenes/train/triplet.vsepp-*"
+_CLOSED = ("", "scenes", "scenes/extract", "scenes/train", _EXTRACT, f"{_EXTRACT}/manifest.json")
+_CLOSED += (f"{_EXTRACT}/features.h5", f"{_PREPARE}/captions.parquet", f"{_TRAIN}/manifest.json")
+_CLOSED += (f"{_TRAIN}/embeddings.h5", f"{_TRAIN}/history.parquet", "scenes/dataset.json", "scenes/sources.json")
+_GONE = ("scenes/extract", _EXTRACT, f"{_EXTRACT}/features.h5", f"{_TRAIN}/manifest.json")
+_FAILING = {
+    "scenes": ("ESTALE", "EACCES"),
+    "scenes/train": ("EIO", "EACCES"),
+    _TRAIN: ("ESTALE", "EIO"),
+    f"{_TRAIN}/manifest.json": ("ESTALE", "EIO", "ETIMEDOUT", "EACCES"),
+    f"{_EXTRACT}/features.h5": ("EIO", "EACCES"),
+    f"{_PREPARE}/captions.parquet": ("ESTALE", "ETIMEDOUT"),
+}
+# Steps that are run from where the chain begins them, and commands on a folder in which all is made.
+_STEPS = ("train-aoq", "evaluate-aoq", "report", "export", "search")
+_COMMANDS = (
+    ("status",),
+    ("status", "--verify"),
+    ("doctor",),
+    ("train", "--backbone=vsepp", "--dry-run"),
+    ("run", "{recipe}", "--dry-run"),
+    ("gc", "--damaged", "--verify", "--yes"),
+    ("gc", "--damaged", "--yes"),
+)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that keeps files from being read or written.
+
+    Attributes:
+        name: in words.
+        codes: with which a command may end that meets it.
+        around: brings it about in a data folder while a block runs.
+        fault: likewise, in the child.
+        gone: what is not there, and so may be made again.
+    """
+
+    name: str
+    codes: tuple[int, ...] = (UNAVAILABLE, MISSING)
+    around: Callable[[Path], AbstractContextManager] = lambda data: nullcontext()
+    fault: Callable[[Path], Fault] | None = None
+    gone: str = ""
+
+
+def conditions() -> list[Condition]:
+    """All of them."""
+    unwritable = partial(_modes, pattern="**", change=lambda mode: mode & ~0o222)
+    found = [Condition("nothing writable", around=unwritable), Condition("a read-only mount", around=_read_only)]
+    found += [
+        Condition(
+            f"mode 0 of {place or 'the data folder'}", around=partial(_modes, pattern=place, change=lambda mode: 0)
+        )
+        for place in _CLOSED
+    ]
+    codes = (MISSING, DAMAGED)
+    found += [Condition(f"no {place}", codes, around=partial(_gone, pattern=place), gone=place) for place in _GONE]
+    found += [
+        Condition(f"{name} of {place}", fault=partial(_fails, place, name))
+        for place, names in _FAILING.items()
+        for name in names
+    ]
+    found += [Condition(f"{name} of locks", fault=partial(_no_locks, name)) for name in ("ENOLCK", "ENOSYS")]
+    return [*found, Condition("EROFS of everything written", fault=partial(_fails, "", "EROFS", writing=True))]
+
+
+@contextmanager
+def _modes(data: Path, pattern: str, change: Callable[[int], int]) -> Iterator[None]:
+    """Other permissions of some files and folders."""
+    paths = {"": [data], "**": [data, *data.rglob("*")]}.get(pattern) or list(data.glob(pattern))
+    before = {path: path.stat().st_mode for path in paths}
+    for path in reversed(paths):
+        path.chmod(change(before[path]))
+    yield
+    for path in filter(Path.exists, paths):
+        path.chmod(before[path])
+
+
+@contextmanager
+def _gone(data: Path, pattern: str) -> Iterator[None]:
+    """Something is not there, for a time."""
+    (path,) = data.glob(pattern)
+    path.rename(away := data.parent / "away")
+    yield
+    if not path.exists() and path.parent.exists():
+        away.rename(path)
+    else:
+        shutil.rmtree(away) if away.is_dir() else away.unlink()
+
+
+def _read_only(data: Path) -> AbstractContextManager:
+    return mounted(data, "-o", "bind,ro", str(data))
+
+
+def _fails(place: str, name: str, data: Path, *, writing: bool = False) -> Fault:
+    (path,) = data.glob(place) if place else (data,)
+    return failing(path, getattr(errno, name), writing=writing)
+
+
+def _no_locks(name: str, data: Path) -> Fault:
+    return without_locks(getattr(errno, name))
+
+
+def trials(chain: Chain) -> list[Trial]:
+    """Every condition with every command."""
+    steps = [name for name in _STEPS if BY_NAME[name] in chain.steps]
+    return [
+        Trial(
+            "folders",
+            f"{each.name}: {command if isinstance(command, str) else ' '.join(command)}",
+            partial(_try, chain=chain, condition=each, command=command),
+        )
+        for each in conditions()
+        for command in [*steps, *_COMMANDS]
+    ]
+
+
+def _try(
+    folder: Path,
+    draw: random.Random,
+    found: Findings,
+    *,
+    chain: Chain,
+    condition: Condition,
+    command: str | tuple[str, ...],
+) -> None:
+    found.tried += 1
+    step = BY_NAME[command] if isinstance(command, str) else None
+    arguments = chain.arguments(step) if step else [text.format(**chain.places) for text in command]
+    chain.start(step or BY_NAME["export"], folder)
+    before, data = identities(folder), folder / DATA
+    absent = [str(path.relative_to(folder)) for path in data.glob(condition.gone or "nothing")]
+    with condition.around(data):
+        faults = [condition.fault(data)] if condition.fault else []
+        outcome = run(arguments, folder, *faults, bound_by_permissions)
+    if outcome.traceback or (outcome.code != 0 and not (command == ("doctor",) and outcome.code == NO)):
+        found.refused(outcome, condition.codes)
+    gone = [
+        name for name in rebuilt(before, folder) if not any(name.startswith(str(Path(path).parent)) for path in absent)
+    ]
+    for name in gone:
+        found.note("lost", f"{name} was whole: {say(outcome)}")
+    if step is not None and not gone and not absent:
+        codes = (0, 2) if outcome.code == 0 and step.name == "export" else (0,)
+        found.succeeded(outcome := run(arguments, folder, bound_by_permissions), codes)
+        chain.compare(folder, step, found, say(outcome))

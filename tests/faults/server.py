@@ -1,0 +1,304 @@
+"""A process that has imported everything once and forks a child for every command, and what can go wrong in a child.
+
+A fresh interpreter with torch takes seconds; a fork takes milliseconds, so that hundreds of commands can be killed.
+Linux only. Nothing here may start a thread before a fork.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fnmatch
+import gc
+import importlib
+import itertools
+import os
+import pkgutil
+import select
+import shlex
+import signal
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+LIMIT = 60.0
+"""Seconds after which a command counts as one that does not end."""
+STEPS = ("replace", "rename", "fsync", "unlink", "remove", "rmdir", "mkdir", "truncate", "ftruncate", "link", "symlink")
+"""Functions of `os` that change what is on the disk; pathlib and shutil look them up there when they are called."""
+Fault = Callable[[], None]
+
+
+def warm() -> None:
+    """Imports what commands import, and makes blocks so small that a few images fill several."""
+    import itrpipe
+
+    for module in pkgutil.walk_packages(itrpipe.__path__, "itrpipe."):
+        # Weights, and the detector that brings in triton, which no command of the campaign needs.
+        if not module.name.endswith("__main__") and "extractors.butd" not in module.name:
+            importlib.import_module(module.name)
+    for name in ("faiss", "HanTa.HanoverTagger", "matplotlib.font_manager", "rich.progress", "nltk"):
+        with suppress(ImportError):
+            importlib.import_module(name)
+    import torch
+
+    from itrpipe.features import journal
+    from itrpipe.scene_graph import parsing
+
+    torch.set_num_threads(1)
+    journal.FLUSH_SECONDS = 0.0
+    parsing.CHUNK = 16
+    tasks = Path("/proc/self/task").glob("*/comm")
+    # Arrow brings in an allocator whose thread a fork stops and starts again.
+    others = [path.read_text().strip() for path in tasks if path.parent.name != str(os.getpid())]
+    if lost := [name for name in others if not name.startswith("jemalloc")]:
+        raise SystemExit(f"a fork would lose the threads {', '.join(lost)}")
+    gc.collect()
+    gc.freeze()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did.
+
+    Attributes:
+        code: exit status, negative for a signal, None where it did not end.
+        output: standard output and error, in the order of their writing.
+        seconds: until it ended.
+    """
+
+    command: str
+    code: int | None
+    output: str
+    seconds: float
+
+    @property
+    def errors(self) -> list[str]:
+        """The lines that tell an error."""
+        return [line for line in self.output.splitlines() if line.lower().startswith("error:")]
+
+    @property
+    def traceback(self) -> bool:
+        return "Traceback (most recent call last)" in self.output
+
+    def __str__(self) -> str:
+        return f"`{self.command[:60]}…` ended with {self.code}: …{self.output.strip()[-400:]}"
+
+
+class Child:
+    """A running command, in a session of its own.
+
+    Args:
+        arguments: of `itrpipe`.
+        folder: where it runs.
+        faults: called in the child before the command begins.
+    """
+
+    def __init__(self, arguments: Sequence[str], folder: Path, *faults: Fault) -> None:
+        self._command, self._begun = shlex.join(["itrpipe", *arguments]), time.monotonic()
+        self._log = os.memfd_create("output")
+        self.pid = os.fork()
+        if not self.pid:
+            _become(arguments, folder, self._log, faults)
+        self._handle = os.pidfd_open(self.pid)
+
+    def ended(self, seconds: float) -> bool:
+        """Whether it has ended after so long at most."""
+        return bool(select.select([self._handle], [], [], max(0.0, seconds))[0])
+
+    def kill(self, *, group: bool = True) -> None:
+        """`kill -9` of the command, and of the processes that it started unless they are to notice themselves."""
+        with suppress(ProcessLookupError):
+            (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
+
+    def wait(self, limit: float = LIMIT) -> Outcome:
+        """What it did; killed where it does not end."""
+        ended = self.ended(limit)
+        seconds = time.monotonic() - self._begun
+        if not ended:
+            self.kill()
+        _, status = os.waitpid(self.pid, 0)
+        self.kill()  # what it left running
+        os.close(self._handle)
+        with os.fdopen(self._log, "rb") as log:
+            log.seek(0)
+            output = log.read().decode(errors="replace")
+        return Outcome(self._command, os.waitstatus_to_exitcode(status) if ended else None, output, seconds)
+
+
+def run(arguments: Sequence[str], folder: Path, *faults: Fault) -> Outcome:
+    """Runs a command to its end."""
+    return Child(arguments, folder, *faults).wait()
+
+
+def _become(arguments: Sequence[str], folder: Path, log: int, faults: Sequence[Fault]) -> NoReturn:
+    code: Any = 1
+    try:
+        with suppress(OSError):
+            os.setsid()
+        os.chdir(folder)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.stdin = os.fdopen(0, closefd=False)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False, buffering=1)
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False, errors="backslashreplace", buffering=1)
+        sys.argv = ["itrpipe", *arguments]
+        sys.modules["__main__"] = types.ModuleType("__main__")  # spawned processes import no campaign
+        for fault in faults:
+            fault()
+        from itrpipe.cli import main
+
+        main()
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+        with suppress(Exception):
+            sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+# What can go wrong in a child
+
+
+def bound_by_permissions() -> None:
+    """Gives up root's right to read and write everything."""
+    no_capabilities = (ctypes.c_uint32 * 6)()
+    version_and_self = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    if ctypes.CDLL(None, use_errno=True).capset(version_and_self, no_capabilities):
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def watching_steps(root: Path, seen: Callable[[int, str, bool], None]) -> Fault:
+    """Calls `seen(number, name, done)` before and after every step that changes what lies below `root`."""
+
+    def install() -> None:
+        numbers = itertools.count()
+        for name in STEPS:
+            setattr(os, name, _watched(name, getattr(os, name), root, numbers, seen))
+
+    return install
+
+
+def _watched(name: str, real: Callable, root: Path, numbers: Any, seen: Callable) -> Callable:
+    def step(first: Any, *rest: Any, **named: Any) -> Any:
+        path = _path_of(first, named.get("dir_fd"))
+        if not path.startswith(str(root)):
+            return real(first, *rest, **named)
+        number, what = next(numbers), f"{name} {path[len(str(root)) + 1 :]}"
+        seen(number, what, False)
+        try:
+            return real(first, *rest, **named)
+        finally:
+            seen(number, what, True)
+
+    return step
+
+
+def _path_of(first: Any, folder: int | None) -> str:
+    if isinstance(first, int):
+        return os.readlink(f"/proc/self/fd/{first}")
+    name = os.fsdecode(first)
+    base = os.getcwd() if folder is None else os.readlink(f"/proc/self/fd/{folder}")
+    return os.path.normpath(os.path.join(base, name))
+
+
+def recording_steps(root: Path, into: Path) -> Fault:
+    """Writes the name of every step into a file."""
+
+    def seen(number: int, what: str, done: bool) -> None:
+        if not done:
+            os.write(log, f"{what}\n".encode())
+
+    log = os.open(into, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    return watching_steps(root, seen)
+
+
+def dying_at(root: Path, number: int, *, after: bool) -> Fault:
+    """`kill -9` exactly before or after a step."""
+
+    def seen(count: int, what: str, done: bool) -> None:
+        if count == number and done == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return watching_steps(root, seen)
+
+
+def dying_after(root: Path, pattern: str, times: int = 1) -> Fault:
+    """`kill -9` after so many steps whose names fit a pattern."""
+    left = itertools.count(times - 1, -1)
+
+    def seen(count: int, what: str, done: bool) -> None:
+        if done and fnmatch.fnmatchcase(what, pattern) and not next(left):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return watching_steps(root, seen)
+
+
+def failing(path: Path, code: int, *, writing: bool = False) -> Fault:
+    """Opening a path, or what lies below it, fails with an error of the operating system."""
+
+    def refuses(name: Any, write: bool) -> bool:
+        if isinstance(name, int) or (writing and not write):
+            return False
+        full = os.path.abspath(os.fsdecode(name))
+        return full == str(path) or full.startswith(f"{path}/")
+
+    def fail(name: Any) -> NoReturn:
+        raise OSError(code, os.strerror(code), os.fsdecode(name))
+
+    def install() -> None:
+        import io
+
+        real_open, real_os_open, real_stat, real_list = io.open, os.open, os.stat, os.scandir
+
+        def open_(file: Any, mode: str = "r", *rest: Any, **named: Any) -> Any:
+            return fail(file) if refuses(file, bool(set(mode) & set("wax+"))) else real_open(file, mode, *rest, **named)
+
+        def os_open(file: Any, flags: int, *rest: Any, **named: Any) -> int:
+            write = bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+            return (
+                fail(file)
+                if "dir_fd" not in named and refuses(file, write)
+                else real_os_open(file, flags, *rest, **named)
+            )
+
+        def stat(file: Any, *rest: Any, **named: Any) -> os.stat_result:
+            stale = code in (errno.ESTALE, errno.EIO) and "dir_fd" not in named
+            return fail(file) if stale and refuses(file, False) else real_stat(file, *rest, **named)
+
+        def scandir(file: Any = ".") -> Any:
+            return fail(file) if refuses(file, False) else real_list(file)
+
+        import builtins
+
+        builtins.open = io.open = open_
+        os.open, os.stat, os.scandir = os_open, stat, scandir
+
+    return install
+
+
+def without_locks(code: int) -> Fault:
+    """File systems without locks."""
+
+    def install() -> None:
+        import fcntl
+
+        def flock(*given: Any) -> NoReturn:
+            raise OSError(code, os.strerror(code))
+
+        fcntl.flock = fcntl.lockf = flock
+
+    return install

@@ -1,0 +1,159 @@
+"""Texts that are no captions: how much of them is parsed, that the rest costs nothing, and that the graph says so."""
+
+from __future__ import annotations
+
+import json
+import random
+from ctypes.util import find_library
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from itrpipe.scene_graph.foreign import ForeignParser
+from itrpipe.scene_graph.graph import Analysis, Token, analyse
+from itrpipe.scene_graph.hanta import HantaTagger
+from itrpipe.scene_graph.linkgrammar import LinkGrammarBackend
+from itrpipe.scene_graph.parsing import BackendParser, Item
+from itrpipe.scene_graph.rules import RulesBackend
+from itrpipe.scene_graph.tokenise import MOST_LETTERS, MOST_WORDS, parsed_part, tokenise
+
+CAPTION = "A dog in a red sweater jumps over two logs."
+TAGGERS = ("hanta", "lexicon")
+# Words that are cut, bounds, marks that bind or part words, and all that regular expressions count as letters.
+PIECES = st.sampled_from(
+    ["dog", "a", "'s", "'S", "\u2019s", "'", "-", "_", ".", " ", "\n", "x" * 59, "y" * 61, "é", "e\u0301", "狗"]
+)
+TEXTS = st.lists(PIECES, max_size=60).map("".join)
+
+
+@cache
+def backend(tagger: str) -> RulesBackend:
+    return RulesBackend("lexicon") if tagger == "lexicon" else RulesBackend("hanta")
+
+
+class Recorder:
+    """A backend that notes what it is given, and takes every word for a noun."""
+
+    name, version = "recorder", "recorder/1"
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+
+    def analyse(self, text: str) -> Analysis:
+        self.given.append(text)
+        return Analysis(tuple(Token(*place, "N", place[0].lower()) for place in tokenise(text)), ())
+
+
+# The part that is parsed
+
+
+def test_a_caption_within_the_limits_is_parsed_whole() -> None:
+    for text in ("", " \n", CAPTION, "dog " * MOST_WORDS, "x" * MOST_LETTERS, f"{'x' * MOST_LETTERS}-"):
+        assert parsed_part(text) == text
+
+
+def test_words_and_marks_beyond_the_limit_are_not_parsed() -> None:
+    words = [f"w{number}" for number in range(MOST_WORDS + 1)]
+    assert parsed_part("  " + " ".join(words)) == "  " + " ".join(words[:-1])
+    assert parsed_part("." * 10_000) == "." * MOST_WORDS
+
+
+def test_parsing_stops_inside_a_word_that_is_too_long() -> None:
+    assert parsed_part(f"a dog {'x' * (MOST_LETTERS + 1)} and a cat") == f"a dog {'x' * MOST_LETTERS}"
+
+
+@given(TEXTS)
+@settings(deadline=None)
+def test_the_part_has_the_words_that_the_whole_text_begins_with(text: str) -> None:
+    part = parsed_part(text)
+    assert text.startswith(part)
+    whole, own = tokenise(text), tokenise(part)
+    assert len(own) <= MOST_WORDS + 1  # half a word may end in a mark, which then stands alone
+    assert all(end - start <= MOST_LETTERS for _, start, end in own)
+    kept = sum(end <= len(part) for _, _, end in whole)
+    assert own[:kept] == whole[:kept]
+    assert bool(own) == bool(whole)  # models of words have no use for a caption without any
+
+
+# What it costs
+
+
+@pytest.mark.parametrize("text", ["a dog and " * 10_000, "x" * 100_000, "x-" * 50_000, "'s" * 50_000])
+def test_no_backend_is_given_more(text: str) -> None:
+    recorder = Recorder()
+    BackendParser(recorder).parse(Item(text))
+    ForeignParser(recorder).parse(Item(text, "[]"))
+    assert [len(tokenise(part)) <= MOST_WORDS + 1 for part in recorder.given] == [True, True]
+    assert all(len(word) <= MOST_LETTERS for part in recorder.given for word, _, _ in tokenise(part))
+
+
+def test_the_work_of_hanta_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters: list[int] = []
+    real = HantaTagger._readings
+
+    def counted(tagger: HantaTagger, word: str, cased: bool) -> dict[int, float]:
+        letters.append(len(word))
+        return real(tagger, word, cased)
+
+    monkeypatch.setattr(HantaTagger, "_readings", counted)
+    parser = BackendParser(RulesBackend("hanta"))
+    for text in (" ".join(f"word{number}" for number in range(2_000)), "y" * 5_000):
+        letters.clear()
+        parser.parse(Item(text))
+        assert 0 < len(letters) <= MOST_WORDS
+        assert max(letters) <= MOST_LETTERS
+
+
+@pytest.mark.parametrize("tagger", TAGGERS)
+def test_sixteen_captions_of_ten_thousand_words_end(tagger: str) -> None:
+    draw = random.Random(0)
+    words = ["a", "dog", "in", "red", "and", "holds", ",", "who", "man's", "running", "qzx", "of"]
+    parser = BackendParser(backend(tagger))
+    for _ in range(16):
+        text = " ".join(draw.choice(words) for _ in range(10_000))
+        graph = parser.parse(Item(text))
+        assert len(graph.tokens) <= MOST_WORDS
+        assert (graph.text, graph.status) == (text, "partial")
+
+
+# What comes out
+
+
+@pytest.mark.parametrize("tagger", TAGGERS)
+@pytest.mark.parametrize("more", [" and a man sings" * 200, f" {'z' * 200} and a man sings"])
+def test_the_beginning_of_a_long_caption_has_its_graph(tagger: str, more: str) -> None:
+    text = f"\n {CAPTION} {more}"
+    graph = BackendParser(backend(tagger)).parse(Item(text))
+    assert graph.status == "partial"
+    assert all(text[token.start : token.end] == token.text for token in graph.tokens)
+    assert {"dog", "sweater", "log"} <= {each.lemma for each in graph.objects}
+    assert "red" in {each.lemma for each in graph.attributes}
+
+
+@pytest.mark.skipif(find_library("link-grammar") is None, reason="needs liblink-grammar5")
+def test_link_grammar_parses_up_to_a_word_that_is_too_long() -> None:
+    text = f"\n {CAPTION} {'z' * 200} and a man sings"
+    graph = BackendParser(LinkGrammarBackend()).parse(Item(text))
+    assert (graph.status, len(graph.tokens)) == ("partial", 12)
+    assert {"dog", "sweater", "log"} <= {each.lemma for each in graph.objects}
+
+
+@pytest.mark.parametrize("tagger", TAGGERS)
+def test_the_limits_change_no_caption_within_them(tagger: str) -> None:
+    assert analyse(backend(tagger), CAPTION) == backend(tagger).analyse(CAPTION)
+    assert BackendParser(backend(tagger)).parse(Item(CAPTION)).status == "ok"
+
+
+def test_what_is_no_noun_phrase_stays_failed() -> None:
+    assert BackendParser(backend("lexicon")).parse(Item("quickly " * 500)).status == "failed"
+
+
+def test_an_imported_graph_is_found_in_the_part_that_is_parsed() -> None:
+    parser = ForeignParser(backend("lexicon"))
+    text = f"a dog {'and ' * 500} a cat"
+    found = parser.parse(Item(text, json.dumps([["dog"], ["cat"]])))
+    assert ([each.tokens for each in found.objects], found.status) == ([(1,), ()], "partial")
+    assert parser.parse(Item(text, json.dumps([["dog"]]))).status == "partial"
+    assert parser.parse(Item("a dog", json.dumps([["dog"]]))).status == "ok"

@@ -1,0 +1,118 @@
+"""Locks: who holds one, how long others wait, and file systems that have none."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itrpipe.artifacts import Location
+from itrpipe.errors import LockedError, UnavailableError, UsageError
+from itrpipe.locks import HOURS, holder, is_locked, locked, unused
+
+
+@pytest.fixture
+def place(data_root: Path) -> Location:
+    return Location(data_root, "tiny", "train", "aoq.vsrn", "ab" * 32)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from itrpipe.artifacts import Location
+from itrpipe.locks import locked
+with locked(Location(Path(sys.argv[1]), "tiny", "train", "aoq.vsrn", "ab" * 32)):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other(data_root: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock of the artifact."""
+    command = [sys.executable, "-c", HOLD, str(data_root)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_lock_says_who_holds_it_and_since_when(place: Location, other: subprocess.Popen[str]) -> None:
+    known = json.loads(place.lock().read_text())
+    assert known["pid"] == other.pid
+    text = holder(place.lock())
+    assert text.startswith(f"process {other.pid} on {os.uname().nodename} since 20")
+    with (
+        pytest.raises(LockedError, match=rf"is being written by process {other.pid} on .*; wait for it"),
+        locked(place),
+    ):
+        pass
+
+
+def test_who_waits_for_too_long_is_told_for_whom_and_what_to_do(
+    place: Location, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HOURS, "0.0001")
+    waited: list[Path] = []
+    message = rf"held by process {other.pid} on .* for more than 0\.0001 hours; end that process, or .*{HOURS}=0\.0002"
+    with pytest.raises(LockedError, match=message), locked(place, waited.append):
+        pass
+    assert waited == [place.lock()]
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_hours_must_be_a_number(
+    place: Location, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv(HOURS, text)
+    with pytest.raises(UsageError, match=f"{HOURS}='{text}' is no number of hours"), locked(place, lambda path: None):
+        pass
+
+
+def test_an_empty_lock_file_from_elsewhere_locks_nothing(place: Location) -> None:
+    place.lock().parent.mkdir(parents=True)
+    place.lock().touch()
+    assert holder(place.lock()) == "another process"
+    assert not is_locked(place.partial)
+    with locked(place, lambda path: pytest.fail("it waited")):
+        pass
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EIO])
+def test_a_file_system_without_locks_is_named_and_nothing_waits(
+    place: Location, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    place.lock().parent.mkdir(parents=True)
+    place.lock().touch()
+
+    def refuse(*arguments: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    remedy = "does not answer" if code == errno.EIO else "gives no locks; mount it with locks"
+    with pytest.raises(UnavailableError, match=rf"\.lock cannot be read or written now .*{remedy}"), locked(place):
+        pass
+    with unused(place.folder) as free:
+        assert not free
+
+
+def test_the_command_says_so_and_exits_with_8(
+    chain: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    outcome = invoke("prepare", "--dataset", "tiny", "--data", chain, "--set", "split_seed=5")
+    assert outcome.code == 8
+    assert outcome.err.count("\n") == 1
+    assert "gives no locks" in outcome.err
