@@ -104,14 +104,18 @@ def kills_at_steps(chain: Chain, count: int) -> list[Trial]:
 def _at_moments(folder: Path, draw: random.Random, found: Findings, *, place: Place, times: int) -> None:
     place.begin(folder)
     before, exported = identities(folder), _has_export(folder)
+    children = []
     for _ in range(times):
-        child = Child(place.arguments, folder)
+        children.append(child := Child(place.arguments, folder))
         if not child.ended(draw.uniform(0.05, 1.0) * place.seconds):
             found.tried += 1
-        child.kill(group=draw.random() < 0.5)
-        child.wait()
+        group = draw.random() < 0.5
+        child.kill(group=group)
+        child.wait(sweep=group)
         before = _after_kill(folder, before, exported, found)
     place.finish(folder, before, found)
+    for child in children:
+        child.kill()
 
 
 def _at_step(folder: Path, draw: random.Random, found: Findings, *, place: Place, event: int, after: bool) -> None:

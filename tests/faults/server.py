@@ -116,14 +116,15 @@ class Child:
         with suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
 
-    def wait(self, limit: float = LIMIT) -> Outcome:
-        """What it did; killed where it does not end."""
+    def wait(self, limit: float = LIMIT, *, sweep: bool = True) -> Outcome:
+        """What it did; killed where it does not end, with what it left running unless that is to end by itself."""
         ended = self.ended(limit)
         seconds = time.monotonic() - self._begun
         if not ended:
             self.kill()
         _, status = os.waitpid(self.pid, 0)
-        self.kill()  # what it left running
+        if sweep:
+            self.kill()
         os.close(self._handle)
         with os.fdopen(self._log, "rb") as log:
             log.seek(0)
