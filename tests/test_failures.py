@@ -61,7 +61,7 @@ def os_error(code: int, path: str | None = "/data/x") -> OSError:
         (BrokenProcessPool("terminated abruptly"), 2, ["a worker process was ended from outside", "lower workers"]),
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), 2, ["(CUDA error: out of memory);"]),
     ],
-    ids=repr,
+    ids=lambda each: repr(each) if isinstance(each, BaseException) else None,
 )
 def test_failures_of_the_machine_are_one_line(
     error: Any, code: int, parts: list[str], invoke: Invoke, monkeypatch: pytest.MonkeyPatch
@@ -84,7 +84,7 @@ def test_failures_of_the_machine_are_one_line(
         RecursionError("maximum recursion depth exceeded"),
         ValueError("x"),
     ],
-    ids=repr,
+    ids=lambda each: repr(each) if isinstance(each, BaseException) else None,
 )
 def test_failures_of_the_program_keep_their_traceback(
     error: BaseException, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
