@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts import MANIFEST, Manifest, collect_command, file_damage, read_manifest
+from itrpipe.artifacts import MANIFEST, Manifest, collect_command, file_damage, is_finished, read_manifest
 from itrpipe.disk import file_digest, is_unavailable, read_json, unavailable
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.progress import Reporter
@@ -89,7 +89,7 @@ def remember_outputs(folder: Path, manifest: Manifest) -> None:
 
 
 def _artifact_of(path: Path) -> tuple[Path, Manifest] | None:
-    for folder in list(path.parents)[:_DEEPEST]:
+    for folder in filter(is_finished, list(path.parents)[:_DEEPEST]):
         try:
             status = os.stat(folder / MANIFEST)
         except (FileNotFoundError, NotADirectoryError):
