@@ -352,13 +352,15 @@ def list_artifacts(root: Path, dataset: str) -> Iterator[Path]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder, sorted by name, without hidden ones; those behind links included.
+    """The folders in a folder, sorted by name, without hidden ones; those behind links included; none if it is absent.
 
     Raises:
         UnavailableError: it cannot be read now.
     """
     try:
         return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except FileNotFoundError:
+        return []
     except OSError as error:
         if is_unavailable(error):
             raise unavailable(error, folder) from None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
 import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +54,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         DiskFullError: no space is left.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}{TEMPORARY}")
     with full_disk_as_error(path):
         try:
             with temporary.open("wb") as stream:
@@ -62,6 +64,24 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes from a folder what processes of this machine, killed in the middle of `write_bytes`, have left there."""
+    for path in folder.glob(f".*.{glob.escape(socket.gethostname())}.*{TEMPORARY}"):
+        process = path.name.removesuffix(TEMPORARY).rpartition(".")[2]
+        if process.isdigit() and not _is_running(int(process)):
+            path.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user
+        return True
+    return True
 
 
 def write_text(path: Path, content: str) -> None:

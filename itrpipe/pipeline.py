@@ -13,7 +13,7 @@ from typing import Any
 
 from itrpipe import artifacts
 from itrpipe.artifacts import INPUTS, UNFINISHED
-from itrpipe.disk import full_disk_as_error, read_stamped_json, write_stamped_json
+from itrpipe.disk import full_disk_as_error, read_stamped_json, remove_leftovers, write_stamped_json
 from itrpipe.errors import DataError, UsageError
 from itrpipe.integrity import remember_outputs
 from itrpipe.locks import holder, locked
@@ -72,6 +72,8 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
     damaged = [step for step in todo if step.state == "damaged"]
     if damaged:
         raise DataError(damaged[0].reason)
+    for dataset in {step.location.root / step.location.dataset for step in steps}:
+        remove_leftovers(dataset)
     requested = {step.location.folder for step in steps}
     blocked = [step for step in todo if step.location.folder not in requested]
     if blocked and not with_upstream:

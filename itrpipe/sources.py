@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -48,17 +49,15 @@ class DigestCache:
 
         Raises:
             MissingInputError: there is no such file.
-            DataError: it is a folder.
+            DataError: it is a folder, a pipe or a device.
             UnavailableError: it cannot be read now.
         """
         try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise DataError(f"source file {path} is no regular file; correct it or name another")
             return self.known(path) or self.remember(path, self._hash(path))
         except FileNotFoundError:
             raise MissingInputError(f"source file {path} does not exist; restore it or name another") from None
-        except IsADirectoryError as error:
-            raise DataError(
-                f"source file {path} cannot be read ({error.strerror}); correct it or name another"
-            ) from None
         except OSError as error:
             if is_unavailable(error):
                 raise unavailable(error, path) from None

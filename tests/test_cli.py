@@ -413,8 +413,17 @@ def test_a_damaged_file_of_the_dataset_itself(chain: Path, name: str, content: s
 
 
 def test_exit_codes_are_distinct_and_documented() -> None:
-    errors = [ItrpipeError, UsageError, MissingInputError, DataError, DiskFullError, LockedError, IncompleteError]
-    assert [error.exit_code for error in errors] == [1, 2, 3, 4, 5, 6, 7]
+    errors = [
+        ItrpipeError,
+        UsageError,
+        MissingInputError,
+        DataError,
+        DiskFullError,
+        LockedError,
+        IncompleteError,
+        UnavailableError,
+    ]
+    assert [error.exit_code for error in errors] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert set(ItrpipeError.__subclasses__()) == set(errors[1:])
 
 

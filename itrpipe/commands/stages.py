@@ -154,7 +154,7 @@ def define_features(
         UsageError: there is no such extractor, or it and the source exclude each other.
     """
     definition = load_definition(root, dataset)
-    if features is None and name in definition.features:
+    if features is None and source is None and name in definition.features:
         features = name
     if source is not None:
         conf, place = _importer_of(source, features), str(source.resolve())

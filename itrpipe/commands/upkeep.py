@@ -83,7 +83,7 @@ def entries(root: Path, dataset: str, *, verify: bool = False) -> list[Entry]:
     for stage in declared_stages():
         folder = root / dataset / stage
         try:
-            found += [_entry(each, verify) for each in (folders_in(folder) if os.path.lexists(folder) else ())]
+            found += [_entry(each, verify) for each in folders_in(folder)]
         except UnavailableError as error:
             found.append(Entry(folder, "unreadable", None, 0, str(error)))
     return found
@@ -100,7 +100,7 @@ def print_status(root: Path, dataset: str | None, *, verify: bool = False) -> No
     reporter = Reporter()
     if dataset:
         _require_dataset(root, dataset)
-    names = [dataset] if dataset else [path.name for path in (folders_in(root) if root.exists() else ())]
+    names = [dataset] if dataset else [path.name for path in folders_in(root)]
     if not names:
         reporter.say(f"{root} holds no dataset yet; start with `itrpipe run demo`")
     problems: dict[str, list[str]] = {"damaged": [], "unreadable": []}

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scene_graph.parsing import Item
 
@@ -79,9 +80,10 @@ def _json(path: Path) -> Any:
         if path.suffix.lower() == ".jsonl":
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         return json.loads(text)
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise MissingInputError(f"{path} cannot be read ({error.strerror}); name another with --from") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except OSError as error:
+        missing = MissingInputError(f"{path} cannot be read ({error.strerror}); name another with --from")
+        raise reading_error(error, path, missing) from None
+    except (ValueError, RecursionError) as error:  # also no UTF-8, and whole numbers of thousands of digits
         raise DataError(f"{path} is not valid JSON ({error}); export it again") from None
 
 

@@ -178,7 +178,7 @@ class Execution(Settings):
         workers: processes; 0 takes one per core.
     """
 
-    workers: int = Field(ge=0)
+    workers: int = Field(ge=0, le=1_024)
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
