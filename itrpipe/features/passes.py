@@ -69,17 +69,19 @@ class Target:
         return slots
 
     def create(self, ids: list[str], spec: FeatureSpec, extractor: str) -> None:
-        """Creates the file unless an earlier run did and has written rows of it.
+        """Creates the file unless an earlier run or pass did.
 
         Raises:
             DataError: the earlier run's file is of other images or datasets.
         """
-        if self.path.exists() and self.journal.exists():
+        if self.path.exists():
             self.check(ids, spec)
             return
         make_folder(self.path.parent)
         self.journal.unlink(missing_ok=True)
         create_features(self.path, [ids[row] for row in self.rows.tolist()], spec, extractor)
+        with FeatureWriter(self.path) as writer:  # from now on damage of the structure is seen
+            self.read_journal().save(writer)
 
     def check(self, ids: list[str], spec: FeatureSpec) -> FeatureFile:
         """Opens the file.

@@ -63,7 +63,9 @@ def save_checkpoint(
     if torch.cuda.is_available():
         tensors["random/cuda"] = torch.cuda.get_rng_state()
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    write_bytes(path, stamped(save(tensors, {"position": json.dumps(asdict(position)), CHECKSUM: STAMP_HERE})))
+    # Under one key, because safetensors writes several in any order.
+    known = json.dumps({**asdict(position), CHECKSUM: STAMP_HERE})
+    write_bytes(path, stamped(save(tensors, {"position": known})))
 
 
 def load_checkpoint(
@@ -78,7 +80,8 @@ def load_checkpoint(
         check_stamp(path, _REMEDY)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            position = Position(**json.loads(file.metadata()["position"]))
+            known = json.loads(file.metadata()["position"])
+            position = Position(**{key: value for key, value in known.items() if key != CHECKSUM})
         model.load_state_dict(_with_prefix(tensors, "model/"))
         _restore_optimizer(optimizer, _with_prefix(tensors, "optimizer/"))
         if method_state is not None:
@@ -102,8 +105,7 @@ def save_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> N
         unfinished: give it a checksum of its own, because no manifest lists it yet.
     """
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()}
-    own = {CHECKSUM: STAMP_HERE} if unfinished else {}
-    content = save(tensors, {"format": "pt", **own})
+    content = save(tensors, {CHECKSUM: STAMP_HERE} if unfinished else {"format": "pt"})
     write_bytes(path, stamped(content) if unfinished else content)
 
 

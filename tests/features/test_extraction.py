@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UnavailableError, UsageError
 from itrpipe.features.extraction import ImageFiles, extract_images, plan_batches
 from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.passes import Target, divide, find_shards, merge, open_shards, shard_target, without_failed
@@ -369,7 +369,7 @@ def test_a_disk_that_fails_stops_the_run_and_blames_no_image(
     with monkeypatch.context() as patch:
         patch.setattr("itrpipe.features.extraction.read_rgb", read)
         with pytest.raises(
-            DataError, match=r"7\.png cannot be read \(Input/output error\); .* the same command goes on"
+            UnavailableError, match=r"7\.png cannot be read or written now \(Input/output error\); .* the same command"
         ):
             extract(folder, target, batches)
     assert target.read_journal().failed == {}

@@ -41,7 +41,7 @@ def rebuilt(folder: Path, changed: dict[str, Any | None]) -> None:
             (folder / name).write_text(json.dumps(content))
             size, digest = (folder / name).stat().st_size, artifacts.file_digest(folder / name)
             manifest["outputs"][name] = {"bytes": size, "sha256": digest}
-    (folder / artifacts.MANIFEST).write_text(json.dumps(manifest))
+    (folder / artifacts.MANIFEST).write_text(json.dumps({**manifest, "checksum": ""}))
 
 
 def test_precision_stands_below_the_results_with_its_intervals(toy: Any, done: Any) -> None:

@@ -173,7 +173,7 @@ def test_right_answers_of_the_examples_belong_to_their_queries(toy: Any, done: A
 def test_costs_are_those_of_the_manifests(toy: Any, tmp_path: Path) -> None:
     copy = toy.copy(tmp_path / "data")
     path = copy.made["aoq"] / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "metrics": {"peak_gib": 1.5}}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "metrics": {"peak_gib": 1.5}, "checksum": ""}))
     found = copy.report()
     assert found.manifest.metrics["peak_gib"] > 0
     (table,) = found.page.all("table", "cost")
