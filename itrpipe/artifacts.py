@@ -341,6 +341,11 @@ def is_finished(folder: Path) -> bool:
     return _FINISHED.fullmatch(folder.name) is not None
 
 
+def partial_of(path: Path) -> Path:
+    """The `.partial` folder that a file of unfinished work lies in; elsewhere, as in tests, the file's own folder."""
+    return next((folder for folder in path.parents if folder.name.endswith(PARTIAL)), path.parent)
+
+
 def list_artifacts(root: Path, dataset: str) -> Iterator[Path]:
     """Yields every folder in a stage folder of a dataset, finished, partial or not ours, sorted by stage and name.
 

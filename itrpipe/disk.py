@@ -32,12 +32,14 @@ _NO_ANSWER = "the disk or network file system does not answer; check it and run 
 _PERMISSIONS = "check its permissions and those of the folders above it, then run the same command again"
 _NAMES = "give it a shorter name, or choose a shorter path"
 _FILES = "too many files are open; raise the limit (`ulimit -n 4096`) and run the same command again"
+_NO_LOCKS = "this file system gives no locks; mount it with locks or choose another folder with --data"
 _READ_ONLY = "the file system is read-only; mount it writable or choose another folder with --data"
 _REMEDIES = {
     errno.EACCES: _PERMISSIONS,
     errno.EPERM: _PERMISSIONS,
     errno.EROFS: _READ_ONLY,
-    errno.ENOLCK: "this file system gives no locks; mount it with locks or choose another folder with --data",
+    errno.ENOLCK: _NO_LOCKS,
+    errno.ENOSYS: _NO_LOCKS,
     errno.ENAMETOOLONG: _NAMES,
     errno.ELOOP: "links lead in a circle; replace one of them",
     errno.EMFILE: _FILES,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import json
 import os
@@ -127,8 +126,6 @@ def _taken(path: Path, timeout: float) -> Iterator[FileLock]:
     try:
         lock.acquire(timeout=timeout)
     except OSError as error:
-        if error.errno == errno.ENOSYS:
-            error = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK), str(path))
         if is_unavailable(error):
             raise unavailable(error, path) from None
         raise

@@ -18,8 +18,10 @@ from hypothesis import settings
 from PIL import Image
 
 from itrpipe import cli as command_line
+from itrpipe.artifacts import OutputFile, read_manifest, write_manifest
 from itrpipe.commands.stages import define_features, run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.disk import file_digest
 from itrpipe.planning import Override, parse_override
 
 # How long an example takes depends on what else the machine does, and says nothing about the code.
@@ -221,6 +223,19 @@ def artifacts_in() -> Callable[[Path], dict[str, int]]:
         return {f"{path.parents[1].name}/{path.parent.name}": path.stat().st_mtime_ns for path in manifests}
 
     return collect
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Callable[[Path], None]:
+    """Writes a file of an artifact that a test has changed into the manifest, as if its stage had written it so."""
+
+    def record(path: Path) -> None:
+        manifest = read_manifest(path.parent)
+        file = OutputFile(bytes=path.stat().st_size, sha256=file_digest(path))
+        changed = manifest.model_copy(update={"outputs": {**manifest.outputs, path.name: file}})
+        write_manifest(path.parent, changed)
+
+    return record
 
 
 @pytest.fixture(scope="session", name="tiny")

@@ -19,7 +19,10 @@ def _trust(trusted: bool) -> bool:
 
 
 DatasetOption = Annotated[str, typer.Option("--dataset", "-d", envvar="ITRPIPE_DATASET", help="Name of the dataset.")]
-DataOption = Annotated[Path, typer.Option("--data", envvar="ITRPIPE_DATA", help="Folder of all artifacts.")]
+# Whether it can be read is for the commands to say, with their own exit code.
+DataOption = Annotated[
+    Path, typer.Option("--data", envvar="ITRPIPE_DATA", help="Folder of all artifacts.", readable=False)
+]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="[STAGE.]KEY=VALUE", help="Override a setting; repeatable.")
 ]

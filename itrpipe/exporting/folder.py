@@ -10,7 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe.disk import file_digest, full_disk_as_error, make_folder, read_json, sync, write_json
+from itrpipe.disk import (
+    file_digest,
+    full_disk_as_error,
+    is_unavailable,
+    make_folder,
+    read_json,
+    sync,
+    unavailable,
+    write_json,
+)
 from itrpipe.errors import DataError, LockedError, MissingInputError, UsageError
 
 RECORD = "export.json"
@@ -122,6 +131,10 @@ def _alone(work: Path) -> Iterator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LockedError(f"{work} is being written by another export; wait for it, or name another") from None
+        except OSError as error:
+            if is_unavailable(error):
+                raise unavailable(error, work) from None
+            raise
         for left in work.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         yield

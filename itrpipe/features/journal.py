@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from itrpipe.artifacts import partial_of
 from itrpipe.disk import read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError
 from itrpipe.features.store import FeatureWriter, row_sums
@@ -24,20 +25,20 @@ class RowJournal:
     Args:
         path: JSON file; read if it is there.
         rows: N, the number of rows.
-        structure: digest of the feature file without its rows.
 
     Raises:
-        DataError: the file is damaged or not a journal of N rows, or the feature file has another structure.
+        DataError: the file is damaged or not a journal of N rows.
 
     Attributes:
+        structure: digest of the feature file without its rows; empty in a new journal.
         done: [N] bool, written or failed.
         sums: [N] uint32, `row_sums` of the rows that are written.
         failed: row -> why its image has no features.
     """
 
-    def __init__(self, path: Path, rows: int, structure: str = "") -> None:
+    def __init__(self, path: Path, rows: int) -> None:
         self.path = path
-        self.structure = structure
+        self.structure = ""
         self.done = np.zeros(rows, dtype=bool)
         self.sums = np.zeros(rows, dtype="<u4")
         self.failed: dict[int, str] = {}
@@ -102,14 +103,14 @@ class RowJournal:
         self._saved = time.monotonic()
 
     def _read(self, rows: int) -> None:
-        remedy = f"remove {self.path.parent} and rerun"
+        remedy = f"remove {partial_of(self.path)} and run the same command again"
         content = read_stamped_json(self.path, remedy)
         try:
             bits = np.frombuffer(base64.b64decode(content["done"], validate=True), dtype=np.uint8)
             self.failed = {int(row): str(reason) for row, reason in content["failed"].items()}
             self.done = np.unpackbits(bits, count=rows).astype(bool)
             self.sums = np.frombuffer(base64.b64decode(content["sums"], validate=True), dtype="<u4").copy()
-            structure = content["structure"]
+            self.structure = str(content["structure"])
             whole = (
                 len(self.sums) == content["rows"] == rows
                 and len(bits) == (rows + 7) // 8
@@ -119,5 +120,3 @@ class RowJournal:
             whole = False
         if not whole:
             raise DataError(f"{self.path} is not a journal of {rows:,} rows; {remedy}")
-        if structure != self.structure:
-            raise DataError(f"the feature file of {self.path} is damaged; {remedy}")

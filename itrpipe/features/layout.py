@@ -36,7 +36,7 @@ TYPES = {
     "pixels": "|u1",
 }
 
-_REMEDY = "remove it and run `itrpipe extract` again"
+DAMAGE_REMEDY = "remove its folder and run `itrpipe extract` again"
 # Every dataset starts on a cache line, so that maps of float32 are aligned.
 _ALIGNMENT = 64
 
@@ -109,10 +109,10 @@ def read_layout(path: Path) -> tuple[str, dict[str, Extent]]:
     except (OSError, KeyError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise reading_error(
-            error, path, DataError(f"{path} is not a whole feature file ({reason}); {_REMEDY}.")
+            error, path, DataError(f"{path} is not a whole feature file ({reason}); {DAMAGE_REMEDY}.")
         ) from error
     if not isinstance(extractor, bytes):
-        raise DataError(f"{path} does not name its extractor; {_REMEDY}.")
+        raise DataError(f"{path} does not name its extractor; {DAMAGE_REMEDY}.")
     _check_extents(path, extents)
     return extractor.decode("utf-8"), extents
 
@@ -137,22 +137,24 @@ def structure_digest(path: Path) -> str:
 def _check_version(path: Path, version: object) -> None:
     if not isinstance(version, np.integer) or version != SCHEMA_VERSION:
         found = "has no schema version" if version is None else f"has schema version {version}"
-        raise DataError(f"{path} {found}, this itrpipe reads version {SCHEMA_VERSION}; {_REMEDY}.")
+        raise DataError(f"{path} {found}, this itrpipe reads version {SCHEMA_VERSION}; {DAMAGE_REMEDY}.")
 
 
 def _extent(path: Path, dataset: object) -> Extent:
     if not isinstance(dataset, h5py.Dataset) or dataset.chunks is not None or dataset.id.get_offset() is None:
-        raise DataError(f"{path} holds something that is not a contiguous dataset; {_REMEDY}.")
+        raise DataError(f"{path} holds something that is not a contiguous dataset; {DAMAGE_REMEDY}.")
     return Extent(int(dataset.id.get_offset()), dataset.shape, np.dtype(dataset.dtype.str))
 
 
 def _check_extents(path: Path, extents: Mapping[str, Extent]) -> None:
     rows = {extent.shape[0] for extent in extents.values()}
     if "image_id" not in extents or len(rows) != 1 or len(extents) < 2:
-        raise DataError(f"{path} lacks datasets, or they differ in length; {_REMEDY}.")
+        raise DataError(f"{path} lacks datasets, or they differ in length; {DAMAGE_REMEDY}.")
     for name, extent in extents.items():
         if name != "image_id" and extent.dtype != np.dtype(TYPES.get(name, "V1")):
-            raise DataError(f"{path}: dataset '{name}' of type {extent.dtype} is not part of the schema; {_REMEDY}.")
+            raise DataError(
+                f"{path}: dataset '{name}' of type {extent.dtype} is not part of the schema; {DAMAGE_REMEDY}."
+            )
     end, size = max(extent.end for extent in extents.values()), path.stat().st_size
     if end > size:
-        raise DataError(f"{path} has {size:,} bytes and should have {end:,}: it is truncated; {_REMEDY}.")
+        raise DataError(f"{path} has {size:,} bytes and should have {end:,}: it is truncated; {DAMAGE_REMEDY}.")

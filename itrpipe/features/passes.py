@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from itrpipe.artifacts import partial_of
 from itrpipe.disk import make_folder
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.journal import RowJournal
@@ -94,7 +95,7 @@ class Target:
         if file.image_id.tolist() != [ids[row] for row in self.rows.tolist()]:
             raise DataError(
                 f"{self.path} holds other images than it should: the shard was made with another batch size; "
-                "give the same --set batch here, or remove the file"
+                f"give the same --set batch here, or remove {partial_of(self.path)} and run the same command again"
             )
         if file.spec != spec:
             raise DataError(f"{self.path} was begun by another version of the extractor; remove {self.path.parent}")
@@ -106,7 +107,11 @@ class Target:
         Raises:
             DataError: it is damaged, or the structure of the feature file.
         """
-        return RowJournal(self.journal, len(self.rows), structure_digest(self.path))
+        journal, structure = RowJournal(self.journal, len(self.rows)), structure_digest(self.path)
+        if journal.structure not in ("", structure):
+            raise DataError(f"{self.path} is damaged; remove {partial_of(self.path)} and run the same command again")
+        journal.structure = structure
+        return journal
 
 
 def shard_target(work: Path, shard: Shard, name: str, batches: Sequence[np.ndarray]) -> tuple[Target, list[np.ndarray]]:

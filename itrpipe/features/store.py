@@ -35,7 +35,7 @@ import numpy as np
 
 from itrpipe.disk import full_disk_as_error, require_space, sync
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.layout import TYPES, Extent, read_layout, write_layout
+from itrpipe.features.layout import DAMAGE_REMEDY, TYPES, Extent, read_layout, write_layout
 
 FEATURES = "features.h5"
 GROUPS = frozenset({"regions", "global", "pixels"})
@@ -278,7 +278,10 @@ class FeatureFile:
         maps = {
             name: np.memmap(path, extent.dtype, "r", extent.offset, extent.shape) for name, extent in extents.items()
         }
-        image_id = np.char.decode(np.asarray(maps.pop("image_id")), "utf-8")
+        try:
+            image_id = np.char.decode(np.asarray(maps.pop("image_id")), "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} holds an identifier that is not UTF-8 ({error.reason}); {DAMAGE_REMEDY}") from None
         optional = {("global_" if name == "global" else name): maps.get(name) for name in TYPES}
         return cls(path=path, extractor=extractor, image_id=image_id, **optional)
 

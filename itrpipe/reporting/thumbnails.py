@@ -46,7 +46,11 @@ class Album:
         self.problems: list[str] = []
 
     def picture(self, image_id: str) -> Picture:
-        """A small copy, or a placeholder."""
+        """A small copy, or a placeholder.
+
+        Raises:
+            DataError: the picture is a file of an artifact and damaged.
+        """
         if image_id not in self._made:
             self._made[image_id] = self._make(image_id)
         return self._made[image_id]
@@ -54,7 +58,7 @@ class Album:
     def _make(self, image_id: str) -> Picture:
         if self._root is None:
             return Picture(image_id, None)
-        path = self._root / self._files[image_id]
+        path = checked(self._root / self._files[image_id])
         try:
             content, (width, height) = shrink(path)
         except DECODER_ERRORS as error:
@@ -71,7 +75,7 @@ def shrink(path: Path) -> tuple[bytes, tuple[int, int]]:
     """
     from PIL import Image, ImageOps
 
-    with Image.open(checked(path)) as image:
+    with Image.open(path) as image:
         upright = ImageOps.exif_transpose(image).convert("RGB")
     upright.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()

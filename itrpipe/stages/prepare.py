@@ -209,7 +209,7 @@ def _without_bad_images(job: Job, annotations: Annotations, check: ImageCheck) -
 
 def _prepare_scenes(job: Job) -> None:
     from itrpipe.datasets.image_check import check_images
-    from itrpipe.datasets.scenes import annotations, generate, write_images
+    from itrpipe.datasets.scenes import annotations, damaged_images, generate, write_images
 
     settings = job.settings
     dataset = generate(
@@ -217,6 +217,8 @@ def _prepare_scenes(job: Job) -> None:
     )
     images = job.folder / IMAGES_FOLDER
     require_space(job.folder, len(dataset.scenes) * BYTES_PER_SCENE, "drawing the scenes")
+    if damaged := damaged_images(dataset.scenes, images):
+        job.warn(f"{len(damaged):,} pictures of an earlier run are damaged ({damaged[0]} …); they are drawn again")
     with job.reporter.task("drawing scenes", len(dataset.scenes), "images") as task:
         write_images(dataset.scenes, images, job.execution.workers, lambda done, total: task.advance(1))
     records = annotations(dataset, images)

@@ -16,11 +16,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from itrpipe.artifacts import partial_of
 from itrpipe.disk import CHECKSUM, STAMP_HERE, check_stamp, reading_error, stamped, write_bytes
 from itrpipe.errors import DataError
 from itrpipe.integrity import checked
-
-_REMEDY = "remove the folder that ends in .partial and run the same command again"
 
 
 @dataclass
@@ -77,7 +76,7 @@ def load_checkpoint(
         DataError: the file is damaged or of another model.
     """
     try:
-        check_stamp(path, _REMEDY)
+        check_stamp(path, _remedy(path))
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             known = json.loads(file.metadata()["position"])
@@ -88,7 +87,7 @@ def load_checkpoint(
             method_state.load_state_dict(_with_prefix(tensors, "method/"))
     except (SafetensorError, KeyError, RuntimeError, TypeError, OSError) as error:
         reason = str(error).splitlines()[0]
-        damage = DataError(f"{path} is not a checkpoint of this run ({reason}); {_REMEDY}")
+        damage = DataError(f"{path} is not a checkpoint of this run ({reason}); {_remedy(path)}")
         raise reading_error(error, path, damage) from None
     torch.set_rng_state(tensors["random/cpu"])
     if "random/cuda" in tensors and torch.cuda.is_available():
@@ -117,13 +116,17 @@ def load_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> N
         UnavailableError: it cannot be read now.
     """
     try:
-        check_stamp(path, _REMEDY) if unfinished else checked(path)
+        check_stamp(path, _remedy(path)) if unfinished else checked(path)
         with safe_open(path, framework="pt") as file:
             model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except (SafetensorError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
         damage = DataError(f"{path} does not hold the weights of this model ({reason}); run `itrpipe train` again")
         raise reading_error(error, path, damage) from None
+
+
+def _remedy(path: Path) -> str:
+    return f"remove {partial_of(path)} and run the same command again"
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

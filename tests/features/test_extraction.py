@@ -233,7 +233,7 @@ def test_the_structure_of_a_feature_file_cannot_change_unseen(folder: Folder, tm
     extract(folder, target, batches_of(folder))
     content = target.path.read_bytes()
     flip(target.path, content.index(b"i22"))
-    with pytest.raises(DataError, match=r"the feature file of .*whole\.json is damaged; remove"):
+    with pytest.raises(DataError, match=r"whole\.h5 is damaged; remove"):
         target.read_journal()
 
 

@@ -289,13 +289,16 @@ def test_sentences_are_shown_with_what_is_wrong_in_them(root: Path) -> None:
         assert any(word["wrong"] for word in row["words"])
 
 
-def test_a_model_that_was_not_trained_to_correct_words_does_not(root: Path, tmp_path: Path, invoke: Invoke) -> None:
+def test_a_model_that_was_not_trained_to_correct_words_does_not(
+    root: Path, tmp_path: Path, recorded: Callable[[Path], None]
+) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "data"))
     folder = only(copy, "train", "tags-dc.uniter")
     config = json.loads((folder / "config.json").read_text())
     config["loss"]["weight_correction"] = 0.0
     text = json.dumps(config, indent=1)
     (folder / "config.json").write_text(text)
+    recorded(folder / "config.json")
     split = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
     features = FeatureFile.open(only(root, "extract", "boxed") / FEATURES)
     figures, examples = WordTest(load_model(folder), split, features, "cpu").run()

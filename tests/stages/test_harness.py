@@ -280,7 +280,9 @@ def test_a_canary_tells_something_where_the_model_is_above_chance(tmp_path: Path
     assert can_fail(tmp_path, chances) is telling
 
 
-def test_scores_that_the_saved_model_does_not_give_kill_the_canary(noise: Path, tmp_path: Path, invoke: Invoke) -> None:
+def test_scores_that_the_saved_model_does_not_give_kill_the_canary(
+    noise: Path, tmp_path: Path, invoke: Invoke, recorded: Callable[[Path], None]
+) -> None:
     assert evaluate(invoke, noise, "scan").code == 0
     root = Path(shutil.copytree(noise, tmp_path / "data"))
     (trained,) = root.glob("noise/train/triplet.scan-????????")
@@ -289,6 +291,7 @@ def test_scores_that_the_saved_model_does_not_give_kill_the_canary(noise: Path, 
         matrix = scores[:]  # pyright: ignore
         matrix[own, np.arange(150)] += 2 * matrix.std()  # pyright: ignore
         scores[:] = matrix  # pyright: ignore
+    recorded(trained / "scores.h5")
     outcome = evaluate(invoke, root, "scan", "--canary")
     assert outcome.code == DataError.exit_code
     assert outcome.err.startswith("error: the canary died: the saved model gives other scores than those evaluated, by")

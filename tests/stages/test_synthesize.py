@@ -337,7 +337,7 @@ def test_without_scene_graphs_it_refuses_or_makes_them(root: Path, invoke: Invok
     assert only(root, "parse/rules.hanta").is_dir()
 
 
-def test_what_does_not_belong_together_is_refused(root: Path, tmp_path: Path) -> None:
+def test_what_does_not_belong_together_is_refused(root: Path, tmp_path: Path, recorded: Callable[[Path], None]) -> None:
     def open_maker() -> object:
         return open_model_maker(sources_of(root), ModelSettings(), "cpu", 1 << 20)
 
@@ -350,6 +350,7 @@ def test_what_does_not_belong_together_is_refused(root: Path, tmp_path: Path) ->
     assert opened is not None
     vocabulary = only(root, "train/pretrain.uniter") / "vocab.json"
     Vocabulary([*Vocabulary.load(vocabulary).words, "foreign"]).save(vocabulary)
+    recorded(vocabulary)
     with pytest.raises(DataError, match=r"config\.json and vocab\.json do not belong together; run `itrpipe train`"):
         open_maker()
 

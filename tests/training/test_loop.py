@@ -240,7 +240,7 @@ def test_a_flipped_bit_of_unfinished_work_is_refused(features, tmp_path, name, s
     content = bytearray(path.read_bytes())
     content[int(share * len(content))] ^= 16
     path.write_bytes(content)
-    with pytest.raises(DataError, match=rf"{name} .*; remove the folder that ends in \.partial"):
+    with pytest.raises(DataError, match=rf"{name} .*; remove .*a and run the same command again"):
         trainer(features, tmp_path / "a", changed(epochs=1)).run()
 
 

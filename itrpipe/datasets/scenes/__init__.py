@@ -10,7 +10,14 @@
 `paint` draws; `captions` writes sentences with logical forms; `oracle` evaluates those; `build` does it all.
 """
 
-from itrpipe.datasets.scenes.build import ScenesDataset, annotations, generate, karpathy, write_images
+from itrpipe.datasets.scenes.build import (
+    ScenesDataset,
+    annotations,
+    damaged_images,
+    generate,
+    karpathy,
+    write_images,
+)
 from itrpipe.datasets.scenes.captions import write_captions
 from itrpipe.datasets.scenes.edits import edit_scene
 from itrpipe.datasets.scenes.forms import Caption, LogicalForm, Predicate
@@ -50,6 +57,7 @@ __all__ = [
     "Unit",
     "annotations",
     "arrange",
+    "damaged_images",
     "describes",
     "edit_scene",
     "generate",

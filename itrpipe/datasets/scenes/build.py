@@ -178,6 +178,15 @@ def _count(results: Iterable[bool], total: int, progress: Callable[[int, int], N
     return written
 
 
+def damaged_images(scenes: Sequence[Scene], folder: Path) -> list[str]:
+    """Names of the files that an interrupted `write_images` has left and that are not as it wrote them."""
+    return [
+        file_name(scene)
+        for scene in scenes
+        if (folder / file_name(scene)).exists() and not _is_whole(folder / file_name(scene), _comment(scene))
+    ]
+
+
 def _write_image(scene: Scene, folder: Path) -> bool:
     """Writes one file; False when the right one is already there."""
     path = folder / file_name(scene)
