@@ -31,11 +31,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from itrpipe.disk import (
     TEMPORARY,
     file_digest,
-    is_unavailable,
     make_folder,
     read_stamped_json,
     sync,
-    unavailable,
+    unavailable_as_error,
     write_stamped_json,
 )
 from itrpipe.errors import DataError, MissingInputError
@@ -202,15 +201,12 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        return Manifest.model_validate(read_stamped_json(path, damage_remedy(folder), strict=False))
+        with unavailable_as_error(path):
+            return Manifest.model_validate(read_stamped_json(path, damage_remedy(folder), strict=False))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is missing; {damage_remedy(folder)}") from None
     except ValidationError:
         raise DataError(f"{path} is corrupt; {damage_remedy(folder)}") from None
-    except OSError as error:
-        if is_unavailable(error):
-            raise unavailable(error, path) from None
-        raise
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -265,19 +261,16 @@ def file_damage(path: Path, expected: OutputFile, digest: Callable[[Path], str] 
         UnavailableError: it cannot be read now.
     """
     try:
-        size = path.stat().st_size
-        if not path.is_file():
-            return "is not a file"
-        if size != expected.bytes:
-            return f"has {size:,} bytes instead of {expected.bytes:,}"
-        if digest is not None and digest(path) != expected.sha256:
-            return "does not match its recorded sha256"
+        with unavailable_as_error(path):
+            size = path.stat().st_size
+            if not path.is_file():
+                return "is not a file"
+            if size != expected.bytes:
+                return f"has {size:,} bytes instead of {expected.bytes:,}"
+            if digest is not None and digest(path) != expected.sha256:
+                return "does not match its recorded sha256"
     except (FileNotFoundError, NotADirectoryError):
         return "is missing"
-    except OSError as error:
-        if is_unavailable(error):
-            raise unavailable(error, path) from None
-        raise
     return None
 
 
@@ -362,14 +355,9 @@ def folders_in(folder: Path) -> list[Path]:
     Raises:
         UnavailableError: it cannot be read now.
     """
-    try:
+    with unavailable_as_error(folder), contextlib.suppress(FileNotFoundError):
         return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        if is_unavailable(error):
-            raise unavailable(error, folder) from None
-        raise
+    return []
 
 
 def open_partial(location: Location) -> Path:

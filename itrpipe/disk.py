@@ -144,6 +144,21 @@ def unavailable(error: OSError, path: Path | None = None) -> UnavailableError:
     return UnavailableError(f"{what} ({os.strerror(error.errno or 0)}); {_REMEDIES[error.errno or 0]}")
 
 
+@contextlib.contextmanager
+def unavailable_as_error(path: Path) -> Iterator[None]:
+    """Turns errors that say that a file cannot be read or written now into one line; all others pass.
+
+    Raises:
+        UnavailableError: see `is_unavailable`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if is_unavailable(error):
+            raise unavailable(error, path) from None
+        raise
+
+
 def reading_error(error: Exception, path: Path, otherwise: ItrpipeError) -> ItrpipeError:
     """What to raise when reading a file failed: that it cannot be read now, or else what its content lacks."""
     if isinstance(error, OSError) and is_unavailable(error):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.artifacts import MANIFEST, Manifest, collect_command, file_damage, is_finished, read_manifest
-from itrpipe.disk import file_digest, is_unavailable, read_json, unavailable
+from itrpipe.disk import file_digest, read_json, unavailable_as_error
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.progress import Reporter
 from itrpipe.sources import DigestCache
@@ -91,13 +91,10 @@ def remember_outputs(folder: Path, manifest: Manifest) -> None:
 def _artifact_of(path: Path) -> tuple[Path, Manifest] | None:
     for folder in filter(is_finished, list(path.parents)[:_DEEPEST]):
         try:
-            status = os.stat(folder / MANIFEST)
+            with unavailable_as_error(folder / MANIFEST):
+                status = os.stat(folder / MANIFEST)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except OSError as error:
-            if is_unavailable(error):
-                raise unavailable(error, folder / MANIFEST) from None
-            raise
         return folder, _manifest(folder, (status.st_size, status.st_mtime_ns, status.st_ino))
     return None
 

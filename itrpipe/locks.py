@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from itrpipe.artifacts import PARTIAL, Location, open_partial, recover_sealed
-from itrpipe.disk import is_unavailable, make_folder, unavailable
+from itrpipe.disk import make_folder, unavailable_as_error
 from itrpipe.errors import LockedError, UnavailableError, UsageError
 
 HOURS = "ITRPIPE_LOCK_HOURS"
@@ -123,12 +123,8 @@ def _waited_for(path: Path) -> Iterator[FileLock]:
 def _taken(path: Path, timeout: float) -> Iterator[FileLock]:
     """Holds a lock of the operating system; a file of that name alone, copied from elsewhere, locks nothing."""
     lock = FileLock(path, fallback_to_soft=False)
-    try:
+    with unavailable_as_error(path):
         lock.acquire(timeout=timeout)
-    except OSError as error:
-        if is_unavailable(error):
-            raise unavailable(error, path) from None
-        raise
     try:
         yield lock
     finally:

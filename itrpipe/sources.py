@@ -16,10 +16,9 @@ from pathlib import Path
 
 from itrpipe.disk import (
     file_digest,
-    is_unavailable,
     make_folder,
     read_stamped_json,
-    unavailable,
+    unavailable_as_error,
     write_stamped_json,
 )
 from itrpipe.errors import DataError, DiskFullError, MissingInputError, UnavailableError
@@ -53,15 +52,12 @@ class DigestCache:
             UnavailableError: it cannot be read now.
         """
         try:
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise DataError(f"source file {path} is no regular file; correct it or name another")
-            return self.known(path) or self.remember(path, self._hash(path))
+            with unavailable_as_error(path):
+                if not stat.S_ISREG(path.stat().st_mode):
+                    raise DataError(f"source file {path} is no regular file; correct it or name another")
+                return self.known(path) or self.remember(path, self._hash(path))
         except FileNotFoundError:
             raise MissingInputError(f"source file {path} does not exist; restore it or name another") from None
-        except OSError as error:
-            if is_unavailable(error):
-                raise unavailable(error, path) from None
-            raise
 
     def known(self, path: Path) -> str | None:
         """The digest of a file that was hashed as it is now, or None.

@@ -23,7 +23,7 @@ from itrpipe.artifacts import (
 )
 from itrpipe.config import declared_stages
 from itrpipe.datasets.definition import check_name
-from itrpipe.disk import is_unavailable, read_stamped_json, unavailable
+from itrpipe.disk import read_stamped_json, unavailable_as_error
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.locks import is_locked, unused
 from itrpipe.progress import Reporter
@@ -194,13 +194,9 @@ def _remove(folder: Path) -> bool:
     hidden = folder.with_name(f".{folder.name}{_REMOVED}")
     with unused(folder) as free:
         if free:
-            try:
+            with unavailable_as_error(folder):
                 os.replace(folder, hidden)
                 shutil.rmtree(hidden)
-            except OSError as error:
-                if is_unavailable(error):
-                    raise unavailable(error, folder) from None
-                raise
         return free
 
 
@@ -219,13 +215,10 @@ def _require_dataset(root: Path, dataset: str) -> None:
 
 def _entry(folder: Path, verify: bool) -> Entry:
     try:
-        return _readable_entry(folder, verify)
+        with unavailable_as_error(folder):
+            return _readable_entry(folder, verify)
     except UnavailableError as error:
         return Entry(folder, "unreadable", None, 0, str(error))
-    except OSError as error:
-        if is_unavailable(error):
-            return Entry(folder, "unreadable", None, 0, str(unavailable(error, folder)))
-        raise
 
 
 def _readable_entry(folder: Path, verify: bool) -> Entry:

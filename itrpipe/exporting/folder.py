@@ -13,11 +13,10 @@ from typing import Any
 from itrpipe.disk import (
     file_digest,
     full_disk_as_error,
-    is_unavailable,
     make_folder,
     read_json,
     sync,
-    unavailable,
+    unavailable_as_error,
     write_json,
 )
 from itrpipe.errors import DataError, LockedError, MissingInputError, UsageError
@@ -128,13 +127,10 @@ def _alone(work: Path) -> Iterator[None]:
         folder = os.open(work, os.O_RDONLY)
         held.callback(os.close, folder)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with unavailable_as_error(work):
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LockedError(f"{work} is being written by another export; wait for it, or name another") from None
-        except OSError as error:
-            if is_unavailable(error):
-                raise unavailable(error, work) from None
-            raise
         for left in work.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         yield
