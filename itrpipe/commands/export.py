@@ -147,7 +147,12 @@ def export(
         return
     chain = _Chain.behind(step.location.folder)
     facts = {"itrpipe": __version__, "dataset": dataset, "run": chain.trained.manifest.label}
-    with new_folder(target, {**facts, "artifacts": chain.fingerprints}, force=wanted.force) as work:
+
+    def say_waiting(work: Path) -> None:
+        reporter.say(f"another process writes {work}; waiting for it")
+
+    record = {**facts, "artifacts": chain.fingerprints}
+    with new_folder(target, record, force=wanted.force, on_wait=say_waiting) as work:
         files = dict(_write_all(work, chain, wanted))
         write_text(work / CARD, _card_text(chain, wanted, files))
     _say(target, reporter)

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from itrpipe.disk import (
     unavailable_as_error,
     write_json,
 )
-from itrpipe.errors import DataError, LockedError, MissingInputError, UsageError
+from itrpipe.errors import DataError, MissingInputError, UsageError
 
 RECORD = "export.json"
 """Says what every file of an exported folder is; also what a folder is known by that may be replaced."""
@@ -68,7 +68,9 @@ def _not_an_export(target: Path) -> str | None:
 
 
 @contextlib.contextmanager
-def new_folder(target: Path, facts: Mapping[str, Any], *, force: bool) -> Iterator[Path]:
+def new_folder(
+    target: Path, facts: Mapping[str, Any], *, force: bool, on_wait: Callable[[Path], None] = lambda work: None
+) -> Iterator[Path]:
     """Yields an empty folder beside the target and, when its content was written, puts it in the target's place.
 
     Whatever goes wrong before leaves the target as it is and nothing else behind.
@@ -77,13 +79,14 @@ def new_folder(target: Path, facts: Mapping[str, Any], *, force: bool) -> Iterat
         target: absolute.
         facts: what the record tells beside the files.
         force: replace an earlier export.
+        on_wait: called when another process makes this export; it is waited for.
 
     Raises:
         UsageError, MissingInputError: see `check_target`.
         DiskFullError: no space is left.
     """
     work, earlier = _beside(target)
-    with full_disk_as_error(target), _alone(work):
+    with full_disk_as_error(target), _alone(work, on_wait):
         try:
             yield work
             write_json(work / RECORD, {**facts, "files": _recorded(work)})
@@ -98,15 +101,12 @@ def restore(target: Path) -> bool:
 
     Returns:
         Whether an export was put back.
-
-    Raises:
-        LockedError: another process writes this export.
     """
     work, earlier = _beside(target)
     if not earlier.exists():
         return False
-    with _alone(work):
-        lost = not target.exists()
+    with _alone(work, lambda work: None):
+        lost = earlier.exists() and not target.exists()
         if lost:
             os.replace(earlier, target)
         shutil.rmtree(earlier, ignore_errors=True)
@@ -120,20 +120,31 @@ def _beside(target: Path) -> tuple[Path, Path]:
 
 
 @contextlib.contextmanager
-def _alone(work: Path) -> Iterator[None]:
+def _alone(work: Path, on_wait: Callable[[Path], None]) -> Iterator[None]:
     """Makes an empty folder that no other process uses meanwhile, in place of what a killed one has left there."""
-    make_folder(work)
-    with contextlib.ExitStack() as held:
-        folder = os.open(work, os.O_RDONLY)
-        held.callback(os.close, folder)
-        try:
-            with unavailable_as_error(work):
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockedError(f"{work} is being written by another export; wait for it, or name another") from None
+    folder = _locked_folder(work, on_wait)
+    try:
         for left in work.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         yield
+    finally:
+        os.close(folder)
+
+
+def _locked_folder(work: Path, on_wait: Callable[[Path], None]) -> int:
+    """The descriptor of a folder that holds its lock, once no other process does."""
+    while True:
+        make_folder(work)
+        with contextlib.suppress(FileNotFoundError), unavailable_as_error(work):
+            folder = os.open(work, os.O_RDONLY)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait(work)
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(folder), os.stat(work)):
+                return folder
+            os.close(folder)  # the other process has put it in its target's place
 
 
 def _recorded(folder: Path) -> dict[str, dict[str, Any]]:

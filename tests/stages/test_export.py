@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from itrpipe.commands.export import export as export_model
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.disk import file_digest
-from itrpipe.errors import DataError, DiskFullError, ItrpipeError, LockedError, MissingInputError, UsageError
+from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.exporting.folder import new_folder
 from itrpipe.exporting.places import command_without_places
 from itrpipe.features.embeddings import read_embeddings
@@ -436,15 +437,27 @@ def test_replacing_that_was_killed_is_undone_or_done_and_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_two_exports_to_one_place_do_not_mix(root: Path, tiny: Callable, tmp_path: Path) -> None:
+def test_two_exports_to_one_place_wait_for_each_other(tmp_path: Path) -> None:
     target = tmp_path / "out"
+    begun, begin = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with new_folder(target, {}, force=False) as work:
+            (work / "first").touch()
+            os.write(begin, b"1")
+            time.sleep(0.3)
+        os._exit(0)
+    os.read(begun, 1)
+    waited: list[Path] = []
     with (
-        new_folder(target, {}, force=False) as work,
-        pytest.raises(LockedError, match=r"\.out\.exporting is being written by another export"),
-        new_folder(target, {}, force=False),
+        pytest.raises(UsageError, match="exists and is not empty"),
+        new_folder(target, {}, force=False, on_wait=waited.append) as work,
     ):
-        pass
-    assert not work.exists()
+        (work / "second").touch()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert waited == [work]
+    assert {path.name for path in target.iterdir()} == {"first", "export.json"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_model_without_embeddings_has_none_to_export(root: Path, tmp_path: Path) -> None:
