@@ -21,6 +21,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -262,11 +263,11 @@ def file_damage(path: Path, expected: OutputFile, digest: Callable[[Path], str] 
     """
     try:
         with unavailable_as_error(path):
-            size = path.stat().st_size
-            if not path.is_file():
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
                 return "is not a file"
-            if size != expected.bytes:
-                return f"has {size:,} bytes instead of {expected.bytes:,}"
+            if found.st_size != expected.bytes:
+                return f"has {found.st_size:,} bytes instead of {expected.bytes:,}"
             if digest is not None and digest(path) != expected.sha256:
                 return "does not match its recorded sha256"
     except (FileNotFoundError, NotADirectoryError):
