@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from itrpipe.artifacts import partial_of
-from itrpipe.disk import make_folder
+from itrpipe.disk import file_digest, make_folder, read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.journal import RowJournal
 from itrpipe.features.layout import structure_digest
 from itrpipe.features.shard import Shard
 from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
+from itrpipe.progress import Reporter
 
 SHARDS = "shards"
 _SHARD_FOLDER = re.compile(r"(\d+)-of-(\d+)")
@@ -111,6 +113,22 @@ class Target:
         if journal.structure not in ("", structure):
             raise DataError(f"{self.path} is damaged; remove {partial_of(self.path)} and run the same command again")
         journal.structure = structure
+        return journal
+
+    def checked_journal(self, datasets: Set[str], reporter: Reporter, warn: Callable[[str], None]) -> RowJournal:
+        """The journal without the rows of these datasets that were damaged since they were written; warns of them.
+
+        Raises:
+            DataError: the journal is damaged, or the structure of the feature file.
+        """
+        journal = self.read_journal()
+        done = int(journal.done.sum())
+        if done:
+            arrays = {name: each for name, each in FeatureFile.open(self.path).arrays().items() if name in datasets}
+            with reporter.task("checking what is done", done, "images") as task:
+                damaged = journal.forget_damaged(arrays, task.advance)
+            if damaged:
+                warn(f"{damaged:,} of {done:,} rows in {self.path} were damaged; they are made again")
         return journal
 
 
@@ -236,6 +254,23 @@ def without_failed(path: Path, failed: Mapping[int, str]) -> Path:
             rows = kept[start : start + _COPIED_ROWS]
             writer.write(start, {name: values[rows] for name, values in file.arrays().items()})
     return copy
+
+
+def put_in_place(whole: Path, finished: Path, digest: Path) -> None:
+    """Moves a feature file to its place; its digest is kept first, for `check_in_place` after a kill."""
+    write_stamped_json(digest, {"sha256": file_digest(whole)})
+    os.replace(whole, finished)
+
+
+def check_in_place(finished: Path, digest: Path) -> None:
+    """Compares a feature file with the digest that `put_in_place` kept.
+
+    Raises:
+        DataError: they differ, or the digest is damaged.
+    """
+    remedy = f"remove {partial_of(finished)} and run the same command again"
+    if read_stamped_json(digest, remedy)["sha256"] != file_digest(finished):
+        raise DataError(f"{finished} is damaged; {remedy}")
 
 
 def _named(path: Path) -> re.Match[str] | None:

@@ -7,7 +7,7 @@ folder. An artifact that was removed since stays in the chain as a name without 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,8 @@ class Artifact:
         stage, name, fingerprint: as the manifest of what was made from it says.
         folder: where it lies or lay.
         manifest: None when the folder was removed, or made again with another result.
+        found: folder -> its manifest, or None where there is no folder. Artifacts that share it look at the files of
+            each folder once.
     """
 
     stage: str
@@ -70,6 +72,7 @@ class Artifact:
     fingerprint: str
     folder: Path
     manifest: Manifest | None
+    found: dict[Path, Manifest | None] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def path(self) -> str:
@@ -86,12 +89,14 @@ class Artifact:
             return None
         record = self.manifest.inputs[name]
         folder = self.folder.parent.parent / record.stage / record.name
-        manifest = check_artifact(folder) if folder.exists() else None
+        if folder not in self.found:
+            self.found[folder] = check_artifact(folder) if folder.exists() else None
+        manifest = self.found[folder]
         if manifest is not None and record.digest and manifest.digest != record.digest:
             manifest = None  # made again since: it tells nothing about what was read
         if manifest is not None and manifest.fingerprint != record.fingerprint:
             raise DataError(f"{folder} is another artifact than {self.path} was made from; remove it and rerun")
-        return Artifact(record.stage, record.name, record.fingerprint, folder, manifest)
+        return Artifact(record.stage, record.name, record.fingerprint, folder, manifest, self.found)
 
     def chain(self) -> Iterator[Artifact]:
         """Yields everything this was made from, then itself; an artifact read twice comes twice."""

@@ -295,8 +295,9 @@ def collect(
         declared: settings by the declarations.
     """
     runs = []
+    found: dict[Path, Manifest | None] = {}
     for folder, manifest in evaluations:
-        artifact = Artifact("evaluate", folder.name, manifest.fingerprint, folder, manifest)
+        artifact = Artifact("evaluate", folder.name, manifest.fingerprint, folder, manifest, found)
         shared = sum(other.label == manifest.label for _, other in evaluations) > 1
         runs.append(Run(folder.name if shared else manifest.label, artifact, files, baseline_method, declared))
     runs.sort(key=_place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pydantic import Field, create_model, field_validator
 
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
-from itrpipe.disk import file_digest, make_folder, read_stamped_json, write_stamped_json
+from itrpipe.disk import make_folder, read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.settings import IMPORTERS, SETTINGS
 from itrpipe.features.shard import Shard, parse_shard
@@ -215,11 +214,11 @@ class _Extraction:
 
 def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> None:
     """Runs the extractors one after the other, or one shard of their work, or joins shards."""
-    from itrpipe.features.passes import find_shards
+    from itrpipe.features.passes import check_in_place, find_shards
     from itrpipe.features.store import FEATURES
 
     if (job.folder / FEATURES).exists():  # killed between the last row and the manifest
-        _require_digest(job)
+        check_in_place(job.folder / FEATURES, job.work / FINISHED)
         job.failed |= _noted(job, FAILED)
         for note in _noted(job, NOTES):
             job.warn(note)
@@ -263,13 +262,6 @@ def _require_equal_notes(job: Job, notes: list[str]) -> None:
             "pin the model with --set revision=COMMIT, or remove that folder"
         )
     write_stamped_json(path, dict.fromkeys(notes, ""))
-
-
-def _require_digest(job: Job) -> None:
-    from itrpipe.features.store import FEATURES
-
-    if _noted(job, FINISHED)["sha256"] != file_digest(job.folder / FEATURES):
-        raise DataError(f"{job.folder / FEATURES} is damaged; remove {job.folder} and run the same command again")
 
 
 def _noted(job: Job, name: str) -> dict[str, str]:
@@ -332,7 +324,7 @@ def _run_pass(job: Job, work: _Extraction, name: str, target: Target, batches: l
     from itrpipe.features.store import FeatureWriter
 
     datasets = frozenset(work.specs[name].shapes())
-    journal = _checked_journal(job, target, datasets)
+    journal = target.checked_journal(datasets, job.reporter, job.warn)
     done, started = int(journal.done.sum()), time.monotonic()
     with (
         FeatureWriter(target.path) as writer,
@@ -355,21 +347,6 @@ def _run_pass(job: Job, work: _Extraction, name: str, target: Target, batches: l
     return journal
 
 
-def _checked_journal(job: Job, target: Target, datasets: frozenset[str]) -> RowJournal:
-    """The journal of a pass; rows that an earlier run wrote and that are damaged since are to be made again."""
-    from itrpipe.features.store import FeatureFile
-
-    journal = target.read_journal()
-    done = int(journal.done.sum())
-    if done:
-        arrays = {name: values for name, values in FeatureFile.open(target.path).arrays().items() if name in datasets}
-        with job.reporter.task("checking what is done", done, "images") as task:
-            damaged = journal.forget_damaged(arrays, task.advance)
-        if damaged:
-            job.warn(f"{damaged:,} of {done:,} rows in {target.path} were damaged; they are made again")
-    return journal
-
-
 def _record_rate(job: Job, name: str, images: int, seconds: float) -> None:
     if images:
         job.timings[name] = round(seconds, 3)
@@ -378,7 +355,7 @@ def _record_rate(job: Job, name: str, images: int, seconds: float) -> None:
 
 def _finish(job: Job, work: _Extraction, failed: Mapping[int, str]) -> None:
     """Puts the file in its place and remembers the images that are not in it."""
-    from itrpipe.features.passes import without_failed
+    from itrpipe.features.passes import put_in_place, without_failed
     from itrpipe.features.store import FEATURES
 
     job.failed |= {
@@ -387,8 +364,7 @@ def _finish(job: Job, work: _Extraction, failed: Mapping[int, str]) -> None:
     }
     write_stamped_json(job.work / FAILED, job.failed)
     whole = without_failed(job.work / FEATURES, failed)
-    write_stamped_json(job.work / FINISHED, {"sha256": file_digest(whole)})
-    os.replace(whole, job.folder / FEATURES)
+    put_in_place(whole, job.folder / FEATURES, job.work / FINISHED)
     (job.work / FEATURES).unlink(missing_ok=True)
 
 
@@ -409,7 +385,7 @@ def _import(job: Job, prepared: PreparedDataset) -> None:
         job.warn(f"{found.by_captions:,} of {len(wanted):,} images were found by their captions, not by an id")
     target = Target(path, job.work / JOURNAL, np.arange(len(wanted)))
     target.create(prepared.image_ids(), source.spec, job.settings.kind)
-    journal = _checked_journal(job, target, frozenset(source.spec.shapes()))
+    journal = target.checked_journal(frozenset(source.spec.shapes()), job.reporter, job.warn)
     # Reading a file of 30 GB from its beginning to its end is what disks are fast at.
     order = np.argsort(found.entries, kind="stable")
     todo, started = order[~journal.done[order]], time.monotonic()
