@@ -94,7 +94,9 @@ def train(
       ssamt-words, ssamt-words-local, ssamt-words-global  the same without phrases
       ssamt-intra-words    first phase of these
       fne-memory-only, fne-only, fne-neither  without the probability, the memory, both
-      tags-words, tags-static, tags-discriminate  single words masked, sentences of synthesize, no correction
+      tags-words, tags-static, tags-discriminate  single words masked, a frozen model writes, no correction
+      tags-synthetic       with sentences of itrpipe synthesize instead of those written in every step
+      tags-dc-words        tags-dc tuned for the accuracies of words instead of retrieval
       ascl-no-positives, ascl-no-negatives, ascl-plain  without generated positives, negatives, both
       ascl-triplet         with the triplet loss
       itm-long             control: itm for the updates of both phases of tags-dc

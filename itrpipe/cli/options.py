@@ -76,8 +76,8 @@ def with_negatives(method: str, negatives: str | None) -> str:
         raise UsageError(f"--negatives {negatives}: there are none of this name; known: synthetic")
     if method not in ("triplet", "synthetic-triplet"):
         raise UsageError(
-            f"--negatives synthetic adds sentences to --method triplet, not to {method}; tags-static reads them with "
-            "UNITER"
+            f"--negatives synthetic adds sentences to --method triplet, not to {method}; tags-synthetic reads them "
+            "with UNITER"
         )
     return "synthetic-triplet"
 

@@ -253,10 +253,11 @@ def draw(weights: Tensor) -> tuple[Tensor, Tensor]:
         weights: [A, M], 0 or more.
 
     Returns:
-        Columns [A] of the candidates, and bool [A], False where a row is zero and the column says nothing.
+        Columns [A] of the candidates, and bool [A], False where a row is zero and the column says nothing. A candidate
+        whose weight is NaN is drawn first, so that the loss shows it.
     """
     times = torch.empty_like(weights).exponential_()
-    return (weights / times).argmax(dim=1), (weights > 0).any(dim=1)
+    return (weights / times).argmax(dim=1), (weights != 0).any(dim=1)
 
 
 def drawn_hinges(positive: Tensor, negative: Tensor, found: Tensor, margin: float) -> Tensor:

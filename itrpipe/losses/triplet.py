@@ -11,10 +11,10 @@ def hinge(positive: Tensor, negative: Tensor, margin: float) -> Tensor:
 
     At exactly zero, where an exact duplicate of the positive sits when the margin is zero, the gradient is
     passed on, as in the published losses. They used `clamp`, whose gradient there has since changed from 1 to
-    0 between versions of torch; `relu` has always had 0.
+    0 between versions of torch; `relu` has always had 0. NaN stays NaN.
     """
     violation = margin - positive + negative
-    return torch.where(violation >= 0, violation, 0.0)
+    return torch.where(violation < 0, 0.0, violation)
 
 
 def excluded_pairs(scores: Tensor, not_negative: Tensor | None) -> Tensor:

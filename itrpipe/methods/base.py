@@ -7,7 +7,7 @@ loss with a model. It never opens a file: the data it needs is given to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -68,10 +68,12 @@ class Batch:
         sentences: OwnedTexts | None = None,
         generated: TextBatch | None = None,
     ) -> None:
-        self.pairs = dict(pairs)
+        self.pairs = {name: (image_batch, _trained(texts)) for name, (image_batch, texts) in pairs.items()}
         self.images = images
         self.statistics = dict(statistics or {})
-        self.captions, self.sentences, self.generated = captions, sentences, generated
+        self.captions = captions
+        self.sentences = None if sentences is None else replace(sentences, texts=_trained(sentences.texts))
+        self.generated = None if generated is None else _trained(generated)
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device."""
@@ -80,6 +82,10 @@ class Batch:
         generated = None if self.generated is None else self.generated.to(device)
         rows = self.images.to(device, non_blocking=True)
         return Batch(pairs, rows, self.statistics, self.captions, sentences, generated)
+
+
+def _trained(texts: TextBatch) -> TextBatch:
+    return replace(texts, in_training=True)
 
 
 class Method(Protocol):

@@ -266,10 +266,12 @@ class Tags(Itm):
     """Synthetic negative sentences beside hard negatives. Source: TAGS-DC (Fan et al., Findings of NAACL 2022).
 
     Attributes:
-        generator: who writes the sentences: the model itself in every step (`dynamic`), or another one before training
-            (`static`, the sentences of `itrpipe synthesize`).
+        generator: who writes the sentences: in every step the model itself (`dynamic`) or a frozen one (`static`,
+            §3.2), or `itrpipe synthesize` before training (`bank`, ours). What is written in a step is ranked by the
+            model in training; the sentences of the bank keep the order of the model that wrote them.
+        writer: of `static`: configuration of `train` whose model writes.
         mask: what is masked together: `phrases` of the scene graph, or single `words`.
-            This and what follows up to `compare` is about the dynamic one.
+            This and what follows up to `compare` is about sentences that are written in the step.
         copies: K, masked copies of a caption.
         draws: L, refills of a copy.
         temperature: tau of the draws.
@@ -282,7 +284,8 @@ class Tags(Itm):
         weight_sentences: lambda_ISTM.
     """
 
-    generator: Literal["dynamic", "static"] = "dynamic"
+    generator: Literal["dynamic", "static", "bank"] = "dynamic"
+    writer: str = ""
     mask: Literal["phrases", "words"] = "phrases"
     copies: int = Field(default=20, ge=1, le=MOST_WRITTEN)
     draws: int = Field(default=20, ge=1, le=MOST_WRITTEN)
@@ -295,11 +298,16 @@ class Tags(Itm):
     weight_sentences: float = Field(default=1e-3, ge=0)
 
     @model_validator(mode="after")
-    def _a_file_teaches_no_words(self) -> Tags:
-        if self.generator == "static" and self.weight_words:
+    def _someone_writes(self) -> Tags:
+        if self.generator == "bank" and self.weight_words:
             raise ValueError(
-                f"weight_words = {self.weight_words} trains the model to write, which generator = static leaves to "
-                "another one; give --set loss.weight_words=0"
+                f"weight_words = {self.weight_words} trains the model on masked words, and generator = bank has none; "
+                "give --set loss.weight_words=0"
+            )
+        if (self.generator == "static") != bool(self.writer):
+            raise ValueError(
+                f"generator = {self.generator} and writer = {self.writer!r} do not go together: a static generator is "
+                "the model of a configuration of train, such as --set loss.writer=pretrain, and no other has one"
             )
         return self
 
@@ -324,10 +332,10 @@ class TagsDc(Tags):
 
     @model_validator(mode="after")
     def _sentences_word_by_word(self) -> TagsDc:
-        if self.generator == "static":
+        if self.generator == "bank":
             raise ValueError(
-                "generator = static keeps sentences without saying which of their tokens were masked, which "
-                "discrimination and correction need; use method tags, or generator = dynamic"
+                "generator = bank keeps sentences without saying which of their tokens were masked, which "
+                "discrimination and correction need; use method tags, or another generator"
             )
         return self
 

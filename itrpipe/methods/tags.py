@@ -2,7 +2,8 @@
 
 Of every caption of a batch the model itself, trained along by masked words (L_MLM), writes K L sentences with the
 caption's image before it; those that may be true are dropped, and the m that score highest are trained against the
-caption (L_ISTM). The hard negatives of `itrpipe.methods.itm` are trained beside them.
+caption (L_ISTM). The hard negatives of `itrpipe.methods.itm` are trained beside them. With the static generator (§3.2)
+a frozen model writes, from fresh masks and with fresh draws; the model in training ranks what it wrote.
 
 A step runs every masked copy once for its L refills, scores no sentence twice, and takes the caption's own score from
 the pairs of the hard negatives.
@@ -46,10 +47,12 @@ class TagsSource(MaskingSource, Protocol):
     """A training set whose captions can be masked, or have sentences already.
 
     Attributes:
-        sentences: these, for the static generator.
+        sentences: these, for the bank.
+        writer: the static generator, in evaluation mode and without gradients.
     """
 
     sentences: SentenceBank
+    writer: UniterEncoder
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,9 @@ class TagsBatch(ItmBatch):
 
     Args:
         negatives: the pool of the hard negatives and its pairs.
-        masked: the captions with their masked copies; None for the static generator.
+        masked: the captions with their masked copies; None for the bank.
         siblings: int64 [B, captions, W'], tokens of all captions of each image; likewise.
-        written: sentences of a static generator.
+        written: sentences of the bank.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class TagsMethod:
         self.settings, self._data = settings, data
         self._negatives = ItmMethod(settings, data)
         self._keys: TokenKeys | None = None
-        if settings.generator == "dynamic":
+        if settings.generator != "bank":
             self._keys = data.masks.keys
             self._excluded = data.masks.specials.all if settings.exclude_specials else ()
 
@@ -124,7 +127,7 @@ class TagsMethod:
         """Hard negatives of the captions and of as many images, and masked copies of the captions."""
         settings, data = self.settings, self._data
         negatives = self._negatives.collate(captions, rng)
-        if settings.generator == "static":
+        if settings.generator == "bank":
             texts, owners, places = data.sentences.hardest(captions, settings.keep)
             return TagsBatch(negatives, written=Sentences(texts, owners, places, None))
         masked = masked_texts(data, captions, settings.copies, settings.noise, rng)
@@ -139,7 +142,8 @@ class TagsMethod:
         made = batch.written
         if made is None:
             made, words = self._write(model, images, batch)
-            terms["words"] = self.settings.weight_words * words
+            if words is not None:
+                terms["words"] = self.settings.weight_words * words
         return terms | self.sentence_terms(model, images, batch, made, positive)
 
     def sentence_terms(
@@ -185,13 +189,19 @@ class TagsMethod:
     def _own_images(self, batch: TagsBatch) -> Any:
         return images_at(batch.pairs["pool"][0], batch.rows.images[: len(batch.images), 0])
 
-    def _write(self, model: UniterEncoder, images: UniterImages, batch: TagsBatch) -> tuple[Sentences, Tensor]:
-        """The hardest sentences of each caption, and L_MLM of the pass that wrote them."""
+    def _write(self, model: UniterEncoder, images: UniterImages, batch: TagsBatch) -> tuple[Sentences, Tensor | None]:
+        """The hardest sentences of each caption, and L_MLM; None where a frozen model writes and it weighs nothing."""
         assert batch.masked is not None
         settings, masked, count = self.settings, batch.masked, len(batch.images)
-        logits = masked_word_logits(model, images, masked)
         labels, owners = masked.labels[masked.labelled], masked_word_owners(masked)
-        loss = masked_word_loss(logits, labels, owners, count)
+        frozen, loss = settings.generator == "static", None
+        if not frozen or settings.weight_words:
+            logits = masked_word_logits(model, images, masked)
+            loss = masked_word_loss(logits, labels, owners, count)
+        if frozen:
+            with torch.no_grad():
+                writer = self._data.writer.to(labels.device)
+                logits = masked_word_logits(writer, writer.encode_images(self._own_images(batch)), masked)
         drawn = synthetic.refill(
             masked.copies, masked.labels, logits, settings.draws, settings.temperature, self._excluded
         )

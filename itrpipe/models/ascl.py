@@ -27,7 +27,15 @@ from itrpipe.errors import DataError
 from itrpipe.models import ascl_tiles, text_tower
 from itrpipe.models.ascl_fusion import CrossModalFusion, mean_of_real, real_places
 from itrpipe.models.attention_tiles import at_least_single
-from itrpipe.models.base import ImageBatch, Matcher, TextBatch, WordEncoding, smallest_count, unit_vectors
+from itrpipe.models.base import (
+    ImageBatch,
+    Matcher,
+    TextBatch,
+    WordEncoding,
+    inner_products,
+    smallest_count,
+    unit_vectors,
+)
 from itrpipe.models.dual_encoder import Encoders
 from itrpipe.models.settings import RANDOM, Ascl, DualEncoder
 from itrpipe.models.text_tower import TextTower
@@ -131,7 +139,7 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
     def score_matrix(self, images: AsclImages, texts: WordEncoding) -> Tensor:
         """Scores [B, T] of every image with every caption, in tiles."""
         if self.fusion is None:
-            return self.embed_images(images) @ self.embed_texts(texts).T
+            return inner_products(self.embed_images(images), self.embed_texts(texts))
         assert images.whole is not None
         sides = (images.regions, images.count, images.whole, texts.words, texts.lengths)
         return ascl_tiles.score_matrix(self.fusion, *sides)

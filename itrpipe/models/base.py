@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import INNER_PRODUCT
 from itrpipe.models import attention_tiles
+from itrpipe.models.attention_tiles import at_least_single
 from itrpipe.models.cross_attention import CrossAttention
 
 
@@ -80,17 +81,20 @@ class TextBatch:
         tokens: [T, W] int64; 0 pad, 1 start, 2 end, 3 unknown, words from 4 on.
         lengths: [T] int64, tokens per caption (1..W), start and end included where the model reads them; in any order.
         phrases: of the captions, for models that read them.
+        in_training: whether a training step reads them. A model that counts padding then counts the padding of this
+            batch, as FNE's released code does, and else that up to a fixed length, whatever mode the model is in.
     """
 
     tokens: Tensor
     lengths: Tensor
     phrases: PhraseBatch | None = None
+    in_training: bool = False
 
     def to(self, device: torch.device | str) -> TextBatch:
         """The same batch on `device`, copied asynchronously where the memory is pinned."""
         phrases = None if self.phrases is None else self.phrases.to(device)
         tokens, lengths = (tensor.to(device, non_blocking=True) for tensor in (self.tokens, self.lengths))
-        return TextBatch(tokens, lengths, phrases)
+        return TextBatch(tokens, lengths, phrases, self.in_training)
 
 
 def _move(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:
@@ -202,6 +206,8 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
 class DualEncoder(Matcher[ImageEncoding, TextEncoding]):
     """Base of the models that encode images and captions apart and compare two vectors.
 
+    Scores are computed in single precision at least, also where autocast lets the encoders compute in another one.
+
     Attributes:
         measure: how two embeddings are compared, as embeddings files record it.
     """
@@ -210,12 +216,12 @@ class DualEncoder(Matcher[ImageEncoding, TextEncoding]):
 
     def score_matrix(self, images: ImageEncoding, texts: TextEncoding) -> Tensor:
         """Scores [B, T] of every image with every caption."""
-        return images.embedding @ texts.embedding.T
+        return inner_products(images.embedding, texts.embedding)
 
     def score_pairs(self, images: ImageEncoding, texts: TextEncoding) -> Tensor:
         """Scores [B] of image k with caption k; B and T are equal."""
         assert images.embedding.shape == texts.embedding.shape
-        return (images.embedding * texts.embedding).sum(dim=-1)
+        return (at_least_single(images.embedding) * at_least_single(texts.embedding)).sum(dim=-1)
 
 
 class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
@@ -248,6 +254,12 @@ def _products(device: torch.device) -> attention_tiles.Products:
     return "bf16" if on else "fp32"
 
 
+def inner_products(images: Tensor, texts: Tensor) -> Tensor:
+    """Scores [B, T] of vectors [B, D] and [T, D], in single precision at least, whatever autocast says."""
+    with torch.autocast(images.device.type, enabled=False):
+        return at_least_single(images) @ at_least_single(texts).T
+
+
 def l2_normalise(features: Tensor, dim: int) -> Tensor:
     """Divide by the l2-norm along `dim`, without an epsilon, so that nonzero input is scaled exactly.
 
@@ -264,7 +276,7 @@ def unit_vectors(features: Tensor) -> Tensor:
 
     The gradient at zero is passed on unscaled, as in `l2_normalise`.
     """
-    features = attention_tiles.at_least_single(features)
+    features = at_least_single(features)
     norm = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
     return features / (norm.masked_fill(norm == 0, 1.0) + 1e-8)
 

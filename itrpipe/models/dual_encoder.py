@@ -86,7 +86,7 @@ class TransformerDualEncoder(Base):
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
         """Embeddings [T, D] of unit length."""
-        vectors = self.project_texts(self.text(texts.tokens, texts.lengths))
+        vectors = self.project_texts(self.text(texts.tokens, texts.lengths, texts.in_training))
         return TextEncoding(l2_normalise(vectors.float(), dim=-1))
 
     def description(self) -> dict[str, Any]:

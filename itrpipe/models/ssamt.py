@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from itrpipe.errors import DataError
-from itrpipe.models.base import ImageBatch, Matcher, TextBatch, smallest_count, unit_vectors
+from itrpipe.models.base import ImageBatch, Matcher, TextBatch, inner_products, smallest_count, unit_vectors
 from itrpipe.models.settings import Ssamt
 from itrpipe.models.ssamt_masks import image_mask, pair_mask, text_mask
 from itrpipe.models.transformer import EncoderLayer, initialise
@@ -189,7 +189,7 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
 
     def intra_matrix(self, images: SsamtImages, texts: SsamtTexts) -> Tensor:
         """cos(a^I, a^T) [B, T] of every image with every caption."""
-        return images.pooled @ texts.pooled.T
+        return inner_products(images.pooled, texts.pooled)
 
     def relevance(self, images: SsamtImages, texts: SsamtTexts) -> Relevance:
         """The pairs of image k with caption k through the inter encoder."""
@@ -322,11 +322,12 @@ def _real_positions(vectors: Tensor, count: Tensor | None) -> Tensor:
 
 
 def _compared(states: Tensor, real_text: Tensor, real_image: Tensor) -> Relevance:
-    """The four comparisons of pairs whose last states are [N, n + m, d]."""
+    """The four comparisons of pairs whose last states are [N, n + m, d], in single precision."""
     vectors = unit_vectors(states)
     text, image = vectors.split([real_text.shape[1], real_image.shape[1]], dim=1)
-    fragments = (text[:, 1:] @ image[:, 0, :, None]).squeeze(-1).masked_fill(~real_text[:, 1:], 0.0)
-    regions = (image[:, 1:] @ text[:, 0, :, None]).squeeze(-1).masked_fill(~real_image[:, 1:], 0.0)
+    with torch.autocast(states.device.type, enabled=False):
+        fragments = (text[:, 1:] @ image[:, 0, :, None]).squeeze(-1).masked_fill(~real_text[:, 1:], 0.0)
+        regions = (image[:, 1:] @ text[:, 0, :, None]).squeeze(-1).masked_fill(~real_image[:, 1:], 0.0)
     return Relevance(
         whole=(text[:, 0] * image[:, 0]).sum(dim=-1),
         fragments=fragments,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from itrpipe.models.attention_tiles import at_least_single
 from itrpipe.models.base import TextBatch, l2_normalise
 from itrpipe.models.recurrent import last_states
 
@@ -34,4 +35,4 @@ class GruTextEncoder(nn.Module):
         packed = pack_padded_sequence(
             self.embed(texts.tokens), texts.lengths.cpu(), batch_first=True, enforce_sorted=False
         )
-        return l2_normalise(last_states(self.rnn, packed), dim=-1)
+        return l2_normalise(at_least_single(last_states(self.rnn, packed)), dim=-1)

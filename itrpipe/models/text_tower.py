@@ -94,31 +94,34 @@ class TextTower(nn.Module):
         ]
         return config.max_position_embeddings - max(unused, default=0)
 
-    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Returns vectors [T, D] of captions [T, W] int64 with lengths [T]; what is behind a length plays no part."""
-        found, real = self._read(tokens, lengths)
+    def forward(self, tokens: Tensor, lengths: Tensor, in_training: bool = False) -> Tensor:
+        """Returns vectors [T, D] of captions [T, W] int64 with lengths [T]; what is behind a length plays no part.
+
+        Where padding counts it is that of the batch `in_training`, else that up to `PADDED_LENGTH` tokens.
+        """
+        found, real = self._read(tokens, lengths, 0 if in_training else PADDED_LENGTH)
         return self._pooled(found, real, lengths)
 
     def tokens(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Returns all tokens [T, W, D] of captions [T, W] int64; what is behind a length is zero."""
-        found, real = self._read(tokens, lengths)
+        found, real = self._read(tokens, lengths, PADDED_LENGTH)
         return found.tokens.masked_fill(~real.unsqueeze(2), 0)[:, : tokens.shape[1]]
 
     def description(self) -> dict[str, Any]:
         """Everything but the weights, for `restored`."""
         return {**described(self.network), "pool": self.pool}
 
-    def _read(self, tokens: Tensor, lengths: Tensor) -> tuple[Read, Tensor]:
-        """What the network makes of captions, and the mask [T, W'] of their tokens; W' may be more than W."""
+    def _read(self, tokens: Tensor, lengths: Tensor, counted: int) -> tuple[Read, Tensor]:
+        """What the network makes of captions, and the mask [T, W'] of their tokens; W' may be more than W.
+
+        Where padding counts, W' is `counted` at least.
+        """
         read, fixed = _OWN.get(type(self.network).__name__, (_read_tokens, False))
-        width = self.max_tokens if fixed else self._width(tokens.shape[1])
+        width = self.max_tokens if fixed else counted if self.pool == "mean-all" else 0
         tokens = F.pad(tokens, (0, max(0, width - tokens.shape[1])))
         real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]  # [T, W]
         tokens = tokens.masked_fill(~real, self.network.config.pad_token_id or 0)
         return read(self.network, tokens, None if fixed else real.long()), real
-
-    def _width(self, width: int) -> int:
-        return max(width, PADDED_LENGTH) if self.pool == "mean-all" and not self.training else width
 
     def _pooled(self, found: Read, real: Tensor, lengths: Tensor) -> Tensor:
         if self.pool == "own":

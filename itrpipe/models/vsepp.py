@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from itrpipe.features.embeddings import INNER_PRODUCT, ORDER
+from itrpipe.models.attention_tiles import at_least_single
 from itrpipe.models.base import (
     DualEncoder,
     ImageBatch,
@@ -47,13 +48,13 @@ def mean_of_regions(images: ImageBatch) -> Tensor:
 
 
 def order_scores(images: Tensor, texts: Tensor) -> Tensor:
-    """-||max(0, text - image)||_2 over the last axis, with broadcasting.
+    """-||max(0, text - image)||_2 over the last axis, with broadcasting, in single precision at least.
 
     The gradient where a caption violates nothing is zero; a bare square root would make it NaN there.
 
     Source: Order embeddings (Vendrov et al., ICLR 2016), Eq. 2, as used in VSE++ §4.6.
     """
-    return -torch.linalg.vector_norm((texts - images).clamp(min=0), dim=-1)
+    return -torch.linalg.vector_norm((at_least_single(texts) - at_least_single(images)).clamp(min=0), dim=-1)
 
 
 class VseppEncoder(DualEncoder):
@@ -74,7 +75,7 @@ class VseppEncoder(DualEncoder):
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Embeddings [B, D]; regions are averaged over the real rows only."""
-        embedding = self.fc(mean_of_regions(images))  # [B, D]
+        embedding = at_least_single(self.fc(mean_of_regions(images)))  # [B, D]
         if self.settings.image_norm:
             embedding = l2_normalise(embedding, dim=-1)
         return ImageEncoding(embedding.abs() if self.settings.absolute_values else embedding)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from itrpipe.errors import DataError
+from itrpipe.models.attention_tiles import at_least_single
 from itrpipe.models.base import (
     DualEncoder,
     ImageBatch,
@@ -80,7 +81,7 @@ class RegionReasoning(nn.Module):
             regions = l2_normalise(regions, self.l2_dim)
         regions = l2_normalise(self.graph(regions), self.l2_dim)
         _, last_hidden = self.rnn(regions)  # [1, B, D]
-        return ImageEncoding(l2_normalise(self.norm(last_hidden[0]), dim=-1), regions)
+        return ImageEncoding(l2_normalise(at_least_single(self.norm(last_hidden[0])), dim=-1), regions)
 
 
 class VsrnEncoder(DualEncoder):

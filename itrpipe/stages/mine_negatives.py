@@ -57,7 +57,7 @@ class MineSettings(Settings):
 
     Attributes:
         method: configuration of `train` of the mining model, a round-one method.
-        backbone, seed, features: of the mining model.
+        backbone, seed, features, train_share: of the mining model; the lists are of the training images that it saw.
         drop_duplicates: drop candidates whose caption is word for word one of the positive's.
         window: which of the candidates are kept.
         num_texts: captions kept for each image.
@@ -80,6 +80,7 @@ class MineSettings(Settings):
     backbone: str
     features: str
     seed: int = Field(ge=0)
+    train_share: float = Field(default=1.0, gt=0, le=1)
     num_texts: int = Field(ge=1, le=10_000_000)
     num_images: int = Field(ge=1, le=10_000_000)
     engine: Literal["torch", "faiss"]
@@ -167,10 +168,14 @@ def label(conf: str, settings: MineSettings) -> str:
 
 
 def fingerprinted(settings: MineSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: a second model's, an index's or a guard's count where there is one."""
+    """The settings as the fingerprint sees them: a second model's, an index's or a guard's count where there is one.
+
+    A share of the training images counts where it is not all of them.
+    """
     unused = () if settings.rescore_with else ("rescore_with", "rescore_texts", "rescore_images")
     unused += () if settings.guard != "none" else ("guard", "guard_prior", "guard_batch_size")
     unused += () if settings.index != "flat" else ("index", "num_lists", "num_probes")
+    unused += () if settings.train_share != 1.0 else ("train_share",)
     return settings.model_dump(mode="json", exclude=set(unused))
 
 
@@ -185,7 +190,9 @@ def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Ne
             f"{settings.backbone} compares regions with words and has no embeddings to search; mine with another "
             "backbone, such as vsrn, and train with `--negatives-from vsrn`"
         )
-    wanted = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
+    wanted: dict[str, Any] = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
+    if settings.train_share != 1.0:
+        wanted["train_share"] = settings.train_share
     needed = {"prepare": prepare_need(definition), "train": Need("train", settings.method, wanted)}
     if settings.rescore_with:
         second = Need("train", settings.method, {**wanted, "backbone": settings.rescore_with})

@@ -43,6 +43,7 @@ class SynthesizeSettings(Settings):
 
     Attributes:
         split: whose captions the sentences are made of. Training reads those of the training split alone.
+        train_share: share of the training images that anything is learned from.
         seed: of the model that writes, and of everything drawn.
         keep: sentences kept of a caption at most; of rules, by each rule.
         block: captions that are worked on together; what is drawn depends on it.
@@ -51,6 +52,7 @@ class SynthesizeSettings(Settings):
     """
 
     split: Literal["train", "val", "test"] = "train"
+    train_share: float = Field(default=1.0, gt=0, le=1)
     seed: int = Field(ge=0)
     keep: int = Field(ge=1, le=10_000)
     block: int = Field(ge=1)
@@ -118,7 +120,9 @@ class ByModel(SynthesizeSettings):
 
     def needs(self) -> dict[str, Need]:
         """The model, the features that it looks at and, for phrases, the scene graphs."""
-        wanted = {"backbone": self.backbone, "seed": self.seed, "features": self.features}
+        wanted: dict[str, Any] = {"backbone": self.backbone, "seed": self.seed, "features": self.features}
+        if self.train_share != 1.0:
+            wanted["train_share"] = self.train_share
         needed = {"extract": Need("extract", self.features), "train": Need("train", self.method, wanted)}
         return needed | ({"parse": Need("parse", self.graphs)} if self.masks == "phrases" else {})
 
@@ -129,7 +133,12 @@ class ByModel(SynthesizeSettings):
 
         folders = {name: each.folder for name, each in job.inputs.items()}
         sources = ModelSources(
-            folders["prepare"], folders["extract"], folders["train"], folders.get("parse"), self.split
+            folders["prepare"],
+            folders["extract"],
+            folders["train"],
+            folders.get("parse"),
+            self.split,
+            self.train_share,
         )
         values = self.model_dump(include=set(ModelSettings.__dataclass_fields__))
         device = train.resolve_device(job.execution.device)
@@ -165,7 +174,8 @@ class ByRules(SynthesizeSettings):
 
         wordnet = Path(self.wordnet).expanduser() if self.wordnet else None
         folders = job.inputs["prepare"].folder, job.inputs["parse"].folder
-        return open_rule_maker(*folders, wordnet, self.min_count, self.rules, self.keep, self.seed, self.split)
+        rules = {"min_count": self.min_count, "rules": self.rules, "keep": self.keep, "seed": self.seed}
+        return open_rule_maker(*folders, wordnet, **rules, split=self.split, train_share=self.train_share)
 
 
 MAKERS: dict[str, type[SynthesizeSettings]] = {"model": ByModel, "rules": ByRules}
@@ -223,10 +233,13 @@ def sources(settings: SynthesizeSettings, definition: StageDefinition | None, ca
 def fingerprinted(settings: SynthesizeSettings) -> dict[str, Any]:
     """The settings as the fingerprint sees them: of folders their content counts and not where they lie.
 
-    A split counts where it is not the training split: it is newer than sentences that must not go stale.
+    Split and share count where they are not the whole training split: they are newer than sentences that must not go
+    stale.
     """
     unread = set() if settings.language_model else {"language_model_sentences"}
-    values = settings.model_dump(mode="json", exclude=unread | ({"split"} if settings.split == TRAIN else set()))
+    unread |= {"split"} if settings.split == TRAIN else set()
+    unread |= {"train_share"} if settings.train_share == 1.0 else set()
+    values = settings.model_dump(mode="json", exclude=unread)
     return values | dict.fromkeys(_local_folders(settings), "local")
 
 

@@ -5,6 +5,7 @@ Round one is `--method triplet`; round two (`--method aoq`) also reads the lists
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from itrpipe.training.loop import LoopSettings, Trainer
     from itrpipe.training.tracking import Tracking
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TEACHER_METHOD = "triplet"
 DEFAULT_TEACHER = "vsrn"  # AOQ §4.2: the lists of SCAN and BFAN are VSRN's
 HISTORY, TRACKING = "history.parquet", "tracking"
@@ -43,12 +44,6 @@ Execution = TrainExecution
 backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
 usual_features, check = training_settings.usual_features, check_training
 INITIAL = "initial"
-# Settings that are newer than artifacts which must not go stale: they count where they are not at their default.
-NEWER = {
-    "": ("decay_at", "optimizer", "sentences"),
-    "model": ("initial_deviation",),
-    "loss": ("false_negatives", "drop_above", "synthetic_sentences", "synthetic_weight", "generated_positives"),
-}
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
@@ -86,12 +81,6 @@ def sources(settings: TrainSettings, definition: StageDefinition | None, cache: 
 def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
     """The settings as the fingerprint sees them: of encoders in folders their content counts and not where they lie."""
     values = settings.model_dump(mode="json")
-    for part, names in NEWER.items():
-        group: Settings = getattr(settings, part) if part else settings
-        for name in names:
-            field = type(group).model_fields.get(name)
-            if field is not None and getattr(group, name) == field.default:
-                del (values[part] if part else values)[name]
     values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
     return values
 
@@ -124,6 +113,7 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
             "method": TEACHER_METHOD,
             "seed": settings.seed,
             "features": settings.features if _reads_alike(settings, mining) else "",
+            **_same_share(settings),
         }
         if settings.loss.false_negatives != "keep":
             teacher["guard"] = "fne"
@@ -131,11 +121,19 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
     if settings.model.reads_phrases or _masks_phrases(settings):
         wanted["parse"] = Need("parse", settings.graphs)
     if _reads_sentences(settings):
-        wanted["synthesize"] = Need("synthesize", settings.sentences, {"seed": settings.seed, "split": "train"})
-    if settings.start_from:
-        same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
-        wanted["start"] = Need("train", settings.start_from, same)
+        wanted["synthesize"] = Need(
+            "synthesize", settings.sentences, {"seed": settings.seed, "split": "train", **_same_share(settings)}
+        )
+    same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
+    for name, conf in (("start", settings.start_from), ("writer", getattr(settings.loss, "writer", ""))):
+        if conf:
+            wanted[name] = Need("train", conf, same)
     return wanted
+
+
+def _same_share(settings: TrainSettings) -> dict[str, float]:
+    """What teachers are told of the training images; nothing where it is all of them, which is what they take."""
+    return {} if settings.train_share == 1.0 else {"train_share": settings.train_share}
 
 
 def _masks_phrases(settings: TrainSettings) -> bool:
@@ -145,8 +143,8 @@ def _masks_phrases(settings: TrainSettings) -> bool:
 
 def _reads_sentences(settings: TrainSettings) -> bool:
     loss = settings.loss
-    static = isinstance(loss, Tags) and loss.generator == "static"
-    return static or (isinstance(loss, Triplet) and loss.synthetic_sentences > 0)
+    bank = isinstance(loss, Tags) and loss.generator == "bank"
+    return bank or (isinstance(loss, Triplet) and loss.synthetic_sentences > 0)
 
 
 def _reads_alike(settings: TrainSettings, backbone: str) -> bool:
@@ -197,6 +195,8 @@ def run(job: Job) -> None:
         start_from(job.inputs["start"].folder, model, settings, tokens)
         _start_word_heads(job, model)
     _read_captions(job, splits["train"], tokens, model)
+    if "writer" in job.inputs:
+        splits["train"].writer = _frozen(job.inputs["writer"].folder, model, settings, tokens)
     method = _build_method(job, splits["train"])
     trainer = Trainer(
         _loop_settings(job),
@@ -325,6 +325,15 @@ def _start_word_heads(job: Job, model: AnyMatcher) -> None:
     if isinstance(job.settings.loss, TagsDc) and job.inputs["start"].manifest.settings["method"] != "tags-dc":
         assert isinstance(model, UniterEncoder)
         model.derive_heads({"word_match", "correction"})
+
+
+def _frozen(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tokens: CaptionTokens) -> Any:
+    """A model like the given one, with the weights of another training."""
+    from itrpipe.training.saved import start_from
+
+    frozen = copy.deepcopy(model).requires_grad_(False).eval()
+    start_from(folder, frozen, settings, tokens)
+    return frozen
 
 
 def _read_captions(job: Job, train: SplitData, tokens: CaptionTokens, model: AnyMatcher) -> None:

@@ -18,6 +18,7 @@ from itrpipe.synthesis.rules import (
     Slot,
     TaggedCaption,
     draw_sentences,
+    noun_of,
     noun_slots,
     numeral_slots,
     relation_slots,
@@ -101,7 +102,7 @@ class RuleMaker:
     def _noun_slots(self, row: int) -> list[Slot]:
         own = [self._captions.tagged[other] for other in self._siblings(row)]
         words = {word for caption in own for word in caption.words}
-        words |= {token.lemma for caption in own for token in caption.tokens}
+        words |= {form for caption in own for token in caption.tokens for form in (token.lemma, noun_of(token))}
         return noun_slots(self._captions.tagged[row], words, self._vocabulary)
 
     def _numeral_slots(self, row: int) -> list[Slot]:

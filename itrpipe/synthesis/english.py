@@ -33,12 +33,21 @@ def article_before(word: str) -> str:
     return "an" if vowel or lower.startswith(_LIKE_VOWELS) else "a"
 
 
+_PLURALS = {"person": "people"}
+_SINGULARS = {"people": "person", "glasses": "glass"}
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def plural(noun: str) -> str:
-    """Plural of a lower-case singular. Source: the SPECIALIST lexicon, as lemminflect packages it."""
+    """Plural of a lower-case singular. Source: the SPECIALIST lexicon, as lemminflect packages it; VSE-C's `people`."""
     from lemminflect import getInflection
 
-    return next(iter(getInflection(noun, "NNS")), noun)
+    return _PLURALS.get(noun) or next(iter(getInflection(noun, "NNS")), noun)
+
+
+def singular(lemma: str) -> str:
+    """Singular of a lower-case lemma, of which our lexicon has two that are plurals. Source: VSE-C's code."""
+    return _SINGULARS.get(lemma, lemma)
 
 
 def like(written: str, word: str) -> str:

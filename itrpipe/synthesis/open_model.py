@@ -28,6 +28,7 @@ class ModelSources:
         train: of the model.
         parse: of scene graphs; None where single words are masked.
         split: whose captions sentences are made of.
+        train_share: share of the training images whose captions those are.
     """
 
     prepare: Path
@@ -35,6 +36,7 @@ class ModelSources:
     train: Path
     parse: Path | None
     split: str = "train"
+    train_share: float = 1.0
 
 
 def open_model_maker(sources: ModelSources, settings: ModelSettings, device: str, memory: int) -> Opened:
@@ -56,8 +58,10 @@ def open_model_maker(sources: ModelSources, settings: ModelSettings, device: str
         raise UsageError(f"{saved.config['backbone']} cannot write words; give --backbone uniter")
     features = FeatureFile.open(sources.extract / FEATURES)
     split = PreparedDataset.open(sources.prepare).split(sources.split)
-    if split.name == "train" and (absent := features.absent(split.image_ids.tolist())):
-        split = split.without(absent)
+    if split.name == "train":
+        split = split.share(sources.train_share)
+        if absent := features.absent(split.image_ids.tolist()):
+            split = split.without(absent)
     captions = token_captions(split, saved.tokens, saved.model)
     data = open_split(split, features, saved.tokens, saved.settings)
     candidates = None if sources.parse is None else GraphCandidates(captions, MaskCandidates.read(sources.parse))

@@ -26,6 +26,7 @@ def open_rule_maker(
     keep: int,
     seed: int,
     split: str = TRAIN,
+    train_share: float = 1.0,
 ) -> Opened:
     """Rules on a whole split, with the words and parts of speech of its scene graphs.
 
@@ -36,6 +37,7 @@ def open_rule_maker(
         min_count: fewest occurrences of a noun that is written, in captions of the training split in any case.
         rules, keep, seed: see `RuleMaker`.
         split: whose captions sentences are made of.
+        train_share: share of the training images that there are.
 
     Raises:
         UsageError: no noun is frequent enough, or the dataset has no such split.
@@ -44,8 +46,9 @@ def open_rule_maker(
     """
     lexicon = SmallLexicon() if wordnet is None else WordNet(wordnet)
     dataset = PreparedDataset.open(prepared)
-    tagged = {name: _tagged_split(parsed, dataset.split(name)) for name in {TRAIN, split}}
-    nouns, own = NounVocabulary(tagged[TRAIN], lexicon, min_count), dataset.split(split)
+    splits = {name: dataset.split(name).share(train_share if name == TRAIN else 1.0) for name in {TRAIN, split}}
+    tagged = {name: _tagged_split(parsed, each) for name, each in splits.items()}
+    nouns, own = NounVocabulary(tagged[TRAIN], lexicon, min_count), splits[split]
     caption_ids = own.caption_ids.tolist()
     captions = RuleCaptions(caption_ids, own.image_ids.tolist(), own.caption_image, tagged[split])
     maker = RuleMaker(captions, nouns, rules, keep, seed)

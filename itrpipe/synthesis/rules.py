@@ -24,7 +24,7 @@ from itrpipe.scene_graph.chunks import Chunk, Chunker
 from itrpipe.scene_graph.graph import Token
 from itrpipe.scene_graph.tokenise import plain
 from itrpipe.synthesis.edits import Edit
-from itrpipe.synthesis.english import ARTICLES, NUMBER_VALUES, article_before, like, number_value, plural
+from itrpipe.synthesis.english import ARTICLES, NUMBER_VALUES, article_before, like, number_value, plural, singular
 from itrpipe.synthesis.noun_lexicon import NounLexicon, contradict
 from itrpipe.synthesis.prepositions import contradicting
 
@@ -109,7 +109,7 @@ class NounVocabulary:
 
     def __init__(self, captions: Iterable[TaggedCaption], lexicon: NounLexicon, min_count: int) -> None:
         counts = Counter(
-            token.lemma for caption in captions for token in caption.tokens if token.tag == "N" and _is_plain(token)
+            noun_of(token) for caption in captions for token in caption.tokens if token.tag == "N" and _is_plain(token)
         )
         frequent = sorted(noun for noun, count in counts.items() if count >= min_count and lexicon.concrete(noun))
         if not frequent:
@@ -122,9 +122,9 @@ class NounVocabulary:
         self._instead: dict[str, tuple[str, ...]] = {}
 
     def instead_of(self, noun: str) -> tuple[str, ...]:
-        """The nouns that contradict a noun (lower-case lemma); none where the lexicon does not know it."""
+        """The nouns that contradict a noun (lower-case lemma); none where the lexicon knows of nothing to be seen."""
         if noun not in self._instead:
-            known = bool(self._lexicon.meanings(noun))
+            known = self._lexicon.concrete(noun) and bool(self._lexicon.meanings(noun))
             found = (other for other in self.nouns if other != noun and contradict(self._lexicon, noun, other))
             self._instead[noun] = tuple(found) if known else ()
         return self._instead[noun]
@@ -140,7 +140,7 @@ def noun_slots(caption: TaggedCaption, own_words: Collection[str], vocabulary: N
     """
     slots = []
     for position in caption.nouns():
-        lemma = caption.tokens[position].lemma
+        lemma = noun_of(caption.tokens[position])
         several = caption.words[position] != lemma
         options = [
             form
@@ -196,6 +196,11 @@ def draw_sentences(slots: Sequence[Slot], most: int, rng: np.random.Generator) -
     return found
 
 
+def noun_of(token: Token) -> str:
+    """Lemma of a noun; that of `people` is `person`, but `glasses` may well be worn."""
+    return singular(token.lemma) if token.lemma == "people" else token.lemma
+
+
 def _is_plain(token: Token) -> bool:
     return bool(_LETTERS.fullmatch(plain(token.text))) and bool(_LETTERS.fullmatch(token.lemma))
 
@@ -215,7 +220,7 @@ def _counted_noun(caption: TaggedCaption, position: int) -> int | None:
 
 
 def _recount(caption: TaggedCaption, position: int, noun: int, old: int, new: str) -> list[Edit]:
-    lemma, written = caption.tokens[noun].lemma, caption.words[noun]
+    lemma, written = singular(caption.tokens[noun].lemma), caption.words[noun]
     form = lemma if NUMBER_VALUES[new] == 1 else plural(lemma) if old == 1 else written
     edits = [caption.edit(position, position, new)]
     return edits if form == written else [*edits, caption.edit(noun, noun, form)]

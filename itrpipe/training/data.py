@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from itrpipe.negatives.caption_masks import CaptionMasks
     from itrpipe.negatives.sentence_bank import SentenceBank
     from itrpipe.training.captions import CaptionTokens
+
+_ORDER = 1
+"""Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
 
 
 class SplitData:
@@ -37,6 +40,7 @@ class SplitData:
         image_dim: D_in, width of what the file has of an image: of a region feature, of a global vector, of a pixel.
         masks: how its captions are masked; set for methods that do.
         sentences: synthetic sentences of its captions; set for methods that read some.
+        writer: a frozen model that writes sentences; likewise.
         ends: how many tokens stand before the words of every caption and how many behind; set for methods that make
             captions.
         max_tokens: longest caption in tokens that the model reads; likewise.
@@ -44,6 +48,7 @@ class SplitData:
 
     masks: CaptionMasks
     sentences: SentenceBank
+    writer: Any
     ends: tuple[int, int]
     max_tokens: int
 
@@ -110,7 +115,7 @@ def epoch_batches(
         seed, epoch: of the order.
         sizes: [T] size of each caption with its image, in tokens and regions.
     """
-    order = np.random.default_rng([seed, epoch]).permutation(num_captions)
+    order = np.random.default_rng([seed, epoch, 0, _ORDER]).permutation(num_captions)
     if sizes is None:
         starts = list(range(0, num_captions, batch_size))
     else:

@@ -27,6 +27,7 @@ from itrpipe.progress import Reporter, Task
 from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 from itrpipe.training.data import SplitData, epoch_batches
 from itrpipe.training.encode import AnyMatcher, score_split
+from itrpipe.training.finite import FirstNonFinite
 from itrpipe.training.optimizers import OPTIMIZERS
 from itrpipe.training.prefetch import Prefetcher
 from itrpipe.training.schedule import decay_after, step_decay, warmup_and_decay_to_floor, warmup_and_linear_decay
@@ -125,11 +126,9 @@ class Trainer:
         self.waited_seconds = 0.0
         self.trained_seconds = 0.0
         self._totals: dict[str, Tensor] = {}
+        self._finite = FirstNonFinite(self._model)
         self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None
-        self._steps = [len(self._batches(epoch)) for epoch in range(settings.epochs)]
-        self._total_updates = sum(-(-steps // settings.accumulate) for steps in self._steps)
-        if settings.max_updates:
-            self._total_updates = min(self._total_updates, settings.max_updates)
+        self._steps, self._total_updates = self._count_steps()
 
     def run(self) -> AnyMatcher:
         """Trains to the last epoch and returns the model with the weights that validated best.
@@ -173,6 +172,7 @@ class Trainer:
         self._totals = {
             name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()
         }
+        self._finite = FirstNonFinite(self._model)
         self._model.train()
         if self._stateful is not None and position.step == 0:
             self._stateful.start_epoch(position.epoch)
@@ -193,6 +193,17 @@ class Trainer:
         self.waited_seconds += prefetcher.waited_seconds
         self.trained_seconds += time.monotonic() - start
 
+    def _count_steps(self) -> tuple[list[int], int]:
+        """Steps of every epoch that is begun, and updates of all."""
+        settings, updates, steps = self._settings, 0, []
+        for epoch in range(settings.epochs):
+            # Batches of so many pairs are as many in every epoch.
+            steps.append(len(self._batches(epoch)) if self._sizes is not None or not steps else steps[0])
+            updates += -(-steps[-1] // settings.accumulate)
+            if 0 < settings.max_updates <= updates:
+                return steps, settings.max_updates
+        return steps, updates
+
     def _batches(self, epoch: int) -> list[np.ndarray]:
         settings = self._settings
         return epoch_batches(self._train.num_captions, settings.batch_size, settings.seed, epoch, self._sizes)
@@ -205,6 +216,7 @@ class Trainer:
         batch = batch.to(self.device)
         with self._accelerator.autocast():
             losses = self._method.losses(self._model, batch, position.epoch)
+        self._finite.see_losses(losses, position.step + 1)
         total = torch.stack(list(losses.values())).sum()
         if position.step == first:
             self._optimizer.zero_grad()
@@ -226,7 +238,7 @@ class Trainer:
         rate = self._rate()
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        norm = self._accelerator.clip_grad_norm_(self._model.parameters(), self._settings.gradient_clip)
+        norm = self._finite.clip(self._settings.gradient_clip, self.position.step)
         self._optimizer.step()
         self.position.updates += 1
         self._count("updates", 1)
@@ -260,8 +272,9 @@ class Trainer:
         self.position.sums = {name: total.item() for name, total in self._totals.items()}
         for name, total in self.position.sums.items():
             if not math.isfinite(total):
+                trouble = self._finite.trouble()
                 raise DataError(
-                    f"{name} is {total} in epoch {self.position.epoch + 1}; "
+                    f"{name} is {total} in epoch {self.position.epoch + 1}{f' ({trouble})' if trouble else ''}; "
                     "lower --set learning_rate or check the features for extreme values"
                 )
 

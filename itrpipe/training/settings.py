@@ -43,7 +43,8 @@ class TrainSettings(Settings):
         warmup_updates: of schedules `linear` and `linear-uniter`.
         max_updates: training ends after so many updates, if its epochs have not ended before; 0 sets no such end.
         gradient_clip: largest global norm of the gradient.
-        precision: `bf16` computes the encoders in bfloat16 (weights and loss stay in single precision).
+        precision: `bf16` computes the encoders in bfloat16, and of models that score pair by pair the products of
+            pairs; weights, what scores are made of these, and losses stay in single precision.
         score_precision: of scores for validation and of scores that are written, for models with costly ones.
         min_word_count: words that are rarer in the captions of train and val become `<unk>`; for backbones that read
             phrases in those of train.

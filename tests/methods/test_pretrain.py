@@ -83,7 +83,7 @@ def test_a_batch_has_every_caption_with_its_own_and_with_other_images():
     assert all(len(set(row)) == 3 for row in image.tolist())
     assert len(images.regions) == len(image.unique())
     assert torch.equal(texts.tokens, Rows().texts(captions).tokens)
-    assert batch.texts.captions is texts
+    assert batch.texts.captions.tokens is texts.tokens
     labelled = batch.texts.labelled
     assert torch.equal(batch.texts.labels[labelled], texts.tokens[labelled])
     assert torch.equal(batch.texts.copies[~labelled], texts.tokens[~labelled])

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from itrpipe.methods import tags, tags_dc
 from itrpipe.methods.itm import ItmBatch, ItmMethod, PairRows
-from itrpipe.methods.masking import MaskedTexts
+from itrpipe.methods.masking import MaskedTexts, masked_word_logits
 from itrpipe.methods.settings import Tags, TagsDc
 from itrpipe.methods.tags import Sentences, TagsBatch, TagsMethod
 from itrpipe.models.base import ImageBatch, TextBatch
@@ -419,9 +419,9 @@ def test_words_are_judged_and_corrected_one_by_one(correct: str, count_ends: boo
         assert losses[name].item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_static_generator_reads_its_sentences_and_writes_none(monkeypatch: pytest.MonkeyPatch):
+def test_the_bank_gives_its_sentences_and_none_is_written(monkeypatch: pytest.MonkeyPatch):
     rows, captions = Rows(), np.array([4, 1, 2])
-    trained, model = method(rows, generator="static", weight_words=0.0, keep=4, margin=1.0), small()
+    trained, model = method(rows, generator="bank", weight_words=0.0, keep=4, margin=1.0), small()
     monkeypatch.setattr(synthetic, "refill", lambda *given: pytest.fail("a sentence was written"))
     batch = trained.collate(captions, np.random.default_rng(0))
     losses, made = step(trained, model, batch)
@@ -438,16 +438,50 @@ def test_the_static_generator_reads_its_sentences_and_writes_none(monkeypatch: p
     assert_close(losses["sentences"], 0.25 * expected)
 
 
-def test_a_static_batch_without_any_sentence_is_trained_all_the_same():
-    trained, model = method(generator="static", weight_words=0.0), small()
+def test_a_batch_of_the_bank_without_any_sentence_is_trained_all_the_same():
+    trained, model = method(generator="bank", weight_words=0.0), small()
     batch = trained.collate(np.array([1]), np.random.default_rng(0))
     losses, _ = step(trained, model, batch)
     torch.stack(list(losses.values())).sum().backward()
     assert losses["sentences"] == 0
 
 
+def frozen() -> UniterEncoder:
+    torch.manual_seed(9)
+    return UniterEncoder(small().settings, 6, MASK + 1).requires_grad_(False).eval()
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_the_static_generator_writes_afresh_in_every_step_and_the_model_in_training_ranks(
+    weight: float, monkeypatch: pytest.MonkeyPatch
+):
+    rows, captions = Rows(), np.array([1, 4])
+    rows.writer = frozen()  # pyright: ignore
+    trained, model = method(rows, generator="static", writer="pretrain", weight_words=weight, margin=1.0), small()
+    drawn_from, refill = [], synthetic.refill
+    monkeypatch.setattr(synthetic, "refill", lambda *given: (drawn_from.append(given[2]), refill(*given))[1])
+    torch.manual_seed(5)
+    batch = trained.collate(captions, np.random.default_rng(0))
+    losses, made = step(trained, model, batch)
+    assert batch.masked is not None
+    with torch.no_grad():
+        images = rows.writer.encode_images(rows.images(CAPTION_IMAGE[captions]))  # pyright: ignore
+        assert_close(drawn_from[0], masked_word_logits(rows.writer, images, batch.masked))  # pyright: ignore
+    assert ("words" in losses) is (weight > 0)
+    if weight:
+        own = method(weight_words=weight, margin=1.0).losses(model, batch, 0)["words"]
+        assert_close(losses["words"], own)
+    # Of all that was written and may be false, those are trained that score highest by the model in training.
+    torch.stack(list(losses.values())).sum().backward()
+    assert all(each.grad is None for each in rows.writer.parameters())  # pyright: ignore
+    assert not rows.writer.training  # pyright: ignore
+    again, other = step(trained, model, trained.collate(captions, np.random.default_rng(1)))
+    assert again["sentences"] != losses["sentences"]
+    assert not torch.equal(other.texts.tokens, made.texts.tokens)
+
+
 def test_a_batch_moves_with_all_that_it_holds():
-    for trained in (method(), method(generator="static", weight_words=0.0)):
+    for trained in (method(), method(generator="bank", weight_words=0.0)):
         batch = trained.collate(np.array([1, 4]), np.random.default_rng(0))
         moved = batch.to("meta")
         assert moved.rows is batch.rows
@@ -509,9 +543,12 @@ def test_specials_are_drawn_only_on_request():
 
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(ValidationError, match=r"weight_words = 0\.1 .* give --set loss\.weight_words=0"):
-        Tags(generator="static")
-    with pytest.raises(ValidationError, match="use method tags, or generator = dynamic"):
-        TagsDc(generator="static", weight_words=0.0)
+        Tags(generator="bank")
+    for odd in ({"generator": "static"}, {"writer": "pretrain"}):
+        with pytest.raises(ValidationError, match="a static generator is the model of a configuration of train"):
+            Tags(**odd)  # pyright: ignore
+    with pytest.raises(ValidationError, match="use method tags, or another generator"):
+        TagsDc(generator="bank", weight_words=0.0)
 
 
 def test_masked_words_cost_the_mean_of_the_labels_of_each_caption():

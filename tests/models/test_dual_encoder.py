@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import transformers
 from torch.nn.functional import normalize
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.methods import fne
+from itrpipe.methods.settings import Fne
 from itrpipe.models import dual_encoder
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.dual_encoder import TransformerDualEncoder, build, open_encoders, restored
@@ -123,15 +126,43 @@ def test_captions_are_pooled_as_by_hand(pool: str, saved_encoders: Path) -> None
 
 
 @torch.no_grad()
-def test_counted_padding_is_that_of_the_batch_in_training(saved_encoders: Path) -> None:
-    model = of_saved(saved_encoders, "vit", "bert", text_pool="mean-all").train()
+@pytest.mark.parametrize("training", [True, False])
+def test_counted_padding_is_that_of_the_batch_in_a_training_step_whatever_the_mode(
+    training: bool, saved_encoders: Path
+) -> None:
+    model = of_saved(saved_encoders, "vit", "bert", text_pool="mean-all").train(training)
     for part in model.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
     tokens, mask = real_tokens()
-    states = model.text.network(tokens, attention_mask=mask.long()).last_hidden_state
-    expected = normalize(states.mean(dim=1))
-    torch.testing.assert_close(model.encode_texts(captions()).embedding, expected, atol=1e-5, rtol=0)
+    wide, wide_mask = (torch.nn.functional.pad(each, (0, 21)) for each in (tokens, mask))
+    for batch, ids, real in ((replace(captions(), in_training=True), tokens, mask), (captions(), wide, wide_mask)):
+        states = model.text.network(ids, attention_mask=real.long()).last_hidden_state
+        expected = normalize(states.mean(dim=1))
+        torch.testing.assert_close(model.encode_texts(batch).embedding, expected, atol=1e-5, rtol=0)
+
+
+def test_a_twin_in_evaluation_mode_sees_the_captions_that_the_model_sees(saved_encoders: Path) -> None:
+    """FNE's code: equal captions have equal vectors under equal weights, padding counted or not."""
+    model = of_saved(saved_encoders, "vit", "bert", text_pool="mean-all")
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+
+    class Source:
+        caption_image = torch.arange(3).numpy()
+
+        def pairs(self, images_of: Any, rows: Any, rng: Any = None) -> Any:
+            return images(pictures()[torch.from_numpy(images_of)]), captions()
+
+    method = fne.build(Fne(warm_epochs=0, memory_size=6, candidates="hardest", min_count=0), Source(), {})
+    state = method.attach(model.train())
+    batch = method.collate(torch.arange(3).numpy(), None)  # pyright: ignore
+    method.losses(model, batch, 0)
+    assert not state.twin.model.training  # pyright: ignore
+    with torch.no_grad():
+        own = model.encode_texts(batch.pairs["positive"][1]).embedding
+    torch.testing.assert_close(state.queues.texts[:3], own, atol=1e-5, rtol=0)  # pyright: ignore
 
 
 @torch.no_grad()

@@ -166,11 +166,25 @@ def test_training_that_was_stopped_goes_on_to_the_same_weights(
         assert found.read_bytes() == expected.read_bytes(), name
 
 
-def test_the_static_generator_and_other_models_read_written_sentences(root: Path, invoke: Invoke) -> None:
-    write = [part for text in SENTENCES for part in ("--set", f"synthesize.{text}")]
-    outcome = train(invoke, root, "tags-static", *write)
+def test_the_static_generator_is_the_model_that_the_settings_name(root: Path, invoke: Invoke) -> None:
+    outcome = train(invoke, root, "tags-static")
     assert outcome.code == 0, outcome.err
     folder = folder_of(root, "tags-static.uniter")
+    inputs = read_manifest(folder).inputs
+    assert {"start", "writer", "parse"} <= inputs.keys()
+    assert "synthesize" not in inputs
+    assert inputs["writer"].name.startswith("pretrain.uniter")
+    history = history_of(folder)
+    assert history[0]["loss_sentences"] > 0
+    assert history[0]["loss_words"] > 0
+    assert history[0]["mean_masked_word_accuracy"] >= 0
+
+
+def test_the_bank_and_other_models_read_written_sentences(root: Path, invoke: Invoke) -> None:
+    write = [part for text in SENTENCES for part in ("--set", f"synthesize.{text}")]
+    outcome = train(invoke, root, "tags-synthetic", *write)
+    assert outcome.code == 0, outcome.err
+    folder = folder_of(root, "tags-synthetic.uniter")
     assert {"start", "synthesize"} <= read_manifest(folder).inputs.keys()
     assert "parse" not in read_manifest(folder).inputs
     history = history_of(folder)
@@ -193,8 +207,9 @@ def test_the_static_generator_and_other_models_read_written_sentences(root: Path
     [
         ("tags", ["--backbone", "vsepp"], "method 'tags' does not train backbone 'vsepp': it trains uniter"),
         ("pretrain", ["--backbone", "vsepp"], "method 'pretrain' does not train backbone 'vsepp'"),
-        ("tags", ["--set", "tags.loss.generator=static"], "give --set loss.weight_words=0"),
-        ("tags-dc", ["--set", "tags-dc.loss.generator=static", "--set", "tags-dc.loss.weight_words=0"], "use method"),
+        ("tags", ["--set", "tags.loss.generator=bank"], "give --set loss.weight_words=0"),
+        ("tags", ["--set", "tags.loss.generator=static"], "such as --set loss.writer=pretrain"),
+        ("tags-dc", ["--set", "tags-dc.loss.generator=bank", "--set", "tags-dc.loss.weight_words=0"], "use method"),
         ("tags", ["--set", "tags.loss.sampled_negatives=12"], "no more than 11 negatives for every anchor"),
         (
             "pretrain",

@@ -15,8 +15,11 @@ from safetensors.numpy import load_file, save_file
 
 from itrpipe.artifacts import MANIFEST, read_manifest
 from itrpipe.errors import DataError
+from itrpipe.evaluation.protocols import metrics
+from itrpipe.evaluation.ranks import ranks
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.models.base import TextBatch
+from itrpipe.negatives.lists import read_list
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 
 Invoke = Callable[..., Any]
@@ -54,7 +57,7 @@ def test_fine_tuning_starts_from_the_weights_of_round_one(chain: Path, invoke: I
     assert before.keys() == after.keys()
     for name, weights in before.items():
         np.testing.assert_allclose(after[name], weights, atol=1e-6, err_msg=name)
-    assert max(np.abs(scratch[name] - before[name]).max() for name in before) > 1e-3
+    assert max(np.abs(scratch[name] - before[name]).max() for name in before) > 1e-4
 
 
 def test_weights_of_another_width_cannot_be_started_from(chain: Path, invoke: Invoke) -> None:
@@ -116,3 +119,56 @@ def test_a_share_of_the_training_images_is_the_same_for_every_seed_and_lies_in_l
         assert len(read_embeddings(path, "val").image_ids) == 4
     assert (len(chosen[0.25, 0]), len(chosen[0.5, 0])) == (3, 6)
     assert chosen[0.25, 0] < chosen[0.5, 0] == chosen[0.5, 1]
+
+
+def test_a_share_reaches_the_teacher_and_its_lists(chain: Path, invoke: Invoke) -> None:
+    sets = [f"--set={text}" for text in (*(f"train.{text}" for text in SAME), "train_share=0.5")]
+    lists = ["--set=mine_negatives.num_texts=5", "--set=mine_negatives.num_images=3", "--set=top_texts=5"]
+    where = ["--method", "aoq", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain]
+    outcome = invoke("train", *where, *sets, *lists, "--set=top_images=3", "--set=loss.sum_epochs=0")
+    assert outcome.code == 0, outcome.err
+    trained = [read_manifest(folder) for folder in chain.glob("tiny/train/aoq.vsepp*")]
+    (half,) = [each for each in trained if each.settings["train_share"] == 0.5]
+    mined = chain / "tiny" / "mine_negatives" / half.inputs["mine_negatives"].name
+    teacher = chain / "tiny" / "train" / read_manifest(mined).inputs["train"].name
+    assert read_manifest(teacher).settings["train_share"] == 0.5
+    lists_of = read_list(mined, "texts_for_images")
+    assert len(lists_of.anchor_ids) == 6
+    own = read_embeddings(chain / "tiny" / "train" / f"{half.label}-{half.fingerprint[:8]}" / "embeddings.h5", "train")
+    assert lists_of.anchor_ids.tolist() == own.image_ids.tolist()
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_initial_weights_are_those_of_the_seed(
+    seed: int, chain: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class StopError(Exception):
+        pass
+
+    def build(*given: object) -> None:
+        seen.append(torch.initial_seed())
+        raise StopError
+
+    monkeypatch.setattr("itrpipe.training.saved.build_model", build)
+    sets = [f"--set=train.{text}" for text in (*SAME, "learning_rate=0.5")]
+    where = ["--backbone", "vsepp", "--seed", seed, "--dataset", "tiny", "--data", chain]
+    with pytest.raises(StopError):
+        invoke("train", *where, *sets)
+    assert seen == [seed]
+
+
+def test_the_epoch_is_chosen_on_the_validation_split(chain: Path, invoke: Invoke) -> None:
+    """The split that validation looked at is told by its score: training and test split have others."""
+    sets = [f"--set=train.{text}" for text in (*SAME, "validation_images=100", "learning_rate=0.01")]
+    where = ["--backbone", "vsepp", "--dataset", "tiny", "--data", chain]
+    assert invoke("train", *where, *sets).code == 0
+    made = [(folder, read_manifest(folder)) for folder in chain.glob("tiny/train/triplet.vsepp*")]
+    ((folder, manifest),) = [each for each in made if each[1].settings["learning_rate"] == 0.01]
+    rsum = {}
+    for split in ("train", "val", "test"):
+        stored = read_embeddings(folder / "embeddings.h5", split)
+        rsum[split] = metrics(ranks(stored.scores(), stored.caption_image))["rsum"]
+    assert manifest.metrics["validation_rsum"] == pytest.approx(rsum["val"], abs=0.01)
+    assert len({round(each, 2) for each in rsum.values()}) == 3

@@ -1,0 +1,377 @@
+"""What the loop promises, kept by a model with dropout and BatchNorm on validation data unlike the training data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from itrpipe.errors import DataError
+from itrpipe.evaluation import protocols
+from itrpipe.evaluation.ranks import ranks
+from itrpipe.methods.base import Batch
+from itrpipe.methods.settings import Triplet
+from itrpipe.methods.triplet import TripletMethod
+from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
+from itrpipe.progress import Reporter
+from itrpipe.stages import train as train_stage
+from itrpipe.training import loop
+from itrpipe.training.checkpoint import load_weights
+from itrpipe.training.data import epoch_batches
+from itrpipe.training.encode import score_split
+from itrpipe.training.loop import BEST, LoopSettings, Trainer
+from itrpipe.training.optimizers import OPTIMIZERS
+
+WIDTH, WORDS, IMAGES = 6, 5, 10
+SETTINGS = LoopSettings(
+    epochs=3,
+    batch_size=8,
+    learning_rate=0.05,
+    decay_every=9,
+    decay_factor=0.1,
+    gradient_clip=100.0,
+    batch_by="pairs",
+    accumulate=1,
+    schedule="step",
+    warmup_updates=0,
+    max_updates=0,
+    precision="fp32",
+    score_precision="fp32",
+    selection="rsum",
+    validation_images=IMAGES,
+    seed=0,
+    encode_block=4,
+    prefetch=1,
+    checkpoint_seconds=1e9,
+    optimizer="spy",
+)
+
+
+class Pairs:
+    """Random images, two captions of each."""
+
+    def __init__(self, seed: int, images: int = IMAGES) -> None:
+        rng = np.random.default_rng(seed)
+        self.caption_image = np.repeat(np.arange(images), 2)
+        self.num_images, self.num_captions = images, 2 * images
+        self.features = torch.from_numpy(rng.standard_normal((images, 1, WIDTH)).astype(np.float32))
+        self.tokens = torch.from_numpy(rng.integers(4, 4 + WORDS, (2 * images, 3)))
+
+    def images(self, rows: np.ndarray) -> ImageBatch:
+        return ImageBatch(self.features[rows])
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        return TextBatch(self.tokens[rows], torch.full((len(rows),), 3))
+
+    def pairs(self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None):
+        return self.images(images), self.texts(captions)
+
+
+class Toy(DualEncoder):
+    """Two projections, one with BatchNorm and dropout; remembers in which mode it ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Dropout(0.3))
+        self.text = nn.EmbeddingBag(4 + WORDS, 8, mode="mean")
+        self.modes: list[tuple[bool, bool]] = []
+
+    def encode_images(self, images: ImageBatch) -> ImageEncoding:
+        self.modes.append((self.training, torch.is_grad_enabled()))
+        return ImageEncoding(nn.functional.normalize(self.image(images.regions[:, 0]), dim=1))
+
+    def encode_texts(self, texts: TextBatch) -> TextEncoding:
+        return TextEncoding(nn.functional.normalize(self.text(texts.tokens), dim=1))
+
+
+class SpySgd(torch.optim.SGD):
+    """Keeps the gradients that it was given."""
+
+    def __init__(self, model: nn.Module, rate: float) -> None:
+        super().__init__(model.parameters(), rate)
+        self.seen: list[list[Tensor]] = []
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore
+        held = [each.grad for group in self.param_groups for each in group["params"]]
+        self.seen.append([torch.zeros(()) if each is None else each.clone() for each in held])
+        super().step()
+
+
+@pytest.fixture(autouse=True)
+def spy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "spy", SpySgd)
+
+
+def trainer(work: Path, train: Pairs | None = None, method: object = None, **values: object) -> Trainer:
+    settings = replace(SETTINGS, **values)
+    work.mkdir(exist_ok=True)
+    torch.manual_seed(settings.seed)
+    data = train or Pairs(0)
+    chosen = method or TripletMethod(Triplet(max_violation=False), data)
+    return Trainer(settings, Toy(), chosen, data, Pairs(1), "cpu", work, Reporter())  # pyright: ignore
+
+
+def seen_by(run: Trainer) -> list[list[Tensor]]:
+    optimizer = run._optimizer.optimizer
+    assert isinstance(optimizer, SpySgd)
+    return optimizer.seen
+
+
+def hand_metrics(model: Toy, data: Pairs) -> dict[str, float]:
+    model.eval()
+    with torch.no_grad():
+        images = model.encode_images(data.images(np.arange(data.num_images))).embedding
+        texts = model.encode_texts(data.texts(np.arange(data.num_captions))).embedding
+    return protocols.metrics(ranks((images @ texts.T).numpy(), data.caption_image))
+
+
+# Gradients
+
+
+def test_gradients_are_clipped_before_the_update(tmp_path: Path) -> None:
+    run = trainer(tmp_path, gradient_clip=0.01)
+    run.run()
+    norms = [torch.linalg.vector_norm(torch.stack([each.norm() for each in step])).item() for step in seen_by(run)]
+    assert max(norms) == pytest.approx(0.01, rel=1e-3)
+    assert run.position.history[0]["gradient_norm"] > 0.1
+
+
+def test_the_norm_is_that_of_pytorch(tmp_path: Path) -> None:
+    run = trainer(tmp_path, epochs=1)
+    run.run()
+    model = trainer(tmp_path / "again", epochs=1)._model.train()
+    norms = []
+    torch.manual_seed(0)
+    Toy()  # what the seed gave to the weights
+    for step, rows in enumerate(run._batches(0)):
+        model.zero_grad()
+        batch = run._method.collate(rows, np.random.default_rng([0, 0, step]))
+        sum(run._method.losses(model, batch, 0).values()).backward()
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 100.0).item())
+        with torch.no_grad():
+            for each in model.parameters():
+                each -= 0.05 * each.grad
+    assert run.position.history[0]["gradient_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
+
+
+def test_a_partial_update_is_the_mean_of_its_own_batches(tmp_path: Path) -> None:
+    """Of three batches, two make the first update and one the second; Adam would hide a wrong divisor."""
+    run = trainer(tmp_path, epochs=1, accumulate=2, learning_rate=1e-12)
+    for part in run._model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    run.run()
+    model = run._model.train()
+    expected = []
+    for step, rows in enumerate(run._batches(0)):
+        model.zero_grad()
+        batch = run._method.collate(rows, np.random.default_rng([0, 0, step]))
+        sum(run._method.losses(model, batch, 0).values()).backward()
+        expected.append([each.grad.clone() for each in model.parameters()])
+    first, second = seen_by(run)
+    for found, one, two in zip(first, expected[0], expected[1], strict=True):
+        torch.testing.assert_close(found, (one + two) / 2, rtol=1e-4, atol=1e-6)
+    for found, three in zip(second, expected[2], strict=True):
+        torch.testing.assert_close(found, three, rtol=1e-4, atol=1e-6)
+
+
+# Validation and the choice of an epoch
+
+
+def test_validation_is_of_the_validation_split(tmp_path: Path) -> None:
+    run = trainer(tmp_path, epochs=1)
+    model = run.run()
+    row, on_val, on_train = run.position.history[0], hand_metrics(model, Pairs(1)), hand_metrics(model, Pairs(0))
+    assert on_val != on_train
+    assert {name: row[f"val_{name}"] for name in on_val} == pytest.approx(on_val)
+    four = on_val["i2t_r1"] + on_val["i2t_r5"] + on_val["t2i_r1"] + on_val["t2i_r5"]
+    assert row["val_r1+r5"] == pytest.approx(four)
+
+
+def test_validation_looks_at_the_first_images_alone(tmp_path: Path) -> None:
+    run = trainer(tmp_path, epochs=1, validation_images=4)
+    model = run.run()
+    val = Pairs(1)
+    val.num_images, val.num_captions, val.caption_image = 4, 8, val.caption_image[:8]
+    assert run.position.history[0]["val_rsum"] == pytest.approx(hand_metrics(model, val)["rsum"])
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, rows: list[tuple[float, float]]) -> None:
+    """Validation gives these sums of all six and of both last recalls, epoch by epoch."""
+    left = iter(rows)
+
+    def metrics(_: object) -> dict[str, float]:
+        rsum, tens = next(left)
+        return {"rsum": rsum, "i2t_r10": tens / 2, "t2i_r10": tens / 2}
+
+    monkeypatch.setattr(loop.protocols, "metrics", metrics)
+
+
+def test_the_best_weights_are_given_back_and_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, [(10, 2), (30, 2), (20, 2)])
+    run = trainer(tmp_path)
+    kept = []
+    finish = run._finish_epoch
+
+    def finishing() -> None:
+        kept.append({name: each.clone() for name, each in run._model.state_dict().items()})
+        finish()
+
+    monkeypatch.setattr(run, "_finish_epoch", finishing)
+    model = run.run()
+    stored = Toy()
+    load_weights(tmp_path / BEST, stored, unfinished=True)
+    for name, each in model.state_dict().items():
+        torch.testing.assert_close(each, kept[1][name], rtol=0, atol=0)
+        torch.testing.assert_close(each, stored.state_dict()[name], rtol=0, atol=0)
+    assert not torch.equal(kept[1]["text.weight"], kept[2]["text.weight"])
+    assert [row["best"] for row in run.position.history] == [True, True, False]
+
+
+@pytest.mark.parametrize(("selection", "best"), [("rsum", 0), ("r1+r5", 1)])
+def test_the_best_epoch_is_chosen_by_what_the_settings_say(
+    selection: str, best: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, [(300, 200), (290, 100), (100, 50)])
+    run = trainer(tmp_path, selection=selection)
+    run.run()
+    assert run.position.best_epoch == best
+    assert run.position.best_score == {"rsum": 300, "r1+r5": 190}[selection]
+
+
+def test_of_equal_epochs_the_earliest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, [(50, 2)] * 3)
+    run = trainer(tmp_path)
+    run.run()
+    assert run.position.best_epoch == 0
+    assert [row["best"] for row in run.position.history] == [True, False, False]
+
+
+def test_the_manifest_tells_of_the_best_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, [(10, 2), (30, 2), (20, 2)])
+    run = trainer(tmp_path)
+    run.run()
+    job = SimpleNamespace(metrics={}, timings={}, settings=SimpleNamespace(epochs=3))
+    train_stage._record(job, run)  # pyright: ignore
+    assert {name: job.metrics[name] for name in ("validation_rsum", "best_epoch", "epochs")} == {
+        "validation_rsum": 30,
+        "best_epoch": 2,
+        "epochs": 3,
+    }
+
+
+# Modes and generators
+
+
+def test_training_is_in_training_mode_and_validation_in_evaluation_mode(tmp_path: Path) -> None:
+    run = trainer(tmp_path, epochs=2)
+    model = run.run()
+    assert isinstance(model, Toy)
+    steps, blocks = [(True, True)] * 3, [(False, False)] * 3
+    assert model.modes == [*steps, *blocks, *steps, *blocks]
+    assert not model.training
+
+
+def test_validation_leaves_the_running_statistics_alone(tmp_path: Path) -> None:
+    run = trainer(tmp_path, epochs=1)
+    run.run()
+    before = run._model.image[1].running_mean.clone()
+    run.validate()
+    assert torch.equal(before, run._model.image[1].running_mean)
+
+
+class Drawing:
+    """A method that keeps what it drew for each step."""
+
+    means = True
+
+    def __init__(self) -> None:
+        self.drawn: list[float] = []
+        self.data = Pairs(0)
+
+    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
+        self.drawn.append(float(rng.random()))
+        images = self.data.caption_image[captions]
+        return Batch({"positive": self.data.pairs(images, captions)}, torch.from_numpy(images))
+
+    def losses(self, model: Toy, batch: Batch, epoch: int) -> dict[str, Tensor]:
+        images, texts = batch.pairs["positive"]
+        return {"pull": -model.score_pairs(model.encode_images(images), model.encode_texts(texts)).mean()}
+
+
+def test_every_step_draws_for_itself_and_another_seed_draws_otherwise(tmp_path: Path) -> None:
+    methods = [Drawing() for _ in range(3)]
+    for number, (method, seed) in enumerate(zip(methods, (0, 0, 1), strict=True)):
+        trainer(tmp_path / str(number), method=method, seed=seed).run()
+    first, again, other = (method.drawn for method in methods)
+    assert len(first) == len(set(first)) == 9
+    assert first == again
+    assert not set(first) & set(other)
+
+
+def test_the_order_of_an_epoch_does_not_come_from_the_generator_of_its_first_step() -> None:
+    order = np.concatenate(epoch_batches(50, 8, 3, 2))
+    assert sorted(order) == list(range(50))
+    for step in range(3):
+        assert (order != np.random.default_rng([3, 2, step]).permutation(50)).any()
+    assert (order != np.concatenate(epoch_batches(50, 8, 3, 1))).any()
+
+
+def test_a_run_that_ends_with_its_updates_makes_the_batches_of_those_epochs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    batches = epoch_batches
+
+    def counting(*given: object) -> list[np.ndarray]:
+        made.append(given[3])
+        return batches(*given)  # pyright: ignore
+
+    monkeypatch.setattr(loop, "epoch_batches", counting)
+    run = trainer(tmp_path, epochs=1000, max_updates=5)
+    assert made == [0]
+    run.run()
+    assert max(made) == 1
+    assert (run.position.updates, len(run.position.history)) == (5, 2)
+
+
+def test_scores_of_chosen_captions_are_those_of_these_captions() -> None:
+    torch.manual_seed(0)
+    model, data, device = Toy().eval(), Pairs(1), torch.device("cpu")
+    whole = score_split(model, data, device, 4, IMAGES, np.arange(data.num_captions))
+    chosen = np.array([7, 3, 18, 3, 0])
+    np.testing.assert_allclose(score_split(model, data, device, 4, 6, chosen), whole[:6, chosen], atol=1e-6)
+
+
+# What is not finite
+
+
+class Breaking(Drawing):
+    """A method whose loss, or the gradient of it, stops being finite at the fifth step."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.step = how, 0
+
+    def losses(self, model: Toy, batch: Batch, epoch: int) -> dict[str, Tensor]:
+        self.step += 1
+        found = super().losses(model, batch, epoch)
+        if self.step < 5:
+            return {**found, "other": found["pull"] * 0}
+        if self.how == "loss":
+            return {**found, "other": found["pull"] * float("nan")}
+        zero = model.text.weight.sum() * 0
+        return {**found, "other": zero.abs().sqrt() * 0}  # the root's slope at zero is infinite, and 0 times that NaN
+
+
+def test_the_error_names_the_first_loss_and_step_and_the_gradient(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"in epoch 2 \(loss_other first at step 2, .*the gradient of image.0.weight"):
+        trainer(tmp_path / "loss", method=Breaking("loss")).run()
+    with pytest.raises(DataError, match=r"gradient_norm is nan in epoch 2 \(.*gradient of text.weight at step 2"):
+        trainer(tmp_path / "gradient", method=Breaking("gradient")).run()
