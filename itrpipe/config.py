@@ -310,6 +310,12 @@ def conf_title(stage: str, conf: str) -> str | None:
     return load_declaration(stage).confs.get(conf, {}).get(SHOWN_AS)
 
 
+def root_conf(stage: str, conf: str) -> str:
+    """The configuration that one extends in the end: itself where it extends none, or is not declared any more."""
+    declaration = load_declaration(stage)
+    return _extended(declaration, conf)[0] if conf in declaration.confs else conf
+
+
 def is_control(stage: str, conf: str) -> bool:
     """Whether a configuration is there to be compared with, being another one without what that is about."""
     return bool(load_declaration(stage).confs.get(conf, {}).get(CONTROL))

@@ -80,7 +80,7 @@ def evaluate(
     of another training, vse-c by rules. They are made of the captions of the evaluated split.
 
     --canary scores the split again, with every image replaced by another one and with noise for images, writes
-    canary.json, and fails where recall is not within three standard deviations of chance.
+    canary.json, and fails where recall is not within 4.5 standard deviations of chance.
 
     --protocol leaky-diagonal shows what recall becomes when the vectors of AsCL are made with their own partners before
     the ranking, beside the honest recall; it writes leaky_diagonal.json and changes no result.

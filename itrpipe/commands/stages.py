@@ -8,7 +8,7 @@ from typing import Any
 
 from itrpipe.artifacts import MANIFEST, check_artifact, is_finished, list_artifacts, read_manifest
 from itrpipe.commands.estimates import estimate, print_costs
-from itrpipe.config import declared_stages, did_you_mean, leaves, load_declaration
+from itrpipe.config import Settings, declared_stages, did_you_mean, leaves, load_declaration
 from itrpipe.datasets.definition import (
     EMBEDDED,
     DatasetDefinition,
@@ -27,6 +27,7 @@ from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
 from itrpipe.stages.extract import LOCAL_SETTINGS, NO_FILES, importer
 from itrpipe.stages.report import MARKDOWN, PAGE, SUMMARY
+from itrpipe.training.settings import TrainSettings
 
 
 def run_stage(
@@ -230,6 +231,11 @@ def _absolute(key: str, value: Any) -> Any:
     return str(path.resolve()) if path.exists() else value
 
 
+def _unread(settings: Settings) -> set[str]:
+    """Keys that every method has and this one does not read."""
+    return {f"loss.{name}" for name in settings.loss.unread_options()} if isinstance(settings, TrainSettings) else set()
+
+
 def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, overrides: list[Override]) -> None:
     """Prints every value of a configuration with its origin, or the names of all configurations of a stage.
 
@@ -252,7 +258,8 @@ def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, o
     known = planner.definition.prepare if stage == "prepare" else planner.definition.features.get(conf)
     definition = known if known and (stage == "extract" or known.conf == conf) else None
     settings, execution, resolved = planner.configure_checked(need, definition)
-    rows = list(leaves(settings.model_dump(mode="json")))
+    unread = _unread(settings)
+    rows = [each for each in leaves(settings.model_dump(mode="json")) if each[0] not in unread]
     width = max((len(key) for key, _ in rows), default=0)
     reporter.say(f"{stage} {conf}, dataset {dataset}", style="bold")
     for key, value in rows:

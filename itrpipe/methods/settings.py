@@ -38,10 +38,14 @@ class MethodSettings(Settings):
 
     @model_validator(mode="after")
     def _reads_what_is_given(self) -> MethodSettings:
-        for name in self.unread:
+        for name in self.unread_options():
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} = {getattr(self, name)} is an option that this method does not read")
         return self
+
+    def unread_options(self) -> tuple[str, ...]:
+        """Names of the options that are not read with the others as they are."""
+        return self.unread
 
 
 class Triplet(MethodSettings):
@@ -136,6 +140,9 @@ class Ssamt(MethodSettings):
         label_stopwords: whether words outside every phrase take part in the phrase loss.
     """
 
+    only_backbone: ClassVar[str] = "ssamt"
+    unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight",)
+
     mask_same_image: bool = True
     phase: Literal["intra", "inter"] = "inter"
     margin_intra: float = Field(default=0.05, ge=0)
@@ -149,6 +156,14 @@ class Ssamt(MethodSettings):
     temperature: float = Field(default=0.05, gt=0)
     top_k: int = Field(default=10, ge=1, le=MOST)
     label_stopwords: Literal["keep", "drop"] = "keep"
+
+    def unread_options(self) -> tuple[str, ...]:
+        """Also those of the other phase."""
+        if self.phase == "inter":
+            return (*self.unread, "sum_epochs", "margin_intra")
+        of_inter = (name for name in Ssamt.model_fields if name.startswith(("margin_", "weight_")))
+        others = ("negatives", "temperature", "top_k", "label_stopwords")
+        return (*self.unread, *(name for name in of_inter if name != "margin_intra"), *others)
 
 
 class Fne(MethodSettings):

@@ -10,6 +10,7 @@ import numpy as np
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import DataError
 from itrpipe.evaluation.bootstrap import Interval, paired_intervals
+from itrpipe.evaluation.claims import excludes_zero
 from itrpipe.evaluation.rsum import CUTOFFS
 from itrpipe.reporting.collect import MODEL_INPUT, Run
 
@@ -71,11 +72,6 @@ def compare(runs: Sequence[Run], split: Split | None, samples: int, level: float
     return found
 
 
-def excludes_zero(interval: Interval) -> bool:
-    """Whether the resampled test sets agree on the sign of a difference."""
-    return interval.low > 0 or interval.high < 0
-
-
 def conclusion(comparisons: Sequence[Comparison], runs: Sequence[Run], split: Split | None, level: float) -> str:
     """What the differences in RSum allow to say, in one or two sentences."""
     if split is None:
@@ -94,16 +90,14 @@ def conclusion(comparisons: Sequence[Comparison], runs: Sequence[Run], split: Sp
 
 
 def of_recalls(comparisons: Sequence[Comparison], level: float) -> str:
-    """How many of the single recalls differ significantly; empty when nothing is compared."""
+    """In how many of the single recalls the interval leaves out zero; empty when nothing is compared."""
     recalls = [each.own[name] for each in comparisons for name in RECALLS]
     if not recalls:
         return ""
     up, down = sum(each.low > 0 for each in recalls), sum(each.high < 0 for each in recalls)
-    if not up and not down:
-        return f"None of the {len(recalls)} differences in recall is significant."
     return (
-        f"Of the {len(recalls)} differences in recall, {up} {_are(up)} significantly above zero and {down} "
-        f"significantly below; were there none at all, {(1 - level) * len(recalls):.1f} would look so by chance."
+        f"Of the {len(recalls)} differences in recall, the interval lies above zero in {up} and below zero in {down}; "
+        f"were there no difference at all, {(1 - level) * len(recalls):.1f} would by chance."
     )
 
 
@@ -125,25 +119,28 @@ def _one_conclusion(comparison: Comparison, percent: str) -> str:
         f"({percent} interval {interval_text(rsum)})"
     )
     if excludes_zero(rsum):
-        verdict = f"The interval excludes zero: a significant {'gain' if rsum.value > 0 else 'loss'} on this test set."
+        verdict = "The interval excludes zero: these two models differ, and other seeds of the methods may not."
     else:
-        verdict = "The interval includes zero: this test set does not tell the two rounds apart."
+        verdict = "The interval includes zero: this test set does not tell the two models apart."
     return f"{first}. {verdict}"
 
 
 def _many(comparisons: Sequence[Comparison], percent: str) -> str:
-    better = [each for each in comparisons if each.own["rsum"].low > 0]
-    worse = [each for each in comparisons if each.own["rsum"].high < 0]
-    if not better and not worse:
+    higher = [each for each in comparisons if each.own["rsum"].low > 0]
+    lower = [each for each in comparisons if each.own["rsum"].high < 0]
+    if not higher and not lower:
         return (
-            f"None of the {len(comparisons)} differences in RSum is significant: every {percent} interval includes "
-            "zero, so this test set does not tell the rounds apart."
+            f"Of {len(comparisons)} differences in RSum between single runs, every {percent} interval includes zero: "
+            "this test set does not tell the models apart."
         )
-    parts = [f"rises significantly in {_names(better)}" if better else ""]
-    parts.append(f"falls significantly in {_names(worse)}" if worse else "")
-    rest = len(comparisons) - len(better) - len(worse)
-    tail = f"; in {rest} the {percent} interval includes zero" if rest else ""
-    return f"Of {len(comparisons)} comparisons, RSum {' and '.join(filter(None, parts))}{tail}."
+    parts = [f"lies above zero in {_names(higher)}" if higher else ""]
+    parts.append(f"lies below zero in {_names(lower)}" if lower else "")
+    rest = len(comparisons) - len(higher) - len(lower)
+    tail = f" and includes it in {rest}" if rest else ""
+    return (
+        f"Of {len(comparisons)} differences in RSum between single runs, the {percent} interval "
+        f"{', '.join(filter(None, parts))}{tail}."
+    )
 
 
 def _oracle_conclusion(comparisons: Sequence[Comparison]) -> str:
@@ -151,13 +148,11 @@ def _oracle_conclusion(comparisons: Sequence[Comparison]) -> str:
     oracle = [each.oracle["rsum"] for each in comparisons if each.oracle]
     if not oracle:
         return ""
-    significant = sum(map(excludes_zero, oracle))
     if len(oracle) == 1:
         (only,) = oracle
-        verdict = "significant" if significant else "not significant"
-        what = f"the difference is {signed(only.value)} ({interval_text(only)}), {verdict}"
+        what = f"the difference is {signed(only.value)} ({interval_text(only)})"
     else:
-        what = f"{significant or 'none'} of the {len(oracle)} differences {_are(significant)} significant"
+        what = f"{sum(map(excludes_zero, oracle)) or 'none'} of the {len(oracle)} intervals exclude zero"
     return f" With every true match counted as right, {what}."
 
 
@@ -175,10 +170,6 @@ def _caveat(comparisons: Sequence[Comparison]) -> str:
 def _may_be_second_round(run: Run) -> bool:
     """Whether a member learned from mined lists; of a removed model that is not known."""
     return not run.is_baseline and any(member.mining or member.artifact.manifest is None for member in run.members)
-
-
-def _are(count: int) -> str:
-    return "are" if count > 1 else "is"
 
 
 def _names(comparisons: Sequence[Comparison]) -> str:

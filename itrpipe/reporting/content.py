@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
 from itrpipe.artifacts import Manifest
+from itrpipe.datasets.prepared import Split
 from itrpipe.errors import MissingInputError
 from itrpipe.reporting import plots, seed_tables, tables
 from itrpipe.reporting.analyses import Analyses, SpannedTable, analyses_of
@@ -28,10 +29,11 @@ from itrpipe.reporting.matching import MatchingScores, matching_scores, matching
 from itrpipe.reporting.mined import Mining, describe, mined_examples
 from itrpipe.reporting.overview import Overview, overview_of
 from itrpipe.reporting.phrase_view import PhraseView, phrase_view
-from itrpipe.reporting.seeds import Seeds, over_seeds
-from itrpipe.reporting.series import series_of
+from itrpipe.reporting.seeds import SeedComparison, Seeds, compare_with_references, judged, over_seeds
+from itrpipe.reporting.series import Series, series_of
 from itrpipe.reporting.synthetic import Synthetic, synthetic_view
 from itrpipe.reporting.thumbnails import Picture
+from itrpipe.reporting.verdicts import conclusion_of, summary
 from itrpipe.reporting.word_maps import WordMapView, word_map_view
 from itrpipe.reporting.wrong_words import WrongWords, wrong_words_view
 
@@ -56,8 +58,10 @@ class AcrossSeeds:
     """What several seeds tell, with its tables.
 
     Attributes:
-        found: the numbers and sentences.
+        found: the numbers.
         scores, differences: tables.
+        conclusions: one sentence for each comparison.
+        summary: how many of them are significant; empty when there is none.
         meaning: of the intervals.
         epochs: which of the compared methods were trained for different numbers of them; often empty.
     """
@@ -65,6 +69,8 @@ class AcrossSeeds:
     found: Seeds
     scores: tables.Table
     differences: list[tables.Table]
+    conclusions: list[str]
+    summary: str
     meaning: str
     epochs: str
 
@@ -219,9 +225,13 @@ def gather(
     for name in dict.fromkeys(each.name for each in options.published if each.run not in known):
         warn(f"published scores are given for {name!r}, but no such run is evaluated")
     libraries = _libraries(runs, find_root)
+    pairings = [
+        _pair(members, libraries[test_set.prepare], options, baseline_method) for test_set, members in found.items()
+    ]
+    marked = judged([each.compared for each in pairings])
     groups = [
-        _group(members, libraries[test_set.prepare], options, f"set{index}", baseline_method)
-        for index, (test_set, members) in enumerate(found.items())
+        _group(members, replace(pairing, compared=compared), options, f"set{index}", baseline_method)
+        for index, (members, pairing, compared) in enumerate(zip(found.values(), pairings, marked, strict=True))
     ]
     shown = _shown_run(groups)
     artifacts = all_artifacts(runs)
@@ -256,18 +266,37 @@ def _libraries(runs: Iterable[Run], find_root: Callable[[Artifact], Path | None]
     }
 
 
-def _group(runs: list[Run], library: Library | None, options: Options, prefix: str, baseline_method: str) -> Group:
-    level = options.interval_level
+@dataclass(frozen=True)
+class _Pairing:
+    """The runs on one test set as series, and what is compared with what.
+
+    Attributes:
+        split: they were evaluated on; None when the dataset was removed.
+        series: of the runs.
+        compared: methods with round one and with controls.
+    """
+
+    split: Split | None
+    series: list[Series[Run]]
+    compared: list[SeedComparison]
+
+
+def _pair(runs: list[Run], library: Library | None, options: Options, baseline_method: str) -> _Pairing:
     split = None if library is None else library.split(runs[0].settings["split"])
     if split is not None:
         check_rankings(runs, split)
+    series, chances = series_of(runs), (options.bootstrap_samples, options.interval_level)
+    return _Pairing(split, series, compare_with_references(series, split, *chances, baseline_method))
+
+
+def _group(runs: list[Run], pairing: _Pairing, options: Options, prefix: str, baseline_method: str) -> Group:
+    level, split, series = options.interval_level, pairing.split, pairing.series
     comparisons = compare(runs, split, options.bootstrap_samples, level)
-    series = series_of(runs)
-    seeds = over_seeds(series, split, options.bootstrap_samples, level, baseline_method)
+    seeds = over_seeds(series, pairing.compared, split is not None, baseline_method)
     matching = matching_scores(series)
     return Group(
         description=_describe_test_set(runs[0]),
-        overview=overview_of(series, seeds.comparisons if seeds else [], comparisons, options.published, level),
+        overview=overview_of(series, pairing.compared, comparisons, options.published, baseline_method),
         runs=runs,
         comparisons=comparisons,
         conclusion=conclusion(comparisons, runs, split, level),
@@ -285,9 +314,16 @@ def _group(runs: list[Run], library: Library | None, options: Options, prefix: s
 
 
 def _across_seeds(seeds: Seeds, level: float) -> AcrossSeeds:
-    differences = seed_tables.difference_tables(seeds.comparisons, level)
-    epochs = different_epochs((each.series.first, each.reference.first) for each in seeds.comparisons)
-    return AcrossSeeds(seeds, seed_tables.score_table(seeds.scores), differences, seed_tables.meaning(level), epochs)
+    compared = seeds.comparisons
+    return AcrossSeeds(
+        seeds,
+        seed_tables.score_table(seeds.scores),
+        seed_tables.difference_tables(compared, level),
+        [conclusion_of(each) for each in compared],
+        summary(compared),
+        seed_tables.meaning(level),
+        different_epochs((each.series.first, each.reference.first) for each in compared),
+    )
 
 
 def _describe_test_set(run: Run) -> str:

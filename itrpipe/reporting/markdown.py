@@ -16,7 +16,7 @@ def markdown(content: Content) -> str:
     parts = []
     for group in content.groups:
         title = f"**{content.title}**: {group.description}." if len(content.groups) > 1 else ""
-        parts += [title, _table(_scores(group)), group.seeds.found.summary if group.seeds else group.conclusion]
+        parts += [title, _table(_scores(group)), group.seeds.summary if group.seeds else group.overview.answer]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from itrpipe.reporting.collect import Run
-from itrpipe.reporting.comparisons import Comparison, excludes_zero, interval_text, signed
+from itrpipe.reporting.comparisons import Comparison, signed
 from itrpipe.reporting.departures import listed, shown
 from itrpipe.reporting.expected import RSUM, Published
 from itrpipe.reporting.seeds import SeedComparison, Spread, by_seed, spread
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import DASH, FULL, Cell, Row, Table
+from itrpipe.reporting.verdicts import RULE, answer
 
 TITLE = "RSum of every method"
 _CAPTION = (
@@ -19,11 +20,7 @@ _CAPTION = (
     "an image, and the right image among those found for a caption; 600 is perfect. Of several seeds the mean ± "
     "standard deviation, of one the bootstrap interval over test images below it."
 )
-_DIFFERENCES = (
-    "In its place the difference to round one of the same backbone, where it was measured; “significant” marks one "
-    "that chance does not explain: its interval over test images excludes zero and, of several seeds, that over seeds "
-    "as well."
-)
+_DIFFERENCES = f"In its place the difference to round one of the same backbone, where it was measured. {RULE}"
 _PUBLISHED = "Published scores are quoted, not measured."
 
 
@@ -33,13 +30,11 @@ class Gain:
 
     Attributes:
         value: above zero where the later round is better.
-        interval: what it is over, and its ends; of several seeds both intervals.
-        real: whether chance does not explain it.
+        significant: see `itrpipe.evaluation.claims`.
     """
 
     value: float
-    interval: str
-    real: bool
+    significant: bool
 
 
 @dataclass(frozen=True)
@@ -63,16 +58,16 @@ def overview_of(
     compared: Sequence[SeedComparison],
     comparisons: Sequence[Comparison],
     published: Sequence[Published],
-    level: float,
+    baseline_method: str,
 ) -> Overview:
     """All results of the runs on one test set.
 
     Args:
         series: of these runs.
-        compared: methods over seeds, with round one or with controls; empty where there are no seeds.
+        compared: methods with round one and with controls, judged.
         comparisons: single runs with their round one.
         published: scores of whichever runs.
-        level: of the intervals of differences.
+        baseline_method: the method of round one.
     """
     backbones = list(dict.fromkeys(each.first.backbone for each in series))
     gains = {each.name: gain for each in series if (gain := _gain(each, compared, comparisons)) is not None}
@@ -88,7 +83,7 @@ def overview_of(
     parts = [_CAPTION, _DIFFERENCES if gains else "", _PUBLISHED if any(quoted.values()) else ""]
     differing = [(each.name, _settings(each)) for each in series]
     return Overview(
-        _answer(series, gains, level),
+        answer(series, compared, baseline_method),
         Table(TITLE, backbones, rows, " ".join(filter(None, parts))),
         [each for each in differing if each[1]],
     )
@@ -107,34 +102,13 @@ def _rsum(series: Series[Run]) -> Spread:
 def _gain(series: Series[Run], compared: Sequence[SeedComparison], comparisons: Sequence[Comparison]) -> Gain | None:
     """The difference to round one, over seeds where there are several; None where it was not measured."""
     for each in compared:
-        if each.series.name == series.name and each.reference.first.is_baseline:
-            found = each.own[RSUM]
-            both = f"over seeds {interval_text(found.seeds)}, over test images {interval_text(found.images)}"
-            return Gain(found.value, both, found.is_real)
+        if each.series is series and each.reference.first.is_baseline and len(each.seeds) > 1:
+            return Gain(each.own[RSUM].value, each.own[RSUM].significant)
     runs = list(by_seed(series).values())
     for each in comparisons:
         if len(runs) == 1 and each.run is runs[0]:
-            found = each.own[RSUM]
-            return Gain(found.value, f"over test images {interval_text(found)}", excludes_zero(found))
+            return Gain(each.own[RSUM].value, False)
     return None
-
-
-def _answer(series: Sequence[Series[Run]], gains: Mapping[str, Gain], level: float) -> str:
-    """How the best method does against its round one; without one, which method is the best."""
-    means = {each.name: _rsum(each).mean for each in series}
-    best = max(gains or means, key=means.__getitem__)
-    name = f"{best[0].upper()}{best[1:]}"
-    if not gains:
-        return f"{name} reaches the highest RSum, {means[best]:.1f} of 600."
-    gain = gains[best]
-    interval = f"{100 * level:g} % interval {gain.interval}"
-    if gain.real:
-        which = "better" if gain.value > 0 else "worse"
-        return f"{name} is {which} than round one by {abs(gain.value):.1f} points of RSum ({interval})."
-    return (
-        f"{name} differs from round one by {signed(gain.value)} points of RSum ({interval}), which chance alone could "
-        "explain."
-    )
 
 
 def _cell(series: Series[Run], gain: Gain | None) -> Cell:
@@ -148,7 +122,7 @@ def _cell(series: Series[Run], gain: Gain | None) -> Cell:
         interval = f"{run.metrics[FULL][RSUM]['low']:.1f}{DASH}{run.metrics[FULL][RSUM]['high']:.1f}"
     if gain is None:
         return Cell(series.first.backbone, text, interval)
-    return Cell(series.first.backbone, text, f"{signed(gain.value)} to round one", gain.real)
+    return Cell(series.first.backbone, text, f"{signed(gain.value)} to round one", gain.significant)
 
 
 def _quoted(series: Series[Run], published: Sequence[Published]) -> Cell | None:

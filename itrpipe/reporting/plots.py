@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.evaluation.claims import excludes_zero
 from itrpipe.reporting.collect import Run
-from itrpipe.reporting.comparisons import RECALLS, Comparison, excludes_zero
+from itrpipe.reporting.comparisons import RECALLS, Comparison
 from itrpipe.reporting.model import Model
 from itrpipe.reporting.series import Series
 

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.evaluation.claims import Difference, excludes_zero
 from itrpipe.reporting.collect import Run
-from itrpipe.reporting.comparisons import Comparison, excludes_zero
+from itrpipe.reporting.comparisons import Comparison
 from itrpipe.reporting.content import Content, Group
 from itrpipe.reporting.expected import Published
 from itrpipe.reporting.mined import TOPS
-from itrpipe.reporting.seeds import Difference, SeedComparison, SeedScores, Spread
+from itrpipe.reporting.seeds import SeedComparison, SeedScores, Spread
 from itrpipe.reporting.tables import FULL, ORACLE
 
 
@@ -83,7 +84,7 @@ def _seeds(group: Group) -> dict[str, Any]:
         "test_set": group.description,
         "scores": [_seed_scores(each) for each in found.scores],
         "differences": [_seed_comparison(each) for each in found.comparisons],
-        "conclusions": found.conclusions,
+        "conclusions": group.seeds.conclusions,
         "missing": found.missing,
         "removed": found.removed,
     }
@@ -136,9 +137,10 @@ def _both_intervals(differences: Mapping[str, Difference]) -> dict[str, dict[str
     return {
         name: {
             "value": each.value,
-            "over_seeds": {"low": each.seeds.low, "high": each.seeds.high},
+            "over_seeds": None if each.seeds is None else {"low": each.seeds.low, "high": each.seeds.high},
             "over_images": {"low": each.images.low, "high": each.images.high},
-            "is_real": each.is_real,
+            "p_value": each.p_value,
+            **({"significant": each.significant} if name == "rsum" else {}),
         }
         for name, each in differences.items()
     }

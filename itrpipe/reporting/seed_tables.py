@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from itrpipe.evaluation.claims import Difference
 from itrpipe.reporting.comparisons import COMPARED, interval_text, signed
-from itrpipe.reporting.seeds import Difference, SeedComparison, SeedScores, Spread
+from itrpipe.reporting.seeds import SeedComparison, SeedScores, Spread
 from itrpipe.reporting.tables import COLUMNS, DASH, Cell, Row, Table, duration, heading, number
+from itrpipe.reporting.verdicts import RULE
 
 COST = "training"
 TRUE_RSUM = "RSum, every true match"
@@ -40,7 +42,7 @@ def difference_tables(comparisons: Sequence[SeedComparison], level: float) -> li
         columns,
         [_difference_row(each, each.own, intervals) for each in comparisons],
         "Mean over seeds of the differences between two runs with the same seed, in percentage points; the intervals "
-        "are those of RSum. “Significant” marks an RSum whose two intervals both exclude zero.",
+        "are those of RSum.",
     )
     rows = [_difference_row(each, each.oracle, intervals) for each in comparisons if each.oracle]
     oracle = Table("Every true match right", columns, rows, "The same, with every true match counted as right.")
@@ -54,8 +56,7 @@ def meaning(level: float) -> str:
         f"Two things were left to chance. The {percent} interval over seeds (Student t over the differences of the "
         "single seeds, with one degree of freedom less than there are seeds) tells what other seeds could have given "
         f"on these test images. The {percent} interval over test images (paired bootstrap; the same resampled images "
-        "for all seeds) tells what other test images could have given with these seeds. Only when both exclude zero "
-        "is a difference called real."
+        f"for all seeds) tells what other test images could have given with these seeds. {RULE}"
     )
 
 
@@ -83,10 +84,10 @@ def _spread_cell(title: str, metric: str, spread: Spread) -> Cell:
 def _difference_row(comparison: SeedComparison, differences: Mapping[str, Difference], intervals: Sequence[str]) -> Row:
     rsum = differences["rsum"]
     cells = [
-        Cell(heading(name), signed(differences[name].value), marked=name == "rsum" and rsum.is_real)
+        Cell(heading(name), signed(differences[name].value), marked=name == "rsum" and rsum.significant)
         for name in COMPARED
     ]
     both = (rsum.seeds, rsum.images)
-    cells += [Cell(title, interval_text(each)) for title, each in zip(intervals, both, strict=True)]
+    cells += [Cell(title, interval_text(each)) for title, each in zip(intervals, both, strict=True) if each]
     note = f"against {comparison.reference.method}; seeds {', '.join(map(str, comparison.seeds))}"
     return Row(comparison.series.name, cells, note)

@@ -1,44 +1,26 @@
-"""Methods compared over seeds: the choice of the seed and that of the test images each have their own interval."""
+"""Methods compared with round one and with controls: the choice of the seed and that of the test images.
+
+Each of the two has its own interval; `itrpipe.evaluation.claims` says what they allow to call significant.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from itrpipe.config import load_declaration
 from itrpipe.datasets.prepared import Split
-from itrpipe.evaluation.bootstrap import Interval, paired_mean_intervals
+from itrpipe.evaluation.bootstrap import paired_mean_intervals
+from itrpipe.evaluation.claims import Difference, seed_interval, significances
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.reporting.collect import Run
-from itrpipe.reporting.comparisons import COMPARED, excludes_zero, signed
+from itrpipe.reporting.comparisons import COMPARED
+from itrpipe.reporting.controls import controls_of
 from itrpipe.reporting.series import Series
-from itrpipe.reporting.student_t import quantile_within
 from itrpipe.reporting.tables import FULL, ORACLE
 from itrpipe.reporting.titles import method_title
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Mean over seeds of the difference of one metric.
-
-    Attributes:
-        value: the mean.
-        seeds: interval over seeds, of Student's t distribution.
-        images: interval over test images, of the paired bootstrap.
-    """
-
-    value: float
-    seeds: Interval
-    images: Interval
-
-    @property
-    def is_real(self) -> bool:
-        """Whether both intervals exclude zero."""
-        return excludes_zero(self.seeds) and excludes_zero(self.images)
 
 
 @dataclass(frozen=True)
@@ -48,7 +30,7 @@ class SeedComparison:
     Attributes:
         series: of the method.
         reference: of round one or a control, with the same backbones and features, re-ranked alike.
-        seeds: that both have, two at least.
+        seeds: that both have.
         own: difference of every metric in `COMPARED`, a caption's own image being its only match.
         oracle: the same with every true match counted; None where the truth is not known.
     """
@@ -103,27 +85,64 @@ class Seeds:
     missing: list[str]
     removed: list[str]
 
-    @property
-    def conclusions(self) -> list[str]:
-        """One sentence for each comparison: which of its intervals exclude zero."""
-        return [_conclusion(each) for each in self.comparisons]
 
-    @property
-    def summary(self) -> str:
-        """How many differences are real; empty when none was measured."""
-        return _summary(self.comparisons)
-
-
-def over_seeds(
+def compare_with_references(
     series: Sequence[Series[Run]], split: Split | None, samples: int, level: float, baseline_method: str
-) -> Seeds | None:
-    """Compares every method with round one and every control that was trained with the same seeds.
+) -> list[SeedComparison]:
+    """Compares every method with round one and with every control of its own that was trained with the same seeds.
 
     Args:
         series: of all runs on one test set.
         split: they were evaluated on; None when the dataset was removed, and then nothing can be paired.
         samples: resampled test sets behind an interval over test images.
         level: share of seeds, or of test sets, that an interval holds.
+        baseline_method: the method of round one.
+    """
+    known = [each for each in series if each.known]
+    references = [each for each in known if each.first.is_baseline or each.first.is_control]
+    pairs = [
+        (one, other)
+        for one in known
+        if one not in references
+        for other in references
+        if _comparable(one, other, baseline_method)
+    ]
+    return [_compared(*pair, split.caption_image, samples, level) for pair in pairs if split]
+
+
+def judged(groups: Sequence[Sequence[SeedComparison]]) -> list[list[SeedComparison]]:
+    """Marks the differences in RSum that are significant among all that the page shows, over all of its test sets."""
+    shown = [
+        each[side]["rsum"]
+        for group in groups
+        for each in ({"own": one.own, "oracle": one.oracle} for one in group if len(one.seeds) > 1)
+        for side in ("own", "oracle")
+        if each[side] is not None
+    ]
+    marks = dict(zip(map(id, shown), significances(shown), strict=True))
+
+    def marked(differences: dict[str, Difference]) -> dict[str, Difference]:
+        rsum = differences["rsum"]
+        return {**differences, "rsum": replace(rsum, significant=marks.get(id(rsum), False))}
+
+    return [
+        [
+            replace(each, own=marked(each.own), oracle=None if each.oracle is None else marked(each.oracle))
+            for each in group
+        ]
+        for group in groups
+    ]
+
+
+def over_seeds(
+    series: Sequence[Series[Run]], comparisons: Sequence[SeedComparison], paired: bool, baseline_method: str
+) -> Seeds | None:
+    """What several seeds of methods tell.
+
+    Args:
+        series: of all runs on one test set.
+        comparisons: of `judged`; those of a single seed are left out.
+        paired: whether runs could be paired at all.
         baseline_method: the method of round one.
 
     Returns:
@@ -132,13 +151,10 @@ def over_seeds(
     known = [each for each in series if each.known]
     if not any(len(by_seed(each)) > 1 for each in known):
         return None
-    references = [each for each in known if each.first.is_baseline or each.first.is_control]
-    compared = [each for each in known if each not in references and len(by_seed(each)) > 1]
-    pairs = [(one, other) for one in compared for other in references if split and _comparable(one, other)]
-    comparisons = [_compared(*pair, split.caption_image, samples, level) for pair in pairs if split]
+    compared = [each for each in comparisons if len(each.seeds) > 1]
     scores = sorted((_scores(each) for each in known), key=lambda each: -each.own["rsum"].mean)
     removed = [run.name for each in series if not each.known for run in each.all]
-    return Seeds(scores, comparisons, _missing(compared, pairs, baseline_method) if split else [], removed)
+    return Seeds(scores, compared, _missing(known, compared, baseline_method) if paired else [], removed)
 
 
 def by_seed(series: Series[Run]) -> dict[int, Run]:
@@ -147,28 +163,15 @@ def by_seed(series: Series[Run]) -> dict[int, Run]:
     return dict(sorted({run.seed: run for run in ordered}.items()))
 
 
-def _summary(comparisons: Sequence[SeedComparison]) -> str:
-    rsums = [each.own["rsum"] for each in comparisons]
-    if not rsums:
-        return ""
-    up, down = (sum(each.is_real and sign * each.value > 0 for each in rsums) for sign in (1, -1))
-    if len(rsums) == 1:
-        kind = "a real gain" if up else "a real loss" if down else "not shown to be real"
-        counted = f"the one mean difference in RSum to round one or a control is {kind}"
-    else:
-        counted = (
-            f"of {len(rsums)} mean differences in RSum to round one or a control, {up or 'none'} "
-            f"{'are' if up > 1 else 'is'} real and positive, {down or 'none'} real and negative"
-        )
-    return (
-        f"Across seeds, {counted}. Real means that the interval over seeds and the interval over test images both "
-        "exclude zero."
-    )
+def _comparable(series: Series[Run], reference: Series[Run], baseline_method: str) -> bool:
+    """Whether both are of the same backbones and features, re-ranked alike or not at all, and share a seed.
 
-
-def _comparable(series: Series[Run], reference: Series[Run]) -> bool:
-    """Whether both are of the same backbones and features, re-ranked alike or not at all, and share two seeds."""
-    return _kind(series) == _kind(reference) and len(_shared_seeds(series, reference)) > 1
+    A control has to be one of the method's own.
+    """
+    if _kind(series) != _kind(reference) or not _shared_seeds(series, reference):
+        return False
+    names = {member.method_name for member in reference.first.members} - {baseline_method}
+    return names <= set(controls_of(series.first, baseline_method))
 
 
 def _kind(series: Series[Run]) -> tuple[list[str], str, int]:
@@ -180,20 +183,23 @@ def _shared_seeds(series: Series[Run], reference: Series[Run]) -> list[int]:
     return sorted(by_seed(series).keys() & by_seed(reference).keys())
 
 
-def _missing(
-    compared: Sequence[Series[Run]], pairs: Sequence[tuple[Series[Run], Series[Run]]], baseline_method: str
-) -> list[str]:
-    """Sentences that name round one and every declared control that a second round is not compared with."""
-    controls = [name for name in load_declaration("train").confs if name.startswith(f"{baseline_method}-")]
+def _missing(known: Sequence[Series[Run]], compared: Sequence[SeedComparison], baseline_method: str) -> list[str]:
+    """Sentences that name round one and every declared control that a method with several seeds is not compared with.
+
+    A method that is compared with nothing has none of a first round, and is not asked about.
+    """
     found = []
-    for each in compared:
-        if not any(member.mining for member in each.first.members):
-            continue  # it has no first round
-        done = {member.method_name for one, other in pairs if one is each for member in other.first.members}
+    for each in known:
+        own = [one for one in compared if one.series is each]
+        if each.first.is_baseline or each.first.is_control or len(by_seed(each)) < 2:
+            continue
+        done = {member.method_name for one in own for member in one.reference.first.members}
+        mined = any(member.mining for member in each.first.members)
+        wanted = [*([baseline_method] if mined else []), *controls_of(each.first, baseline_method)]
         found += [
             f"{each.name} is not compared with {method_title(name, baseline_method)} ({name}): no evaluation of it"
             f"{', re-ranked alike,' if each.first.rerank else ''} shares two seeds."
-            for name in (baseline_method, *controls)
+            for name in wanted
             if name not in done
         ]
     return found
@@ -227,25 +233,10 @@ def _differences(
     measured = [(metrics(before), metrics(after)) for before, after in known]
     found = {}
     for name in COMPARED:
-        interval = seed_interval([after[name] - before[name] for before, after in measured], level)
-        found[name] = Difference(interval.value, interval, images[name])
+        single = [after[name] - before[name] for before, after in measured]
+        seeds = seed_interval(single, level) if len(single) > 1 else None
+        found[name] = Difference(float(np.mean(single)), seeds, images[name], len(single), level)
     return found
-
-
-def seed_interval(differences: Sequence[float], level: float) -> Interval:
-    """Mean of the differences of n seeds with its interval, Student's t with n - 1 degrees of freedom.
-
-        mean ± t * s / sqrt(n)
-
-    Args:
-        differences: one for each seed, two at least.
-        level: 0..1.
-
-    Source: Student, 1908, on paired differences.
-    """
-    count, mean = len(differences), float(np.mean(differences))
-    half = quantile_within(level, count - 1) * float(np.std(differences, ddof=1)) / math.sqrt(count)
-    return Interval(mean, mean - half, mean + half)
 
 
 def _scores(series: Series[Run]) -> SeedScores:
@@ -269,26 +260,3 @@ def _spreads(measured: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str,
 def spread(values: Sequence[float]) -> Spread:
     """Mean and, of several values, their standard deviation."""
     return Spread(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
-
-
-def _conclusion(comparison: SeedComparison) -> str:
-    rsum = comparison.own["rsum"]
-    sentence = (
-        f"{comparison.series.name} against {comparison.reference.method}, {len(comparison.seeds)} seeds: "
-        f"RSum {signed(rsum.value)}; {_verdict(rsum)}"
-    )
-    if comparison.oracle is None:
-        return f"{sentence}."
-    oracle = comparison.oracle["rsum"]
-    counted = "the same" if _verdict(oracle) == _verdict(rsum) else _verdict(oracle)
-    return f"{sentence}; with every true match counted as right {signed(oracle.value)}, {counted}."
-
-
-def _verdict(difference: Difference) -> str:
-    seeds, images = excludes_zero(difference.seeds), excludes_zero(difference.images)
-    if seeds and images:
-        return f"both intervals exclude zero: a real {'gain' if difference.value > 0 else 'loss'}"
-    if not seeds and not images:
-        return "both intervals include zero: not shown to be real"
-    excluding, including = ("seeds", "test images") if seeds else ("test images", "seeds")
-    return f"only the interval over {excluding} excludes zero, that over {including} does not: not shown to be real"

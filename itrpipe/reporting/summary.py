@@ -6,13 +6,14 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.evaluation.claims import Difference, excludes_zero
 from itrpipe.reporting.collect import DIRECTIONS, Run
-from itrpipe.reporting.comparisons import RECALLS, excludes_zero, interval_text, signed
+from itrpipe.reporting.comparisons import RECALLS, interval_text, signed
 from itrpipe.reporting.content import AcrossSeeds, Content, Group
 from itrpipe.reporting.departures import listed
 from itrpipe.reporting.discrimination import generator_title
 from itrpipe.reporting.matching import MEASURES, NEGATIVES, MatchingScores
-from itrpipe.reporting.seeds import Difference, SeedComparison, SeedScores
+from itrpipe.reporting.seeds import SeedComparison, SeedScores
 from itrpipe.reporting.tables import DASH, FULL, ORACLE, Table, duration
 from itrpipe.reporting.wrong_words import figure_of
 
@@ -50,7 +51,8 @@ def text(content: Content) -> str:
     """The tables of results and differences with what they allow to say."""
     lines = _wrapped(content.title)
     for group in content.groups:
-        lines += ["", *_wrapped(group.description), *_results(group), *_departures(group.runs)]
+        lines += ["", *_wrapped(group.description), "", *_wrapped(group.overview.answer)]
+        lines += [*_results(group), *_departures(group.runs)]
         lines += [*_differences(group, content.level), "", *_wrapped(group.conclusion), *_sentence(group.epochs)]
         lines += _across_seeds(group.seeds, content.level) if group.seeds else []
         lines += [*_matching(group.matching.scores), *_words(group.runs), *_discrimination(group.runs)]
@@ -137,7 +139,7 @@ def _across_seeds(seeds: AcrossSeeds, level: float) -> list[str]:
         lines += _wrapped(sentence)
     if found.removed:
         lines += _wrapped(f"Left out, because their models were removed: {'; '.join(found.removed)}.")
-    return [*lines, *_sentence(found.summary), *_sentence(seeds.epochs)]
+    return [*lines, *_sentence(seeds.summary), *_sentence(seeds.epochs)]
 
 
 def _mean_scores(scores: Sequence[SeedScores]) -> list[str]:
@@ -176,7 +178,8 @@ def _mean_difference_lines(shown: Sequence[tuple[SeedComparison, Mapping[str, Di
         numbers = "".join(signed(differences[recall].value).rjust(_NUMBER) for recall in RECALLS)
         values = f"{numbers}{signed(rsum.value).rjust(_RSUM)}"
         lines += _row(f" against {comparison.reference.method}", values, _REFERENCE_NAME)
-        verdict = f"a real {'gain' if rsum.value > 0 else 'loss'}" if rsum.is_real else "not shown to be real"
+        verdict = f"a significant {'gain' if rsum.value > 0 else 'loss'}" if rsum.significant else "not significant"
+        assert rsum.seeds is not None
         seeds, images = interval_text(rsum.seeds), interval_text(rsum.images)
         lines += [f"   {100 * level:g} % over seeds {seeds}, over test images {images}", f"   {verdict}"]
     return lines

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.evaluation.claims import excludes_zero
 from itrpipe.evaluation.protocols import PROTOCOLS
 from itrpipe.exporting.places import command_without_places, text_without_places
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.collect import DIRECTIONS, Run
-from itrpipe.reporting.comparisons import COMPARED, Comparison, excludes_zero, interval_text, signed
+from itrpipe.reporting.comparisons import COMPARED, Comparison, interval_text, signed
 from itrpipe.reporting.departures import listed
 from itrpipe.reporting.expected import Published
 
@@ -40,7 +41,7 @@ class Cell:
         heading: of its column, for a narrow page with the direction.
         text: the number.
         interval: below it, or empty.
-        marked: best of its column, or significant.
+        marked: best of its column, significant, or with an interval that excludes zero.
     """
 
     heading: str
@@ -128,8 +129,8 @@ def difference_tables(comparisons: Sequence[Comparison], level: float) -> list[T
         columns,
         [_difference_row(each, each.own) for each in comparisons],
         f"Percentage points, later round minus round one, with paired {percent} bootstrap intervals. "
-        "“Significant” marks an interval that excludes zero. Images are resampled, so the intervals speak of "
-        "the choice of test images, not of the seed of training.",
+        "Bold: the interval excludes zero. Images are resampled, so the intervals speak of the choice of test images, "
+        "not of the seed of training, and no difference between single runs is called significant.",
     )
     rows = [_difference_row(each, each.oracle) for each in comparisons if each.oracle]
     oracle = Table("Every true match right", columns, rows, "The same, with every true match counted as right.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
     from itrpipe.reporting.departures import Declared
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 PAGE, SUMMARY, MARKDOWN, RESULTS, EXPECTED = "index.html", "summary.txt", "summary.md", "results.json", "expected.json"
 OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level"}
 COMPARED = ("train", "mine_negatives", "synthesize")

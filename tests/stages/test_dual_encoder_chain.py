@@ -20,9 +20,6 @@ from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder import open_encoders
 from itrpipe.models.settings import DualEncoder
-from itrpipe.planning import Planner, parse_override
-from itrpipe.stages import train as stage
-from itrpipe.stages.base import Need
 from itrpipe.training import loop
 from itrpipe.training.saved import CONFIG, MODEL, load_model
 from itrpipe.training.splits import open_split
@@ -185,18 +182,6 @@ def test_fine_tuning_starts_from_the_encoders_of_round_one(defined: Path, invoke
     assert before.keys() == after.keys()
     for name, weights in before.items():
         np.testing.assert_allclose(after[name], weights, atol=1e-6, err_msg=name)
-
-
-def test_newer_settings_leave_the_names_of_older_artifacts_alone() -> None:
-    planner = Planner(Path("data"), "scenes", [parse_override("backbone=vsepp")], remember=False)
-    settings, _, _ = planner.configure_checked(Need("train", "aoq"))
-    assert isinstance(settings, stage.TrainSettings)
-    plain = stage.fingerprinted(settings)
-    assert not {"decay_at", "optimizer"} & plain.keys()
-    assert "false_negatives" not in plain["loss"]
-    assert plain["learning_rate"] == settings.learning_rate
-    chosen = stage.fingerprinted(settings.model_copy(update={"decay_at": (3,)}))
-    assert chosen == {**plain, "decay_at": [3]}
 
 
 def test_frozen_features_take_the_place_of_a_vision_encoder(defined: Path, invoke: Invoke) -> None:

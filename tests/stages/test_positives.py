@@ -13,9 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.errors import UsageError
-from itrpipe.planning import Planner, parse_override
-from itrpipe.stages import train as stage
-from itrpipe.stages.base import Need
 from itrpipe.training import loop
 from itrpipe.training.captions import PieceIds, Reading, ends_of
 from itrpipe.training.saved import CONFIG, MODEL
@@ -102,15 +99,6 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(
     for name in (MODEL, "history.parquet"):
         found, expected = (folder_of(root, "vsepp") / name for root in (defined, other))
         assert found.read_bytes() == expected.read_bytes(), name
-
-
-def test_artifacts_without_generated_positives_keep_their_names() -> None:
-    planner = Planner(Path("data"), "scenes", [parse_override("backbone=vsepp")], remember=False)
-    plain, chosen = (planner.configure_checked(Need("train", conf))[0] for conf in ("triplet", "positives-triplet"))
-    assert isinstance(plain, stage.TrainSettings)
-    assert isinstance(chosen, stage.TrainSettings)
-    assert "generated_positives" not in stage.fingerprinted(plain)["loss"]
-    assert stage.fingerprinted(chosen)["loss"]["generated_positives"] == "either"
 
 
 @pytest.mark.parametrize(

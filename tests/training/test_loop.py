@@ -132,9 +132,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_with_the_remedy(features, tmp
     run = trainer(features, tmp_path / "a")
     with torch.no_grad():
         next(run._model.parameters()).fill_(float("nan"))
-    with pytest.raises(
-        DataError, match=r"is nan in epoch 1 .*loss_triplet first at step 1.*; lower --set"
-    ):
+    with pytest.raises(DataError, match=r"is nan in epoch 1 .*loss_triplet first at step 1.*; lower --set"):
         run.run()
 
 

@@ -1,0 +1,181 @@
+"""What the differences of methods from their controls allow to say, in sentences; see `itrpipe.evaluation.claims`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from itrpipe.evaluation.claims import Difference, excludes_zero, verdict
+from itrpipe.reporting.collect import Run
+from itrpipe.reporting.comparisons import interval_text, signed
+from itrpipe.reporting.controls import command_of, controls_of
+from itrpipe.reporting.seeds import SeedComparison
+from itrpipe.reporting.series import Series
+
+_RSUM = "rsum"
+RULE = (
+    "Significant: a mean over two seeds or more whose interval over seeds and whose interval over test images both "
+    "exclude zero, and still so after Holm's correction over all differences in RSum on this page."
+)
+
+
+def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], baseline_method: str) -> str:
+    """The first sentence of a page: whether methods are better than their controls, or what is missing to say so.
+
+    Args:
+        series: of all runs on one test set.
+        compared: of `itrpipe.reporting.seeds.judged`.
+        baseline_method: the method of round one.
+    """
+    methods = [each for each in series if any(one.series is each for one in compared)]
+    told = {each.name: [one for one in compared if one.series is each and len(one.seeds) > 1] for each in methods}
+    claimed = [each for each in methods if any(one.reference.first.is_control for one in told[each.name])]
+    if len(claimed) == 1:
+        return _claim(told[claimed[0].name])
+    if claimed:
+        return _claims({each.name: told[each.name] for each in claimed})
+    several = next((each for each in methods if told[each.name]), None)
+    if several is not None:
+        return _without_control(told[several.name][0], baseline_method)
+    if methods:
+        return _of_one_seed([each for each in compared if each.series is methods[0]])
+    return _compared_with_nothing(series, baseline_method)
+
+
+def conclusion_of(comparison: SeedComparison) -> str:
+    """One difference in words, with every true match counted as right too where the truth is known."""
+    rsum = comparison.own[_RSUM]
+    sentence = (
+        f"{comparison.series.name} against {comparison.reference.method}, {len(comparison.seeds)} seeds: "
+        f"RSum {signed(rsum.value)}; {_reason(rsum)}"
+    )
+    if comparison.oracle is None:
+        return f"{sentence}."
+    oracle = comparison.oracle[_RSUM]
+    counted = "the same" if _reason(oracle) == _reason(rsum) else _reason(oracle)
+    return f"{sentence}; with every true match counted as right {signed(oracle.value)}, {counted}."
+
+
+def summary(comparisons: Sequence[SeedComparison]) -> str:
+    """How many differences are significant; empty when none was measured."""
+    rsums = [each.own[_RSUM] for each in comparisons]
+    if not rsums:
+        return ""
+    up, down = (sum(each.significant and sign * each.value > 0 for each in rsums) for sign in (1, -1))
+    if len(rsums) == 1:
+        kind = "a significant gain" if up else "a significant loss" if down else "not significant"
+        counted = f"the one mean difference in RSum to round one or a control is {kind}"
+    else:
+        counted = (
+            f"of {len(rsums)} mean differences in RSum to round one or a control, {up or 'none'} "
+            f"{'are' if up > 1 else 'is'} significant and positive, {down or 'none'} significant and negative"
+        )
+    return f"Across seeds, {counted}. {RULE}"
+
+
+def _strongest(compared: Sequence[SeedComparison]) -> SeedComparison:
+    """The one of a method's references that leaves it the least."""
+    return min(compared, key=lambda each: each.own[_RSUM].value)
+
+
+def _claim(compared: Sequence[SeedComparison]) -> str:
+    strongest, kind = _strongest(compared), verdict([each.own[_RSUM] for each in compared])
+    rsum, others = strongest.own[_RSUM], len(compared) - 1
+    name, reference = _capital(strongest.series.name), strongest.reference.method
+    rest = f", which is the strongest of {others + 1} that it was compared with" if others else ""
+    if kind == "better":
+        said = f"{name} is better than {reference} by {rsum.value:.1f} points of RSum{rest}"
+    elif kind == "worse":
+        said = f"{name} is worse than {reference} by {-rsum.value:.1f} points of RSum{rest}"
+    else:
+        said = f"{name} is not shown to be better than {reference}{rest}: RSum {signed(rsum.value)}"
+    return f"{said} ({_intervals(strongest)})."
+
+
+def _claims(told: dict[str, list[SeedComparison]]) -> str:
+    """Of several methods, which are better than all of their controls, and which are worse than one."""
+    kinds = {name: verdict([each.own[_RSUM] for each in compared]) for name, compared in told.items()}
+    parts = []
+    for kind, words in (("better", "better than all of them"), ("worse", "worse than one of them")):
+        named = [
+            f"{name} ({signed(strongest.own[_RSUM].value)} to {strongest.reference.method})"
+            for name, compared in told.items()
+            if kinds[name] == kind and (strongest := _strongest(compared))
+        ]
+        parts.append(f"{', '.join(named) or 'none'} {'are' if len(named) > 1 else 'is'} {words}")
+    return f"Of {len(told)} methods that were compared with controls over seeds, {parts[0]}, and {parts[1]}, in RSum."
+
+
+def _without_control(comparison: SeedComparison, baseline_method: str) -> str:
+    rsum, run = comparison.own[_RSUM], comparison.series.first
+    said = (
+        f"{_capital(comparison.series.name)} reaches {signed(rsum.value)} points of RSum against "
+        f"{comparison.reference.method} ({_intervals(comparison)})"
+    )
+    controls = controls_of(run, baseline_method)
+    if not controls:
+        return f"{said}; a claim takes a control as well, and none is declared for this method."
+    commands = _listed([command_of(run, controls[0], seed) for seed in comparison.seeds])
+    return (
+        f"{said}; a claim takes a control with as many epochs as well, and none was evaluated with these seeds: "
+        f"{commands}."
+    )
+
+
+def _of_one_seed(compared: Sequence[SeedComparison]) -> str:
+    controls = [each for each in compared if each.reference.first.is_control]
+    shown = _strongest(controls or compared)
+    rsum, run, reference = shown.own[_RSUM], shown.series.first, shown.reference.first
+    level = f"{100 * rsum.level:g} %"
+    free = next(seed for seed in range(len(shown.seeds) + 1) if seed not in shown.seeds)
+    methods = (each.members[0].method_name for each in (run, reference))
+    commands = _listed([command_of(run, method, free) for method in methods])
+    return (
+        f"{_capital(shown.series.name)} reaches {signed(rsum.value)} points of RSum against {shown.reference.method} "
+        f"with one seed ({level} interval over test images {interval_text(rsum.images)}), which allows no claim, "
+        f"because other seeds can differ by more: {commands}."
+    )
+
+
+def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) -> str:
+    run = next((each.first for each in series if not each.first.is_baseline), series[0].first)
+    rsum = run.metrics["full"][_RSUM]["value"]
+    if run.is_baseline or run.is_control:
+        return f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600; no other method is compared with it."
+    wanted = next(iter(controls_of(run, baseline_method)), baseline_method)
+    return (
+        f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, which no control is there to compare with: "
+        f"{_listed([command_of(run, wanted, run.seed)])}."
+    )
+
+
+def _listed(commands: Sequence[str]) -> str:
+    ticked = [f"`{each}`" for each in commands]
+    added = "adds it" if len(ticked) == 1 else "add it"
+    return f"{' and '.join(ticked)} {added}"
+
+
+def _intervals(comparison: SeedComparison) -> str:
+    rsum = comparison.own[_RSUM]
+    assert rsum.seeds is not None
+    return (
+        f"{100 * rsum.level:g} % interval over {rsum.count} seeds {interval_text(rsum.seeds)}, over test images "
+        f"{interval_text(rsum.images)}"
+    )
+
+
+def _reason(difference: Difference) -> str:
+    if difference.significant:
+        return f"a significant {'gain' if difference.value > 0 else 'loss'}"
+    if difference.seeds is None:
+        return "a single seed"
+    seeds, images = excludes_zero(difference.seeds), excludes_zero(difference.images)
+    if seeds and images:
+        return "both intervals exclude zero, but not after Holm's correction: not significant"
+    if not seeds and not images:
+        return "both intervals include zero: not significant"
+    excluding, including = ("seeds", "test images") if seeds else ("test images", "seeds")
+    return f"only the interval over {excluding} excludes zero, that over {including} does not: not significant"
+
+
+def _capital(name: str) -> str:
+    return f"{name[0].upper()}{name[1:]}"
