@@ -129,18 +129,18 @@ def _seed_comparison(comparison: SeedComparison) -> dict[str, Any]:
         "method": comparison.series.name,
         "reference": comparison.reference.name,
         "seeds": comparison.seeds,
-        **{side: None if each is None else _both_intervals(each) for side, each in sides.items()},
+        **{side: None if each is None else _both_intervals(each, side == FULL) for side, each in sides.items()},
     }
 
 
-def _both_intervals(differences: Mapping[str, Difference]) -> dict[str, dict[str, Any]]:
+def _both_intervals(differences: Mapping[str, Difference], judged: bool) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "value": each.value,
             "over_seeds": None if each.seeds is None else {"low": each.seeds.low, "high": each.seeds.high},
             "over_images": {"low": each.images.low, "high": each.images.high},
             "p_value": each.p_value,
-            **({"significant": each.significant} if name == "rsum" else {}),
+            **({"significant": each.significant} if judged and name == "rsum" else {}),
         }
         for name, each in differences.items()
     }

@@ -111,27 +111,19 @@ def compare_with_references(
 
 
 def judged(groups: Sequence[Sequence[SeedComparison]]) -> list[list[SeedComparison]]:
-    """Marks the differences in RSum that are significant among all that the page shows, over all of its test sets."""
-    shown = [
-        each[side]["rsum"]
-        for group in groups
-        for each in ({"own": one.own, "oracle": one.oracle} for one in group if len(one.seeds) > 1)
-        for side in ("own", "oracle")
-        if each[side] is not None
-    ]
+    """Marks the differences in RSum that are significant among all that the page shows, over all of its test sets.
+
+    With every true match counted as right, a comparison is shown a second time, and not judged again.
+    """
+    shown = [each.own["rsum"] for group in groups for each in group if len(each.seeds) > 1]
     marks = dict(zip(map(id, shown), significances(shown), strict=True))
 
-    def marked(differences: dict[str, Difference]) -> dict[str, Difference]:
-        rsum = differences["rsum"]
-        return {**differences, "rsum": replace(rsum, significant=marks.get(id(rsum), False))}
+    def marked(comparison: SeedComparison) -> SeedComparison:
+        rsum = comparison.own["rsum"]
+        found = replace(rsum, significant=marks.get(id(rsum), False))
+        return replace(comparison, own={**comparison.own, "rsum": found})
 
-    return [
-        [
-            replace(each, own=marked(each.own), oracle=None if each.oracle is None else marked(each.oracle))
-            for each in group
-        ]
-        for group in groups
-    ]
+    return [[marked(each) for each in group] for group in groups]
 
 
 def over_seeds(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from itrpipe.errors import DataError
-from itrpipe.evaluation.chance import chance_of_recalls
+from itrpipe.evaluation.chance import LIMIT, chance_of_recalls
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import ranks
 

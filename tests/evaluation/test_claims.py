@@ -7,9 +7,10 @@ import pytest
 
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference, holm, seed_interval, significances, verdict
+from itrpipe.evaluation.student_t import probability_within
 
-SEED_DEVIATION, IMAGE_DEVIATION = 7.0, 4.0
-PAGES = 4_000
+SEED_DEVIATION = 7.0
+PAGES = 3_000
 
 
 def difference(single: np.ndarray, over_images: float, level: float = 0.95) -> Difference:
@@ -19,25 +20,28 @@ def difference(single: np.ndarray, over_images: float, level: float = 0.95) -> D
     return Difference(mean, seeds, Interval(mean, mean - half, mean + half), len(single), level)
 
 
-def page(rng: np.random.Generator, seeds: int, methods: int, references: int, effect: float = 0.0) -> list[Difference]:
+def page(
+    rng: np.random.Generator, seeds: int, methods: int, references: int, over_images: float = 4.0, effect: float = 0.0
+) -> list[Difference]:
     """Every method with every reference; all are drawn alike, for every seed and for the test images they share."""
     scores = rng.normal(0, SEED_DEVIATION, (methods + references, seeds))
-    scores += rng.normal(0, IMAGE_DEVIATION / np.sqrt(2), (methods + references, 1))
+    scores += rng.normal(0, over_images / np.sqrt(2), (methods + references, 1))
     scores[:methods] += effect
     return [
-        difference(scores[row] - scores[methods + column], IMAGE_DEVIATION)
+        difference(scores[row] - scores[methods + column], over_images)
         for row in range(methods)
         for column in range(references)
     ]
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
-@pytest.mark.parametrize(("methods", "references"), [(1, 1), (1, 3), (6, 2)])
+@pytest.mark.parametrize("over_images", [0.0, 4.0, 8.0])
+@pytest.mark.parametrize(("methods", "references"), [(1, 1), (6, 2)])
 def test_where_nothing_differs_at_most_one_page_in_twenty_claims_anything(
-    seeds: int, methods: int, references: int
+    seeds: int, over_images: float, methods: int, references: int
 ) -> None:
     rng = np.random.default_rng([seeds, methods, references])
-    false = sum(any(significances(page(rng, seeds, methods, references))) for _ in range(PAGES))
+    false = sum(any(significances(page(rng, seeds, methods, references, over_images))) for _ in range(PAGES))
     assert false / PAGES <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / PAGES)
 
 
@@ -57,14 +61,26 @@ def test_a_large_effect_over_five_seeds_is_found() -> None:
     assert np.mean(found) > 0.95
 
 
-def test_the_p_value_adds_the_variances_of_seeds_and_images() -> None:
-    """Student's t with 3 degrees of freedom: t = 3.182 and 5.841 are 5 % and 1 %, either of two equal errors apart."""
+def test_the_p_value_is_that_of_a_paired_t_test_where_the_images_are_certain() -> None:
+    """Student's t with 3 degrees of freedom: t = 3.182 and 5.841 are 5 % and 1 %."""
     for t, p_value in ((3.182446, 0.05), (5.840909, 0.01)):
-        for over_seeds, over_images in ((1.0, 1e-6), (0.6, 0.8), (1e-6, 1.0)):
-            single = np.array([-1.0, 1.0, -1.0, 1.0])
-            single = t + single * over_seeds * 2 / single.std(ddof=1)
-            for sign in (1, -1):
-                assert difference(sign * single, over_images).p_value == pytest.approx(p_value, rel=1e-4)
+        single = np.array([-1.0, 1.0, -1.0, 1.0])
+        single = t + single * 2 / single.std(ddof=1)
+        for sign in (1, -1):
+            assert difference(sign * single, 1e-6).p_value == pytest.approx(p_value, rel=1e-4)
+
+
+def test_the_p_value_is_that_of_the_images_where_seeds_agree() -> None:
+    assert difference(np.full(3, 1.959964), 1.0).p_value == pytest.approx(0.05, rel=0.05)
+    assert difference(np.array([1.9599, 1.96, 1.9601]), 1.0).p_value == pytest.approx(0.05, rel=0.05)
+
+
+def test_seeds_and_images_at_once_have_the_sum_of_their_variances() -> None:
+    """Equal errors of 1 from three seeds and from images: t = 4 / sqrt(2) with 2 x 2 degrees of freedom."""
+    single = 4 + np.array([-1.0, 0.0, 1.0]) * np.sqrt(3)
+    found = difference(single, 1.0)
+    assert found.p_value == pytest.approx(max(1 - probability_within(4.0, 2), 1 - probability_within(8**0.5, 4)))
+    assert found.p_value > difference(single, 1e-6).p_value - 1e-9
 
 
 def test_a_lopsided_interval_counts_with_its_end_nearer_to_zero() -> None:

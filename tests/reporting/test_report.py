@@ -72,9 +72,12 @@ def test_differences_are_paired_intervals(toy: Any, done: Any, place: int, key: 
             (expected[name].value, expected[name].low, expected[name].high)
         )
         assert value["excludes_zero"] == (value["low"] > 0 or value["high"] < 0)
-    (shown,) = rows_of(done.page.all("figure", "significant-marked")[place]).values()
+    (shown,) = rows_of(done.page.all("figure", "interval-marked")[place]).values()
     assert shown[-1] == f"+{expected['rsum'].value:.1f}"
-    assert "a significant gain on this test set" in (done.folder / "summary.txt").read_text().replace("\n", " ")
+    text = " ".join((done.folder / "summary.txt").read_text().split())
+    assert "The interval excludes zero: these two models differ, and other seeds of the methods may not." in text
+    assert "significant" not in text
+    assert not done.page.all("span", "verdict")  # of single runs nothing is significant
 
 
 def test_no_difference_between_equal_runs_is_called_significant(toy: Any, tmp_path: Path) -> None:
@@ -85,7 +88,7 @@ def test_no_difference_between_equal_runs_is_called_significant(toy: Any, tmp_pa
     manifest["outputs"] = json.loads((copy.made["triplet.vsepp"] / "manifest.json").read_text())["outputs"]
     (copy.made["aoq.vsepp"] / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
     found = copy.report()
-    assert "does not tell the two rounds apart" in found.page.all("p", "finding")[0].text()
+    assert "does not tell the two models apart" in found.page.all("p", "finding")[0].text()
     assert not found.page.all("span", "verdict")
     assert "*" not in (found.folder / "summary.txt").read_text().partition("* the interval")[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.evaluation.bootstrap import Interval, paired_intervals, paired_mean_intervals
+from itrpipe.evaluation.claims import Difference, holm, seed_interval
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import Ranks
-from itrpipe.reporting.seeds import Difference, SeedComparison, Seeds, seed_interval
+from itrpipe.reporting.seeds import SeedComparison, judged
 from itrpipe.reporting.series import series_of
+from itrpipe.reporting.verdicts import conclusion_of, summary
 
 SEEDS = (0, 1, 2)
 METHODS = ("triplet", "triplet-long", "aoq")
@@ -72,7 +75,16 @@ def test_differences_are_paired_by_seed_and_have_both_intervals(
         assert (each["over_seeds"]["low"], each["over_seeds"]["high"]) == pytest.approx(seeds)
         drawn = (images[name].low, images[name].high)
         assert (each["over_images"]["low"], each["over_images"]["high"]) == pytest.approx(drawn)
-        assert each["is_real"] == all(low > 0 or high < 0 for low, high in (seeds, drawn))
+        difference = Difference(single.mean(), Interval(single.mean(), *seeds), images[name], 3, 0.95)
+        assert each["p_value"] == pytest.approx(difference.p_value)
+    rsum = written[side]["rsum"]
+    if side == "oracle":
+        assert "significant" not in rsum
+        return
+    shown = [one["full"]["rsum"]["p_value"] for one in found["differences"]]
+    corrected = dict(zip(shown, holm(shown), strict=True))[rsum["p_value"]]
+    both = all(ends["low"] > 0 or ends["high"] < 0 for ends in (rsum["over_seeds"], rsum["over_images"]))
+    assert rsum["significant"] == (both and corrected <= 0.05)
 
 
 def test_controls_are_compared_with_nothing_and_a_missing_one_is_named(over_seeds: Any, found: Any) -> None:
@@ -114,7 +126,7 @@ def test_page_and_terminal_show_the_same_numbers(over_seeds: Any, found: Any) ->
     for row, each in zip(tables[1].all("tbody")[0].all("tr"), found["differences"], strict=True):
         over = each["full"]["rsum"]["over_seeds"]
         marks = ["marked" in cell.attributes.get("class", "") for cell in row.all("td")]
-        assert marks == [False] * 6 + [each["full"]["rsum"]["is_real"], False, False]
+        assert marks == [False] * 6 + [each["full"]["rsum"]["significant"], False, False]
         assert row.all("td")[7].text() == f"{over['low']:+.1f} to {over['high']:+.1f}".replace("-", "−")
         assert row.all("td")[7].attributes["data-heading"] == "95 % over seeds"
         assert f"over seeds {row.all('td')[7].text()}, over test images {row.all('td')[8].text()}" in text
@@ -128,18 +140,18 @@ def test_sentences_are_on_the_page_and_verdicts_in_the_summary(over_seeds: Any, 
     for sentence, each in zip(found["conclusions"], found["differences"], strict=True):
         reference = each["reference"].removeprefix("VSE++, ")
         assert sentence.startswith(f"VSE++, AOQ against {reference}, 3 seeds: RSum +")
-        assert ("a real gain" in sentence.partition("; with")[0]) == each["full"]["rsum"]["is_real"]
+        assert ("a significant gain" in sentence.partition("; with")[0]) == each["full"]["rsum"]["significant"]
         assert sentence in listed
         own, oracle = text.split(f"\n against {reference} ")[1:]
-        for side, shown in (("full", own), ("oracle", oracle)):
-            verdict = "a real gain" if each[side]["rsum"]["is_real"] else "not shown to be real"
-            assert shown.splitlines()[2] == f"   {verdict}"
+        verdict = "a significant gain" if each["full"]["rsum"]["significant"] else "not significant"
+        assert own.splitlines()[2] == f"   {verdict}"
+        assert "significant" not in oracle.splitlines()[2]
     assert "Across seeds, of 2 mean differences" in over_seeds.page.all("p", "finding")[1].text()
     assert "Across seeds, of 2 mean differences" in text
 
 
-def test_a_large_difference_is_real(found: Any) -> None:
-    assert all(each["full"]["rsum"]["is_real"] for each in found["differences"])
+def test_a_large_difference_is_significant(found: Any) -> None:
+    assert all(each["full"]["rsum"]["significant"] for each in found["differences"])
 
 
 def test_the_page_stays_small(over_seeds: Any) -> None:
@@ -241,21 +253,27 @@ def test_other_mining_makes_another_series() -> None:
 @pytest.mark.parametrize(
     ("seeds", "images", "verdict"),
     [
-        ((1, 5), (2, 4), "both intervals exclude zero: a real gain"),
+        ((2.9, 3.1), (2.9, 3.1), "a significant gain"),
+        (
+            (1, 5),
+            (2, 4),
+            "both intervals exclude zero, but not with both at once and after Holm's correction: not significant",
+        ),
         ((-1, 5), (2, 4), "only the interval over test images excludes zero, that over seeds does not"),
         ((1, 5), (-2, 8), "only the interval over seeds excludes zero, that over test images does not"),
-        ((-1, 7), (-2, 8), "both intervals include zero: not shown to be real"),
+        ((-1, 7), (-2, 8), "both intervals include zero: not significant"),
     ],
 )
 def test_both_intervals_must_exclude_zero(seeds: Any, images: Any, verdict: str) -> None:
     for sign, word in ((1, "gain"), (-1, "loss")):
         ends = [sorted(sign * end for end in each) for each in (seeds, images)]
-        difference = Difference(sign * 3.0, *(Interval(sign * 3.0, *each) for each in ends))
+        difference = Difference(sign * 3.0, *(Interval(sign * 3.0, *each) for each in ends), 2, 0.95)
         names = [SimpleNamespace(name=f"VSRN, {name}", method=name) for name in ("AOQ", "round one")]
         compared = SeedComparison(*names, [0, 1], {"rsum": difference}, None)  # type: ignore[arg-type]
-        found = Seeds([], [compared], [], [])
-        assert verdict.replace("gain", word) in found.conclusions[0]
-        assert ("not shown to be real" in found.summary) == ("not shown" in found.conclusions[0])
+        others = [replace(compared, own={"rsum": replace(difference, value=0.0)})] * 3
+        (marked, *_), *_ = judged([[compared], others])
+        assert verdict.replace("gain", word) in conclusion_of(marked)
+        assert ("not significant" in summary([marked])) == ("not" in verdict)
 
 
 def test_equal_differences_of_all_seeds_leave_an_interval_of_no_width() -> None:
