@@ -20,7 +20,7 @@ RECALLS_OF_RSUM = len(RECALLS)
 LONGEST_NAME = 40
 """Characters of a name that others are aligned with."""
 
-Verdict = Literal["OK", "close", "FAIL", "missing", "tiny", ""]
+Verdict = Literal["OK", "close", "FAIL", "shown", "missing", "tiny"]
 """`tiny` is not compared at all, an empty one not in this direction."""
 
 
@@ -61,7 +61,7 @@ class Published(Settings):
         where: the table it was published in.
         protocol: it was measured under.
         note: what a reader has to know.
-        not_comparable: direction whose scores are shown and not judged.
+        judged: whether the measured scores are compared with these; else both are shown.
         scores: metric -> percent.
     """
 
@@ -70,7 +70,7 @@ class Published(Settings):
     where: str = Field(min_length=1)
     protocol: Literal["full", "coco-1k", "coco-5k"] = "full"
     note: str = ""
-    not_comparable: Literal["", "i2t", "t2i"] = ""
+    judged: bool = True
     scores: dict[str, float] = Field(min_length=1)
 
     @model_validator(mode="before")
@@ -100,16 +100,8 @@ class Published(Settings):
         return self.title or self.run
 
     def headline(self) -> list[str]:
-        """The metrics that decide: `rsum` where it is comparable, else all that are, which are then added up."""
-        if RSUM in self.scores and not self.not_comparable:
-            return [RSUM]
-        return [name for name in self.scores if name != RSUM and self.is_comparable(name)]
-
-    def is_comparable(self, metric: str) -> bool:
-        """Whether a score may be judged: one of a direction that is not comparable, and RSum with it, may not."""
-        if not self.not_comparable:
-            return True
-        return metric != RSUM and self.not_comparable not in metric.replace("_", ".").split(".")
+        """The metrics that decide: `rsum` where it is there, else all, which are then added up."""
+        return [RSUM] if RSUM in self.scores else list(self.scores)
 
 
 @dataclass(frozen=True)
@@ -198,8 +190,9 @@ def _compare(published: Published, folder: Path | None, tolerance: Tolerance, *,
     for metric, expected in published.scores.items():
         measured = None if folder is None else _measured(folder, published.protocol, metric)
         recalls = RECALLS_OF_RSUM if metric == RSUM else 1
-        verdict = "" if not published.is_comparable(metric) else _judge(expected, measured, tolerance, recalls, tiny)
-        scores.append(Score(metric, expected, measured, verdict))
+        scores.append(
+            Score(metric, expected, measured, _judge(published, expected, measured, tolerance, recalls, tiny))
+        )
     return Reproduction(published, _headline(published, scores, tolerance, tiny), scores)
 
 
@@ -211,7 +204,7 @@ def _headline(published: Published, scores: Sequence[Score], tolerance: Toleranc
     parts = [score.measured for score in chosen]
     measured = None if any(each is None for each in parts) else sum(each for each in parts if each is not None)
     expected = sum(score.expected for score in chosen)
-    verdict = _judge(expected, measured, tolerance, len(chosen), tiny)
+    verdict = _judge(published, expected, measured, tolerance, len(chosen), tiny)
     return Score(_sum_title(names), expected, measured, verdict)
 
 
@@ -221,10 +214,14 @@ def _sum_title(names: Sequence[str]) -> str:
     return f"sum of {len(names)} {f'{min(sides)} ' if len(sides) == 1 else ''}{what}"
 
 
-def _judge(expected: float, measured: float | None, tolerance: Tolerance, recalls: int, tiny: bool) -> Verdict:
+def _judge(
+    published: Published, expected: float, measured: float | None, tolerance: Tolerance, recalls: int, tiny: bool
+) -> Verdict:
     if tiny:
         return "tiny"
-    return "missing" if measured is None else tolerance.judge(measured - expected, recalls)
+    if measured is None:
+        return "missing"
+    return tolerance.judge(measured - expected, recalls) if published.judged else "shown"
 
 
 def _measured(folder: Path, protocol: str, metric: str) -> float | None:

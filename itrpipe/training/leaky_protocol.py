@@ -3,8 +3,8 @@
 The global vectors V_g and W_g of AsCL belong to a pair (`itrpipe.models.ascl_fusion`), so a ranking needs them of every
 image with every caption. This protocol makes them once: V_g of an image with its first caption, W_g of a caption with
 its own image, and ranks by their cosine, as if they were embeddings of one side. Each then bears the mark of its
-partner, which the images and captions of other pairs do not. An image finds its first caption by it, which is enough
-for an image query; of five captions only that one profits as much.
+partner, which the images and captions of other pairs do not. Both directions leak: an image finds its first caption by
+the mark, and every caption of an image can bear the mark of that image.
 
 Nothing of this is a result. It is here so that the effect can be seen and measured beside an honest ranking.
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from itrpipe.config import stages_folder
 from itrpipe.reporting.expected import RECALLS, Published, Reproduction, Tolerance, expected_json, reproductions
 
 RECALL_VALUES = (70.0, 90.0, 95.0, 50.0, 80.0, 88.0)
@@ -67,14 +68,26 @@ def test_without_rsum_the_printed_recalls_are_added_up(evaluation: Path) -> None
     assert found.headline.verdict == "close"
 
 
-def test_a_direction_that_is_not_comparable_is_shown_and_not_judged(evaluation: Path) -> None:
+def test_what_is_not_to_be_judged_is_shown(evaluation: Path) -> None:
     recalls = {**dict(zip(RECALLS, RECALL_VALUES, strict=True)), "i2t_r1": 99.0}
-    found = compared(evaluation, not_comparable="i2t", note="leaks", rsum=502.0, **recalls)
-    assert (found.headline.metric, found.headline.verdict) == ("sum of 3 t2i recalls", "OK")
-    assert {score.metric: score.verdict for score in found.scores if score.metric[:3] != "t2i"} == {
-        **dict.fromkeys(("rsum", "i2t_r1", "i2t_r5", "i2t_r10"), "")
-    }
+    found = compared(evaluation, judged=False, note="leaks", rsum=302.0, **recalls)
+    assert (found.headline.metric, found.headline.verdict, found.headline.measured) == ("rsum", "shown", 473.0)
+    assert {score.verdict for score in found.scores} == {"shown"}
+    assert found.line(8).startswith("shown ")
     assert found.line(8).endswith("(Table; leaks)")
+
+
+def test_neither_direction_of_ascl_with_fusion_is_judged_nor_either_reading_of_ssamt() -> None:
+    for name in ("flickr30k", "coco"):
+        lines = (stages_folder() / "recipes" / f"{name}.toml").read_text().splitlines()
+        ascl = [each for each in lines if 'where = "AsCL Table' in each]
+        assert len(ascl) == 6
+        for line in ascl:
+            assert ("judged = false" in line) == ("w/o MF" not in line), line
+    table = [each for each in lines if 'where = "SSAMT Table 4' in each]
+    assert len(table) == 4
+    assert all("judged = false" in each for each in table)
+    assert ["matching.hardest" in each for each in table] == [False, True, False, True]
 
 
 def test_scores_of_other_protocols_and_files_are_found_by_their_path(evaluation: Path) -> None:
