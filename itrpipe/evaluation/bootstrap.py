@@ -50,8 +50,23 @@ def intervals(
 
     Source: Efron, 1979; the percentile method.
     """
-    drawn = _resampled(split, caption_image, samples, seed)
-    return _percentiles(metrics(split), drawn, level)
+    return fold_intervals([(split, caption_image)], samples, level, seed)
+
+
+def fold_intervals(
+    folds: Sequence[tuple[Ranks, np.ndarray]], samples: int = 1000, level: float = 0.95, seed: int = 0
+) -> dict[str, Interval]:
+    """Percentile interval of the mean over folds of every metric; the images of each fold are resampled apart.
+
+    Args:
+        folds: of `itrpipe.evaluation.protocols.protocol_folds`.
+        samples, level, seed: as for `intervals`, which gives the same for a single fold.
+    """
+    measured = [metrics(each) for each, _ in folds]
+    seeds = np.random.SeedSequence(seed).spawn(len(folds)) if len(folds) > 1 else [seed]
+    drawn = [_resampled(*fold, samples, own) for fold, own in zip(folds, seeds, strict=True)]
+    means = {name: np.mean([each[name] for each in drawn], axis=0) for name in measured[0]}
+    return _percentiles({name: float(np.mean([each[name] for each in measured])) for name in means}, means, level)
 
 
 def mean_intervals(
@@ -140,7 +155,9 @@ def _percentiles(values: dict[str, float], drawn: dict[str, np.ndarray], level: 
     return {name: Interval(value, *map(float, bounds[name])) for name, value in values.items()}
 
 
-def _resampled(split: Ranks, caption_image: np.ndarray, samples: int, seed: int) -> dict[str, np.ndarray]:
+def _resampled(
+    split: Ranks, caption_image: np.ndarray, samples: int, seed: int | np.random.SeedSequence
+) -> dict[str, np.ndarray]:
     """Every metric on every resampled test set, [samples] each."""
     blocks = [
         weighted_metrics(split, caption_image, weights)
@@ -149,7 +166,7 @@ def _resampled(split: Ranks, caption_image: np.ndarray, samples: int, seed: int)
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
-def _image_weights(images: int, texts: int, samples: int, seed: int) -> Iterator[np.ndarray]:
+def _image_weights(images: int, texts: int, samples: int, seed: int | np.random.SeedSequence) -> Iterator[np.ndarray]:
     """How often each image occurs in each resampled test set: blocks [s, N]."""
     generator = np.random.default_rng(seed)
     height = max(1, _BLOCK_VALUES // max(images, texts))

@@ -71,22 +71,25 @@ def evaluate(protocol: str, scores: np.ndarray, caption_image: np.ndarray) -> di
         UsageError: there is no such protocol, or the split is too small for it.
         DataError: the scores cannot be ranked.
     """
-    folds = [metrics(fold) for fold in protocol_ranks(protocol, scores, caption_image)]
+    folds = [metrics(fold) for fold, _ in protocol_folds(protocol, scores, caption_image)]
     return {name: float(np.mean([fold[name] for fold in folds])) for name in folds[0]}
 
 
-def protocol_ranks(protocol: str, scores: np.ndarray, caption_image: np.ndarray) -> list[Ranks]:
-    """Ranks within each fold of a protocol, in the order of the images; arguments and errors as for `evaluate`."""
+def protocol_folds(protocol: str, scores: np.ndarray, caption_image: np.ndarray) -> list[tuple[Ranks, np.ndarray]]:
+    """Ranks within each fold of a protocol, in the order of the images, and the row of the image of each caption there.
+
+    Arguments and errors are as for `evaluate`.
+    """
     if protocol not in PROTOCOLS:
         raise UsageError(f"no protocol is called {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
     chosen, images = PROTOCOLS[protocol], scores.shape[0]
     if not chosen.applies(images):
         raise UsageError(f"protocol {protocol} needs {chosen.images} images, the split has {images}: use full")
     if chosen.images is None:
-        return [ranks(scores, caption_image)]
+        return [(ranks(scores, caption_image), caption_image)]
     columns = _first_columns(caption_image, chosen.captions)
     size = chosen.images // chosen.folds
-    return [_fold_ranks(scores, caption_image, columns, start, size) for start in range(0, chosen.images, size)]
+    return [_fold(scores, caption_image, columns, start, size) for start in range(0, chosen.images, size)]
 
 
 def _first_columns(caption_image: np.ndarray, captions: int | None) -> np.ndarray:
@@ -97,9 +100,12 @@ def _first_columns(caption_image: np.ndarray, captions: int | None) -> np.ndarra
     return np.sort(order if captions is None else order[place < captions])
 
 
-def _fold_ranks(scores: np.ndarray, caption_image: np.ndarray, columns: np.ndarray, start: int, size: int) -> Ranks:
+def _fold(
+    scores: np.ndarray, caption_image: np.ndarray, columns: np.ndarray, start: int, size: int
+) -> tuple[Ranks, np.ndarray]:
     own = columns[(caption_image[columns] >= start) & (caption_image[columns] < start + size)]
-    return ranks(scores[start : start + size, _slice_or(own)], caption_image[own] - start)
+    rows = caption_image[own] - start
+    return ranks(scores[start : start + size, _slice_or(own)], rows), rows
 
 
 def _slice_or(columns: np.ndarray) -> slice | np.ndarray:

@@ -8,7 +8,8 @@ positive (a, b below), against the other offline negative (c), and through the p
 
 where t_off2 is a caption of the image i_off, and i_off2 the image of the caption t_off.
 
-The three losses are Eq. 3, 4 and 5 of the paper; its ablations (Table 3) are options of theirs.
+The three losses are Eq. 3, 4 and 5 of the paper; its ablations (Table 3) are options of theirs. In print, bars and
+tildes over i and t change places between equations; the symbols here follow the text and the released code.
 
 Source: Chen, Deng and Luo, "Adaptive Offline Quintuplet Loss for Image-Text Matching", ECCV 2020.
 """

@@ -14,7 +14,7 @@ Source: AOQ (Chen et al., ECCV 2020), sections 3.2 and 3.3, Eq. 3 to 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -83,8 +83,12 @@ class AoqMethod:
             offline_pair=model.score_pairs(offline_images, offline_texts).float(),
             derived_pair=model.score_pairs(derived_images, derived_texts).float(),
         )
+        scores = model.score_matrix(images, texts).float()  # [B, B]
         mask = same_image_mask(batch, settings.mask_same_image)
-        matching = _VARIANTS[settings.variant](settings, model.score_matrix(images, texts).float(), offline, mask)
+        loss, names = _VARIANTS[settings.variant]
+        options = {option: getattr(settings, name) for option, name in names.items()}
+        margins = settings.margin_online, settings.margin_offline
+        matching = loss(scores, offline, *margins, not_negative=mask, **options)
         return {"aoq": matching, **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight)}
 
 
@@ -97,48 +101,19 @@ def _warm_up_settings(settings: Aoq) -> Triplet:
     )
 
 
-def _offline_triplet(settings: Aoq, scores: Tensor, offline: OfflineScores, mask: Tensor | None) -> Tensor:
-    return offline_triplet_loss(
-        scores,
-        offline.image_with_offline_text,
-        offline.offline_image_with_text,
-        settings.margin_online,
-        settings.margin_offline,
-        mask,
-        online_term=settings.online_term,
-    )
+def _offline_triplet_loss(scores: Tensor, offline: OfflineScores, *margins: Any, **options: Any) -> Tensor:
+    return offline_triplet_loss(scores, *offline[:2], *margins, **options)
 
 
-def _quintuplet(settings: Aoq, scores: Tensor, offline: OfflineScores, mask: Tensor | None) -> Tensor:
-    return offline_quintuplet_loss(
-        scores,
-        offline,
-        settings.margin_online,
-        settings.margin_offline,
-        mask,
-        online_term=settings.online_term,
-        pairs=settings.quintuplet_pairs,
-    )
-
-
-def _adaptive_quintuplet(settings: Aoq, scores: Tensor, offline: OfflineScores, mask: Tensor | None) -> Tensor:
-    return adaptive_offline_quintuplet_loss(
-        scores,
-        offline,
-        settings.margin_online,
-        settings.margin_offline,
-        settings.alpha,
-        settings.beta,
-        mask,
-        weight_by=settings.weight_by,
-    )
-
-
-_VARIANTS = {
-    "offline-triplet": _offline_triplet,
-    "quintuplet": _quintuplet,
-    "adaptive-quintuplet": _adaptive_quintuplet,
+_VARIANTS: dict[str, tuple[Callable[..., Tensor], dict[str, str]]] = {
+    "offline-triplet": (_offline_triplet_loss, {"online_term": "online_term"}),
+    "quintuplet": (offline_quintuplet_loss, {"online_term": "online_term", "pairs": "quintuplet_pairs"}),
+    "adaptive-quintuplet": (
+        adaptive_offline_quintuplet_loss,
+        {"alpha": "alpha", "beta": "beta", "weight_by": "weight_by"},
+    ),
 }
+"""Eq. 3, 4 and 5: the loss, and its options with the settings that they are."""
 
 
 def build(settings: Aoq, data: PairSource, lists: Mapping[str, np.ndarray]) -> AoqMethod:

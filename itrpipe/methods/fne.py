@@ -34,8 +34,39 @@ from itrpipe.losses.fne import (
 from itrpipe.losses.triplet import triplet_loss
 from itrpipe.methods.base import Batch, PairSource, auxiliary_terms, same_image_mask
 from itrpipe.methods.settings import Fne
-from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
+from itrpipe.models.base import DualEncoder, inner_products
 from itrpipe.negatives.memory import FeatureQueues, MomentumTwin, same_image_columns
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Candidates of a step: those of the batch, then those of a queue.
+
+    Similarities with all of them carry no gradient; that of the drawn ones is computed again from their rows. So the
+    queue may be overwritten before the backward pass, and nothing of its size is copied.
+
+    Attributes:
+        batch: [B, D], in the order of the anchors, so that candidate i is the positive of anchor i.
+        queue: [Q, D], or None.
+    """
+
+    batch: Tensor
+    queue: Tensor | None
+
+    @torch.no_grad()
+    def similarities(self, anchors: Tensor) -> Tensor:
+        """[B, B + Q]."""
+        within = inner_products(anchors, self.batch)
+        return within if self.queue is None else torch.cat([within, inner_products(anchors, self.queue)], dim=1)
+
+    def rows(self, columns: Tensor) -> Tensor:
+        """Candidates [B, D] at the given columns [B]."""
+        size = len(self.batch)
+        if self.queue is None:
+            return self.batch[columns]
+        within = self.batch[columns.clamp(max=size - 1)]
+        stored = self.queue[(columns - size).clamp(min=0)]
+        return torch.where((columns < size)[:, None], within, stored)
 
 
 class FneState(nn.Module):
@@ -92,45 +123,38 @@ class FneMethod:
             self._state.statistics.reset()
 
     def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
-        """`fne`, or `triplet` in the first epochs, and the backbone's `auxiliary` loss; means over the batch."""
-        settings = self._settings
-        if self._state.twin is not None:
-            self._state.twin.follow()
+        """`fne` (Eq. 15), in the first epochs `triplet`, and the backbone's `auxiliary` loss; means over the batch."""
+        settings, state = self._settings, self._state
+        if state.twin is not None:
+            state.twin.follow()
         image_batch, text_batch = batch.pairs["positive"]
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
-        online = epoch < settings.online_epochs
-        candidates = None if online else self._encode_candidates(image_batch, text_batch)
-        size = len(batch.images)
-        weight = settings.auxiliary_weight / size
-        auxiliary = auxiliary_terms(model, images, text_batch, weight)
         # 1 / p - 1 = 9,999 and P > 0.001 need single precision.
-        with torch.autocast(batch.images.device.type, enabled=False):
-            image, text = images.embedding.float(), texts.embedding.float()
-            if online:
-                mask = same_image_mask(batch, settings.mask_same_image)
-                hardest = epoch >= settings.sum_epochs
-                return {"triplet": triplet_loss(image @ text.T, settings.margin, hardest, mask) / size, **auxiliary}
-            return {"fne": self._drawn_loss(image, text, candidates or (image, text), batch), **auxiliary}
+        image, text = images.embedding.float(), texts.embedding.float()  # [B, D]
+        mask, size = same_image_mask(batch, settings.mask_same_image), len(batch.images)
+        if epoch < settings.online_epochs:
+            hardest = epoch >= settings.sum_epochs
+            loss = {"triplet": triplet_loss(inner_products(image, text), settings.margin, hardest, mask) / size}
+            return loss | auxiliary_terms(model, images, text_batch, settings.auxiliary_weight / size)
 
-    def _encode_candidates(self, images: ImageBatch, texts: TextBatch) -> tuple[Tensor, Tensor] | None:
-        """Embeddings [B, D] of the batch by the twin; None without one."""
-        return None if self._state.twin is None else self._state.twin.encode(images, texts)
+        # The candidates: those of the batch by the twin, and the memory.
+        own = (image, text) if state.twin is None else state.twin.encode(image_batch, text_batch)
+        memory = (None, None) if state.queues is None else (state.queues.images, state.queues.texts)
+        image_pool, text_pool = (Pool(*each) for each in zip(own, memory, strict=True))
+        excluded = same_image_columns(batch.images, state.queues)
 
-    def _drawn_loss(self, image: Tensor, text: Tensor, candidates: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
-        """Eq. 15 as a mean over the batch; updates statistics and queues."""
-        settings, queues = self._settings, self._state.queues
-        mask = same_image_mask(batch, settings.mask_same_image)
-        scores = image.detach() @ text.detach().T
-        batch.statistics["retained"] = self._state.statistics.update(
-            scores, mask, settings.negative_source, settings.ties
-        )
-        excluded = same_image_columns(batch.images, queues)
-        images, texts = candidates
-        hinges = self._hinges(image, Pool(texts, queues.texts if queues else None), excluded, batch, "text")
-        hinges = hinges + self._hinges(text, Pool(images, queues.images if queues else None), excluded, batch, "image")
-        if queues is not None:
-            queues.write(images, texts, batch.images)
-        return hinges.mean()
+        # What matches and mismatches look like comes from the model itself.
+        scores = inner_products(image.detach(), text.detach())
+        batch.statistics["retained"] = state.statistics.update(scores, mask, settings.negative_source, settings.ties)
+
+        hinges = self._hinges(image, text_pool, excluded, batch, "text")
+        hinges = hinges + self._hinges(text, image_pool, excluded, batch, "image")
+        if state.queues is not None:
+            state.queues.write(*own, batch.images)
+        return {
+            "fne": hinges.mean(),
+            **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight / size),
+        }
 
     def _hinges(self, anchors: Tensor, pool: Pool, excluded: Tensor, batch: Batch, side: str) -> Tensor:
         """Losses [B] of anchors [B, D], whose candidates are on the other `side`."""
@@ -159,37 +183,6 @@ class FneMethod:
         if rules.window is not None and rules.fallback and self._settings.candidates == "drawn":
             below = hardest.isfinite() & (hardest <= gaussians.mean[0] - rules.window)
             batch.statistics[f"fallback_{side}_share"] = below.double().mean()
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Candidates of a step: those of the batch, then those of a queue.
-
-    Similarities with all of them carry no gradient; that of the drawn ones is computed again from their rows. So the
-    queue may be overwritten before the backward pass, and nothing of its size is copied.
-
-    Attributes:
-        batch: [B, D], in the order of the anchors, so that candidate i is the positive of anchor i.
-        queue: [Q, D], or None.
-    """
-
-    batch: Tensor
-    queue: Tensor | None
-
-    @torch.no_grad()
-    def similarities(self, anchors: Tensor) -> Tensor:
-        """[B, B + Q]."""
-        within = anchors @ self.batch.T
-        return within if self.queue is None else torch.cat([within, anchors @ self.queue.T], dim=1)
-
-    def rows(self, columns: Tensor) -> Tensor:
-        """Candidates [B, D] at the given columns [B]."""
-        size = len(self.batch)
-        if self.queue is None:
-            return self.batch[columns]
-        within = self.batch[columns.clamp(max=size - 1)]
-        stored = self.queue[(columns - size).clamp(min=0)]
-        return torch.where((columns < size)[:, None], within, stored)
 
 
 def sampling_rules(settings: Fne) -> SamplingRules:

@@ -328,7 +328,7 @@ class Tags(Itm):
 
 
 class TagsDc(Tags):
-    """The same with discrimination and correction of words. Source: TAGS-DC, section 2.3; its released code.
+    """The same with discrimination and correction of words. Source: TAGS-DC, section 2.4; its released code.
 
     Attributes:
         weight_discrimination: lambda_WoD.

@@ -9,7 +9,7 @@ A step runs every masked copy once for its L refills, scores no sentence twice, 
 the pairs of the hard negatives.
 
 Source: Fan et al., "Negative Sample is Negative in Its Own Way: Tailoring Negative Sentences for Image-Text Retrieval"
-(TAGS-DC), Findings of NAACL 2022, sections 2.1 and 2.2. Its released code scores a garbled caption in L_ISTM.
+(TAGS-DC), Findings of NAACL 2022, sections 2.1 to 2.3. Its released code scores a garbled caption in L_ISTM.
 
 Shapes: B captions, K masked copies of each, L refills of a copy, N = K L, m sentences of a caption that are trained,
 n of all captions, W tokens.

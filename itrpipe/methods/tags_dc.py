@@ -3,7 +3,7 @@
 Both are read from the pass that ranks the sentences.
 
 Source: Fan et al., "Negative Sample is Negative in Its Own Way: Tailoring Negative Sentences for Image-Text Retrieval"
-(TAGS-DC), Findings of NAACL 2022, section 2.3.
+(TAGS-DC), Findings of NAACL 2022, section 2.4.
 
 Shapes: B captions, n sentences of all, W tokens.
 """

@@ -112,12 +112,13 @@ class RegionCaptioner(nn.Module):
         weight_words, weight_context = self.decoder_rnn.weight_ih.split([self.embed.embedding_dim, width], dim=1)
         words = F.dropout(self.embed(steps.inputs), self.dropout, self.training)  # [Q, words]
         word_gates = F.linear(words, weight_words, self.decoder_rnn.bias_ih).split(steps.held)  # [b, 3H] each
-        weight_memory, weight_query = self.attention.weight.split(width, dim=1)
-        # tanh(x) = 2 sigmoid(2x) - 1, and the softmax over regions does not see the constant that the -1 adds:
-        # the weights below carry the two factors of 2, since sigmoid is several times cheaper than tanh on a CPU.
-        keys = F.linear(memory, 2 * weight_memory, 2 * self.attention.bias)  # [B, R, H]
+        # Attention on region o_r in state h is softmax_r of u . tanh(W [o_r; h] + b). As tanh(x) = 2 sigmoid(2x) - 1,
+        # it is that of 2u . sigmoid(2W [o_r; h] + 2b) too: a softmax does not see the constant. Sigmoid is several
+        # times cheaper than tanh on a CPU, so W, b and u are doubled here, once for all steps.
+        weight_memory, weight_query = (2 * self.attention.weight).split(width, dim=1)
+        keys = F.linear(memory, weight_memory, 2 * self.attention.bias)  # [B, R, H]: 2W o_r + 2b
         score = 2 * self.attention_score.weight[0]  # [H]
-        weight_hidden = torch.cat([self.decoder_rnn.weight_hh, 2 * weight_query])  # [4H, H]: one product per step
+        weight_hidden = torch.cat([self.decoder_rnn.weight_hh, weight_query])  # [4H, H]: gates and 2W h in one product
         bias_hidden = F.pad(self.decoder_rnn.bias_hh, (0, width))
         states = []
         for held, gates in zip(steps.held, word_gates, strict=True):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.protocols import PROTOCOLS, Protocol, evaluate, metrics, protocol_ranks
+from itrpipe.evaluation.bootstrap import fold_intervals, intervals
+from itrpipe.evaluation.protocols import PROTOCOLS, Protocol, evaluate, metrics, protocol_folds
 from itrpipe.evaluation.ranks import ranks
 
 
@@ -31,7 +32,24 @@ def test_folds_are_ranked_apart_and_averaged(split):
     found = evaluate("three-folds", scores, caption_image)
     assert found == pytest.approx({name: np.mean([fold[name] for fold in values]) for name in values[0]})
     assert found["rsum"] > evaluate("full", scores, caption_image)["rsum"]  # a smaller gallery is easier
-    assert [len(fold.images_to_texts) for fold in protocol_ranks("three-folds", scores, caption_image)] == [10, 10, 10]
+    assert [len(fold.images_to_texts) for fold, _ in protocol_folds("three-folds", scores, caption_image)] == [
+        10,
+        10,
+        10,
+    ]
+
+
+def test_folds_are_resampled_apart_and_averaged(split):
+    """With every fold drawn for itself, the mean over three varies less than one fold by the root of three."""
+    folds = protocol_folds("three-folds", *split)
+    assert fold_intervals(folds[:1], 300) == intervals(*folds[0], 300)
+    found = fold_intervals(folds, 2000)
+    assert {name: each.value for name, each in found.items()} == pytest.approx(evaluate("three-folds", *split))
+    widths = [fold_intervals([each], 2000)["rsum"] for each in folds]
+    single = np.sqrt(np.mean([(each.high - each.low) ** 2 for each in widths]))
+    rsum = found["rsum"]
+    assert rsum.low < rsum.value < rsum.high
+    assert rsum.high - rsum.low == pytest.approx(single / np.sqrt(3), rel=0.1)
 
 
 def test_full_is_the_plain_metrics(split):
@@ -75,7 +93,7 @@ def test_coco_5k_takes_the_first_five_captions_of_the_first_5000_images(coco):
     found = evaluate("coco-5k", scores, caption_image)
     assert found == naive_fold(scores, caption_image, 0, 5000)
     assert found != evaluate("full", scores, caption_image)
-    (whole,) = protocol_ranks("coco-5k", scores, caption_image)
+    ((whole, _),) = protocol_folds("coco-5k", scores, caption_image)
     assert (len(whole.images_to_texts), len(whole.texts_to_images)) == (5000, 5000 + 3 * 4)
 
 
@@ -92,10 +110,10 @@ def test_captions_in_the_order_of_their_images_are_not_copied(coco, monkeypatch)
     monkeypatch.setattr(
         "itrpipe.evaluation.protocols.ranks", lambda part, owners: selected.append(part) or ranks(part, owners)
     )
-    protocol_ranks("coco-1k", scores[:, :5020], np.arange(5020))
+    protocol_folds("coco-1k", scores[:, :5020], np.arange(5020))
     assert len(selected) == 5
     assert all(np.shares_memory(part, scores) for part in selected)
-    protocol_ranks("coco-5k", scores, shuffled)
+    protocol_folds("coco-5k", scores, shuffled)
     assert not np.shares_memory(selected[-1], scores)
 
 

@@ -265,10 +265,12 @@ def test_coco_prints_and_records_five_folds_and_all_at_once(tmp_path: Path, caps
         assert shown[name] == pytest.approx([values[metric] for metric in [*recalls, "rsum"]], abs=0.05001)
         assert job.metrics[f"{name} rsum"] == pytest.approx(values["rsum"], abs=0.00501)
     assert shown["coco-1k"][-1] > shown["coco-5k"][-1] == shown["full"][-1]
-    (spans,) = [line.split() for line in printed.splitlines() if line.startswith("   95 %")]
-    metrics = json.loads((job.folder / evaluate.METRICS).read_text())["full"]
-    ends = [(metrics[metric]["low"], metrics[metric]["high"]) for metric in [*recalls, "rsum"]]
-    assert spans[2:] == [f"{low:.1f}–{high:.1f}" for low, high in ends]
+    spans = [line.split() for line in printed.splitlines() if line.startswith("   95 %")]
+    written = json.loads((job.folder / evaluate.METRICS).read_text())
+    for name, span in zip(("full", "coco-1k", "coco-5k"), spans, strict=True):
+        ends = [(written[name][metric]["low"], written[name][metric]["high"]) for metric in [*recalls, "rsum"]]
+        assert span[2:] == [f"{low:.1f}–{high:.1f}" for low, high in ends]
+        assert all(low < high for low, high in ends)
     assert max(map(len, printed.splitlines())) <= 80
 
 

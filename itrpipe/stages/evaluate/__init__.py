@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitEmbeddings
     from itrpipe.features.scores import SplitScores
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
 FULL, ORACLE = "full", "oracle"
 RESULT_PROTOCOLS = (FULL, "coco-1k", "coco-5k")
@@ -280,19 +280,18 @@ def _refuse_other_rows(
 
 def _results(job: Job, split: SplitScores, full: Ranks, oracle: Ranks | None) -> dict[str, Any]:
     """Protocol -> metric -> value, and low and high where there is an interval."""
-    from itrpipe.evaluation.protocols import PROTOCOLS, evaluate
+    from itrpipe.evaluation.protocols import PROTOCOLS, protocol_folds
 
-    results: dict[str, Any] = {FULL: _with_intervals(full, split.caption_image, job.settings)}
+    results: dict[str, Any] = {FULL: _with_intervals([(full, split.caption_image)], job.settings)}
     for name in job.settings.protocols:
         if name == FULL:
             continue
         if not PROTOCOLS[name].applies(len(split.matrix)):
             job.warn(f"{name} needs {PROTOCOLS[name].images:,} images, {job.settings.split} has {len(split.matrix):,}")
             continue
-        values = evaluate(name, split.matrix, split.caption_image)
-        results[name] = {metric: {"value": value} for metric, value in values.items()}
+        results[name] = _with_intervals(protocol_folds(name, split.matrix, split.caption_image), job.settings)
     if oracle is not None:
-        results[ORACLE] = _with_intervals(oracle, split.caption_image, job.settings)
+        results[ORACLE] = _with_intervals([(oracle, split.caption_image)], job.settings)
     return results
 
 
@@ -304,7 +303,7 @@ def show(folder: Path, reporter: Reporter) -> None:
 
 
 def _say(results: Mapping[str, Any], level: float, reporter: Reporter) -> None:
-    """Prints the recalls and RSum under every protocol, below them their intervals where there are some."""
+    """Prints the recalls and RSum under every protocol, below them their intervals."""
     from itrpipe.evaluation.rsum import CUTOFFS
 
     titles = [f"{side} R@{k}" if k == CUTOFFS[0] else f"R@{k}" for side in ("i2t", "t2i") for k in CUTOFFS]
@@ -314,8 +313,7 @@ def _say(results: Mapping[str, Any], level: float, reporter: Reporter) -> None:
     for name, values in results.items():
         found = [values[metric] for metric in metrics]
         reporter.say(_line(name, [f"{each['value']:.1f}" for each in found]))
-        if all("low" in each for each in found):
-            reporter.say(_line(f" {percent}", [_span(each["low"], each["high"]) for each in found]))
+        reporter.say(_line(f" {percent}", [_span(each["low"], each["high"]) for each in found]))
     meaning = f"  {percent}: bootstrap interval over test images"
     reporter.say(f"{meaning}; {ORACLE}: every true match is right" if ORACLE in results else meaning)
 
@@ -344,10 +342,12 @@ def _record(job: Job, results: Mapping[str, Any]) -> None:
         job.metrics[f"{name} rsum"] = round(values["rsum"]["value"], 2)
 
 
-def _with_intervals(split: Ranks, caption_image: np.ndarray, settings: EvaluateSettings) -> dict[str, dict[str, float]]:
-    from itrpipe.evaluation.bootstrap import intervals
+def _with_intervals(
+    folds: Sequence[tuple[Ranks, np.ndarray]], settings: EvaluateSettings
+) -> dict[str, dict[str, float]]:
+    from itrpipe.evaluation.bootstrap import fold_intervals
 
-    found = intervals(split, caption_image, settings.bootstrap_samples, settings.interval_level)
+    found = fold_intervals(folds, settings.bootstrap_samples, settings.interval_level)
     return {name: {"value": each.value, "low": each.low, "high": each.high} for name, each in found.items()}
 
 
