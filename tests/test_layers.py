@@ -21,6 +21,7 @@ LAYERS = (
     {"models", "losses", "negatives"},
     {"methods"},
     {"training", "mining", "synthesis", "evaluation", "reporting", "exporting"},
+    {"testing"},
     {"stages"},
     {"planning", "staleness", "overrides"},
     {"pipeline"},

@@ -96,6 +96,8 @@ class SsamtMethod:
     def _pick(self, candidates: Tensor) -> Tensor:
         """One column for each row [B]; a row without candidates gets its own, where every hinge is constant."""
         settings = self._settings
+        # A score that is NaN is drawn like any other; the loss shows it.
+        candidates = candidates.nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
         none = candidates.isneginf().all(dim=1)
         own = torch.zeros_like(candidates).fill_diagonal_(1.0).log()
         candidates = torch.where(none[:, None], own, candidates)

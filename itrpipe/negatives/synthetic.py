@@ -80,7 +80,8 @@ def refill(
     """
     labelled = labels != UNLABELLED
     assert masked.shape == labels.shape
-    scaled = logits.detach().float() / temperature
+    # What is NaN draws anything; the loss of the step shows it, where multinomial would end with a traceback.
+    scaled = (logits.detach().float() / temperature).nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
     if excluded:
         scaled[:, list(excluded)] = float("-inf")
     drawn = torch.multinomial(scaled.softmax(dim=1), draws, replacement=True, generator=generator)  # [M, L]

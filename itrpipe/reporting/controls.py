@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itrpipe.config import is_control, load_declaration, root_conf
 from itrpipe.methods.settings import methods
-from itrpipe.models.settings import backbone_family
 from itrpipe.reporting.collect import Run
 
 _STAGE = "train"
@@ -19,7 +18,7 @@ def controls_of(run: Run, baseline_method: str) -> list[str]:
     (method, backbone), *_ = ((each.method_name, each.backbone_name) for each in run.members)
     roots = {root_conf(_STAGE, method)}
     exclusive = {each.only_backbone for each in methods().values()}
-    if backbone_family(backbone) not in exclusive:
+    if backbone.partition("-")[0] not in exclusive:
         roots.add(baseline_method)
     confs = load_declaration(_STAGE).confs
     return [name for name in confs if is_control(_STAGE, name) and root_conf(_STAGE, name) in roots]

@@ -1,0 +1,202 @@
+"""What holds for every backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from itrpipe.errors import DataError
+from itrpipe.evaluation.chance import chance_of_recalls
+from itrpipe.losses.triplet import triplet_loss
+from itrpipe.models.base import DualEncoder, ImageBatch, Matcher, PhraseBatch, TextBatch
+from itrpipe.testing.toy_pairs import IMAGE_DIM, ToyPairs
+
+AnyMatcher = Matcher[Any, Any]
+TOLERANCE = 1e-3
+"""Largest difference of scores that are equal, in standard deviations of all scores."""
+
+
+def check_backbone(build: Callable[[], AnyMatcher]) -> None:
+    """Runs all checks of a backbone.
+
+    Args:
+        build: makes the model, freshly initialised, for region features of width `IMAGE_DIM`, vectors of whole images
+            of width `GLOBAL_DIM`, pixels of size `FRAME` and `VOCABULARY` token ids.
+
+    Raises:
+        AssertionError: one of them fails; it says which.
+    """
+    for check in BACKBONE_CHECKS.values():
+        check(build)
+
+
+def matrix_equals_pairs(build: Callable[[], AnyMatcher]) -> None:
+    """Every entry of a matrix of scores is the score of that pair alone."""
+    model, data = _ready(build)
+    matrix = _scores(model, data.images(_IMAGES), data.texts(_TEXTS))
+    rows, columns = np.divmod(np.arange(matrix.numel()), len(_TEXTS))
+    with torch.no_grad():
+        sides = model.encode_images(data.images(_IMAGES[rows])), model.encode_texts(data.texts(_TEXTS[columns]))
+        pairs = model.score_pairs(*sides).view_as(matrix)
+    _require_equal(pairs, matrix, "score_pairs differs from score_matrix")
+
+
+def padding_changes_nothing(build: Callable[[], AnyMatcher]) -> None:
+    """Wider captions, and where images may differ in their regions wider images, score the same."""
+    model, data = _ready(build)
+    images, texts = data.images(_IMAGES), data.texts(_TEXTS)
+    expected = _scores(model, images, texts)
+    _require_equal(_scores(model, images, _wider(texts)), expected, "padding of captions changes scores")
+    if images.count is not None:
+        assert images.boxes is not None
+        wide = replace(images, regions=F.pad(images.regions, (0, 0, 0, 2)), boxes=F.pad(images.boxes, (0, 0, 0, 2)))
+        _require_equal(_scores(model, wide, texts), expected, "padding of regions changes scores")
+
+
+def order_changes_nothing(build: Callable[[], AnyMatcher]) -> None:
+    """Images and captions in another order have the same scores in that order."""
+    model, data = _ready(build)
+    expected = _scores(model, data.images(_IMAGES), data.texts(_TEXTS))
+    rng = np.random.default_rng(0)
+    rows, columns = rng.permutation(len(_IMAGES)), rng.permutation(len(_TEXTS))
+    found = _scores(model, data.images(_IMAGES[rows]), data.texts(_TEXTS[columns]))
+    _require_equal(found, expected[rows][:, columns], "the order of images or captions changes scores")
+
+
+def blocks_change_nothing(build: Callable[[], AnyMatcher]) -> None:
+    """A score does not depend on what else is in the batch, down to a batch of one."""
+    model, data = _ready(build)
+    expected = _scores(model, data.images(_IMAGES), data.texts(_TEXTS))
+    for size in (1, 2, 5):
+        rows = [
+            torch.cat(
+                [
+                    _scores(model, data.images(_IMAGES[i : i + size]), data.texts(_TEXTS[j : j + size]))
+                    for j in range(0, len(_TEXTS), size)
+                ],
+                dim=1,
+            )
+            for i in range(0, len(_IMAGES), size)
+        ]
+        _require_equal(torch.cat(rows), expected, f"blocks of {size} change scores")
+
+
+def noise_ranks_by_chance(build: Callable[[], AnyMatcher]) -> None:
+    """Images and captions that have nothing to do with each other rank by chance before any training."""
+    model, data = _ready(build, images=40)
+    scores = _scores(model, data.images(np.arange(40)), data.texts(np.arange(data.num_captions)))
+    chances = chance_of_recalls(scores.numpy(), data.caption_image)
+    told = {name: f"{each.value:.1f} instead of {each.mean:.1f}" for name, each in chances.items() if not each.holds}
+    assert not told, f"recall comes from noise: {told}"
+
+
+def nan_comes_out(build: Callable[[], AnyMatcher]) -> None:
+    """An image whose features are NaN has no finite score, and the scores of others stay as they are."""
+    model, data = _ready(build)
+    images, texts = data.images(_IMAGES), data.texts(_TEXTS)
+    expected = _scores(model, images, texts)
+    regions, whole = images.regions.clone(), images.global_
+    assert whole is not None
+    whole = whole.clone()
+    regions[0], whole[0] = regions[0] * float("nan"), float("nan")
+    found = _scores(model, replace(images, regions=regions, global_=whole), texts)
+    if torch.equal(found.nan_to_num(), expected):
+        return  # it reads pixels, which cannot be NaN
+    assert not found[0].isfinite().any(), "scores of an image whose features are NaN are finite"
+    _require_equal(found[1:], expected[1:], "an image whose features are NaN changes the scores of others")
+
+
+def two_pairs_train(build: Callable[[], AnyMatcher]) -> None:
+    """The smallest batch of training, two pairs, also of one image, gives finite gradients."""
+    for captions in (np.array([0, 3]), np.array([0, 1])):
+        model, data = _ready(build)
+        model.train()
+        images, texts = data.pairs(data.caption_image[captions], captions)
+        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+        triplet_loss(scores, margin=10.0, max_violation=False).backward()
+        gradients = [each.grad for each in model.parameters() if each.grad is not None]
+        assert gradients, "no parameter has a gradient"
+        assert all(each.isfinite().all() for each in gradients), "a gradient of two pairs is not finite"
+
+
+def scores_are_single_precision(build: Callable[[], AnyMatcher]) -> None:
+    """Under bfloat16 autocast scores are single precision, and as many different ones as without it."""
+    model, data = _ready(build)
+    images, texts = data.images(_IMAGES), data.texts(_TEXTS)
+    expected = _scores(model, images, texts)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        sides = model.encode_images(images), model.encode_texts(texts)
+        matrix, pairs = model.score_matrix(*sides), model.score_pairs(sides[0], model.encode_texts(_first_of(texts)))
+    for found, name in ((matrix, "score_matrix"), (pairs, "score_pairs")):
+        assert found.dtype == torch.float32, f"{name} gives {found.dtype} under bfloat16 autocast"
+    distinct, all_of_them = len(matrix.unique()), len(expected.unique())
+    assert distinct >= 0.9 * all_of_them, f"{distinct} different scores under bfloat16 autocast, {all_of_them} without"
+    if isinstance(model, DualEncoder):  # of others the products of pairs may be rounded, where a sign can decide much
+        own = matrix.diagonal()[: len(pairs)]
+        _require_equal(pairs, own, "score_pairs differs from score_matrix under bfloat16 autocast", matrix)
+
+
+BACKBONE_CHECKS: dict[str, Callable[[Callable[[], AnyMatcher]], None]] = {
+    check.__name__: check
+    for check in (
+        matrix_equals_pairs,
+        padding_changes_nothing,
+        order_changes_nothing,
+        blocks_change_nothing,
+        noise_ranks_by_chance,
+        nan_comes_out,
+        two_pairs_train,
+        scores_are_single_precision,
+    )
+}
+"""By name, for those who want one test of each."""
+
+_IMAGES, _TEXTS = np.arange(7), np.arange(11)
+
+
+def _ready(build: Callable[[], AnyMatcher], images: int = 12) -> tuple[AnyMatcher, ToyPairs]:
+    """A model in evaluation mode, and data that it reads: images of different numbers of regions, or of equal ones."""
+    torch.manual_seed(0)
+    model = build().eval()
+    data = ToyPairs(images=images)
+    try:
+        with torch.no_grad():
+            model.encode_images(data.images(_IMAGES))
+    except DataError:
+        data = ToyPairs(images=images, uneven=False)
+    assert data.images(_IMAGES).regions.shape[2] == IMAGE_DIM
+    return model, data
+
+
+@torch.no_grad()
+def _scores(model: AnyMatcher, images: ImageBatch, texts: TextBatch) -> Tensor:
+    return model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+
+
+def _wider(texts: TextBatch) -> TextBatch:
+    """Two more columns of tokens behind the ends of all captions, which hold anything."""
+    phrases = texts.phrases
+    if phrases is not None:
+        phrases = PhraseBatch(phrases.kinds, F.pad(phrases.tokens, (0, 2)))
+    tokens = F.pad(texts.tokens, (0, 2), value=5)
+    return replace(texts, tokens=tokens, phrases=phrases)
+
+
+def _first_of(texts: TextBatch) -> TextBatch:
+    """As many captions as there are images."""
+    phrases = texts.phrases
+    if phrases is not None:
+        phrases = PhraseBatch(phrases.kinds[: len(_IMAGES)], phrases.tokens[: len(_IMAGES)])
+    return replace(texts, tokens=texts.tokens[: len(_IMAGES)], lengths=texts.lengths[: len(_IMAGES)], phrases=phrases)
+
+
+def _require_equal(found: Tensor, expected: Tensor, message: str, among: Tensor | None = None) -> None:
+    spread = (expected if among is None else among).std().clamp(min=1e-6)
+    off = ((found - expected).abs() / spread).max().item()
+    assert off <= TOLERANCE, f"{message}: by {off:.2g} of their standard deviation"

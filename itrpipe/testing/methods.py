@@ -1,0 +1,184 @@
+"""What holds for every method."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from itrpipe.methods.base import Batch, Method, StatefulMethod
+from itrpipe.models.base import Matcher
+from itrpipe.progress import Reporter
+from itrpipe.testing.toy_pairs import ToyPairs
+from itrpipe.training.loop import CHECKPOINT, LoopSettings, Trainer
+
+AnyMatcher = Matcher[Any, Any]
+BuildMethod = Callable[[ToyPairs], Method]
+BuildModel = Callable[[], AnyMatcher]
+_SETTINGS = LoopSettings(
+    epochs=2,
+    batch_size=6,
+    learning_rate=1e-3,
+    decay_every=9,
+    decay_factor=0.1,
+    gradient_clip=2.0,
+    batch_by="pairs",
+    accumulate=1,
+    schedule="step",
+    warmup_updates=0,
+    max_updates=5,
+    precision="fp32",
+    score_precision="fp32",
+    selection="rsum",
+    validation_images=6,
+    seed=0,
+    encode_block=16,
+    prefetch=1,
+    checkpoint_seconds=0,
+)
+_LATE = 1_000
+"""An epoch in which every method has left the losses of its first epochs behind."""
+
+
+def check_method(build: BuildMethod, build_model: BuildModel, uneven: bool = True) -> None:
+    """Runs all checks of a method with a backbone.
+
+    Args:
+        build: makes the method for a training set.
+        build_model: makes the backbone, see `check_backbone`.
+        uneven: whether images differ in their number of regions, which some backbones refuse.
+
+    Raises:
+        AssertionError: one of them fails; it says which.
+    """
+    for check in METHOD_CHECKS.values():
+        check(build, build_model, uneven)
+
+
+def losses_are_finite_numbers(build: BuildMethod, build_model: BuildModel, uneven: bool) -> None:
+    """Every loss is a finite number in single precision at least, of any batch, also of one image's captions alone."""
+    for captions in (np.arange(8), np.array([0, 3]), np.array([0, 1]), np.array([4, 5, 4])):
+        for epoch in (0, _LATE):
+            method, model = _ready(build, build_model, uneven)
+            for name, loss in _step(method, model, captions, epoch).items():
+                what = f"loss {name!r} of captions {captions.tolist()}"
+                assert loss.shape == (), f"{what} has shape {tuple(loss.shape)}"
+                assert loss.dtype in (torch.float32, torch.float64), f"{what} is {loss.dtype}"
+                assert loss.isfinite(), f"{what} is {loss.item()}"
+
+
+def one_pair_is_no_error(build: BuildMethod, build_model: BuildModel, uneven: bool) -> None:
+    """A batch of one pair, which has no negative of its own, gives finite losses in evaluation mode."""
+    method, model = _ready(build, build_model, uneven)
+    losses = _step(method, model.eval(), np.array([3]), _LATE)
+    assert all(loss.isfinite() for loss in losses.values()), f"losses of a single pair are {_told(losses)}"
+
+
+def something_is_learned_and_nothing_else(build: BuildMethod, build_model: BuildModel, uneven: bool) -> None:
+    """Some parameter has a gradient, none has one that is not finite, and none that is frozen has one."""
+    method, model = _ready(build, build_model, uneven)
+    torch.stack(list(_step(method, model, np.arange(8), 0).values())).sum().backward()
+    gradients = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+    assert any(each.abs().max() > 0 for each in gradients.values()), "no parameter has a gradient"
+    broken = [name for name, each in gradients.items() if not each.isfinite().all()]
+    assert not broken, f"the gradient of {broken[:3]} is not finite"
+
+
+def equal_draws_give_equal_losses(build: BuildMethod, build_model: BuildModel, uneven: bool) -> None:
+    """What is random comes from the generator that is given and from PyTorch's, and from nowhere else."""
+    first, again = (_told(_step(*_ready(build, build_model, uneven), np.arange(8), _LATE)) for _ in range(2))
+    assert first == again, f"equal generators give {first} and {again}"
+
+
+def nan_comes_out(build: BuildMethod, build_model: BuildModel, uneven: bool) -> None:
+    """A model whose weights are NaN has a loss that is not finite, which stops training."""
+    for epoch in (0, _LATE):
+        method, model = _ready(build, build_model, uneven)
+        with torch.no_grad():
+            for each in model.parameters():
+                each.fill_(float("nan"))
+        losses = _step(method, model, np.arange(8), epoch)
+        assert any(not loss.isfinite() for loss in losses.values()), f"a model of NaN has losses {_told(losses)}"
+
+
+def losses_leave_autocast(build: BuildMethod, build_model: BuildModel, uneven: bool) -> None:
+    """Under bfloat16 autocast losses are single precision, and near those without it."""
+    exact = _told(_step(*_ready(build, build_model, uneven), np.arange(8), 0))
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = _step(*_ready(build, build_model, uneven), np.arange(8), 0)
+    assert all(loss.dtype == torch.float32 for loss in losses.values()), "a loss is bfloat16 under autocast"
+    assert _told(losses).keys() == exact.keys()
+
+
+def a_killed_training_goes_on_as_if_it_had_not_been(build: BuildMethod, build_model: BuildModel, uneven: bool) -> None:
+    """Training that stops within an epoch and goes on gives the weights of training that does not, bit for bit."""
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
+        whole = _trainer(build, build_model, uneven, Path(folder) / "whole").run()
+        stopped = _trainer(build, build_model, uneven, Path(folder) / "stopped")
+        method, count = stopped._method, 0
+        losses = method.losses
+
+        def stopping(*given: Any) -> dict[str, Tensor]:
+            nonlocal count
+            count += 1
+            if count == 3:
+                raise KeyboardInterrupt
+            return losses(*given)
+
+        method.losses = stopping  # pyright: ignore[reportAttributeAccessIssue]
+        with suppress(KeyboardInterrupt):
+            stopped.run()
+        assert (Path(folder) / "stopped" / CHECKPOINT).exists(), "nothing was saved within the first epoch"
+        resumed = _trainer(build, build_model, uneven, Path(folder) / "stopped").run()
+    for (name, each), other in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(each, other), f"{name} differs after going on"
+
+
+METHOD_CHECKS: dict[str, Callable[[BuildMethod, BuildModel, bool], None]] = {
+    check.__name__: check
+    for check in (
+        losses_are_finite_numbers,
+        one_pair_is_no_error,
+        something_is_learned_and_nothing_else,
+        equal_draws_give_equal_losses,
+        nan_comes_out,
+        losses_leave_autocast,
+        a_killed_training_goes_on_as_if_it_had_not_been,
+    )
+}
+"""By name, for those who want one test of each."""
+
+
+def _ready(build: BuildMethod, build_model: BuildModel, uneven: bool) -> tuple[Method, AnyMatcher]:
+    """A method, and a model in training mode that it is attached to."""
+    torch.manual_seed(0)
+    method, model = build(ToyPairs(uneven=uneven)), build_model().train()
+    if isinstance(method, StatefulMethod):
+        method.attach(model)
+        method.start_epoch(0)
+    return method, model
+
+
+def _step(method: Method, model: AnyMatcher, captions: np.ndarray, epoch: int) -> dict[str, Tensor]:
+    torch.manual_seed(1)
+    batch: Batch = method.collate(captions, np.random.default_rng(2))
+    return method.losses(model, batch, epoch)
+
+
+def _told(losses: dict[str, Tensor]) -> dict[str, float]:
+    return {name: loss.item() for name, loss in losses.items()}
+
+
+def _trainer(build: BuildMethod, build_model: BuildModel, uneven: bool, work: Path) -> Trainer:
+    work.mkdir(exist_ok=True)
+    torch.manual_seed(0)
+    train, validation = ToyPairs(uneven=uneven), ToyPairs(seed=1, uneven=uneven)
+    data: Any = {"train": train, "validation": validation}
+    return Trainer(_SETTINGS, build_model(), build(train), device="cpu", work=work, reporter=Reporter(), **data)

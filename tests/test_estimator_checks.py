@@ -1,0 +1,232 @@
+"""Every declared backbone, and every method with every backbone that it trains, against the checks of plug-ins."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.errors import UsageError
+from itrpipe.methods.base import Batch
+from itrpipe.methods.settings import methods
+from itrpipe.models.base import ImageEncoding, Matcher, inner_products
+from itrpipe.models.settings import RANDOM
+from itrpipe.planning import Override, Planner
+from itrpipe.stages import train
+from itrpipe.stages.base import Need
+from itrpipe.testing import (
+    BACKBONE_CHECKS,
+    FRAME,
+    GLOBAL_DIM,
+    IMAGE_DIM,
+    VOCABULARY,
+    ToyPairs,
+    check_backbone,
+    check_method,
+)
+from itrpipe.training.saved import build_model
+from itrpipe.training.settings import TrainSettings, backbones, settings_of
+
+SMALL = {
+    **dict.fromkeys(("embed_dim", "word_dim", "feed_forward_dim", "caption_dim", "caption_word_dim"), 8),
+    **dict.fromkeys(("layers", "vision_layers", "text_layers", "graph_layers"), 1),
+    **dict.fromkeys(("heads", "text_heads"), 2),
+    **dict.fromkeys(("width", "text_width"), 8),
+    **dict.fromkeys(("vision", "text"), RANDOM),
+    "image_size": list(FRAME),
+    "augment": "none",
+    "max_words": 32,
+}
+LOSS = {"top_texts": 5, "top_images": 3, "sampled_negatives": 5, "hard_negatives": 2, "copies": 2, "draws": 2}
+LOSS |= {"keep": 2, "memory_size": 12, "warm_epochs": 0, "min_count": 0}
+EVEN = ("vsrn",)
+"""Backbones that want the same number of regions for every image."""
+
+
+def settings(conf: str, backbone: str) -> TrainSettings:
+    """The declared settings, made small where they have such names."""
+    model = settings_of(backbone).model_fields
+    loss = methods()[planner(backbone).configure_checked(Need("train", conf))[0].method].model_fields  # pyright: ignore
+    given = {f"model.{name}": value for name, value in SMALL.items() if name in model}
+    given |= {f"loss.{name}": value for name, value in LOSS.items() if name in loss}
+    return planner(backbone, given).configure_checked(Need("train", conf))[0]  # pyright: ignore
+
+
+def planner(backbone: str, given: dict[str, Any] | None = None) -> Planner:
+    chosen = {"backbone": backbone, **(given or {})}
+    features = {"toy": StageDefinition(conf="arrays", source="toy.npz")}
+    defined = DatasetDefinition(prepare=StageDefinition(conf="files", source="toy"), features=features)
+    return Planner(Path("nowhere"), "checks", [Override(None, key, value) for key, value in chosen.items()], defined)
+
+
+def builder(chosen: TrainSettings) -> Callable[[], Matcher[Any, Any]]:
+    values = chosen.model_dump(mode="json")
+
+    def build() -> Matcher[Any, Any]:
+        module = importlib.import_module(f"itrpipe.models.{train.backbone_family(chosen.backbone).replace('-', '_')}")
+        if chosen.backbone == "ascl":
+            return build_model(values, IMAGE_DIM, VOCABULARY, module.open_encoders(chosen.model, GLOBAL_DIM))
+        if chosen.backbone == "dual-encoder":
+            return build_model(values, IMAGE_DIM, VOCABULARY, module.open_encoders(chosen.model))
+        return build_model(values, IMAGE_DIM, VOCABULARY)
+
+    return build
+
+
+def method_builder(chosen: TrainSettings) -> Callable[[ToyPairs], Any]:
+    module = importlib.import_module(f"itrpipe.methods.{chosen.method.replace('-', '_')}")
+
+    def build(data: ToyPairs) -> Any:
+        if getattr(chosen.loss, "generator", "") == "static":
+            torch.manual_seed(3)
+            data.writer = builder(chosen)().requires_grad_(False).eval()  # pyright: ignore
+        return module.build(chosen.loss, data, data.lists())
+
+    return build
+
+
+def trains(conf: str, backbone: str) -> bool:
+    """Whether a configuration trains a backbone."""
+    try:
+        train.needs(settings(conf, backbone), planner(backbone).definition)
+    except UsageError:
+        return False
+    return True
+
+
+CONFS = ("triplet", "aoq", "aoq-guarded", "ssamt-intra", "ssamt", "itm", "pretrain", "tags", "tags-static")
+CONFS += ("tags-synthetic", "tags-dc", "fne", "fne-only", "ascl", "ascl-triplet", "synthetic-triplet")
+CONFS += ("positives-triplet",)
+FIRST = {name: next(conf for conf in ("triplet", "ssamt", "itm", "ascl") if trains(conf, name)) for name in backbones()}
+PAIRS = [(conf, name) for conf in CONFS for name in sorted(backbones()) if trains(conf, name)]
+
+
+@pytest.mark.parametrize("check", BACKBONE_CHECKS)
+@pytest.mark.parametrize("backbone", sorted(backbones()))
+def test_backbones(backbone: str, check: str) -> None:
+    BACKBONE_CHECKS[check](builder(settings(FIRST[backbone], backbone)))
+
+
+@pytest.mark.parametrize(("conf", "backbone"), PAIRS, ids=lambda name: name)
+def test_methods(conf: str, backbone: str) -> None:
+    chosen = settings(conf, backbone)
+    check_method(method_builder(chosen), builder(chosen), uneven=backbone not in EVEN)
+
+
+def test_every_method_is_checked() -> None:
+    assert {settings(conf, name).method for conf, name in PAIRS} == set(methods())
+    assert {name for _, name in PAIRS} == set(backbones())
+
+
+# The checks notice what they are for
+
+
+class Toy(Matcher[Any, Any]):
+    """A small model whose matrix of scores is as given."""
+
+    def __init__(self, score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.image, self.text = torch.nn.Linear(IMAGE_DIM, 4), torch.nn.EmbeddingBag(VOCABULARY + 1, 4)
+        self.score = score
+
+    def encode_images(self, images: Any) -> ImageEncoding:
+        return ImageEncoding(self.image(images.regions.mean(dim=1)))
+
+    def encode_texts(self, texts: Any) -> Any:
+        return ImageEncoding(self.text(texts.tokens[:, :5]))
+
+    def score_matrix(self, images: Any, texts: Any) -> torch.Tensor:
+        return self.score(images.embedding, texts.embedding)
+
+    def score_pairs(self, images: Any, texts: Any) -> torch.Tensor:
+        return (images.embedding * texts.embedding).sum(dim=1)
+
+
+def plain(images: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
+    return inner_products(images, texts)
+
+
+BROKEN = {
+    "score_pairs differs from score_matrix": lambda images, texts: 2 * plain(images, texts),
+    "the order of images or captions changes scores": lambda images, texts: (
+        plain(images, texts) + torch.arange(len(texts))
+    ),
+    "blocks of 1 change scores": lambda images, texts: plain(images - images.mean(dim=0), texts),
+    "recall comes from noise": lambda images, texts: (
+        plain(images, texts) + 9.0 * (torch.arange(len(images))[:, None] == torch.arange(len(texts)) // 2)
+    ),
+    "scores of an image whose features are NaN are finite": lambda images, texts: plain(images, texts).nan_to_num(),
+}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_a_broken_backbone_is_told_what_is_wrong(message: str) -> None:
+    told = []
+    for check in BACKBONE_CHECKS.values():
+        try:
+            check(lambda: Toy(BROKEN[message]))
+        except AssertionError as error:
+            told.append(str(error))
+    assert any(message in each for each in told), told
+    with pytest.raises(AssertionError):
+        check_backbone(lambda: Toy(BROKEN[message]))
+
+
+class Plain:
+    """A method with one thing wrong."""
+
+    means = True
+
+    def __init__(self, data: ToyPairs, wrong: str) -> None:
+        self.data, self.wrong, self.state = data, wrong, 0
+
+    def collate(self, captions: Any, rng: Any) -> Batch:
+        images = self.data.caption_image[captions]
+        return Batch({"positive": self.data.pairs(images, captions)}, torch.from_numpy(images))
+
+    def losses(self, model: Any, batch: Batch, epoch: int) -> dict[str, torch.Tensor]:
+        images, texts = batch.pairs["positive"]
+        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+        self.state += 1
+        loss = (scores - scores.diagonal()).clamp(min=-0.5).mean()
+        if self.wrong == "vector":
+            loss = scores.diagonal()
+        if self.wrong == "nan is hidden":
+            loss = loss.nan_to_num()
+        if self.wrong == "bfloat16":
+            loss = loss.bfloat16()
+        if self.wrong == "no gradient":
+            loss = loss.detach() + 0 * scores.sum()
+        if self.wrong == "state":
+            loss = loss * self.state
+        if self.wrong == "one pair":
+            loss = loss / (len(scores) - 1)
+        return {"plain": loss}
+
+
+WRONG = {
+    "vector": "has shape",
+    "nan is hidden": "a model of NaN has losses",
+    "bfloat16": "is torch.bfloat16",
+    "no gradient": "no parameter has a gradient",
+    "state": "differs after going on",
+    "one pair": "losses of a single pair are",
+}
+
+
+@pytest.mark.parametrize("wrong", ["", *WRONG])
+def test_a_broken_method_is_told_what_is_wrong(wrong: str) -> None:
+    def run() -> None:
+        check_method(lambda data: Plain(data, wrong), lambda: Toy(plain))  # pyright: ignore
+
+    if not wrong:
+        return run()
+    with pytest.raises(AssertionError, match=WRONG[wrong]):
+        run()
+    return None
