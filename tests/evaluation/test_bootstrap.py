@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from itrpipe.evaluation.bootstrap import intervals, mean_intervals, paired_intervals, weighted_metrics
+from itrpipe.evaluation.bootstrap import _percentiles, intervals, mean_intervals, paired_intervals, weighted_metrics
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import Ranks, ranks
 
@@ -110,3 +110,10 @@ def test_intervals_of_means_are_those_of_the_same_test_sets():
     for k in (1, 10):
         for part in ("value", "low", "high"):
             assert getattr(found[f"r{k}"], part) == pytest.approx(getattr(expected[f"t2i_r{k}"], part))
+
+
+@pytest.mark.parametrize(("level", "ends"), [(0.95, (25.0, 975.0)), (0.9, (50.0, 950.0)), (0.5, (250.0, 750.0))])
+def test_an_interval_holds_as_much_of_the_sample_as_its_level_says(level: float, ends: tuple[float, float]) -> None:
+    sample = np.random.default_rng(0).permutation(np.arange(1001.0))
+    found = _percentiles({"value": 7.0}, {"value": sample}, level)["value"]
+    assert (found.value, found.low, found.high) == pytest.approx((7.0, *ends))

@@ -23,6 +23,7 @@ from itrpipe.evaluation.bootstrap import paired_intervals
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.planning import Planner
 from itrpipe.reporting.examples import choose
+from itrpipe.reporting.tables import COLUMNS, _best
 from itrpipe.stages.base import Need
 
 LISTS = ("texts_for_images", "images_for_texts")
@@ -287,3 +288,11 @@ def test_examples_are_half_right_where_possible(right: list[bool], count: int, s
     assert shown == sorted(shown, reverse=True)
     assert sum(shown) >= min(int(flags.sum()), (count + 1) // 2)
     assert len(shown) - sum(shown) >= min(int((~flags).sum()), count // 2)
+
+
+def test_the_smallest_rank_and_the_largest_recall_are_the_best() -> None:
+    first = {name: {"value": 1.0} for name in COLUMNS}
+    second = {name: {"value": 2.0} for name in COLUMNS}
+    found = _best([first, second])
+    assert {value for name, value in found.items() if name.endswith("rank")} == {1.0}
+    assert {value for name, value in found.items() if not name.endswith("rank")} == {2.0}

@@ -17,7 +17,8 @@ from itrpipe.evaluation.bootstrap import Interval, paired_intervals, paired_mean
 from itrpipe.evaluation.claims import Difference, holm, seed_interval
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import Ranks
-from itrpipe.reporting.seeds import SeedComparison, judged
+from itrpipe.reporting.comparisons import RECALLS, of_recalls
+from itrpipe.reporting.seeds import SeedComparison, by_seed, judged
 from itrpipe.reporting.series import series_of
 from itrpipe.reporting.verdicts import conclusion_of, summary
 
@@ -314,3 +315,25 @@ def test_the_numbers_survive_json(over_seeds: Any) -> None:
     text = (over_seeds.folder / "results.json").read_text()
     assert "NaN" not in text
     assert json.loads(text)["seeds"][0]["test_set"].startswith("test split of toy")
+
+
+def test_of_two_evaluations_of_one_seed_the_newest_counts() -> None:
+    def evaluated(seed: int, finished: str) -> Any:
+        return SimpleNamespace(seed=seed, manifest=SimpleNamespace(finished=finished))
+
+    old, new, other = evaluated(1, "2026-01-01"), evaluated(1, "2026-02-01"), evaluated(0, "2025-01-01")
+    for order in ((old, new, other), (new, old, other)):
+        found: Any = by_seed(SimpleNamespace(all=order))  # pyright: ignore
+        assert list(found) == [0, 1]
+        assert found[1] is new
+
+
+def test_recalls_above_and_below_zero_are_counted_apart() -> None:
+    def interval(low: float, high: float) -> Interval:
+        return Interval((low + high) / 2, low, high)
+
+    own = {name: interval(-1, 1) for name in RECALLS} | {"i2t_r1": interval(1, 2), "i2t_r5": interval(2, 3)}
+    own["t2i_r10"] = interval(-3, -2)
+    said = of_recalls([SimpleNamespace(own=own)], 0.95)  # pyright: ignore
+    assert "Of the 6 differences in recall, the interval lies above zero in 2 and below zero in 1" in said
+    assert said.endswith("0.3 would by chance.")

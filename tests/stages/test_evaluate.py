@@ -419,3 +419,16 @@ def test_the_missing_package_is_told_before_anything_is_made(
     assert "pip install itrpipe[eccv]" in outcome.err
     assert outcome.err.count("\n") == 1
     assert not list(defined.glob("tiny/*/"))
+
+
+def test_intervals_are_of_the_level_that_was_asked_for(tmp_path: Path) -> None:
+    ends = {}
+    for level in (0.5, 0.95):
+        (tmp_path / str(level)).mkdir()
+        job = job_on(tmp_path / str(level), settings("bfan", interval_level=level), example(40, 0))
+        evaluate.run(job)
+        for name, each in json.loads((job.folder / evaluate.METRICS).read_text())["full"].items():
+            assert each["low"] <= each["value"] <= each["high"], name
+        rsum = json.loads((job.folder / evaluate.METRICS).read_text())["full"]["rsum"]
+        ends[level] = rsum["low"], rsum["high"]
+    assert ends[0.95][0] < ends[0.5][0] < ends[0.5][1] < ends[0.95][1]

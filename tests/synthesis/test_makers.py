@@ -257,3 +257,25 @@ def test_the_defaults_are_those_of_the_paper() -> None:
     settings = ModelSettings()
     assert (settings.copies, settings.draws, settings.keep, settings.temperature) == (20, 20, 31, 1.5)
     assert MASK_RATE == 0.15
+
+
+def test_rules_write_no_noun_that_another_caption_of_the_image_has() -> None:
+    texts = ("a dog on grass", "a cat on grass", "a horse runs")
+    together, _ = rule_maker(("nouns",), 99, texts, np.array([0, 0, 1])).make(range(1), 0)
+    apart, _ = rule_maker(("nouns",), 99, texts, np.array([0, 1, 2])).make(range(1), 0)
+    assert "a cat on grass" not in {each.text for each in together}
+    assert {"a cat on grass", "a horse on grass"} <= {each.text for each in apart}
+    assert not any("cat" in each.text for each in together)
+
+
+def test_blocks_draw_for_themselves() -> None:
+    """Whatever was made before, as a resumed run has not."""
+    texts, images = ("two dogs run",) * 2, np.array([0, 1])
+
+    def made(maker: RuleMaker, row: int, block: int) -> list[str]:
+        return [each.text for each in maker.make(range(row, row + 1), block)[0]]
+
+    maker = rule_maker(("numerals",), 3, texts, images)
+    first, second = made(maker, 0, 0), made(maker, 0, 1)
+    assert first != second
+    assert made(maker, 1, 0) == made(rule_maker(("numerals",), 3, texts, images), 0, 0) == first
