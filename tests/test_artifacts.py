@@ -164,9 +164,10 @@ def test_missing_truncated_and_changed_outputs_are_found(whole: Location) -> Non
     path.write_bytes(b"0123456780")
     assert find_damage(whole.folder, manifest) is None
     assert "does not match its recorded sha256" in (find_damage(whole.folder, manifest, thorough=True) or "")
-    path.write_bytes(b"01234567")
-    with pytest.raises(DataError, match=r"a\.bin has 8 bytes instead of 10"):
-        check_artifact(whole.folder)
+    for content in (b"01234567", b"0123456789AB"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"a\.bin has {len(content)} bytes instead of 10"):
+            check_artifact(whole.folder)
     path.unlink()
     with pytest.raises(DataError, match=r"a\.bin is missing"):
         check_artifact(whole.folder)
@@ -345,6 +346,48 @@ def test_a_sealed_partial_that_is_damaged_is_refused_with_a_remedy_that_works(
     assert "itrpipe gc --damaged" in str(caught.value)
     assert invoke("gc", "--damaged", "--yes", "--dataset", "tiny", "--data", data_root).code == 0
     assert not place.partial.exists()
+
+
+def test_a_sealed_partial_whose_file_has_other_bytes_of_the_same_number_is_refused(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = location(data_root)
+    (open_partial(place) / "a.bin").write_bytes(b"0123456789")
+    with monkeypatch.context() as patch:
+        patch.setattr(artifacts, "seal", lambda place: None)
+        finish(place, fields(place))
+    (place.partial / "a.bin").write_bytes(b"0123456780")
+    with pytest.raises(DataError, match=r"a\.bin does not match its recorded sha256"):
+        recover_sealed(place)
+    assert not place.folder.exists()
+
+
+def test_everything_is_on_the_disk_before_the_name_is_and_then_the_name(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a power cut leaves has all of its content or no name."""
+    place, calls = location(data_root), []
+    (open_partial(place) / "a.bin").write_bytes(b"0123456789")
+    replace, fsync = os.replace, os.fsync
+
+    def noted_replace(old: Any, new: Any) -> None:
+        replace(old, new)
+        calls.append(("named", Path(new).name))
+
+    def noted_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        calls.append(("on disk", Path(f"/proc/self/fd/{descriptor}").resolve().name))
+
+    monkeypatch.setattr(os, "replace", noted_replace)
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    finish(place, fields(place))
+    written = next(number for number, each in enumerate(calls) if each == ("named", MANIFEST))
+    assert calls[written - 1][0] == "on disk"
+    assert calls[written - 1][1].startswith(f".{MANIFEST}.")
+    assert ("on disk", "a.bin") in calls[:written]
+    named = calls.index(("named", place.folder.name))
+    assert named > written
+    assert ("on disk", place.folder.parent.name) in calls[named:]
 
 
 def test_what_a_killed_write_left_behind_does_not_enter_the_artifact(data_root: Path) -> None:

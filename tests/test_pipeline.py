@@ -130,6 +130,26 @@ def test_an_artifact_made_by_another_version_of_the_stage_is_stale(
     assert (step.state, step.reason) == ("stale", "made by another version of the stage")
 
 
+def test_a_folder_that_holds_another_artifact_is_damaged(chain: Path, tiny: Tiny) -> None:
+    step = plan_aoq(chain, aoq(tiny))
+    path = step.location.folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "fingerprint": manifest["fingerprint"][::-1], "checksum": ""}))
+    found = plan_aoq(chain, aoq(tiny))
+    assert (found.state, "holds another artifact" in found.reason) == ("damaged", True)
+
+
+def test_of_several_earlier_artifacts_the_newest_says_what_changed(chain: Path, tiny: Tiny) -> None:
+    run_stage(chain, "tiny", "evaluate", aoq(tiny, "ranking_depth=7"))
+    reason = plan_aoq(chain, aoq(tiny, "ranking_depth=9")).reason
+    assert "ranking_depth 7 → 9" in reason
+    for folder in (chain / "tiny" / "evaluate").glob("*/manifest.json"):
+        manifest = json.loads(folder.read_text())
+        finished = "2001" if manifest["settings"]["ranking_depth"] == 7 else "2002"
+        folder.write_text(json.dumps({**manifest, "finished": finished, "checksum": ""}))
+    assert "ranking_depth 7 → 9" not in plan_aoq(chain, aoq(tiny, "ranking_depth=9")).reason
+
+
 def test_what_reads_something_stale_is_stale_and_other_settings_of_it_are_new(
     chain: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:

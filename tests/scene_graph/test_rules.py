@@ -121,6 +121,8 @@ RULES = [
      "dog [have] mouth, dog [with] mouth"),
     ("held by a thing", "A boy sits by a wall with drawings on it.", "boy drawing wall", "",
      "boy [sit by] wall, drawing [on] wall, wall [with] drawing"),
+    ("held by the nearest thing", "A table with a plate with a fork on it.", "fork plate table", "",
+     "fork [on] plate, plate [with] fork, table [with] plate"),
     ("not held by a thing", "A boy runs on a beach with dogs behind him.", "beach boy dog", "",
      "boy [run on] beach, boy [run with] dog, dog [behind] boy"),
     ("what happens beside", "A man stands with a hat spinning.", "hat man", "hat:spin", "man [stand with] hat"),
