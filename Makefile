@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 FAISS  := $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test faults lint bench reproduce-flickr reproduce-coco clean
+.PHONY: help install demo test faults mutants lint bench reproduce-flickr reproduce-coco clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: install ## all tests
 
 faults: install ## kills, full disks, flipped bits and other faults over the whole chain; ARGS='--only bytes --seed 1'
 	$(BIN)/python -m tests.faults $(ARGS)
+
+mutants: install ## one mistake after the other in a copy of the code: do the tests notice? ARGS='--area training'
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 lint: install ## ruff and pyright
 	$(BIN)/ruff check .

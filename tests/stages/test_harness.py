@@ -269,7 +269,7 @@ def test_a_model_that_knows_the_pairs_otherwise_kills_the_canary(
     assert not all(each["holds"] for each in found["noise"].values())
 
 
-@pytest.mark.parametrize(("recall", "telling"), [(20.1, True), (19.9, False)])
+@pytest.mark.parametrize(("recall", "telling"), [(26.1, True), (25.9, False)])
 def test_a_canary_tells_something_where_the_model_is_above_chance(tmp_path: Path, recall: float, telling: bool) -> None:
     chances = {
         "i2t_r1": Chance(value=9.0, mean=8.0, deviation=4.0),
