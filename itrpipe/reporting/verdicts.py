@@ -80,13 +80,13 @@ def _claim(compared: Sequence[SeedComparison]) -> str:
     strongest, kind = _strongest(compared), verdict([each.own[_RSUM] for each in compared])
     rsum, others = strongest.own[_RSUM], len(compared) - 1
     name, reference = _capital(strongest.series.name), strongest.reference.method
-    rest = f", which is the strongest of {others + 1} that it was compared with" if others else ""
+    rest = f", the strongest of the {others + 1} runs to compare it with," if others else ""
     if kind == "better":
-        said = f"{name} is better than {reference} by {rsum.value:.1f} points of RSum{rest}"
+        said = f"{name} is better than {reference}{rest} by {rsum.value:.1f} points of RSum"
     elif kind == "worse":
-        said = f"{name} is worse than {reference} by {-rsum.value:.1f} points of RSum{rest}"
+        said = f"{name} is worse than {reference}{rest} by {-rsum.value:.1f} points of RSum"
     else:
-        said = f"{name} is not shown to be better than {reference}{rest}: RSum {signed(rsum.value)}"
+        said = f"{name} is not shown to be better than {reference}{rest.removesuffix(',')}: RSum {signed(rsum.value)}"
     return f"{said} ({_intervals(rsum)})."
 
 
@@ -115,7 +115,7 @@ def _without_control(comparison: SeedComparison, baseline_method: str) -> str:
         return f"{said}; a claim takes a control as well, and none is declared for this method."
     commands = _listed([command_of(run, controls[0], seed) for seed in comparison.seeds])
     return (
-        f"{said}; a claim takes a control with as many epochs as well, and none was evaluated with these seeds: "
+        f"{said}; a claim takes a control with as many epochs as well, and none was evaluated with these seeds. Run "
         f"{commands}."
     )
 
@@ -131,7 +131,7 @@ def _of_one_seed(compared: Sequence[SeedComparison]) -> str:
     return (
         f"{_capital(shown.series.name)} reaches {signed(rsum.value)} points of RSum against {shown.reference.method} "
         f"with one seed ({level} interval over test images {interval_text(rsum.images)}), which allows no claim, "
-        f"because other seeds can differ by more: {commands}."
+        f"because other seeds can differ by more. Another seed takes {commands}."
     )
 
 
@@ -142,15 +142,14 @@ def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) 
         return f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600; no other method is compared with it."
     wanted = next(iter(controls_of(run, baseline_method)), baseline_method)
     return (
-        f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, which no control is there to compare with: "
+        f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, which no control is there to compare with. Run "
         f"{_listed([command_of(run, wanted, run.seed)])}."
     )
 
 
 def _listed(commands: Sequence[str]) -> str:
-    ticked = [f"`{each}`" for each in commands]
-    added = "adds it" if len(ticked) == 1 else "add it"
-    return f"{' and '.join(ticked)} {added}"
+    *others, last = (f"`{each}`" for each in commands)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _intervals(difference: Difference) -> str:
