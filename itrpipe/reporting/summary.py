@@ -257,4 +257,6 @@ def _sentence(sentence: str) -> list[str]:
 
 
 def _wrapped(sentence: str, *, indent: str = "") -> list[str]:
-    return textwrap.wrap(sentence, WIDTH, initial_indent=indent, subsequent_indent=indent) or [""]
+    # Commands are not cut at the hyphens of their options.
+    options = {"initial_indent": indent, "subsequent_indent": indent, "break_on_hyphens": False}
+    return textwrap.wrap(sentence, WIDTH, **options) or [""]

@@ -107,8 +107,8 @@ def _claims(told: dict[str, list[SeedComparison]]) -> str:
 def _without_control(comparison: SeedComparison, baseline_method: str) -> str:
     rsum, run = comparison.own[_RSUM], comparison.series.first
     said = (
-        f"{_capital(comparison.series.name)} reaches {signed(rsum.value)} points of RSum against "
-        f"{comparison.reference.method} ({_intervals(rsum)})"
+        f"{_capital(comparison.series.name)} differs from {comparison.reference.method} by {signed(rsum.value)} points "
+        f"of RSum ({_intervals(rsum)})"
     )
     controls = controls_of(run, baseline_method)
     if not controls:
@@ -129,9 +129,9 @@ def _of_one_seed(compared: Sequence[SeedComparison]) -> str:
     methods = (each.members[0].method_name for each in (run, reference))
     commands = _listed([command_of(run, method, free) for method in methods])
     return (
-        f"{_capital(shown.series.name)} reaches {signed(rsum.value)} points of RSum against {shown.reference.method} "
-        f"with one seed ({level} interval over test images {interval_text(rsum.images)}), which allows no claim, "
-        f"because other seeds can differ by more. Another seed takes {commands}."
+        f"{_capital(shown.series.name)} differs from {shown.reference.method} by {signed(rsum.value)} points of RSum "
+        f"with one seed ({level} interval over test images {interval_text(rsum.images)}), which allows no claim: how "
+        f"much seeds differ is not known. Another seed takes {commands}."
     )
 
 
