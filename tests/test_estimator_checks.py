@@ -112,6 +112,11 @@ def test_backbones(backbone: str, check: str) -> None:
     BACKBONE_CHECKS[check](builder(settings(FIRST[backbone], backbone)))
 
 
+@pytest.mark.parametrize("check", BACKBONE_CHECKS)
+def test_the_first_phase_of_ssamt(check: str) -> None:
+    BACKBONE_CHECKS[check](builder(settings("ssamt-intra", "ssamt")))
+
+
 @pytest.mark.parametrize(("conf", "backbone"), PAIRS, ids=lambda name: name)
 def test_methods(conf: str, backbone: str) -> None:
     chosen = settings(conf, backbone)

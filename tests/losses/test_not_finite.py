@@ -93,6 +93,12 @@ def test_a_similarity_that_is_nan_is_drawn(window: float | None, fallback: bool)
         assert losses.isnan().tolist() == [False, True, False, False]
 
 
+def test_a_candidate_whose_weight_is_nan_is_found_where_no_other_is() -> None:
+    columns, found = draw(torch.tensor([[0.0, float("nan"), 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]))
+    assert found.tolist() == [True, False, True]
+    assert columns[[0, 2]].tolist() == [1, 2]
+
+
 def test_the_hinge_passes_nan_on_and_its_gradient_at_zero() -> None:
     positive = torch.tensor([0.5, 0.5, float("nan"), 9.0], requires_grad=True)
     found = hinge(positive, torch.tensor([0.5, 0.7, 0.1, 0.1]), 0.0)
