@@ -176,9 +176,9 @@ def _shared_seeds(series: Series[Run], reference: Series[Run]) -> list[int]:
 
 
 def _missing(known: Sequence[Series[Run]], compared: Sequence[SeedComparison], baseline_method: str) -> list[str]:
-    """Sentences that name round one and every declared control that a method with several seeds is not compared with.
+    """Sentences that name every declared control that a method with several seeds is not compared with.
 
-    A method that is compared with nothing has none of a first round, and is not asked about.
+    Of methods that learned from mined lists also round one, where that is not.
     """
     found = []
     for each in known:

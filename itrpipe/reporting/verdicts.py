@@ -28,7 +28,12 @@ def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], ba
     """
     methods = [each for each in series if any(one.series is each for one in compared)]
     told = {each.name: [one for one in compared if one.series is each and len(one.seeds) > 1] for each in methods}
+    # A control with one seed is a control that nothing can be claimed against yet.
+    single = {one.series.name: one for one in compared if len(one.seeds) == 1 and one.reference.first.is_control}
     claimed = [each for each in methods if any(one.reference.first.is_control for one in told[each.name])]
+    waiting = next((single[each.name] for each in claimed if each.name in single), None)
+    if waiting is not None:
+        return _of_one_seed([waiting])
     if len(claimed) == 1:
         return _claim(told[claimed[0].name])
     if claimed:
@@ -72,8 +77,9 @@ def summary(comparisons: Sequence[SeedComparison]) -> str:
 
 
 def _strongest(compared: Sequence[SeedComparison]) -> SeedComparison:
-    """The one of a method's references that leaves it the least."""
-    return min(compared, key=lambda each: each.own[_RSUM].value)
+    """The one of a method's references that leaves it the least; where it is worse than some, the one of these."""
+    worse = [each for each in compared if each.own[_RSUM].significant and each.own[_RSUM].value < 0]
+    return min(worse or compared, key=lambda each: each.own[_RSUM].value)
 
 
 def _claim(compared: Sequence[SeedComparison]) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
+from itrpipe.reporting.verdicts import _strongest
 
 SEEDS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))
 
@@ -121,6 +124,22 @@ def test_worse_than_the_control_is_said_as_well(seeded: Any, tmp_path: Path) -> 
         swap(copy.made[f"triplet-long.vsepp{end}"], copy.made[f"aoq.vsepp{end}"])
     report = copy.report((*SEEDS, *(f"triplet-long.vsepp{end}" for end in ("", ".s1", ".s2"))))
     assert "VSE++, AOQ is worse than longer round one, the strongest of " in answer_of(report)
+
+
+def test_a_control_with_one_seed_allows_no_claim(seeded: Any) -> None:
+    found = answer_of(seeded.report((*SEEDS, "triplet-long.vsepp")))
+    assert "a claim takes a control" in found or "allows no claim" in found
+    assert " is better than " not in found
+
+
+def test_worse_is_said_of_the_reference_that_is_significantly_better() -> None:
+    def compared(value: float, significant: bool, name: str) -> Any:
+        rsum = SimpleNamespace(value=value, significant=significant)
+        return SimpleNamespace(own={"rsum": rsum}, reference=name)
+
+    doubtful, clear = compared(-9.0, False, "a"), compared(-5.0, True, "b")
+    assert _strongest([doubtful, clear]) is clear  # pyright: ignore
+    assert _strongest([doubtful, compared(2.0, True, "c")]) is doubtful  # pyright: ignore
 
 
 def swap(one: Path, other: Path) -> None:
