@@ -21,6 +21,7 @@ from itrpipe.cli.options import (
     SetOption,
     TrustOption,
     overrides_of,
+    whole_path,
 )
 
 
@@ -52,6 +53,14 @@ def evaluate(
             "--discriminate",
             metavar="NAME[.METHOD][.sN]",
             help="Count the sentences of phrases, words or vse-c that score below their caption; repeatable.",
+        ),
+    ] = None,
+    language_model: Annotated[
+        str | None,
+        typer.Option(
+            "--language-model",
+            metavar="ID|FOLDER",
+            help="tags-dc: GPT-2 that measures the perplexity of sentences that it corrects.",
         ),
     ] = None,
     protocol: Annotated[
@@ -98,6 +107,7 @@ def evaluate(
     model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "split": split}
     model |= {"ensemble_with": ensemble_with or None, "rerank": rerank, "device": device}
     model |= {"eccv": eccv or None, "discriminate": discriminate or None, "protocols": protocols}
+    model["language_model"] = whole_path(language_model)
     overrides = overrides_of(settings, model)
     if leaky:
         refuse_other_models({item.key: item.value for item in overrides if item.scope in (None, "evaluate")})

@@ -134,8 +134,17 @@ def _table(runs: Sequence[Run]) -> Table:
         assert run.words is not None
         cells = [_cell(name, figure_of(run.words, name)) for name in COLUMNS]
         # Older evaluations do not say what was masked; it was single words.
-        rows.append(Row(run.name, cells, f"{run.label}, {run.words.get('mask', 'words')} masked"))
+        rows.append(Row(run.name, cells, f"{run.label}, {run.words.get('mask', 'words')} masked{_fluency(run.words)}"))
     return Table("Wrong words in sentences that the model wrote", list(COLUMNS.values()), rows, _CAPTION)
+
+
+def _fluency(words: Mapping[str, Any]) -> str:
+    """Perplexities before and after the correction, where a language model was given."""
+    found = words.get("fluency")
+    if not found or not found["sentences"]:
+        return ""
+    corrected = f", {found['corrected']} corrected" if found["corrected"] is not None else ""
+    return f"; perplexity by {found['name']}: captions {found['captions']}, written {found['written']}{corrected}"
 
 
 def figure_of(words: Mapping[str, Any], name: str) -> tuple[float | None, int] | None:

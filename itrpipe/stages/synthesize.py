@@ -12,13 +12,14 @@ from pydantic import Field, field_validator
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.disk import make_folder, require_space, write_json
-from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.errors import UsageError
 from itrpipe.integrity import read_checked_json
 from itrpipe.models.settings import backbone_family
 from itrpipe.progress import Reporter
 from itrpipe.sources import DigestCache
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, prepare_need
+from itrpipe.stages.language_model import folder_digests, local_language_model, open_language_model
 from itrpipe.stages.prepare import SCENES_FILE
 
 if TYPE_CHECKING:
@@ -222,12 +223,7 @@ def sources(settings: SynthesizeSettings, definition: StageDefinition | None, ca
     Raises:
         MissingInputError: one of them is no folder.
     """
-    digests = {}
-    for name, folder in _local_folders(settings).items():
-        if not folder.is_dir():
-            raise MissingInputError(f"{name}: {folder} is not a folder; name the folder that holds its files")
-        digests[name] = cache.combined([file for file in folder.iterdir() if file.is_file()], folder, f"hashing {name}")
-    return digests
+    return folder_digests(_local_folders(settings), cache)
 
 
 def fingerprinted(settings: SynthesizeSettings) -> dict[str, Any]:
@@ -245,10 +241,7 @@ def fingerprinted(settings: SynthesizeSettings) -> dict[str, Any]:
 
 def _local_folders(settings: SynthesizeSettings) -> dict[str, Path]:
     """`language_model` and `wordnet`, those of them that name a folder of this machine."""
-    found = {}
-    model = Path(settings.language_model).expanduser()
-    if settings.language_model and (model.is_absolute() or model.exists()):
-        found["language_model"] = model
+    found = local_language_model(settings.language_model)
     if isinstance(settings, ByRules) and settings.wordnet:
         found["wordnet"] = Path(settings.wordnet).expanduser()
     return found
@@ -262,7 +255,7 @@ def run(job: Job) -> None:
 
     settings = job.settings
     # Read first: what cannot be used is better found out before the sentences are written than after.
-    reader = _language_model(job) if settings.language_model else None
+    reader = open_language_model(job) if settings.language_model else None
     scenes = _scenes(job)
     opened = settings.open(job)
     count = len(opened.texts)
@@ -294,15 +287,6 @@ def _record_speed(job: Job, made: int, seconds: float) -> None:
         job.timings["writing sentences"] = round(seconds, 3)
         rate = made / seconds
         job.metrics["sentences/s"] = round(rate) if rate >= 100 else round(rate, 1)
-
-
-def _language_model(job: Job) -> LanguageModel:
-    from itrpipe.synthesis.language_model import LanguageModel
-
-    model = LanguageModel(job.settings.language_model, train.resolve_device(job.execution.device))
-    for note in model.notes:
-        job.warn(note)
-    return model
 
 
 def _fluency(job: Job, model: LanguageModel, file: SentenceFile, texts: Mapping[str, str]) -> dict[str, Any]:

@@ -124,11 +124,12 @@ def fluency(
     return {
         "sentences": len(chosen),
         "captions": len(own),
-        "perplexity": _mean(model.perplexities(chosen["text"].to_pylist(), advance)),
-        "caption_perplexity": _mean(model.perplexities(own, advance)),
+        "perplexity": mean(model.perplexities(chosen["text"].to_pylist(), advance)),
+        "caption_perplexity": mean(model.perplexities(own, advance)),
     }
 
 
-def _mean(perplexities: np.ndarray) -> float | None:
+def mean(perplexities: np.ndarray) -> float | None:
+    """Their mean as it is reported, without the texts that have none; None where no text has one."""
     known = perplexities[np.isfinite(perplexities)]
     return round(float(known.mean()), _DIGITS) if len(known) else None

@@ -15,7 +15,7 @@ Shapes: T captions of a block, K masked copies of each, L draws for each copy, N
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from itrpipe.models.uniter import UniterImages
 from itrpipe.negatives import synthetic
 from itrpipe.negatives.caption_masks import NO_WORD, known_words
 from itrpipe.negatives.masking import UNLABELLED
+from itrpipe.synthesis.language_model import LanguageModel, mean
 from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.masked_captions import caption_masks
 from itrpipe.training.saved import SavedModel
@@ -137,32 +138,42 @@ class WordTest:
         self._keys = None if self._masks.keys is None else self._masks.keys.to(device)
 
     @torch.inference_mode()
-    def run(self, captions: int = CAPTIONS, examples: int = EXAMPLES) -> tuple[dict[str, Any], pa.Table]:
+    def run(
+        self, captions: int = CAPTIONS, examples: int = EXAMPLES, language_model: LanguageModel | None = None
+    ) -> tuple[dict[str, Any], pa.Table]:
         """Writes sentences and reads them.
 
         Args:
             captions: tested at most, chosen by the seed.
             examples: of them that are shown.
+            language_model: measures how fluent they are.
 
         Returns:
-            The figures, see `_Counts.figures`, and rows of `CORRECTION_SCHEMA`: of every shown caption the sentence
-            with the highest score. `mismatch` is the probability that a word does not belong to the image, `flagged`
-            whether that is above one half, `wrong` whether the word is not the caption's, `restored` whether the
-            caption's own word stands there in the corrected sentence, which is null where the model was not trained to
-            correct; scores are probabilities of a match.
+            The figures, see `_Counts.figures`, with a language model also `fluency`, see `_fluency`; and rows of
+            `CORRECTION_SCHEMA`: of every shown caption the sentence with the highest score. `mismatch` is the
+            probability that a word does not belong to the image, `flagged` whether that is above one half, `wrong`
+            whether the word is not the caption's, `restored` whether the caption's own word stands there in the
+            corrected sentence, which is null where the model was not trained to correct; scores are probabilities of a
+            match.
         """
         rng = np.random.default_rng(self._seed)
         chosen = rng.permutation(len(self._split.caption_ids))[:captions]
-        shown, chosen = set(chosen[:examples].tolist()), np.sort(chosen)
+        shown = set(self._split.caption_ids[chosen[:examples]].tolist())
+        corrected = set((chosen[:examples] if language_model is None else chosen).tolist())
+        chosen = np.sort(chosen)
         counts, rows = _Counts(len(chosen), self._trained.mask, self._reader.corrects), []
         for block in map(self._block, (chosen[part] for part in blocks(len(chosen), BLOCK))):
             written = self._write(block, rng)
             read = self._read(block, written.owners, written.tokens, written.masked)
             own = self._read(block, np.arange(len(block.rows)), block.tokens)
             counts.add(block.tokens[written.owners], written, read, own.scores, self._words(block, written))
-            rows += self._examples(block, written, read, own.scores, shown)
-        numbered = [{"example": number, **row} for number, row in enumerate(rows)]
-        return counts.figures(), pa.Table.from_pylist(numbered, CORRECTION_SCHEMA)
+            rows += self._examples(block, written, read, own.scores, corrected)
+        figures = counts.figures()
+        if language_model is not None:
+            figures["fluency"] = _fluency(rows, language_model)
+        table = [row for row in rows if row["caption_id"] in shown]
+        numbered = [{"example": number, **row} for number, row in enumerate(table)]
+        return figures, pa.Table.from_pylist(numbered, CORRECTION_SCHEMA)
 
     def _block(self, rows: np.ndarray) -> _Block:
         captions = self._reader.captions
@@ -203,12 +214,12 @@ class WordTest:
         return self._reader.read(block.images, owners, block.rows[owners], tokens, nothing if asked is None else asked)
 
     def _examples(
-        self, block: _Block, written: _Written, read: ReadTokens, own: np.ndarray, shown: set[int]
+        self, block: _Block, written: _Written, read: ReadTokens, own: np.ndarray, wanted: set[int]
     ) -> Iterator[dict[str, Any]]:
-        """Rows of those captions of a block that are shown and have a sentence."""
+        """Rows of those captions of a block that are wanted and have a sentence."""
         order = np.lexsort((-read.scores, written.owners))
         owners, first = np.unique(written.owners[order], return_index=True)
-        chosen = np.array([number for number in order[first] if int(block.rows[written.owners[number]]) in shown])
+        chosen = np.array([number for number in order[first] if int(block.rows[written.owners[number]]) in wanted])
         if not len(chosen):
             return
         owners, tokens = written.owners[chosen], written.tokens[chosen]
@@ -246,6 +257,24 @@ class WordTest:
             }
             for word, chance in enumerate(each.mismatch)
         ]
+
+
+def _fluency(rows: Sequence[Mapping[str, Any]], model: LanguageModel) -> dict[str, Any]:
+    """Mean perplexities of captions, of a sentence of each, and of these corrected.
+
+    Source: TAGS-DC, Table 3. It does not say which sentences; here it is that of a caption with the highest score.
+
+    Args:
+        rows: with `caption`, `sentence` and `corrected`.
+        model: reads them.
+
+    Returns:
+        `sentences`, how many of each kind, and the means of `captions`, `written` and `corrected`; None without a
+        sentence, and of the last where the model was not trained to correct.
+    """
+    kinds = {"captions": "caption", "written": "sentence", "corrected": "corrected"}
+    texts = {kind: [row[column] for row in rows if row[column] is not None] for kind, column in kinds.items()}
+    return {"sentences": len(rows), **{kind: mean(model.perplexities(read)) for kind, read in texts.items()}}
 
 
 @dataclass

@@ -41,6 +41,9 @@ def rows_of(caption: str = "test-000#0", corrected: str | None = CORRECTED, **ch
     return {**row, "corrected": corrected, **scores, "words": words}
 
 
+FLUENCY = {"name": "gpt2", "sentences": 2, "captions": 51.1, "written": 87.6, "corrected": 70.9}
+
+
 def figures_of(first: float, corrects: bool = True) -> dict[str, Any]:
     told = {
         name: {"percent": first - 10 * number, "words": 1000 * (number + 1)}
@@ -67,7 +70,7 @@ def report(toy: Any, add_words: Any, tmp_path_factory: pytest.TempPathFactory) -
     """A run that corrects and, before it by name, an older one that does not."""
     found = toy.copy(tmp_path_factory.mktemp("words") / "data")
     both = [rows_of(), rows_of("test-001#0")]
-    first = add_words(found, "tags-dc", figures_of(95.25), both)
+    first = add_words(found, "tags-dc", {**figures_of(95.25), "fluency": FLUENCY}, both)
     older = {name: each for name, each in figures_of(85.5, False).items() if name not in ADDED}
     second = add_words(found, "tags-discriminate", older, [rows_of("test-002#0", None)])
     return found.report((second, first, "triplet.vsepp"))
@@ -87,7 +90,8 @@ def test_the_table_has_every_figure_with_its_count(section: Any) -> None:
     assert counts == ["of 1,000", "of 2,000", "of 3,000", "of 3,000", "of 4,000"]
     assert [cell.text() for cell in rows["UNITER, TAGS-D"]] == ["85.5", "75.5", "65.5", "–", "–", "–"]
     notes = [each.text() for each in section.all("span", "label")]
-    assert notes == ["tags-dc.uniter, phrases masked", "tags-discriminate.uniter, words masked"]
+    measured = "perplexity by gpt2: captions 51.1, written 87.6, 70.9 corrected"
+    assert notes == [f"tags-dc.uniter, phrases masked; {measured}", "tags-discriminate.uniter, words masked"]
     heads = [each.text() for each in section.all("thead")[0].all("th")]
     assert heads[:3] == ["Rightly judged", "Corrected", "Below caption"]
 
@@ -134,7 +138,7 @@ def test_the_section_is_linked_and_its_numbers_are_in_the_other_files(report: An
         "Wrong words"
     ]
     runs = {run["label"]: run["words"] for run in report.results["runs"]}
-    assert runs["tags-dc.uniter"] == figures_of(95.25)
+    assert runs["tags-dc.uniter"] == {**figures_of(95.25), "fluency": FLUENCY}
     assert runs["triplet.vsepp"] is None
     lines = (report.folder / "summary.txt").read_text().splitlines()
     (line,) = [each.split() for each in lines if each.startswith("UNITER, TAGS-DC") and len(each.split()) == 8]

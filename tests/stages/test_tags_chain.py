@@ -115,9 +115,11 @@ def test_the_second_phase_starts_from_the_first_with_heads_that_are_copies(root:
         assert 0 <= row[f"mean_{name}"] <= 1
 
 
-def test_words_are_tested_in_the_phrases_that_the_model_was_trained_on(root: Path, invoke: Invoke) -> None:
+def test_words_are_tested_in_the_phrases_that_the_model_was_trained_on(
+    root: Path, invoke: Invoke, saved_gpt2: Path
+) -> None:
     chosen = sets(*SIZES, *MODEL, *loss("tags"), *loss("tags-dc"), "evaluate.bootstrap_samples=100")
-    given = ("evaluate", "--method", "tags-dc", "--data", root, *chosen)
+    given = ("evaluate", "--method", "tags-dc", "--data", root, "--language-model", saved_gpt2, *chosen)
     outcome = invoke(*given)
     assert outcome.code == 0, outcome.err
     (folder,) = root.glob("scenes/evaluate/tags-dc.uniter-*")
@@ -128,7 +130,13 @@ def test_words_are_tested_in_the_phrases_that_the_model_was_trained_on(root: Pat
     said = f"  {corrected['percent']:.1f} % of {corrected['words']:,} wrong words are corrected\n"
     assert said in outcome.out
     assert outcome.out.count("score below their caption\n") == 1
+    fluency = figures["fluency"]
+    said = f"  perplexity by {saved_gpt2.name}: of {fluency['sentences']:,} captions {fluency['captions']}, of a "
+    assert f"{said}sentence with wrong words made of each {fluency['written']}, of these corrected " in outcome.out
     assert said in invoke(*given).out  # finished, and asked for again
+    refused = invoke("evaluate", "--method", "tags", "--data", root, "--language-model", saved_gpt2)
+    assert refused.code == 2
+    assert "reads what a single model makes of wrong sentences, such as --method tags-dc; leave it out" in refused.err
     (graphs,) = root.glob("scenes/parse/*/")
     shutil.rmtree(folder)
     shutil.rmtree(graphs)

@@ -18,6 +18,7 @@ from itrpipe.models.uniter import build
 from itrpipe.negatives.caption_masks import CaptionMasks
 from itrpipe.negatives.masking import UNLABELLED, MaskedCaptions
 from itrpipe.scene_graph.mask_candidates import MaskCandidates
+from itrpipe.synthesis.language_model import LanguageModel
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.training.saved import SavedModel
 from itrpipe.training.word_accuracy import DRAWS, WordTest
@@ -159,6 +160,28 @@ def test_sentences_that_the_image_is_known_to_show_do_not_count(
     assert figures["below_caption"] == {"percent": None, "sentences": 0}
     assert figures["discrimination"]["all"] == {"percent": None, "words": 0}
     assert examples.num_rows == 0
+
+
+def test_a_language_model_reads_every_caption_its_sentence_and_the_correction(
+    boxed_chain: Path, saved_gpt2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("itrpipe.training.word_corrections.THRESHOLD", 0.0)  # every word is replaced
+    test, model = word_test(boxed_chain), LanguageModel(str(saved_gpt2))
+    figures, table = test.run(captions=20, examples=20, language_model=model)
+    rows = table.to_pylist()
+    assert figures["fluency"]["sentences"] == len(rows) > 10
+    for kind, column in (("captions", "caption"), ("written", "sentence"), ("corrected", "corrected")):
+        expected = np.mean([model.perplexities([row[column]])[0] for row in rows])
+        assert figures["fluency"][kind] == pytest.approx(expected, abs=0.01)
+    assert len({figures["fluency"][kind] for kind in ("captions", "written", "corrected")}) == 3
+    # Nothing else depends on it, and no more examples are shown.
+    fewer, shown = word_test(boxed_chain).run(captions=20, examples=3, language_model=model)
+    assert fewer == figures
+    assert shown.equals(word_test(boxed_chain).run(captions=20, examples=3)[1])
+    del figures["fluency"]
+    assert word_test(boxed_chain).run(captions=20)[0] == figures
+    silent = word_test(boxed_chain, weight_correction=0.0).run(captions=20, language_model=model)[0]
+    assert silent["fluency"]["corrected"] is None
 
 
 def test_a_word_in_pieces_is_wrong_where_one_of_its_pieces_is(boxed_chain: Path, saved_encoders: Path) -> None:

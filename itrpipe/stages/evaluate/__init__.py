@@ -11,16 +11,18 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from itrpipe.artifacts import read_manifest
 from itrpipe.config import Settings, did_you_mean
-from itrpipe.datasets.definition import DatasetDefinition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.disk import write_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.integrity import read_checked_json
 from itrpipe.progress import Reporter
+from itrpipe.sources import DigestCache
 from itrpipe.stages import train
-from itrpipe.stages.base import Job, Need, no_sources, prepare_need
+from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.evaluate import analyses
 from itrpipe.stages.evaluate.generators import generator_names, sentence_needs
 from itrpipe.stages.evaluate.named_models import Model
+from itrpipe.stages.language_model import folder_digests, local_language_model
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
@@ -38,9 +40,8 @@ RESULT_PROTOCOLS = (FULL, "coco-1k", "coco-5k")
 ECCV_PACKAGE = "eccv_caption"
 LONGEST_LABEL = 200
 """Characters of a label that leave room for the rest of a folder name, which may have 255."""
-NEWER = ("discriminate",)
+NEWER = ("discriminate", "language_model")
 """Settings that are newer than evaluations which must not go stale: they count where they are not at their default."""
-sources = no_sources
 backbones, canonical_backbone = train.backbones, train.canonical_backbone
 
 
@@ -59,6 +60,8 @@ class EvaluateSettings(Settings):
         discriminate: generators of negative sentences, see `itrpipe.stages.evaluate.generators`; of each is measured
             how many score below the captions of the split that they were made of. Kept in the shortest form and in one
             order.
+        language_model: hub id or folder of a GPT-2 that measures the perplexity of sentences before and after the
+            model corrected them; empty: none.
         protocols: names in `itrpipe.evaluation.protocols`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
         interval_level: share of them that an interval holds.
@@ -74,6 +77,7 @@ class EvaluateSettings(Settings):
     rerank: int = Field(default=0, ge=0)
     eccv: bool = False
     discriminate: tuple[str, ...] = ()
+    language_model: str = ""
     protocols: tuple[str, ...]
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
@@ -155,17 +159,28 @@ def models_label(settings: EvaluateSettings) -> str:
     return f"{name}.rerank{settings.rerank}" if settings.rerank else name
 
 
+def sources(settings: EvaluateSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+    """Digest of a language model that lies on this machine.
+
+    Raises:
+        MissingInputError: it is no folder.
+    """
+    return folder_digests(local_language_model(settings.language_model), cache)
+
+
 def fingerprinted(settings: EvaluateSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them."""
+    """The settings as the fingerprint sees them: of a language model's folder its content, not where it lies."""
     unused = {name for name in NEWER if getattr(settings, name) == EvaluateSettings.model_fields[name].default}
-    return settings.model_dump(mode="json", exclude=unused)
+    values = settings.model_dump(mode="json", exclude=unused)
+    return values | dict.fromkeys(local_language_model(settings.language_model), "local")
 
 
 def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str, Need]:
     """The trained model as input `train`, others as `train_2` and so on; the dataset for its truth; and sentences.
 
     Raises:
-        UsageError: `rerank` is set and the model does not rank in two steps, or sentences are named and several models.
+        UsageError: `rerank` is set and the model does not rank in two steps; sentences are named and several models; or
+            a language model is, and the evaluated one does not correct sentences.
         MissingInputError: `eccv` is set and the package with its ground truth is not installed.
     """
     if settings.eccv and importlib.util.find_spec(ECCV_PACKAGE) is None:
@@ -177,6 +192,11 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
         raise UsageError(
             f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; leave it "
             "out"
+        )
+    if settings.language_model and (settings.ensemble_with or not analyses.corrects_words(settings.method)):
+        raise UsageError(
+            f"--language-model {settings.language_model} reads what a single model makes of wrong sentences, such as "
+            "--method tags-dc; leave it out, or give it to `itrpipe synthesize`, whose sentences it also reads"
         )
     wanted = {"prepare": prepare_need(definition)}
     for name, model in _inputs(settings).items():

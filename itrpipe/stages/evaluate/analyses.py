@@ -15,6 +15,7 @@ from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Input, Job
 from itrpipe.stages.evaluate.generators import SENTENCES_INPUT
+from itrpipe.stages.language_model import open_language_model
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ WORD_FIGURES = {
 }
 DISCRIMINATION, GRAPHS = "discrimination.json", "graphs"
 QUERY_LENGTH, ALIGNMENT, ECCV_CAPTION = "query_length.json", "alignment.json", "eccv_caption.json"
-FALSE_NEGATIVE_METHOD = "fne"
+FALSE_NEGATIVE_METHOD, WORD_METHOD = "fne", "tags-dc"
 WORD_MAP_BACKBONE, WORD_HEAD_BACKBONE, MEAN_VECTOR_BACKBONE = "dual-encoder", "uniter", "ascl"
 
 
@@ -200,6 +201,8 @@ def write_words(job: Job) -> None:
         return
     saved = load_model(job.inputs["train"].folder)
     if not has_word_heads(saved):
+        if job.settings.language_model:
+            job.warn("the tokenizer does not tell which characters a piece is of: no perplexity was measured")
         return
     graphs = _read_by(job, "parse") if saved.config["loss"]["mask"] == "phrases" else None
     sources = Sources(_read_by(job, "prepare"), _read_by(job, "extract"), graphs)
@@ -208,7 +211,10 @@ def write_words(job: Job) -> None:
     split = PreparedDataset.open(sources.prepare).split(job.settings.split)
     features = FeatureFile.open(sources.extract / FEATURES)
     device = train.resolve_device(job.execution.device)
-    figures, corrections = WordTest(saved, split, features, device, sources.parse).run()
+    model = open_language_model(job) if job.settings.language_model else None
+    figures, corrections = WordTest(saved, split, features, device, sources.parse).run(language_model=model)
+    if model is not None:
+        figures["fluency"] = {"name": Path(job.settings.language_model).name, **figures["fluency"]}
     write_json(job.folder / WORDS, figures)
     pq.write_table(corrections, job.folder / WORD_CORRECTIONS)
     say_words(job.folder, job.reporter)
@@ -223,6 +229,12 @@ def say_words(folder: Path, reporter: Reporter) -> None:
         if found.get(key) and found[key]["percent"] is not None:
             count = found[key].get("words", found[key].get("sentences"))
             reporter.say(f"  {found[key]['percent']:.1f} % of {count:,} {what}")
+    if read := words.get("fluency"):
+        corrected = "" if read["corrected"] is None else f", of these corrected {read['corrected']}"
+        reporter.say(
+            f"  perplexity by {read['name']}: of {read['sentences']:,} captions {read['captions']}, of a sentence with "
+            f"wrong words made of each {read['written']}{corrected}"
+        )
 
 
 def write_discrimination(job: Job, split: SplitScores) -> None:
@@ -272,6 +284,11 @@ def say_discrimination(folder: Path, reporter: Reporter) -> None:
             f"  {name}: {value:.1f} % ({low:.1f} to {high:.1f}) of {found['sentences']:,} sentences score below their "
             "caption"
         )
+
+
+def corrects_words(conf: str) -> bool:
+    """Whether a configuration of `train` learns which words are wrong and what should stand there."""
+    return _method_of(conf) == WORD_METHOD
 
 
 def _method_of(conf: str) -> str:
