@@ -189,6 +189,11 @@ def _columns(series: Series[Model], column: str) -> list[tuple[Model, list[float
     return [(model, [row[column] for row in rows]) for model, rows in known if column in rows[0]]
 
 
+def _epochs(model: Model) -> list[float]:
+    """How many epochs were done at each validation."""
+    return [row["epoch"] for row in model.history or ()]
+
+
 def _by_epoch(
     name: str,
     title: str,
@@ -200,18 +205,22 @@ def _by_epoch(
     figure, axes = panel()
     for each, curves in drawn:
         look = looks[each.name]
-        lines(axes, range(1, max(len(own) for _, own in curves) + 1), [own for _, own in curves], look)
+        lines(axes, max((_epochs(model) for model, _ in curves), key=len), [own for _, own in curves], look)
         for model, own in curves:
-            chosen = max(epoch for epoch, row in enumerate(model.history or (), 1) if row["best"])
-            axes.plot([chosen], [own[chosen - 1]], "o", markersize=4 if len(curves) > 1 else 7, color=look.colour)
+            chosen = max(number for number, row in enumerate(model.history or ()) if row["best"])
+            axes.plot(
+                [_epochs(model)[chosen]], [own[chosen]], "o", markersize=4 if len(curves) > 1 else 7, color=look.colour
+            )
     shown = [own for _, curves in drawn for _, own in curves]
     numbers = [value for own in shown for value in own]
     if min(numbers) > 0 and max(numbers) / min(numbers) > _LOG_RATIO:
         log_axis(axes)
         title += " (log scale)"
-    axes.set_xlim(0.7, max(map(len, shown)) + 0.3)
+    ends = [(_epochs(model)[0], _epochs(model)[-1]) for _, curves in drawn for model, _ in curves]
+    first, last = min(low for low, _ in ends), max(high for _, high in ends)
+    axes.set_xlim(0.7 * first, last + 0.3 * first)
     axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=last >= 1))
     return Plot(title, svg(figure, name, f"{title} by epoch"))
 
 

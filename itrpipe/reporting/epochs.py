@@ -28,18 +28,18 @@ def different_epochs(pairs: Iterable[tuple[Run, Run]]) -> str:
     return " ".join(f"{key}: {_names(list(dict.fromkeys(names)))}." for key, names in named.items())
 
 
-def _epochs(run: Run) -> list[int]:
+def _epochs(run: Run) -> list[float]:
     """Of every member; empty where one is not known."""
     found = [member.epochs for member in run.members]
     return [each for each in found if each is not None] if None not in found else []
 
 
-def _counted(epochs: Sequence[int]) -> str:
+def _counted(epochs: Sequence[float]) -> str:
     return f"{_numbers(epochs)} {'epoch' if set(epochs) == {1} else 'epochs'}"
 
 
-def _numbers(epochs: Sequence[int]) -> str:
-    return " and ".join(map(str, dict.fromkeys(epochs)))
+def _numbers(epochs: Sequence[float]) -> str:
+    return " and ".join(f"{each:g}" for each in dict.fromkeys(epochs))
 
 
 def _names(names: Sequence[str]) -> str:

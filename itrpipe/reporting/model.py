@@ -71,7 +71,7 @@ class Model:
 
     @cached_property
     def history(self) -> list[dict[str, Any]] | None:
-        """One row per epoch; None when the model was removed."""
+        """One row per validation; None when the model was removed."""
         return (
             None
             if self.artifact.manifest is None
@@ -84,18 +84,18 @@ class Model:
         return departures(self.artifact, self.declared, self.baseline_method)
 
     @cached_property
-    def epochs(self) -> int | None:
+    def epochs(self) -> float | None:
         """Epochs that its weights were trained for, with those of the model that they started from.
 
         None when one of the models was removed.
         """
-        rows, artifact = 0, self.artifact
+        done, artifact = 0.0, self.artifact
         while artifact is not None:
             if artifact.manifest is None:
                 return None
-            rows += read_table(artifact.folder / self.files.history).num_rows
+            done += read_table(artifact.folder / self.files.history)["epoch"][-1].as_py()
             artifact = artifact.input(START_INPUT)
-        return rows
+        return round(done, 3)
 
 
 def member_prefix(number: int) -> str:

@@ -79,8 +79,11 @@ def sources(settings: TrainSettings, definition: StageDefinition | None, cache: 
 
 
 def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: of encoders in folders their content counts and not where they lie."""
-    values = settings.model_dump(mode="json")
+    """The settings as the fingerprint sees them: of encoders in folders their content counts and not where they lie.
+
+    `validate_every` counts where it is set: it is newer than trainings that must not go stale.
+    """
+    values = settings.model_dump(mode="json", exclude=set() if settings.validate_every else {"validate_every"})
     values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
     return values
 
@@ -404,10 +407,10 @@ def _tracking(job: Job) -> Tracking:
 
 def _record(job: Job, trainer: Trainer) -> None:
     """Numbers that tables show."""
-    position, best = trainer.position, trainer.position.history[trainer.position.best_epoch]
+    best = trainer.position.history[trainer.position.best_row]
     job.metrics |= {
         "validation_rsum": round(best["val_rsum"], 2),
-        "best_epoch": position.best_epoch + 1,
+        "best_epoch": best["epoch"],
         "epochs": job.settings.epochs,
     }
     if trainer.trained_seconds:

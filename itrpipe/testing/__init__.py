@@ -11,7 +11,7 @@ Both raise `AssertionError` with one line that says what does not hold. They nee
 from __future__ import annotations
 
 from itrpipe.testing.backbones import BACKBONE_CHECKS, check_backbone
-from itrpipe.testing.methods import METHOD_CHECKS, check_method
+from itrpipe.testing.methods import LOOP_SETTINGS, METHOD_CHECKS, check_method
 from itrpipe.testing.toy_pairs import FRAME, GLOBAL_DIM, IMAGE_DIM, VOCABULARY, ToyPairs
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "FRAME",
     "GLOBAL_DIM",
     "IMAGE_DIM",
+    "LOOP_SETTINGS",
     "METHOD_CHECKS",
     "VOCABULARY",
     "ToyPairs",

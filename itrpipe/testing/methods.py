@@ -22,7 +22,7 @@ from itrpipe.training.loop import CHECKPOINT, LoopSettings, Trainer
 AnyMatcher = Matcher[Any, Any]
 BuildMethod = Callable[[ToyPairs], Method]
 BuildModel = Callable[[], AnyMatcher]
-_SETTINGS = LoopSettings(
+LOOP_SETTINGS = LoopSettings(
     epochs=2,
     batch_size=6,
     learning_rate=1e-3,
@@ -43,6 +43,7 @@ _SETTINGS = LoopSettings(
     prefetch=1,
     checkpoint_seconds=0,
 )
+"""Settings of a short training; `dataclasses.replace` makes others of them."""
 _LATE = 1_000
 """An epoch in which every method has left the losses of its first epochs behind."""
 
@@ -181,4 +182,4 @@ def _trainer(build: BuildMethod, build_model: BuildModel, uneven: bool, work: Pa
     torch.manual_seed(0)
     train, validation = ToyPairs(uneven=uneven), ToyPairs(seed=1, uneven=uneven)
     data: Any = {"train": train, "validation": validation}
-    return Trainer(_SETTINGS, build_model(), build(train), device="cpu", work=work, reporter=Reporter(), **data)
+    return Trainer(LOOP_SETTINGS, build_model(), build(train), device="cpu", work=work, reporter=Reporter(), **data)

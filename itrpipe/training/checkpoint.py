@@ -30,9 +30,9 @@ class Position:
         epoch: epochs finished.
         step: steps finished inside the current epoch.
         updates: optimiser updates finished.
-        sums: running sums of losses and statistics of the current epoch.
-        history: one row per finished epoch.
-        best_score, best_epoch: best validation so far; the epoch is -1 before the first validation.
+        sums: running sums of losses and statistics since the last validation.
+        history: one row per validation.
+        best_score, best_row: best validation so far; the row is -1 before the first.
         seconds: training time spent so far in all runs.
     """
 
@@ -42,7 +42,7 @@ class Position:
     sums: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     best_score: float = float("-inf")
-    best_epoch: int = -1
+    best_row: int = -1
     seconds: float = 0.0
 
 

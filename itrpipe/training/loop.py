@@ -49,6 +49,7 @@ class LoopSettings:
         max_updates: training ends after so many, even inside an epoch; 0 leaves it to `epochs`.
         precision: `fp32` or `bf16` (autocast around the encoders).
         score_precision: of the scores of validation.
+        validate_every: updates after each of which a validation comes, beside that at the end of an epoch; 0: none.
         selection: `rsum` (six recalls) or `r1+r5` (four), summed over both directions on the validation split.
         validation_images: validate on the first so many images.
         seed: of everything random.
@@ -80,6 +81,7 @@ class LoopSettings:
     checkpoint_seconds: float
     optimizer: str = "adam"
     decay_at: tuple[int, ...] = ()
+    validate_every: int = 0
 
 
 class Trainer:
@@ -146,7 +148,7 @@ class Trainer:
         with self._tracking.following(self.position), self._reporter.task("training", most, "steps", done) as task:
             while self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates:
                 self._train_epoch(task)
-                self._finish_epoch()
+                self._validate_and_save()
         load_weights(self._work / BEST, self._model, unfinished=True)
         self._model.eval()
         return self._model
@@ -177,6 +179,7 @@ class Trainer:
         if self._stateful is not None and position.step == 0:
             self._stateful.start_epoch(position.epoch)
         prefetcher = Prefetcher(make, range(position.step, len(batches)), settings.prefetch)
+        every = settings.validate_every or self._total_updates
         start = saved = time.monotonic()
         for batch in prefetcher:
             updated = self._step(batch, len(batches))
@@ -185,8 +188,15 @@ class Trainer:
             if position.updates == self._total_updates:
                 break
             # Between two updates there is a gradient, which no checkpoint holds.
-            due = time.monotonic() - saved >= settings.checkpoint_seconds
-            if due and updated and position.step < len(batches):
+            if not updated or position.step == len(batches):
+                continue
+            if position.updates % every == 0:
+                self.trained_seconds += time.monotonic() - start
+                self._validate_and_save()
+                self._model.train()
+                self._totals = {}
+                start = saved = time.monotonic()
+            elif time.monotonic() - saved >= settings.checkpoint_seconds:
                 self._collect()
                 self._save()
                 saved = time.monotonic()
@@ -282,27 +292,31 @@ class Trainer:
         path, optimizer = self._work / CHECKPOINT, self._optimizer.optimizer
         save_checkpoint(path, self._model, optimizer, self.position, self._method_state)
 
-    def _finish_epoch(self) -> None:
+    def _validate_and_save(self) -> None:
         """Validates, keeps the weights if they are the best so far, writes history and checkpoint."""
         position = self.position
+        ends = position.step == self._steps[position.epoch]
+        epochs = position.epoch + (1 if ends else round(position.step / self._steps[position.epoch], 3))
         self._collect()
         metrics = self.validate()
         score = metrics[self._settings.selection]
         best = score > position.best_score
-        position.history.append(self._history_row(metrics, best))
         if best:
-            position.best_score, position.best_epoch = score, position.epoch
+            position.best_score, position.best_row = score, len(position.history)
             save_weights(self._work / BEST, self._model, unfinished=True)
-        position.epoch, position.step, position.sums = position.epoch + 1, 0, {}
+        position.history.append(self._history_row(epochs, metrics, best))
+        position.sums = {}
+        if ends:
+            position.epoch, position.step = position.epoch + 1, 0
         self._save()
         # After the checkpoint: an epoch that a kill undoes must not have been sent.
         self._tracking.send_epochs(position.history)
         self._reporter.say(
-            f"  epoch {position.epoch}: loss {position.history[-1]['loss']:.4f} per pair, validation rsum "
+            f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, validation rsum "
             f"{metrics['rsum']:.1f}{' (best)' if best else ''}"
         )
 
-    def _history_row(self, metrics: dict[str, float], best: bool) -> dict[str, Any]:
+    def _history_row(self, epochs: float, metrics: dict[str, float], best: bool) -> dict[str, Any]:
         """One row of `history.parquet`; it holds no times, so that a resumed run writes the same bytes."""
         sums = dict(self.position.sums)
         pairs, steps, updates = sums.pop("pairs"), sums.pop("steps"), sums.pop("updates")
@@ -311,7 +325,7 @@ class Trainer:
         means["gradient_norm"] = sums["gradient_norm"] / updates
         rate = self._optimizer.param_groups[0]["lr"]
         return {
-            "epoch": self.position.epoch + 1,
+            "epoch": epochs,
             "steps": int(steps),
             "learning_rate": rate,
             "loss": sum(losses.values()),

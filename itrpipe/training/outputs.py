@@ -20,7 +20,7 @@ from itrpipe.training.encode import AnyMatcher, score_split, write_split
 
 
 def write_history(path: Path, history: list[dict[str, Any]]) -> None:
-    """Writes one row per epoch.
+    """Writes one row per validation.
 
     Args:
         path: the file.

@@ -51,7 +51,8 @@ class TrainSettings(Settings):
         graphs: configuration of `parse`, for backbones that read phrases and methods that mask them.
         sentences: configuration of `synthesize`, for methods that read synthetic sentences.
         train_share: share of the training images that are used, with all their captions; the same for every seed.
-        selection: what the best epoch is chosen by, on the validation split: `rsum` (six recalls) or `r1+r5` (four).
+        validate_every: updates after each of which a validation comes, beside that at the end of every epoch; 0: none.
+        selection: what the best validation is chosen by: `rsum` (six recalls) or `r1+r5` (four).
         validation_images: validate on the first so many images.
         model: settings of the backbone, see `itrpipe/models/settings.py`.
         loss: settings of the method, see `itrpipe/methods/settings.py`.
@@ -81,6 +82,7 @@ class TrainSettings(Settings):
     graphs: str = "rules"
     sentences: str = "phrases"
     train_share: float = Field(default=1.0, gt=0, le=1)
+    validate_every: int = Field(default=0, ge=0)
     selection: Literal["rsum", "r1+r5"]
     validation_images: int = Field(ge=1)
     model: SerializeAsAny[BackboneSettings]

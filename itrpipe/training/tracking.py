@@ -122,7 +122,7 @@ class Tracking:
 
         Args:
             position: how far the training has come.
-            totals: running sums of the epoch, `pairs` and every `loss_…` among them.
+            totals: running sums since the last validation, `steps`, `pairs` and every `loss_…` among them.
         """
         if not self._trackers or time.monotonic() < self._due:
             return
@@ -130,17 +130,17 @@ class Tracking:
         (earlier_pairs, earlier_loss), self._before = self._before, _pairs_and_loss(totals)
         pairs, loss = self._before
         values = {RUNNING_LOSS: (loss - earlier_loss) / (pairs - earlier_pairs)}
-        step = sum(row["steps"] for row in position.history) + position.step
+        step = sum(row["steps"] for row in position.history) + int(totals["steps"])
         for name, sent in self._sent.items():
             # A resumed run repeats the steps since its checkpoint.
             if step > sent.step:
                 self._send(name, values, step)
 
     def send_epochs(self, history: list[dict[str, Any]]) -> None:
-        """Sends the rows of the history that each tracker has not got yet, each at the last step of its epoch.
+        """Sends the rows of the history that each tracker has not got yet, each at its last step.
 
         Args:
-            history: one row per finished epoch, all of which a checkpoint holds.
+            history: one row per validation, all of which a checkpoint holds.
         """
         steps = list(accumulate(row["steps"] for row in history))
         for name, sent in self._sent.items():
@@ -226,7 +226,7 @@ def plain_values(settings: Mapping[str, Any]) -> dict[str, bool | int | float | 
 
 
 def _pairs_and_loss(sums: Mapping[str, Any]) -> tuple[float, float]:
-    """Pairs of an epoch so far and the sum of their losses."""
+    """Pairs since the last validation and the sum of their losses."""
     return float(sums.get("pairs", 0)), sum(float(total) for name, total in sums.items() if name.startswith("loss_"))
 
 

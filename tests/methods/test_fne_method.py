@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +23,21 @@ from itrpipe.methods.settings import Fne
 from itrpipe.models import vsepp
 from itrpipe.models.settings import Vsepp
 from itrpipe.progress import Reporter
+from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training.data import SplitData
-from itrpipe.training.loop import LoopSettings, Trainer
+from itrpipe.training.loop import Trainer
 
 IMAGES, PER_IMAGE, REGIONS, WIDTH, DIM = 20, 2, 3, 8, 16
-SETTINGS = LoopSettings(
+SETTINGS = replace(
+    LOOP_SETTINGS,
     epochs=3,
     batch_size=8,
     learning_rate=0.005,
     decay_every=4,
-    decay_factor=0.1,
-    gradient_clip=2.0,
-    batch_by="pairs",
-    accumulate=1,
-    schedule="step",
-    warmup_updates=0,
     max_updates=0,
-    precision="fp32",
-    score_precision="fp32",
-    selection="rsum",
     validation_images=IMAGES,
-    seed=0,
     encode_block=50,
     prefetch=2,
-    checkpoint_seconds=0,
 )
 
 
@@ -91,7 +83,7 @@ def trainer(data, work: Path, loss: Fne | None = None, **loop: Any) -> Trainer:
     torch.manual_seed(0)
     model = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), WIDTH, data[2])
     method = fne.build(loss or Fne(memory_size=20, min_count=3), data[0], {})
-    settings = LoopSettings(**{**SETTINGS.__dict__, **loop})
+    settings = replace(SETTINGS, **loop)
     return Trainer(settings, model, method, data[0], data[1], "cpu", work, Reporter())
 
 

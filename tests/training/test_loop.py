@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,31 +19,22 @@ from itrpipe.methods.settings import Triplet
 from itrpipe.models import scan, vsepp
 from itrpipe.models.settings import Scan, Vsepp
 from itrpipe.progress import Reporter
+from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import score_split, write_split
 from itrpipe.training.loop import BEST, CHECKPOINT, LoopSettings, Trainer, start_accelerator
 
 IMAGES, PER_IMAGE, REGIONS, WIDTH = 24, 2, 3, 16
-SETTINGS = LoopSettings(
+SETTINGS = replace(
+    LOOP_SETTINGS,
     epochs=6,
     batch_size=16,
     learning_rate=0.01,
     decay_every=4,
-    decay_factor=0.1,
-    gradient_clip=2.0,
-    batch_by="pairs",
-    accumulate=1,
-    schedule="step",
-    warmup_updates=0,
     max_updates=0,
-    precision="fp32",
-    score_precision="fp32",
-    selection="rsum",
     validation_images=IMAGES,
-    seed=0,
     encode_block=7,
     prefetch=2,
-    checkpoint_seconds=0,
 )
 
 
@@ -88,7 +80,7 @@ def trainer(
 
 
 def changed(**values: object) -> LoopSettings:
-    return LoopSettings(**{**SETTINGS.__dict__, **values})  # pyright: ignore
+    return replace(SETTINGS, **values)  # pyright: ignore
 
 
 def test_training_learns_what_the_captions_say(features, tmp_path):
@@ -208,8 +200,9 @@ def test_training_ends_after_its_updates_inside_an_epoch_and_still_validates(fea
     assert [row["steps"] for row in run.position.history] == [3, 1]
 
 
-def test_a_run_that_accumulates_goes_on_exactly_after_an_interruption(features, tmp_path):
-    settings = changed(epochs=2, accumulate=2, schedule="linear", batch_size=8)
+@pytest.mark.parametrize("validate_every", [0, 2])
+def test_a_run_that_accumulates_goes_on_exactly_after_an_interruption(features, tmp_path, validate_every):
+    settings = changed(epochs=2, accumulate=2, schedule="linear", batch_size=8, validate_every=validate_every)
     whole = trainer(features, tmp_path / "a", settings)
     whole.run()
     broken = trainer(features, tmp_path / "b", settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,33 +22,24 @@ from itrpipe.methods.triplet import TripletMethod
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.progress import Reporter
 from itrpipe.stages import train as train_stage
+from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training import loop
-from itrpipe.training.checkpoint import load_weights
+from itrpipe.training.checkpoint import load_checkpoint, load_weights
 from itrpipe.training.data import epoch_batches
 from itrpipe.training.encode import score_split
-from itrpipe.training.loop import BEST, LoopSettings, Trainer
+from itrpipe.training.loop import BEST, CHECKPOINT, Trainer
 from itrpipe.training.optimizers import OPTIMIZERS
 
 WIDTH, WORDS, IMAGES = 6, 5, 10
-SETTINGS = LoopSettings(
+SETTINGS = replace(
+    LOOP_SETTINGS,
     epochs=3,
     batch_size=8,
     learning_rate=0.05,
-    decay_every=9,
-    decay_factor=0.1,
     gradient_clip=100.0,
-    batch_by="pairs",
-    accumulate=1,
-    schedule="step",
-    warmup_updates=0,
     max_updates=0,
-    precision="fp32",
-    score_precision="fp32",
-    selection="rsum",
     validation_images=IMAGES,
-    seed=0,
     encode_block=4,
-    prefetch=1,
     checkpoint_seconds=1e9,
     optimizer="spy",
 )
@@ -217,13 +209,13 @@ def test_the_best_weights_are_given_back_and_not_the_last(tmp_path: Path, monkey
     scripted(monkeypatch, [(10, 2), (30, 2), (20, 2)])
     run = trainer(tmp_path)
     kept = []
-    finish = run._finish_epoch
+    finish = run._validate_and_save
 
     def finishing() -> None:
         kept.append({name: each.clone() for name, each in run._model.state_dict().items()})
         finish()
 
-    monkeypatch.setattr(run, "_finish_epoch", finishing)
+    monkeypatch.setattr(run, "_validate_and_save", finishing)
     model = run.run()
     stored = Toy()
     load_weights(tmp_path / BEST, stored, unfinished=True)
@@ -241,7 +233,7 @@ def test_the_best_epoch_is_chosen_by_what_the_settings_say(
     scripted(monkeypatch, [(300, 200), (290, 100), (100, 50)])
     run = trainer(tmp_path, selection=selection)
     run.run()
-    assert run.position.best_epoch == best
+    assert run.position.best_row == best
     assert run.position.best_score == {"rsum": 300, "r1+r5": 190}[selection]
 
 
@@ -249,7 +241,7 @@ def test_of_equal_epochs_the_earliest_is_kept(tmp_path: Path, monkeypatch: pytes
     scripted(monkeypatch, [(50, 2)] * 3)
     run = trainer(tmp_path)
     run.run()
-    assert run.position.best_epoch == 0
+    assert run.position.best_row == 0
     assert [row["best"] for row in run.position.history] == [True, False, False]
 
 
@@ -264,6 +256,46 @@ def test_the_manifest_tells_of_the_best_epoch(tmp_path: Path, monkeypatch: pytes
         "best_epoch": 2,
         "epochs": 3,
     }
+
+
+def test_validations_inside_an_epoch_change_nothing_but_what_is_chosen(tmp_path: Path) -> None:
+    made, rows = [], {}
+    for every in (0, 2):
+        each = trainer(tmp_path / str(every), epochs=2, validate_every=every)
+        each.run()
+        load_checkpoint(each._work / CHECKPOINT, each._model, each._optimizer.optimizer)  # the last weights
+        rows[each] = each.position.history
+        made.append(each)
+    plain, run = made
+    for name, value in plain._model.state_dict().items():
+        assert torch.equal(value, run._model.state_dict()[name]), name
+    assert [row["epoch"] for row in rows[plain]] == [1, 2]
+    assert [row["epoch"] for row in rows[run]] == [0.667, 1, 1.333, 2]  # three steps an epoch
+    assert [row["steps"] for row in rows[run]] == [2, 1, 1, 2]
+    # A row tells of what was trained since the one before, and of the weights of then.
+    pairs = [16, 4, 8, 12]
+    for number, first in ((0, 0), (1, 2)):
+        parts = [row["loss"] * count for row, count in zip(rows[run], pairs, strict=True)][first : first + 2]
+        assert sum(parts) / 20 == pytest.approx(rows[plain][number]["loss"])
+        assert rows[run][first + 1]["val_rsum"] == rows[plain][number]["val_rsum"]
+    cut = trainer(tmp_path / "c", epochs=2, validate_every=2, max_updates=5)
+    cut.run()
+    assert [row["epoch"] for row in cut.position.history] == [0.667, 1, 1.333, 1.667]
+    model = run._model
+    assert isinstance(model, Toy)
+    # Training mode again after each of them: two steps, a validation, one step, and so on.
+    trained = [len(list(group)) for mode, group in groupby(model.modes) if mode[0]]
+    assert trained == [2, 1, 1, 2]
+
+
+def test_the_best_weights_may_lie_inside_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, [(10, 2), (20, 2), (40, 2), (30, 2)])
+    run = trainer(tmp_path, epochs=2, validate_every=2)
+    run.run()
+    assert run.position.best_row == 2
+    job = SimpleNamespace(metrics={}, timings={}, settings=SimpleNamespace(epochs=2))
+    train_stage._record(job, run)  # pyright: ignore
+    assert (job.metrics["validation_rsum"], job.metrics["best_epoch"]) == (40, 1.333)
 
 
 # Modes and generators

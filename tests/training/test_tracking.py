@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -24,33 +25,24 @@ from itrpipe.models import vsepp
 from itrpipe.models.settings import Vsepp
 from itrpipe.planning import Override, parse_override
 from itrpipe.progress import Reporter
+from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training import tracking as module
 from itrpipe.training.data import SplitData
-from itrpipe.training.loop import LoopSettings, Trainer
+from itrpipe.training.loop import Trainer
 from itrpipe.training.tracking import RUNNING_LOSS, Sent, TrackedRun, Tracking, metric_name
 
 IMAGES, PER_IMAGE, REGIONS, WIDTH = 12, 2, 3, 16
 STEPS = 3  # of 24 pairs, eight in each
-SETTINGS = LoopSettings(
+SETTINGS = replace(
+    LOOP_SETTINGS,
     epochs=3,
     batch_size=8,
     learning_rate=0.01,
     decay_every=2,
-    decay_factor=0.1,
-    gradient_clip=2.0,
-    batch_by="pairs",
-    accumulate=1,
-    schedule="step",
-    warmup_updates=0,
     max_updates=0,
-    precision="fp32",
-    score_precision="fp32",
-    selection="rsum",
     validation_images=IMAGES,
-    seed=0,
     encode_block=7,
     prefetch=2,
-    checkpoint_seconds=0,
 )
 CHOSEN = {"learning_rate": 0.01, "decay_at": [1, 2], "start_from": None, "loss.max_violation": True}
 
