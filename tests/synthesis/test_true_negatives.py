@@ -60,6 +60,24 @@ def test_verdicts(text: str, verdict: str) -> None:
     assert set(SENTENCES.values()) == set(VERDICTS)
 
 
+@pytest.mark.parametrize(
+    ("texts", "verdict"),
+    [
+        (("a kitty is under a table", "a puppy is under a table"), "true"),
+        (("a puppy is under a table", "a kitty is under a table"), "true"),
+        (("a dog is parked under a table", "a puppy is under a table"), "true"),
+        (("a kitty is under a table", "a dog is parked under a table"), "undecided"),
+        (("a kitty is under a table", "a cat is parked under a table"), "untrue"),
+    ],
+)
+def test_what_can_mean_several_things_is_true_where_one_of_them_is(texts: tuple[str, str], verdict: str) -> None:
+    judge = SceneJudge({"i0": SCENE})
+    readings = tuple(reading for text in texts for reading in judge._reader.readings(text))
+    assert len(readings) == 2
+    judge._reader.readings = lambda text: readings  # pyright: ignore
+    assert judge.verdict("", "i0") == verdict
+
+
 def test_figures_count_verdicts_by_places_and_by_what_became_of_them(tmp_path: Path) -> None:
     rows = [(text, 1 + number % 2, "kept") for number, text in enumerate(SENTENCES)]
     rows += [("a dog", 1, "false negative"), ("a cat", 1, "false negative")]
