@@ -99,7 +99,7 @@ def train(
       tags-dc-words        tags-dc tuned for the accuracies of words instead of retrieval
       ascl-no-positives, ascl-no-negatives, ascl-plain  without generated positives, negatives, both
       ascl-triplet         with the triplet loss
-      itm-long             control: itm for the updates of both phases of tags-dc
+      itm-long, itm-time   controls: itm for the updates, or the training time, of both phases of tags-dc
 
     \b
     Backbones (--backbone):
