@@ -456,7 +456,7 @@ def test_doctor_is_content_here(invoke: Invoke, data_root: Path) -> None:
     outcome = invoke("doctor", "--data", data_root)
     assert outcome.code == 0
     assert "everything required is here" in outcome.out
-    for part in ("device", "memory", "GiB free", "stages"):
+    for part in ("device", "memory", "GiB free", "stages", "GFLOP/s on one core: mining looks for candidates in "):
         assert part in outcome.out
     assert not data_root.exists()
 
@@ -467,6 +467,15 @@ def test_doctor_names_what_is_missing(invoke: Invoke, monkeypatch: pytest.Monkey
     assert outcome.code == 1
     assert "MISSING: pip install no-such-package" in outcome.out
     assert "missing: no-such-package" in outcome.out
+
+
+def test_doctor_refuses_two_builds_of_faiss(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: "1.15.1" if name.startswith("faiss-gpu") else known(name))
+    outcome = invoke("doctor")
+    assert outcome.code == 1
+    assert "pip uninstall faiss-gpu-cuvs faiss-gpu faiss-gpu-cu12 faiss-cpu, then install one" in outcome.out
+    assert "two builds of faiss are installed" in outcome.out
 
 
 def test_doctor_requires_what_the_package_requires() -> None:

@@ -34,6 +34,7 @@ REQUIRED = (
     "typer",
     "rich",
 )
+FAISS_BUILDS = ("faiss-gpu-cuvs", "faiss-gpu", "faiss-gpu-cu12", "faiss-cpu")
 LOW_DISK_GIB = 10
 
 
@@ -44,7 +45,7 @@ def examine(root: Path) -> bool:
         root: the data folder.
 
     Returns:
-        Whether everything required is installed.
+        Whether everything required is installed, and no two packages that overwrite each other.
     """
     reporter = Reporter()
     reporter.say(f"itrpipe {__version__}, Python {platform.python_version()}, {platform.platform()}")
@@ -53,9 +54,11 @@ def examine(root: Path) -> bool:
         reporter.say(
             f"  {name:<15} {_version(name) or 'MISSING: pip install ' + name}", style=None if _version(name) else "red"
         )
-    reporter.say(f"  {'faiss':<15} {_faiss()}")
+    builds = [name for name in FAISS_BUILDS if _version(name)]
+    reporter.say(f"  {'faiss':<15} {_faiss(builds)}", style="red" if len(builds) > 1 else None)
     if "torch" not in missing:
         reporter.say(f"  {'device':<15} {_device()}")
+        reporter.say(f"  {'products':<15} {_products()}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     reporter.say(f"  {'memory':<15} {memory:.1f} GiB, {os.cpu_count()} CPU cores")
     place = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
@@ -63,8 +66,13 @@ def examine(root: Path) -> bool:
     low = f" (features of COCO alone take 16 GiB; {LOW_DISK_GIB} GiB is little)" if free < LOW_DISK_GIB else ""
     reporter.say(f"  {'disk':<15} {free:.1f} GiB free at {place}{low}")
     reporter.say(f"  {'stages':<15} {', '.join(declared_stages())}")
-    reporter.say("everything required is here" if not missing else f"missing: {', '.join(missing)}")
-    return not missing
+    if len(builds) > 1:
+        reporter.say("two builds of faiss are installed")
+    elif missing:
+        reporter.say(f"missing: {', '.join(missing)}")
+    else:
+        reporter.say("everything required is here")
+    return not missing and len(builds) < 2
 
 
 def _version(package: str) -> str | None:
@@ -74,11 +82,12 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _faiss() -> str:
-    for package in ("faiss-gpu-cu12", "faiss-gpu", "faiss-cpu"):
-        version = _version(package)
-        if version:
-            return f"{version} ({package})"
+def _faiss(builds: list[str]) -> str:
+    if len(builds) > 1:
+        both = " ".join(builds)
+        return f"{both}: they overwrite each other's files; pip uninstall {both}, then install one of them"
+    if builds:
+        return f"{_version(builds[0])} ({builds[0]})"
     if importlib.util.find_spec("faiss"):
         return "installed, not by pip"
     return "not installed; exact mining works without it: pip install 'itrpipe[cpu]'"
@@ -91,3 +100,15 @@ def _device() -> str:
         free, total = torch.cuda.mem_get_info()
         return f"cuda, {torch.cuda.get_device_name()}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
     return f"cpu, {torch.get_num_threads()} threads"
+
+
+def _products() -> str:
+    """What decides in which precision mining looks for candidates."""
+    import torch
+
+    from itrpipe.arithmetic import gigaflops, product_seconds
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = product_seconds(device)
+    rates = f"fp32 {gigaflops(found.fp32):,.0f}, bf16 {gigaflops(found.bf16):,.0f} GFLOP/s"
+    return f"{rates}{'' if device == 'cuda' else ' on one core'}: mining looks for candidates in {found.faster}"

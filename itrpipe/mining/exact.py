@@ -27,6 +27,7 @@ from itrpipe.mining.products import (
     Embeddings,
     Precision,
     error_bounds,
+    in_two_steps,
     multiply,
     pair_scores,
     reaching,
@@ -59,8 +60,9 @@ class ExactMiner:
         num_images: images wanted per caption.
         block_size: images per tile, at most; None to choose it from `memory`.
         precision: "fp32"; "bf16" to round the embeddings to bfloat16 and add their products in float32, which
-            reorders candidates whose scores differ by less than about 0.1 percent; or "bf16+fp32" for the lists of
-            "fp32" (up to the last bit of a score) at nearly the speed of bfloat16.
+            reorders candidates whose scores differ by less than about 0.1 percent; "bf16+fp32" for the lists of
+            "fp32" (up to the last bit of a score) at nearly the speed of bfloat16; or "fp32+fp32" for exactly those of
+            "bf16+fp32" where the processor multiplies single precision faster.
         device: where the products are computed.
         text_block_size: captions per tile, at most; None to choose it from `memory`.
         memory: bytes that decide the size of the tiles.
@@ -182,7 +184,7 @@ class ExactMiner:
 
     def _exact(self, scores: Tensor, texts: Tensor, image_vectors: Tensor, row: Tensor, column: Tensor) -> Tensor:
         """The scores [P] that rank the pairs found in a part of a tile."""
-        if self._precision != "bf16+fp32":
+        if not in_two_steps(self._precision):
             return scores[row, column]
         return pair_scores(self._texts.vectors[texts], image_vectors, row, column)
 

@@ -22,12 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from itrpipe.arithmetic import product_seconds
 from itrpipe.errors import DataError
 from itrpipe.mining.threads import one_thread
 
-Precision = Literal["fp32", "bf16", "bf16+fp32"]
-"""How embeddings are compared: exactly; rounded to bfloat16 and added up in float32; or rounded to find the
-candidates that may belong to a list, which are then scored in float32."""
+Precision = Literal["fp32", "bf16", "bf16+fp32", "fp32+fp32"]
+"""How embeddings are compared: exactly; rounded to bfloat16 and added up in float32; or, where there are two, rounded
+or not to find the candidates that may belong to a list, which are then scored in float32, each by itself."""
+_IN_TWO_STEPS = ("bf16+fp32", "fp32+fp32")
 
 _NORM_ROWS = 4_096
 _SELECT_ROWS = 64
@@ -81,6 +83,16 @@ def require_finite_products(images: Embeddings, texts: Embeddings) -> None:
         )
 
 
+def in_two_steps(precision: Precision) -> bool:
+    """Whether the products only find what is scored afterwards; the lists are then the same for both."""
+    return precision in _IN_TWO_STEPS
+
+
+def faster_in_two_steps(device: torch.device | str) -> Precision:
+    """The one of these that this machine is faster with."""
+    return "bf16+fp32" if product_seconds(device).faster == "bf16" else "fp32+fp32"
+
+
 def score_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     """Type in which products are kept: the processor writes bfloat16 ones twice as fast as float32 ones."""
     return torch.bfloat16 if precision == "bf16+fp32" and device.type == "cpu" else torch.float32
@@ -91,7 +103,7 @@ def rounded(vectors: Tensor, precision: Precision) -> Tensor:
 
     "bf16" on the CPU keeps the rounded vectors in float32, see `multiply`.
     """
-    if precision == "fp32":
+    if precision in ("fp32", "fp32+fp32"):
         return vectors
     brain = vectors.bfloat16()
     return brain.float() if precision == "bf16" and not brain.is_cuda else brain
@@ -130,15 +142,17 @@ def error_bounds(
         anchors, others: both sides.
         rows: [a] rows of the anchors.
         other_rows: [o] rows of the others.
-        precision: only "bf16+fp32" ranks by other scores than its products.
+        precision: those in two steps rank by other scores than their products.
 
     Returns:
         [a] float32, 0 where products are the scores.
     """
     norms, residuals = anchors.norms[rows], anchors.residuals[rows]
-    if precision != "bf16+fp32":
+    if not in_two_steps(precision):
         return torch.zeros_like(norms)
     other_norm, other_residual = others.norms[other_rows].max(), others.residuals[other_rows].max()
+    if precision == "fp32+fp32":
+        residuals, other_residual = torch.zeros_like(residuals), torch.zeros_like(other_residual)
     # Products added up in bfloat16 units round twice per term; the float32 score itself rounds once.
     adding_up = 1.5 * anchors.vectors.shape[1] * 2.0**-23
     bound = residuals * (other_norm + other_residual) + norms * (other_residual + adding_up * other_norm)

@@ -268,11 +268,14 @@ def _miner(job: Job, embeddings: SplitEmbeddings) -> ExactMiner | FaissMiner:
             device="cuda" if device == "cuda" else "cpu",
         )
     from itrpipe.mining.exact import ExactMiner
+    from itrpipe.mining.products import faster_in_two_steps, in_two_steps
 
+    # Both give the same lists to the last bit, so that the machine decides.
+    precision = faster_in_two_steps(device) if in_two_steps(settings.precision) else settings.precision
     return ExactMiner(
         *arrays,
         block_size=execution.block or None,
-        precision=settings.precision,
+        precision=precision,
         device=device,
         memory=execution.memory_mib * 2**20,
     )

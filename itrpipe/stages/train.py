@@ -201,8 +201,9 @@ def run(job: Job) -> None:
     if "writer" in job.inputs:
         splits["train"].writer = _frozen(job.inputs["writer"].folder, model, settings, tokens)
     method = _build_method(job, splits["train"])
+    precision = _precision(job, model, splits["train"])
     trainer = Trainer(
-        _loop_settings(job),
+        _loop_settings(job, precision),
         model,
         method,
         splits["train"],
@@ -380,10 +381,23 @@ def _build_method(job: Job, train: SplitData) -> Method:
     return module.build(job.settings.loss, train, lists)
 
 
-def _loop_settings(job: Job) -> LoopSettings:
+def _precision(job: Job, model: AnyMatcher, data: SplitData) -> str:
+    """That of the settings; for `auto` the faster one, which is told and recorded."""
+    from itrpipe.training.precision import AUTO, chosen_precision
+
+    settings = job.settings
+    if settings.precision != AUTO:
+        return settings.precision
+    device = resolve_device(job.execution.device)
+    job.metrics["precision"] = chosen_precision(job.work, model, data, settings.batch_size, device)
+    job.reporter.say(f"  precision {job.metrics['precision']}, the faster one for this model on this machine")
+    return job.metrics["precision"]
+
+
+def _loop_settings(job: Job, precision: str) -> LoopSettings:
     from itrpipe.training.loop import LoopSettings
 
-    values = {**job.settings.model_dump(), **job.execution.model_dump()}
+    values = {**job.settings.model_dump(), **job.execution.model_dump(), "precision": precision}
     return LoopSettings(**{field.name: values[field.name] for field in dataclasses.fields(LoopSettings)})
 
 

@@ -44,7 +44,8 @@ class TrainSettings(Settings):
         max_updates: training ends after so many updates, if its epochs have not ended before; 0 sets no such end.
         gradient_clip: largest global norm of the gradient.
         precision: `bf16` computes the encoders in bfloat16, and of models that score pair by pair the products of
-            pairs; weights, what scores are made of these, and losses stay in single precision.
+            pairs; weights, what scores are made of these, and losses stay in single precision. `auto` measures a
+            batch in both when the training starts, takes the faster and says which.
         score_precision: of scores for validation and of scores that are written, for models with costly ones.
         min_word_count: words that are rarer in the captions of train and val become `<unk>`; for backbones that read
             phrases in those of train.
@@ -76,7 +77,7 @@ class TrainSettings(Settings):
     warmup_updates: int = Field(default=0, ge=0)
     max_updates: int = Field(default=0, ge=0)
     gradient_clip: float = Field(gt=0)
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "auto"]
     score_precision: Literal["fp32", "bf16"] = "fp32"
     min_word_count: int = Field(ge=1)
     graphs: str = "rules"

@@ -75,7 +75,7 @@ def test_bfloat16_keeps_nearly_all_of_the_reference_lists(reference):
     block_size=st.integers(5, 40),
     text_block_size=st.integers(9, 80),
     levels=st.sampled_from([2, 100]),
-    precision=st.sampled_from(["fp32", "bf16+fp32"]),
+    precision=st.sampled_from(["fp32", "bf16+fp32", "fp32+fp32"]),
     data=st.data(),
 )
 def test_equals_a_stable_sort_with_ties_and_uneven_captions(seed, block_size, text_block_size, levels, precision, data):
@@ -97,7 +97,7 @@ def test_equals_a_stable_sort_with_ties_and_uneven_captions(seed, block_size, te
     np.testing.assert_array_equal(lists.image_scores, np.take_along_axis(scores.T, by_text, axis=1))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16+fp32"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16+fp32", "fp32+fp32"])
 @pytest.mark.parametrize("interrupted_after", [0, 2, 25])
 def test_an_interrupted_run_gives_the_same_lists(reference, interrupted_after, precision):
     arguments = (reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5, 20, 8, 6, precision)
@@ -146,10 +146,11 @@ def pair_score_lists(images, texts, caption_image, num_texts, num_images):
     )
 
 
+@pytest.mark.parametrize("precision", ["bf16+fp32", "fp32+fp32"])
 @pytest.mark.parametrize("blocks", [(None, None), (60, 900), (150, 170), (1, 1500), (300, 64)])
-def test_rounded_search_finds_exactly_the_float32_lists(blocks):
+def test_search_in_two_steps_finds_exactly_the_float32_lists(blocks, precision):
     images, texts, caption_image = unit_vectors(3, 300, 5, 64)
-    miner = ExactMiner(images, texts, caption_image, 40, 12, blocks[0], "bf16+fp32", text_block_size=blocks[1])
+    miner = ExactMiner(images, texts, caption_image, 40, 12, blocks[0], precision, text_block_size=blocks[1])
     assert_same(mine(miner), pair_score_lists(images, texts, caption_image, 40, 12))
 
 
@@ -231,7 +232,7 @@ def test_memory_that_holds_no_tile_is_refused():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16+fp32"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16+fp32", "fp32+fp32"])
 def test_a_gpu_gives_the_lists_of_the_cpu(precision):
     generator = np.random.default_rng(0)
     # Whole numbers up to 8: their products and sums are exact in either precision, and often tied.

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+from itrpipe.arithmetic import Seconds
 from itrpipe.artifacts import MANIFEST, read_manifest
 from itrpipe.errors import DataError
 from itrpipe.evaluation.protocols import metrics
@@ -172,3 +173,23 @@ def test_the_epoch_is_chosen_on_the_validation_split(chain: Path, invoke: Invoke
         rsum[split] = metrics(ranks(stored.scores(), stored.caption_image))["rsum"]
     assert manifest.metrics["validation_rsum"] == pytest.approx(rsum["val"], abs=0.01)
     assert len({round(each, 2) for each in rsum.values()}) == 3
+
+
+@pytest.mark.parametrize("faster", ["bf16", "fp32"])
+def test_the_faster_precision_is_taken_told_and_recorded(
+    faster: str, chain: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"bf16": Seconds(2.0, 1.0), "fp32": Seconds(1.0, 2.0)}[faster]
+    monkeypatch.setattr("itrpipe.training.precision.training_seconds", lambda *given: found)
+    weights = {}
+    for chosen in ("auto", faster):
+        sets = [f"--set=train.{text}" for text in (*SAME, f"precision={chosen}")]
+        outcome = invoke("train", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *sets)
+        assert outcome.code == 0, outcome.err
+        made = [(folder, read_manifest(folder)) for folder in chain.glob("tiny/train/triplet.vsepp*")]
+        ((folder, manifest),) = [each for each in made if each[1].settings["precision"] == chosen]
+        weights[chosen] = load_file(folder / MODEL)
+        assert manifest.metrics.get("precision") == (faster if chosen == "auto" else None)
+        assert (f"precision {faster}, the faster one for this model" in outcome.out) == (chosen == "auto")
+    for name, value in weights["auto"].items():
+        np.testing.assert_array_equal(value, weights[faster][name])
