@@ -361,6 +361,18 @@ def test_recall_by_length_counts_the_words_of_the_dataset(tmp_path: Path) -> Non
     assert not (job.folder / analyses.ALIGNMENT).exists()  # of a model without embeddings
 
 
+def test_captions_of_images_without_features_have_no_length(tmp_path: Path) -> None:
+    whole = example(7, 0, captions=5)
+    image_ids, caption_ids, own = whole.image_ids[2:], whole.caption_ids[10:], whole.caption_image[10:] - 2
+    scores = SplitScores(whole.matrix[2:, 10:], image_ids, caption_ids, own)
+    job = job_on(tmp_path, settings("bfan"), scores)
+    write_captions(tmp_path / "prepare", "test", whole)
+    evaluate.run(job)
+    words = (1 + np.arange(35) % 30)[10:]
+    expected = recall_by_length(ranks(scores.matrix, own).texts_to_images, words)
+    assert json.loads((job.folder / analyses.QUERY_LENGTH).read_text()) == expected
+
+
 def test_alignment_is_that_of_the_embeddings(chain: Path) -> None:
     (folder,) = (chain / "tiny" / "evaluate").glob("aoq.vsepp-*")
     (trained,) = (chain / "tiny" / "train").glob("aoq.vsepp-*")
