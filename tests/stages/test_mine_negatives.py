@@ -94,8 +94,13 @@ def test_a_window_drops_what_it_says_and_the_table_shows_it(mine: Callable[..., 
     before, after = read_list(full, "texts_for_images"), read_list(narrow, "texts_for_images")
     np.testing.assert_array_equal(after.candidates[:, :3], before.candidates[:, 1:4])
     assert (after.candidates[:, 3:] == -1).all()
-    dropped = statistics_of(narrow)["dropped"]["texts_for_images"]
-    assert dropped == {"range_min": len(before.candidates), "range_max": len(before.candidates)}
+    found = statistics_of(narrow)
+    assert found["dropped"]["texts_for_images"] == {
+        "range_min": len(before.candidates),
+        "range_max": len(before.candidates),
+    }
+    assert found["candidates"]["texts_for_images"] == (after.candidates >= 0).sum()
+    assert found["texts_for_images"]["maximum"] == pytest.approx(after.scores.max(), abs=1e-3)
 
 
 def test_duplicates_are_counted_always_and_dropped_when_asked(mine: Callable[..., Path], chain: Path) -> None:
