@@ -150,6 +150,15 @@ def test_of_several_earlier_artifacts_the_newest_says_what_changed(chain: Path, 
     assert "ranking_depth 7 → 9" not in plan_aoq(chain, aoq(tiny, "ranking_depth=9")).reason
 
 
+def test_a_run_on_other_features_is_another_run(chain: Path, tiny: Tiny) -> None:
+    definition = load_definition(chain, "tiny")
+    features = {**definition.features, "others": definition.features["precomp"]}
+    save_definition(chain, "tiny", definition.model_copy(update={"features": features}))
+    for name, state in (("others", "missing"), ("precomp", "up to date")):
+        found = states(plan_aoq(chain, aoq(tiny, f"features={name}")))
+        assert {found[each] for each in AFTER_ROUND_ONE} == {state}
+
+
 def test_what_reads_something_stale_is_stale_and_other_settings_of_it_are_new(
     chain: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:

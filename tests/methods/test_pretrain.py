@@ -101,6 +101,14 @@ def test_other_images_are_drawn_anew_and_among_all_others():
     assert seen == {(a, b) for a in (0, 1, 3, 4) for b in (0, 1, 3, 4) if a < b}
 
 
+@pytest.mark.parametrize("noise", [True, False])
+def test_without_noise_all_labelled_words_are_masked(noise: bool) -> None:
+    batches = [method(noise=noise).collate(np.arange(8), np.random.default_rng(seed)).texts for seed in range(10)]
+    shown = {word for batch in batches for word in batch.copies[batch.labelled].tolist()}
+    assert MASK in shown
+    assert (shown == {MASK}) != noise
+
+
 def test_losses_are_those_of_every_pair_and_word_alone():
     trained, model, captions = method(weight_words=2.0, weight_matching=3.0), small(), np.array([5, 1, 3])
     batch = trained.collate(captions, np.random.default_rng(1))

@@ -529,6 +529,15 @@ def test_words_learn_from_their_images_and_scores_do_not_from_drawing():
     assert model.image.region.weight.grad.abs().max() > 1e-6
 
 
+@pytest.mark.parametrize("noise", [True, False])
+def test_without_noise_all_labelled_words_are_masked(noise: bool) -> None:
+    masked = method(noise=noise, copies=8).collate(np.arange(8), np.random.default_rng(0)).masked
+    assert masked is not None
+    shown = set(masked.copies[masked.labelled].tolist())
+    assert MASK in shown
+    assert (shown == {MASK}) != noise
+
+
 def test_specials_are_drawn_only_on_request():
     model = small()
     with torch.no_grad():

@@ -120,6 +120,13 @@ def test_each_caption_gets_one_of_both_and_the_same_again_from_the_same_generato
     assert seen == {(word, long) for word in (11, 31, 41) for long in (False, True)}
 
 
+def test_one_batch_has_joined_captions_and_halves() -> None:
+    batches = [generated("either", Captions(), seed) for seed in range(20)]
+    lengths = zip(ended([31, 32], [41]), ended(*JOINED[1:]), strict=True)
+    (half, joined), (short, long) = [(len(one), len(other)) for one, other in lengths]
+    assert {(half, long), (joined, short)} <= {(len(batch[1]), len(batch[2])) for batch in batches}
+
+
 def hinges(model: MeanWord, captions: list[list[int]], margin: float, hardest: bool) -> float:
     """Eq. 1 or 2 of AOQ for image k with caption k, written out."""
     texts = [F.normalize(model.words[row].mean(dim=0), dim=0) for row in captions]

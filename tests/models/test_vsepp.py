@@ -12,7 +12,7 @@ from itrpipe.errors import DataError
 from itrpipe.losses.triplet import triplet_loss
 from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.settings import Vsepp
-from itrpipe.models.vsepp import build
+from itrpipe.models.vsepp import build, mean_of_regions
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 SETTINGS = Vsepp(embed_dim=16, word_dim=10)
@@ -92,6 +92,11 @@ def test_padding_tokens_and_padding_regions_change_nothing(reference):
     for row, real in enumerate(count.tolist()):
         alone = model.encode_images(ImageBatch(regions[row : row + 1, :real])).embedding
         torch.testing.assert_close(encoded[row : row + 1], alone)
+
+
+def test_regions_are_averaged_over_those_that_are_real() -> None:
+    regions = torch.tensor([[[2.0], [4.0], [9.0]], [[6.0], [9.0], [9.0]]])
+    assert mean_of_regions(ImageBatch(regions, torch.tensor([2, 1]))).tolist() == [[3.0], [6.0]]
 
 
 def test_half_precision_features_are_encoded_in_single(reference):

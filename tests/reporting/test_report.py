@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from itrpipe.errors import UsageError
 from itrpipe.evaluation.bootstrap import paired_intervals
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.planning import Planner
+from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.examples import choose
-from itrpipe.reporting.tables import COLUMNS, _best
+from itrpipe.reporting.tables import COLUMNS, _best, provenance
 from itrpipe.stages.base import Need
 
 LISTS = ("texts_for_images", "images_for_texts")
@@ -60,6 +62,16 @@ def test_the_best_of_each_column_is_marked(toy: Any, done: Any) -> None:
         best = min(values) if metric.endswith("rank") else max(values)
         marks = ["marked" in row.all("td")[column].attributes.get("class", "") for row in rows]
         assert marks == [value == best for value in values]
+
+
+def test_the_cost_is_that_of_all_artifacts_together() -> None:
+    """Of those that are still there; a removed one has no manifest."""
+    same = {"versions": {}, "command": "itrpipe train", "messages": []}
+    manifests = [SimpleNamespace(timings={"total": each}, finished=str(each), **same) for each in (2.0, 3.5)]
+    read: list[Any] = [*manifests, None]
+    made = [Artifact("train", f"run {number}", "", Path(), each) for number, each in enumerate(read)]
+    found = provenance(made)
+    assert (found.seconds, found.commands, found.artifacts) == (5.5, ["itrpipe train"], made)
 
 
 @pytest.mark.parametrize(("place", "key", "column"), [(0, "full", "rank"), (1, "oracle", "oracle_rank")])

@@ -14,6 +14,7 @@ import pytest
 
 from itrpipe.artifacts import read_manifest
 from itrpipe.commands import stages as commands
+from itrpipe.datasets.truth import write_truth
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation import eccv_caption, protocols
 from itrpipe.evaluation.cross_retrieval import cross_retrieval
@@ -361,6 +362,18 @@ def test_recall_by_length_counts_the_words_of_the_dataset(tmp_path: Path) -> Non
     assert not (job.folder / analyses.ALIGNMENT).exists()  # of a model without embeddings
 
 
+def test_captions_of_images_without_features_have_no_length(tmp_path: Path) -> None:
+    whole = example(7, 0, captions=5)
+    image_ids, caption_ids, own = whole.image_ids[2:], whole.caption_ids[10:], whole.caption_image[10:] - 2
+    scores = SplitScores(whole.matrix[2:, 10:], image_ids, caption_ids, own)
+    job = job_on(tmp_path, settings("bfan"), scores)
+    write_captions(tmp_path / "prepare", "test", whole)
+    evaluate.run(job)
+    words = (1 + np.arange(35) % 30)[10:]
+    expected = recall_by_length(ranks(scores.matrix, own).texts_to_images, words)
+    assert json.loads((job.folder / analyses.QUERY_LENGTH).read_text()) == expected
+
+
 def test_alignment_is_that_of_the_embeddings(chain: Path) -> None:
     (folder,) = (chain / "tiny" / "evaluate").glob("aoq.vsepp-*")
     (trained,) = (chain / "tiny" / "train").glob("aoq.vsepp-*")
@@ -422,13 +435,17 @@ def test_the_missing_package_is_told_before_anything_is_made(
 
 
 def test_intervals_are_of_the_level_that_was_asked_for(tmp_path: Path) -> None:
-    ends = {}
+    ends, scores = {}, example(40, 0)
+    own = [[image] for image in scores.image_ids[scores.caption_image].tolist()]
     for level in (0.5, 0.95):
         (tmp_path / str(level)).mkdir()
-        job = job_on(tmp_path / str(level), settings("bfan", interval_level=level), example(40, 0))
+        job = job_on(tmp_path / str(level), settings("bfan", interval_level=level), scores)
+        write_truth(tmp_path / str(level) / "prepare", dict(zip(scores.caption_ids.tolist(), own, strict=True)))
         evaluate.run(job)
-        for name, each in json.loads((job.folder / evaluate.METRICS).read_text())["full"].items():
+        metrics = json.loads((job.folder / evaluate.METRICS).read_text())
+        for name, each in (metrics["full"] | metrics["oracle"]).items():
             assert each["low"] <= each["value"] <= each["high"], name
-        rsum = json.loads((job.folder / evaluate.METRICS).read_text())["full"]["rsum"]
-        ends[level] = rsum["low"], rsum["high"]
-    assert ends[0.95][0] < ends[0.5][0] < ends[0.5][1] < ends[0.95][1]
+        found = [metrics["full"]["rsum"], *(metrics["oracle"][f"{side}_map_at_r"] for side in ("i2t", "t2i"))]
+        ends[level] = [(each["low"], each["high"]) for each in found]
+    for (lowest, highest), (low, high) in zip(ends[0.95], ends[0.5], strict=True):
+        assert lowest < low < high < highest

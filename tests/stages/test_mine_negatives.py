@@ -70,6 +70,22 @@ def test_the_engines_agree(mine: Callable[..., Path]) -> None:
         assert (ours.candidates == theirs.candidates).mean() > 0.95
 
 
+def test_the_scores_are_those_of_the_precision_that_was_asked_for(mine: Callable[..., Path], chain: Path) -> None:
+    coarse = mine("--set=precision=bf16")
+    (trained,) = chain.glob("tiny/train/triplet.vsepp-*")
+    embeddings = read_embeddings(trained / EMBEDDINGS, "train")
+    images, texts = (torch.tensor(side) for side in (embeddings.images, embeddings.texts))
+    exact, rounded = images @ texts.T, images.bfloat16().float() @ texts.bfloat16().float().T
+    for direction, turned in (("texts_for_images", False), ("images_for_texts", True)):
+        found = read_list(coarse, direction)
+        ours, theirs = (
+            np.take_along_axis(each.T.numpy() if turned else each.numpy(), found.candidates, axis=1)
+            for each in (rounded, exact)
+        )
+        np.testing.assert_allclose(found.scores, ours, atol=5e-4)  # they are stored in half precision
+        assert np.abs(found.scores - theirs).max() > 1e-3
+
+
 def test_a_window_drops_what_it_says_and_the_table_shows_it(mine: Callable[..., Path]) -> None:
     full = mine()
     narrow = mine("--set", "range_min=1", "--set", "range_max=4")
@@ -78,8 +94,13 @@ def test_a_window_drops_what_it_says_and_the_table_shows_it(mine: Callable[..., 
     before, after = read_list(full, "texts_for_images"), read_list(narrow, "texts_for_images")
     np.testing.assert_array_equal(after.candidates[:, :3], before.candidates[:, 1:4])
     assert (after.candidates[:, 3:] == -1).all()
-    dropped = statistics_of(narrow)["dropped"]["texts_for_images"]
-    assert dropped == {"range_min": len(before.candidates), "range_max": len(before.candidates)}
+    found = statistics_of(narrow)
+    assert found["dropped"]["texts_for_images"] == {
+        "range_min": len(before.candidates),
+        "range_max": len(before.candidates),
+    }
+    assert found["candidates"]["texts_for_images"] == (after.candidates >= 0).sum()
+    assert found["texts_for_images"]["maximum"] == pytest.approx(after.scores.max(), abs=1e-3)
 
 
 def test_duplicates_are_counted_always_and_dropped_when_asked(mine: Callable[..., Path], chain: Path) -> None:

@@ -225,6 +225,13 @@ def test_rules_need_no_model_and_no_features(root: Path, invoke: Invoke) -> None
     assert len(rows_of(numbers)) < len(rows)
 
 
+def test_another_seed_draws_other_sentences_by_rules(root: Path, invoke: Invoke) -> None:
+    small = ("min_count=2", "keep=1", "parse.workers=1")
+    folders = [made_by(invoke, root, "--by", "vse-c", "--seed", str(seed), small=small)[0] for seed in (0, 1)]
+    first, second = ([row["text"] for row in rows_of(folder)] for folder in folders)
+    assert first != second
+
+
 def test_rules_read_the_words_that_the_scene_graphs_have(written: Path) -> None:
     split = PreparedDataset.open(only(written, "prepare/scenes")).split("train")
     backend = RulesBackend("hanta")

@@ -16,6 +16,9 @@ from safetensors.torch import load_file
 from itrpipe.artifacts import read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.methods import tags
+from itrpipe.methods.masking import masked_word_logits
+from itrpipe.models.uniter import UniterEncoder
 from itrpipe.planning import parse_override
 from itrpipe.training.loop import Trainer
 
@@ -174,9 +177,19 @@ def test_training_that_was_stopped_goes_on_to_the_same_weights(
         assert found.read_bytes() == expected.read_bytes(), name
 
 
-def test_the_static_generator_is_the_model_that_the_settings_name(root: Path, invoke: Invoke) -> None:
+def test_the_static_generator_is_the_model_that_the_settings_name(
+    root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = set()
+
+    def noted(model: UniterEncoder, *rest: Any) -> torch.Tensor:
+        modes.add((model.training, model.rank.weight.requires_grad))
+        return masked_word_logits(model, *rest)
+
+    monkeypatch.setattr(tags, "masked_word_logits", noted)
     outcome = train(invoke, root, "tags-static")
     assert outcome.code == 0, outcome.err
+    assert modes == {(True, True), (False, False)}  # what is trained, and what writes
     folder = folder_of(root, "tags-static.uniter")
     inputs = read_manifest(folder).inputs
     assert {"start", "writer", "parse"} <= inputs.keys()

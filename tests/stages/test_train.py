@@ -15,6 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 from itrpipe.arithmetic import Seconds
 from itrpipe.artifacts import MANIFEST, read_manifest
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.vocabulary import SPECIALS
 from itrpipe.errors import DataError
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import ranks
@@ -120,6 +122,23 @@ def test_a_share_of_the_training_images_is_the_same_for_every_seed_and_lies_in_l
         assert len(read_embeddings(path, "val").image_ids) == 4
     assert (len(chosen[0.25, 0]), len(chosen[0.5, 0])) == (3, 6)
     assert chosen[0.25, 0] < chosen[0.5, 0] == chosen[0.5, 1]
+
+
+def test_words_are_those_of_the_validation_images_and_of_the_training_images_that_are_used(
+    chain: Path, invoke: Invoke
+) -> None:
+    sets = [f"--set={text}" for text in (*(f"train.{text}" for text in SAME), "train.train_share=0.25")]
+    assert invoke("train", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *sets).code == 0
+    trained = {read_manifest(folder).settings["train_share"]: folder for folder in chain.glob("tiny/train/triplet.v*")}
+    (prepared,) = chain.glob("tiny/prepare/files-*")
+    train, val = (PreparedDataset.open(prepared).split(name) for name in ("train", "val"))
+    few, all_words = (
+        {word for split in (used, val) for words in split.tokens.to_pylist() for word in words}
+        for used in (train.share(0.25), train)
+    )
+    for share, words in ((0.25, few), (1.0, all_words)):
+        assert load_model(trained[share]).vocabulary.ids.keys() - set(SPECIALS) == words
+    assert few < all_words
 
 
 def test_a_share_reaches_the_teacher_and_its_lists(chain: Path, invoke: Invoke) -> None:

@@ -137,6 +137,7 @@ def test_scores_and_probabilities_are_those_of_the_model(tmp_path: Path) -> None
     captions = token_captions()
     one_word = [row for row in rows if [edit["position"] for edit in row["edits"]] == [0] and row["caption_id"] == "c2"]
     assert one_word
+    alone = []
     for row in one_word:
         new, old = PIECES.index(row["edits"][0]["new"]), PIECES.index("two")
         base = model.worth[captions.tokens[2]].sum() + 1
@@ -145,10 +146,26 @@ def test_scores_and_probabilities_are_those_of_the_model(tmp_path: Path) -> None
         # The first word is a phrase of its own, unless the other phrase was masked as well.
         if math.isclose(row["caption_log_probability"], log_softmax[old].item(), rel_tol=1e-5):
             assert row["log_probability"] == pytest.approx(log_softmax[new].item(), rel=1e-5)
+            alone.append(row)
+    assert alone
     scores: dict[str, list[float]] = {}
     for row in rows:
         scores.setdefault(row["caption_id"], []).append(row["score"])
     assert all(each == sorted(each, reverse=True) for each in scores.values())
+
+
+def test_every_block_draws_words_of_its_own() -> None:
+    def first_words(rows: np.ndarray) -> np.ndarray:
+        return phrases(rows)[:, :1]  # all that can be masked, so that the words alone are left to chance
+
+    def made(block: int, seed: int = 0) -> list[str]:
+        settings = ModelSettings(copies=1, draws=6, noise=False, compare="off", seed=seed)
+        of_model = ModelMaker(token_captions(), TableModel(), first_words, settings, SPECIALS)
+        return [each.text for each in of_model.make(range(3, 4), block)[0]]
+
+    assert made(0) == made(0)
+    assert made(0) != made(1)
+    assert made(0) != made(0, seed=1)
 
 
 def test_a_piece_that_goes_on_is_written_behind_the_word_before_it() -> None:

@@ -347,6 +347,26 @@ def test_every_step_draws_for_itself_and_another_seed_draws_otherwise(tmp_path: 
     assert not set(first) & set(other)
 
 
+class Rising(Drawing):
+    """A method whose loss at step n is n, a mean over its pairs or their sum."""
+
+    def __init__(self, means: bool) -> None:
+        super().__init__()
+        self.means, self.step = means, 0
+
+    def losses(self, model: Toy, batch: Batch, epoch: int) -> dict[str, Tensor]:
+        self.step += 1
+        return {"pull": super().losses(model, batch, epoch)["pull"] * 0 + self.step}
+
+
+@pytest.mark.parametrize(("means", "expected"), [(True, 8 * 1 + 8 * 2 + 4 * 3), (False, 1 + 2 + 3)])
+def test_the_history_has_the_loss_of_a_pair(tmp_path: Path, means: bool, expected: int) -> None:
+    run = trainer(tmp_path, method=Rising(means), epochs=1)
+    run.run()
+    (row,) = run.position.history
+    assert row["loss_pull"] == row["loss"] == pytest.approx(expected / 20)
+
+
 def test_the_order_of_an_epoch_does_not_come_from_the_generator_of_its_first_step() -> None:
     order = np.concatenate(epoch_batches(50, 8, 3, 2))
     assert sorted(order) == list(range(50))
