@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -132,3 +132,25 @@ class DigestCache:
                 self._reporter.say(f"  warning: {error}", style="yellow")
             return {}
         return {key: entry for key, entry in entries.items() if isinstance(entry, list) and len(entry) == 4}
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder that the name of a model is one of on this machine; None for a hub id, or without a name."""
+    folder = Path(name).expanduser()
+    return folder if name and (folder.is_absolute() or folder.exists()) else None
+
+
+def folder_digests(folders: Mapping[str, Path | None], cache: DigestCache) -> dict[str, str]:
+    """Setting -> digest of the files of the folder that it names; nothing for those without one.
+
+    Raises:
+        MissingInputError: one of them is no folder.
+    """
+    digests = {}
+    for name, folder in folders.items():
+        if folder is None:
+            continue
+        if not folder.is_dir():
+            raise MissingInputError(f"{name}: {folder} is not a folder; name the folder that holds its files")
+        digests[name] = cache.combined([file for file in folder.iterdir() if file.is_file()], folder, f"hashing {name}")
+    return digests

@@ -16,10 +16,9 @@ from itrpipe.errors import UsageError
 from itrpipe.integrity import read_checked_json
 from itrpipe.models.settings import backbone_family
 from itrpipe.progress import Reporter
-from itrpipe.sources import DigestCache
+from itrpipe.sources import DigestCache, folder_digests, local_folder
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, prepare_need
-from itrpipe.stages.language_model import folder_digests, local_language_model, open_language_model
 from itrpipe.stages.prepare import SCENES_FILE
 
 if TYPE_CHECKING:
@@ -241,7 +240,8 @@ def fingerprinted(settings: SynthesizeSettings) -> dict[str, Any]:
 
 def _local_folders(settings: SynthesizeSettings) -> dict[str, Path]:
     """`language_model` and `wordnet`, those of them that name a folder of this machine."""
-    found = local_language_model(settings.language_model)
+    model = local_folder(settings.language_model)
+    found = {"language_model": model} if model else {}
     if isinstance(settings, ByRules) and settings.wordnet:
         found["wordnet"] = Path(settings.wordnet).expanduser()
     return found
@@ -255,7 +255,7 @@ def run(job: Job) -> None:
 
     settings = job.settings
     # Read first: what cannot be used is better found out before the sentences are written than after.
-    reader = open_language_model(job) if settings.language_model else None
+    reader = _language_model(job) if settings.language_model else None
     scenes = _scenes(job)
     opened = settings.open(job)
     count = len(opened.texts)
@@ -287,6 +287,12 @@ def _record_speed(job: Job, made: int, seconds: float) -> None:
         job.timings["writing sentences"] = round(seconds, 3)
         rate = made / seconds
         job.metrics["sentences/s"] = round(rate) if rate >= 100 else round(rate, 1)
+
+
+def _language_model(job: Job) -> LanguageModel:
+    from itrpipe.synthesis.language_model import open_language_model
+
+    return open_language_model(job.settings.language_model, train.resolve_device(job.execution.device), job.warn)
 
 
 def _fluency(job: Job, model: LanguageModel, file: SentenceFile, texts: Mapping[str, str]) -> dict[str, Any]:

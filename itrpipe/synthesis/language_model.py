@@ -86,6 +86,14 @@ class LanguageModel:
         return _perplexity(self._network, tokens.to(self._device), real.to(self._device)).cpu().numpy()
 
 
+def open_language_model(name: str, device: str, warn: Callable[[str], None]) -> LanguageModel:
+    """Opens a `LanguageModel`, which raises what that does, and tells what a user should know of it."""
+    model = LanguageModel(name, device)
+    for note in model.notes:
+        warn(note)
+    return model
+
+
 def _perplexity(network: Any, tokens: Tensor, real: Tensor) -> Tensor:
     """float64 [n] of padded tokens [n, L]; NaN where there is nothing behind the start token."""
     logits = network(tokens).logits[:, :-1].float()

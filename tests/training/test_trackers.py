@@ -37,7 +37,7 @@ def follow(name: str, folder: Path, first: int, last: int) -> TrackedRun:
     tracking = tracking_with([name], run, warnings.append)
     with tracking.following(Position(history=HISTORY[:first])):
         for epoch in range(first, last):
-            totals = {"pairs": torch.tensor(4.0), "loss_triplet": torch.tensor(2.0 + epoch)}
+            totals = {"steps": torch.tensor(1.0), "pairs": torch.tensor(4.0), "loss_triplet": torch.tensor(2.0 + epoch)}
             tracking.send_step(Position(epoch, 1, history=HISTORY[:epoch]), totals)
             tracking.send_epochs(HISTORY[: epoch + 1])
     assert warnings == []

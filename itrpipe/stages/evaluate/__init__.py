@@ -16,13 +16,12 @@ from itrpipe.disk import write_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.integrity import read_checked_json
 from itrpipe.progress import Reporter
-from itrpipe.sources import DigestCache
+from itrpipe.sources import DigestCache, folder_digests, local_folder
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.evaluate import analyses
 from itrpipe.stages.evaluate.generators import generator_names, sentence_needs
 from itrpipe.stages.evaluate.named_models import Model
-from itrpipe.stages.language_model import folder_digests, local_language_model
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
@@ -165,14 +164,14 @@ def sources(settings: EvaluateSettings, definition: StageDefinition | None, cach
     Raises:
         MissingInputError: it is no folder.
     """
-    return folder_digests(local_language_model(settings.language_model), cache)
+    return folder_digests({"language_model": local_folder(settings.language_model)}, cache)
 
 
 def fingerprinted(settings: EvaluateSettings) -> dict[str, Any]:
     """The settings as the fingerprint sees them: of a language model's folder its content, not where it lies."""
     unused = {name for name in NEWER if getattr(settings, name) == EvaluateSettings.model_fields[name].default}
     values = settings.model_dump(mode="json", exclude=unused)
-    return values | dict.fromkeys(local_language_model(settings.language_model), "local")
+    return values | ({"language_model": "local"} if local_folder(settings.language_model) else {})
 
 
 def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str, Need]:

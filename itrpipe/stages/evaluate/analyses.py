@@ -15,7 +15,6 @@ from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Input, Job
 from itrpipe.stages.evaluate.generators import SENTENCES_INPUT
-from itrpipe.stages.language_model import open_language_model
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
@@ -192,6 +191,7 @@ def write_words(job: Job) -> None:
 
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.features.store import FEATURES, FeatureFile
+    from itrpipe.synthesis.language_model import open_language_model
     from itrpipe.training.saved import load_model
     from itrpipe.training.splits import Sources
     from itrpipe.training.word_accuracy import WordTest
@@ -211,10 +211,11 @@ def write_words(job: Job) -> None:
     split = PreparedDataset.open(sources.prepare).split(job.settings.split)
     features = FeatureFile.open(sources.extract / FEATURES)
     device = train.resolve_device(job.execution.device)
-    model = open_language_model(job) if job.settings.language_model else None
+    name = job.settings.language_model
+    model = open_language_model(name, device, job.warn) if name else None
     figures, corrections = WordTest(saved, split, features, device, sources.parse).run(language_model=model)
     if model is not None:
-        figures["fluency"] = {"name": Path(job.settings.language_model).name, **figures["fluency"]}
+        figures["fluency"] = {"name": Path(name).name, **figures["fluency"]}
     write_json(job.folder / WORDS, figures)
     pq.write_table(corrections, job.folder / WORD_CORRECTIONS)
     say_words(job.folder, job.reporter)
