@@ -3,8 +3,13 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# faiss-gpu where an NVIDIA driver answers, faiss-cpu elsewhere.
+# faiss for GPUs where an NVIDIA driver answers, faiss-cpu elsewhere.
 FAISS  := $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
+# TORCH=cpu, cu130, auto: the build of torch, by uv, or by pip from the index of packages that TORCH_INDEX names.
+TORCH  ?=
+TORCH_INDEX ?=
+# UV= takes pip where uv is installed, too.
+UV     := $(shell command -v uv)
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test faults mutants lint bench reproduce-flickr reproduce-coco clean
@@ -15,9 +20,19 @@ help: ## list the targets
 install: $(VENV)/installed ## install itrpipe and its tools into .venv
 
 $(VENV)/installed: pyproject.toml
+ifneq ($(and $(TORCH),$(if $(UV)$(TORCH_INDEX),,none)),)
+	$(error TORCH=$(TORCH) needs uv (pip install uv), or TORCH_INDEX=URL of an index with that build)
+endif
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+ifneq ($(TORCH_INDEX),)
+	$(BIN)/python -m pip install --quiet torch torchvision --index-url '$(TORCH_INDEX)'
+endif
+ifneq ($(UV),)
+	uv pip install --quiet --python $(BIN)/python $(if $(TORCH_INDEX),,$(if $(TORCH),--torch-backend $(TORCH))) --editable '.[$(FAISS),dev]'
+else
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[$(FAISS),dev]'
+endif
 	touch $@
 
 demo: install ## round one, mining and AOQ on the embedded dataset, with a report
