@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 
@@ -25,6 +26,7 @@ def probability_within(t: float, degrees: int) -> float:
     return (angle + sine * total) * 2 / math.pi if degrees % 2 else sine * total
 
 
+@functools.lru_cache(maxsize=1_000)
 def quantile_within(level: float, degrees: int) -> float:
     """The t between whose negative and itself a share `level` of the distribution lies: 2.776 for 0.95 and 4.
 
