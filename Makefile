@@ -12,7 +12,7 @@ TORCH_INDEX ?=
 UV     := $(shell command -v uv)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test faults mutants lint bench reproduce-flickr reproduce-coco clean
+.PHONY: help install demo test faults mutants lint bench bench-gpu reproduce-flickr reproduce-coco clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ lint: install ## ruff and pyright
 
 bench: install ## speed, as ratios measured in one run
 	$(BIN)/python -m pytest -q -s tests/benchmarks --override-ini testpaths=tests/benchmarks --override-ini python_files='bench_*.py'
+
+bench-gpu: ## what a GPU reaches of its limits, from a bare checkout; PYTHON=python3 ARGS='--only mining --json FILE'
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m tests.benchmarks.gpu $(ARGS)
 
 reproduce-flickr: install ## the papers' tables of Flickr30K; DATA=folder, explained without it; ARGS='--only aoq.vsrn'
 	@$(BIN)/itrpipe run flickr30k $(if $(DATA),--source '$(DATA)') $(ARGS)

@@ -1,0 +1,40 @@
+"""`make bench-gpu` runs to its end on any machine, small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.benchmarks import gpu
+
+
+def test_every_part_gives_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "found.json"
+    gpu.main(["--tiny", "--json", str(path)])
+    found = json.loads(path.read_text())["lines"]
+    names = [line["name"] for line in found]
+    assert len(set(names)) == len(names) == 10
+    for start in ("mining", "scores, SCAN", "scores, BFAN", "scores, UNITER", "step, AOQ, VSRN", "step, FNE"):
+        assert any(name.startswith(start) for name in names), start
+    assert all(line["seconds"] > 0 and line["limit"] > 0 for line in found)
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(found)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a CUDA device")
+def test_full_size_needs_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        gpu.main([])
+    assert caught.value.code == 2
+    assert "no CUDA device is visible; --tiny runs anywhere" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_no_step_waits_for_the_device(tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    gpu.main(["--tiny", "--only", "steps", "--json", str(path)])
+    waits = {line["name"]: line["waits"] for line in json.loads(path.read_text())["lines"]}
+    assert set(waits.values()) == {0}, waits
