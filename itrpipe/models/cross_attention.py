@@ -33,8 +33,10 @@ from torch.nn import functional as F
 NORM_EPSILON = 1e-8
 """Added to the norms that divide A; a cosine whose two lengths multiply to less is zero."""
 
-_KEEP_ALL = -1.0
-"""A threshold below every attention weight."""
+_WITHIN_ONE = ("clipped_l2norm", "clipped_l1norm", "softmax")
+_MILD = 30.0
+"""Values of these normalisations lie between -0.1 and 1. With an inverse temperature up to this their exponentials, and
+the squared length of a sum of these, stay far from the ends of single precision without a peak taken off."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,8 @@ def attended_scores(affinity: Tensor, context: Items, queries: Items, attention:
     padding = None if queries.padding is None else _as_queries(queries.padding, paired)  # [1 or C, Q, N]
     weights = _attention_weights(affinity, context, padding, attention)  # [C, S, Q, N]
     mixed = torch.bmm(context.gram, weights.flatten(2)).view_as(weights)
-    squared = _multiplied(mixed, weights).sum(dim=1)  # [C, Q, N], |w|^2
-    inner = _multiplied(weights, affinity).sum(dim=1)  # [C, Q, N], q . w
+    squared = _dotted(mixed, weights)  # [C, Q, N], |w|^2
+    inner = _dotted(weights, affinity)  # [C, Q, N], q . w
     lengths = _as_queries(queries.gram.diagonal(dim1=1, dim2=2), paired) * squared  # |q|^2 |w|^2
     # A vector of no length (rounding may even leave it below zero) has relevance zero. Published is a division by
     # max(|q| |w|, epsilon), which multiplies its gradient by 1/epsilon; here that is passed on unscaled.
@@ -132,9 +134,14 @@ def attended_scores(affinity: Tensor, context: Items, queries: Items, attention:
     return AGGREGATIONS[attention.aggregation](relevance, padding, count, attention.lambda_lse)
 
 
-def _multiplied(own: Tensor, factor: Tensor) -> Tensor:
+def _multiplied(own: Tensor, factor: Tensor | float) -> Tensor:
     """own * factor; without gradients in the memory of `own`, which nothing else reads any more."""
     return own * factor if torch.is_grad_enabled() else own.mul_(factor)
+
+
+def _dotted(left: Tensor, right: Tensor) -> Tensor:
+    """Sum of left * right over the context vectors; without gradients in the memory of `left`, see `_multiplied`."""
+    return _multiplied(left, right).sum(dim=1)
 
 
 def _as_queries(per_vector: Tensor, paired: bool) -> Tensor:
@@ -145,37 +152,37 @@ def _as_queries(per_vector: Tensor, paired: bool) -> Tensor:
 def _attention_weights(affinity: Tensor, context: Items, query_padding: Tensor | None, attention: Attention) -> Tensor:
     """Weights [C, S, Q, N] of the context vectors; zero at padding and where the focal mask leaves them out.
 
-    The greatest weight of a query is one: they are not scaled to a sum of one, before or behind a focal mask, since
-    a cosine does not depend on the length of w.
+    They are not scaled to a sum of one, before or behind a focal mask, since a cosine does not depend on the length of
+    w. Before a focal mask, and where the exponentials could leave single precision, the greatest of a query is one.
     """
-    normalised = RAW_FEATURE_NORMS[attention.raw_feature_norm](affinity, query_padding)
-    if context.padding is not None:
-        never = torch.zeros_like(context.padding, dtype=affinity.dtype).masked_fill(context.padding, float("-inf"))
-        normalised = normalised + never[:, :, None, None]  # many times faster than a masked fill of all [C, S, Q, N]
     # exp(lambda x) = 2^(rate x): on a CPU, powers of two are four times as fast as torch's softmax or exponential.
     rate = attention.lambda_softmax / math.log(2)
-    peak = normalised.detach().amax(dim=1, keepdim=True)  # [C, 1, Q, N]
-    exponents = torch.add(-rate * peak, normalised, alpha=rate)
+    exponents = RAW_FEATURE_NORMS[attention.raw_feature_norm](affinity, query_padding, rate)
+    if context.padding is not None:
+        never = torch.zeros_like(context.padding, dtype=affinity.dtype).masked_fill(context.padding, float("-inf"))
+        exponents = exponents + never[:, :, None, None]  # many times faster than a masked fill of all [C, S, Q, N]
+    mild = attention.raw_feature_norm in _WITHIN_ONE and attention.lambda_softmax <= _MILD
+    if attention.focal is not None or not mild:
+        peak = exponents.detach().amax(dim=1, keepdim=True)
+        exponents = exponents - peak if torch.is_grad_enabled() else exponents.sub_(peak)
     weights = exponents.exp2() if torch.is_grad_enabled() else exponents.exp2_()
     if attention.focal is None:
         return weights
-    # Weights are finite, so that a product masks them safely.
-    return weights * _kept(weights.detach(), context.count, attention.focal)
+    factor = _focal_factor(weights.detach(), context.count, attention.focal)
+    return F.threshold(_multiplied(weights, factor), 1.0, 0.0, inplace=not torch.is_grad_enabled())
 
 
-def _kept(weights: Tensor, count: Tensor, focal: str) -> Tensor:
-    """One where BFAN's focal score F is positive, else zero, [C, S, Q, N].
+def _focal_factor(weights: Tensor, count: Tensor, focal: str) -> Tensor:
+    """What weights [C, S, Q, N] are multiplied by, so that those with a positive focal score F exceed one.
 
     F is linear in the weight that it judges, so that its sign is a comparison with a threshold per row; both scale
     with the weights p, whatever their sum.
 
     A row that would keep nothing, such as a flat one or a context of a single word, keeps everything: the
-    published code divides zero by zero there.
+    published code divides zero by zero there. The greatest weight being one, all of a flat row are.
     """
     threshold = FOCAL_THRESHOLDS[focal](weights, count)  # [C, 1, Q, N]
-    peak = weights.amax(dim=1, keepdim=True)
-    threshold = torch.where(peak > threshold, threshold, _KEEP_ALL)
-    return torch.gt(weights, threshold, out=torch.empty_like(weights))  # no detour through booleans
+    return torch.where(threshold < 1.0, threshold, 0.5).reciprocal()
 
 
 def _equal_threshold(weights: Tensor, count: Tensor) -> Tensor:
@@ -204,36 +211,36 @@ def _l2_factor(affinity: Tensor) -> Tensor:
     return (squared.masked_fill(squared == 0, 1.0).sqrt() + NORM_EPSILON).reciprocal()
 
 
-def _l2(affinity: Tensor, query_padding: Tensor | None) -> Tensor:
-    return affinity * _l2_factor(affinity)
+def _l2(affinity: Tensor, query_padding: Tensor | None, rate: float) -> Tensor:
+    return affinity * (rate * _l2_factor(affinity))
 
 
-def _clipped_l2(affinity: Tensor, query_padding: Tensor | None) -> Tensor:
+def _clipped_l2(affinity: Tensor, query_padding: Tensor | None, rate: float) -> Tensor:
     clipped = _leaky(affinity)
-    return _multiplied(clipped, _l2_factor(clipped))
+    return _multiplied(clipped, rate * _l2_factor(clipped))
 
 
-def _l1(affinity: Tensor, query_padding: Tensor | None) -> Tensor:
+def _l1(affinity: Tensor, query_padding: Tensor | None, rate: float) -> Tensor:
     total = affinity.abs().sum(dim=2, keepdim=True)
-    return affinity * (total.masked_fill(total == 0, 1.0) + NORM_EPSILON).reciprocal()
+    return affinity * (rate * (total.masked_fill(total == 0, 1.0) + NORM_EPSILON).reciprocal())
 
 
-def _softmax(affinity: Tensor, query_padding: Tensor | None) -> Tensor:
+def _softmax(affinity: Tensor, query_padding: Tensor | None, rate: float) -> Tensor:
     if query_padding is not None:
         affinity = affinity.masked_fill(query_padding[:, None], float("-inf"))
-    return affinity.softmax(dim=2)
+    return affinity.softmax(dim=2) * rate
 
 
-RAW_FEATURE_NORMS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
+RAW_FEATURE_NORMS: dict[str, Callable[[Tensor, Tensor | None, float], Tensor]] = {
     "clipped_l2norm": _clipped_l2,
     "l2norm": _l2,
-    "clipped": lambda affinity, padding: _leaky(affinity),
+    "clipped": lambda affinity, padding, rate: _leaky(affinity) * rate,
     "softmax": _softmax,
-    "no_norm": lambda affinity, padding: affinity,
+    "no_norm": lambda affinity, padding, rate: affinity * rate,
     "l1norm": _l1,
-    "clipped_l1norm": lambda affinity, padding: _l1(_leaky(affinity), padding),
+    "clipped_l1norm": lambda affinity, padding, rate: _l1(_leaky(affinity), padding, rate),
 }
-"""Name -> normalisation of A [C, S, Q, N] over the queries Q, given the padding [1 or C, Q, N] of the queries."""
+"""Name -> normalisation of A [C, S, Q, N] over the queries Q times a rate, given the padding [1 or C, Q, N] of Q."""
 
 
 def _log_sum_exp(relevance: Tensor, padding: Tensor | None, count: Tensor, inverse_temperature: float) -> Tensor:
