@@ -39,7 +39,7 @@ demo: install ## round one, mining and AOQ on the embedded dataset, with a repor
 	$(BIN)/itrpipe run demo
 
 test: install ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 faults: install ## kills, full disks, flipped bits and other faults over the whole chain; ARGS='--only bytes --seed 1'
 	$(BIN)/python -m tests.faults $(ARGS)

@@ -330,3 +330,9 @@ def chain(finished_chain: Path, tmp_path: Path) -> Path:
 def define_fixture() -> Callable[[Path, TinySource], None]:
     """`define`, for tests."""
     return define
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: what one process has to end alone is then short."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

@@ -106,7 +106,7 @@ def _products() -> str:
     """What decides in which precision mining looks for candidates."""
     import torch
 
-    from itrpipe.arithmetic import gigaflops, product_seconds
+    from itrpipe.mining.arithmetic import gigaflops, product_seconds
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = product_seconds(device)

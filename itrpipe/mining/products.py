@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.arithmetic import product_seconds
 from itrpipe.errors import DataError
+from itrpipe.mining.arithmetic import product_seconds
 from itrpipe.mining.threads import one_thread
 
 Precision = Literal["fp32", "bf16", "bf16+fp32", "fp32+fp32"]

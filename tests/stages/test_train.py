@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from itrpipe.arithmetic import Seconds
 from itrpipe.artifacts import MANIFEST, read_manifest
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import SPECIALS
@@ -21,6 +20,7 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.features.embeddings import read_embeddings
+from itrpipe.mining.arithmetic import Seconds
 from itrpipe.models.base import TextBatch
 from itrpipe.negatives.lists import read_list
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from itrpipe.arithmetic import Seconds
+from itrpipe.mining.arithmetic import Seconds
 from itrpipe.models import vsepp
 from itrpipe.models.settings import Vsepp
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from itrpipe import arithmetic
-from itrpipe.arithmetic import MARGIN, Seconds, best_seconds, gigaflops, product_seconds
+from itrpipe.mining import arithmetic
+from itrpipe.mining.arithmetic import MARGIN, Seconds, best_seconds, gigaflops, product_seconds
 from itrpipe.mining.products import faster_in_two_steps
 
 CPU = torch.device("cpu")
