@@ -1,8 +1,8 @@
 """What this machine multiplies faster, bfloat16 or single precision: measured once, in about a second, and remembered.
 
-Processors differ: with bfloat16 units a product of matrices takes a quarter of the time, without them up to twice of
-it. What is remembered is a cache beside others of the user; without it, on other hardware or with another torch the
-measurement is made again.
+Processors differ: on one a product of matrices takes a third of the time in bfloat16, on another half as long again,
+although it has instructions for it too. What is remembered is a cache beside others of the user; without it, on other
+hardware or with another torch the measurement is made again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -42,11 +42,6 @@ class Seconds:
     def faster(self) -> Faster:
         """The one to choose; single precision where bfloat16 gains little."""
         return "bf16" if self.fp32 > MARGIN * self.bf16 else "fp32"
-
-    @property
-    def ratio(self) -> float:
-        """How often bfloat16 does the work while single precision does it once."""
-        return self.fp32 / self.bf16
 
 
 def product_seconds(device: torch.device | str = "cpu") -> Seconds:
@@ -92,32 +87,41 @@ def _wait(device: torch.device) -> None:
 
 
 def _remembered(work: str, device: torch.device, measure: Callable[[torch.device], Seconds]) -> Seconds:
-    path, key = _cache() / _FILE, f"{work} on {_hardware(device)}"
-    known = _read(path)
-    with contextlib.suppress(TypeError):
-        return Seconds(**known[key]) if key in known else _keep(path, known, key, measure(device))
-    return _keep(path, known, key, measure(device))
-
-
-def _keep(path: Path, known: dict[str, dict[str, float]], key: str, found: Seconds) -> Seconds:
-    """Writes what was measured where that is possible; elsewhere the next process measures again."""
-    with contextlib.suppress(OSError, ItrpipeError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {**known, key: asdict(found)})
+    path, key = _cache(), f"{work} on {_hardware(device)}"
+    known = {} if path is None else _read(path)
+    if key in known:
+        return Seconds(**known[key])
+    found = measure(device)
+    if path is not None:
+        # Where nothing can be written, the next process measures again.
+        with contextlib.suppress(OSError, ItrpipeError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {**known, key: asdict(found)})
     return found
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:
-    """What was measured earlier; nothing where the file is not there or is damaged: it is made again."""
+    """What was measured earlier, without what is damaged: that is measured again."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return {key: entry for key, entry in found.items() if _is_whole(entry)} if isinstance(found, dict) else {}
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "itrpipe"
+def _is_whole(entry: object) -> bool:
+    names = {field.name for field in fields(Seconds)}
+    if not isinstance(entry, dict) or entry.keys() != names:
+        return False
+    return all(isinstance(value, float) and value > 0 for value in entry.values())
+
+
+def _cache() -> Path | None:
+    """The file; None for a user without a home, as in some containers."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "itrpipe" / _FILE
+    except RuntimeError:
+        return None
 
 
 def _hardware(device: torch.device) -> str:
@@ -132,6 +136,6 @@ def _processor() -> str:
     except OSError:
         return platform.machine()
     lines = dict(line.split(":", 1) for line in reversed(text.splitlines()) if ":" in line)
-    fields = {key.strip(): value.strip() for key, value in lines.items()}
-    units = sorted({"avx512f", "avx512_bf16", "amx_bf16"} & set(fields.get("flags", "").split()))
-    return " ".join([fields.get("model name", platform.machine()), *units])
+    known = {key.strip(): value.strip() for key, value in lines.items()}
+    units = sorted({"avx512f", "avx512_bf16", "amx_bf16"} & set(known.get("flags", "").split()))
+    return " ".join([known.get("model name", platform.machine()), *units])

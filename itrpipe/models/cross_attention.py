@@ -134,7 +134,7 @@ def attended_scores(affinity: Tensor, context: Items, queries: Items, attention:
     return AGGREGATIONS[attention.aggregation](relevance, padding, count, attention.lambda_lse)
 
 
-def _multiplied(own: Tensor, factor: Tensor | float) -> Tensor:
+def _multiplied(own: Tensor, factor: Tensor) -> Tensor:
     """own * factor; without gradients in the memory of `own`, which nothing else reads any more."""
     return own * factor if torch.is_grad_enabled() else own.mul_(factor)
 

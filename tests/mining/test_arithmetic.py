@@ -57,7 +57,7 @@ def test_a_damaged_cache_is_made_again(cache: Path, measured: list[Seconds], con
 def test_an_entry_of_another_form_is_made_again(cache: Path, measured: list[Seconds]) -> None:
     product_seconds()
     (key,) = json.loads(cache.read_text())
-    for entry in ({"fp32": 1.0}, None):
+    for entry in ({"fp32": 1.0}, None, {"fp32": 1.0, "bf16": "fast"}, {"fp32": 1.0, "bf16": 0.0}):
         cache.write_text(json.dumps({key: entry}))
         measured.append(Seconds(3.0, 1.0))
         assert product_seconds() == Seconds(3.0, 1.0)
@@ -71,10 +71,20 @@ def test_where_nothing_can_be_kept_it_is_measured_again(tmp_path: Path, monkeypa
     assert (product_seconds(), product_seconds()) == (Seconds(2.0, 1.0), Seconds(1.0, 2.0))
 
 
+def test_a_user_without_a_home_measures_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(arithmetic.Path, "home", nowhere)
+    found = [Seconds(1.0, 2.0), Seconds(2.0, 1.0)]
+    monkeypatch.setattr(arithmetic, "_time_products", lambda device: found.pop())
+    assert (product_seconds(), product_seconds()) == (Seconds(2.0, 1.0), Seconds(1.0, 2.0))
+
+
 def test_bfloat16_is_chosen_where_it_gains_more_than_a_little() -> None:
     assert Seconds(MARGIN + 0.01, 1.0).faster == "bf16"
     assert Seconds(MARGIN - 0.01, 1.0).faster == "fp32"
-    assert Seconds(1.0, 2.0).ratio == 0.5
 
 
 def test_both_are_timed_in_turn_and_the_best_counts(monkeypatch: pytest.MonkeyPatch) -> None:
