@@ -134,22 +134,20 @@ class DigestCache:
         return {key: entry for key, entry in entries.items() if isinstance(entry, list) and len(entry) == 4}
 
 
-def local_folder(name: str) -> Path | None:
-    """The folder that the name of a model is one of on this machine; None for a hub id, or without a name."""
-    folder = Path(name).expanduser()
-    return folder if name and (folder.is_absolute() or folder.exists()) else None
+def local_folders(names: Mapping[str, str]) -> dict[str, Path]:
+    """Setting -> folder, of those models that are named by one of this machine, not by a hub id, and not left empty."""
+    folders = {key: Path(name).expanduser() for key, name in names.items() if name}
+    return {key: folder for key, folder in folders.items() if folder.is_absolute() or folder.exists()}
 
 
-def folder_digests(folders: Mapping[str, Path | None], cache: DigestCache) -> dict[str, str]:
-    """Setting -> digest of the files of the folder that it names; nothing for those without one.
+def folder_digests(folders: Mapping[str, Path], cache: DigestCache) -> dict[str, str]:
+    """Setting -> digest of the files of the folder that it names.
 
     Raises:
         MissingInputError: one of them is no folder.
     """
     digests = {}
     for name, folder in folders.items():
-        if folder is None:
-            continue
         if not folder.is_dir():
             raise MissingInputError(f"{name}: {folder} is not a folder; name the folder that holds its files")
         digests[name] = cache.combined([file for file in folder.iterdir() if file.is_file()], folder, f"hashing {name}")

@@ -16,7 +16,7 @@ from itrpipe.errors import UsageError
 from itrpipe.integrity import read_checked_json
 from itrpipe.models.settings import backbone_family
 from itrpipe.progress import Reporter
-from itrpipe.sources import DigestCache, folder_digests, local_folder
+from itrpipe.sources import DigestCache, folder_digests, local_folders
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.prepare import SCENES_FILE
@@ -240,8 +240,7 @@ def fingerprinted(settings: SynthesizeSettings) -> dict[str, Any]:
 
 def _local_folders(settings: SynthesizeSettings) -> dict[str, Path]:
     """`language_model` and `wordnet`, those of them that name a folder of this machine."""
-    model = local_folder(settings.language_model)
-    found = {"language_model": model} if model else {}
+    found = local_folders({"language_model": settings.language_model})
     if isinstance(settings, ByRules) and settings.wordnet:
         found["wordnet"] = Path(settings.wordnet).expanduser()
     return found

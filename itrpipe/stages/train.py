@@ -21,7 +21,7 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.methods.settings import Aoq, Pretrain, Tags, TagsDc, Triplet
 from itrpipe.methods.settings import Ascl as AsclMethod
 from itrpipe.models.settings import RANDOM, Ascl, DualEncoder, Uniter, backbone_family
-from itrpipe.sources import DigestCache
+from itrpipe.sources import DigestCache, local_folders
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.checks import check_training
 from itrpipe.training import settings as training_settings
@@ -245,16 +245,13 @@ def _local_encoders(settings: TrainSettings) -> dict[str, Path]:
     if isinstance(settings.model, Uniter):
         model = settings.model
         found = {INITIAL: Path(model.initial).expanduser()} if model.initial else {}
-        folder = Path(model.tokenizer).expanduser()
-        local = model.tokenizer and (folder.is_absolute() or folder.exists())
-        return {**found, "tokenizer": folder} if local else found
+        return found | local_folders({"tokenizer": model.tokenizer})
     if not isinstance(settings.model, Ascl | DualEncoder):
         return {}
     named = {"text": settings.model.text}
     if isinstance(settings.model, DualEncoder) and settings.model.images == "pixels":
         named["vision"] = settings.model.vision
-    paths = {name: Path(value).expanduser() for name, value in named.items() if value != RANDOM}
-    return {name: path for name, path in paths.items() if path.is_absolute() or path.exists()}
+    return local_folders({name: value for name, value in named.items() if value != RANDOM})
 
 
 def _open_encoders(job: Job) -> Encoders | None:

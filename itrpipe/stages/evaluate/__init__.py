@@ -16,7 +16,7 @@ from itrpipe.disk import write_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.integrity import read_checked_json
 from itrpipe.progress import Reporter
-from itrpipe.sources import DigestCache, folder_digests, local_folder
+from itrpipe.sources import DigestCache, folder_digests, local_folders
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.evaluate import analyses
@@ -164,14 +164,18 @@ def sources(settings: EvaluateSettings, definition: StageDefinition | None, cach
     Raises:
         MissingInputError: it is no folder.
     """
-    return folder_digests({"language_model": local_folder(settings.language_model)}, cache)
+    return folder_digests(_local_folders(settings), cache)
 
 
 def fingerprinted(settings: EvaluateSettings) -> dict[str, Any]:
     """The settings as the fingerprint sees them: of a language model's folder its content, not where it lies."""
     unused = {name for name in NEWER if getattr(settings, name) == EvaluateSettings.model_fields[name].default}
     values = settings.model_dump(mode="json", exclude=unused)
-    return values | ({"language_model": "local"} if local_folder(settings.language_model) else {})
+    return values | dict.fromkeys(_local_folders(settings), "local")
+
+
+def _local_folders(settings: EvaluateSettings) -> dict[str, Path]:
+    return local_folders({"language_model": settings.language_model})
 
 
 def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str, Need]:
