@@ -211,6 +211,9 @@ def search(
 @app.command()
 def report(
     dataset: DatasetOption = "scenes",
+    backbone: Annotated[
+        str | None, typer.Option("--backbone", "-b", help="Compare models of this backbone only.")
+    ] = None,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="FILE", help="Renew the table of results in this Markdown file.")
     ] = None,
@@ -219,16 +222,16 @@ def report(
     trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Write one HTML page over all evaluated runs of a dataset.
+    """Write one HTML page over all evaluated runs of a dataset, or over those of one backbone.
 
     --into puts the table of results between the lines <!-- itrpipe report DATASET --> and
-    <!-- end of itrpipe report -->.
+    <!-- end of itrpipe report -->; with --backbone, the first is <!-- itrpipe report DATASET BACKBONE -->.
 
     Example: itrpipe report --dataset scenes
     """
     from itrpipe.commands.stages import report_dataset
 
-    report_dataset(data, dataset, overrides_of(settings, {}), into=into, dry_run=dry_run)
+    report_dataset(data, dataset, overrides_of(settings, {}), backbone=backbone, into=into, dry_run=dry_run)
 
 
 @app.command()

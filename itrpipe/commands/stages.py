@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts import MANIFEST, check_artifact, is_finished, list_artifacts, read_manifest
+from itrpipe.artifacts import MANIFEST, Manifest, check_artifact, is_finished, list_artifacts, read_manifest
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.config import Settings, declared_stages, did_you_mean, leaves, load_declaration
 from itrpipe.datasets.definition import (
@@ -27,7 +27,7 @@ from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
 from itrpipe.stages.extract import LOCAL_SETTINGS, NO_FILES, importer
 from itrpipe.stages.report import MARKDOWN, PAGE, SUMMARY
-from itrpipe.training.settings import TrainSettings
+from itrpipe.training.settings import TrainSettings, canonical_backbone
 
 
 def run_stage(
@@ -270,14 +270,21 @@ def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, o
 
 
 def report_dataset(
-    root: Path, dataset: str, overrides: list[Override], *, into: Path | None = None, dry_run: bool = False
+    root: Path,
+    dataset: str,
+    overrides: list[Override],
+    *,
+    backbone: str | None = None,
+    into: Path | None = None,
+    dry_run: bool = False,
 ) -> None:
-    """Writes the report over every finished evaluation of a dataset.
+    """Writes the report over every finished evaluation of a dataset, or over those of one backbone.
 
     Args:
         root: the data folder.
         dataset: dataset name.
         overrides: values given by the user.
+        backbone: the report compares models of this one only.
         into: document that gets the table of results between the two lines that ask for it.
         dry_run: print the plan and what it will cost.
 
@@ -286,9 +293,10 @@ def report_dataset(
         UnavailableError: the document cannot be written.
         DataError: the document does not ask for the table.
     """
+    asked = dataset if backbone is None else f"{dataset} {canonical_backbone(backbone)}"
     reporter = Reporter()
     if into is not None:
-        _with_tables(into, dataset, "")
+        _with_tables(into, asked, "")
         require_writable(into, "--into")
     evaluations = [
         check_artifact(folder)
@@ -299,6 +307,8 @@ def report_dataset(
         raise MissingInputError(
             f"dataset {dataset!r} has no evaluation yet; run `itrpipe evaluate --dataset {dataset}`"
         )
+    if backbone is not None:
+        evaluations = _of_backbone(evaluations, canonical_backbone(backbone), dataset)
     planner = Planner(root, dataset, overrides, reporter=reporter, remember=not dry_run)
     steps = [pinned_step(root, manifest) for manifest in evaluations]
     inputs = {step.location.name: step for step in steps}
@@ -310,22 +320,32 @@ def report_dataset(
         return
     say_report(folder, reporter)
     if into is not None:
-        write_text(into, _with_tables(into, dataset, checked(folder / MARKDOWN).read_text(encoding="utf-8")))
+        write_text(into, _with_tables(into, asked, checked(folder / MARKDOWN).read_text(encoding="utf-8")))
         reporter.say(f"table: {into}")
 
 
-def _with_tables(path: Path, dataset: str, tables: str) -> str:
-    """A document with these tables in the place of those it has."""
+def _of_backbone(evaluations: list[Manifest], backbone: str, dataset: str) -> list[Manifest]:
+    of = {each.settings["backbone"] for each in evaluations}
+    if backbone not in of:
+        raise MissingInputError(
+            f"dataset {dataset!r} has no evaluation of {backbone}, only of {', '.join(sorted(of))}; "
+            f"run `itrpipe evaluate --backbone {backbone} --dataset {dataset}`"
+        )
+    return [each for each in evaluations if each.settings["backbone"] == backbone]
+
+
+def _with_tables(path: Path, asked: str, tables: str) -> str:
+    """A document with these tables in the place of those that it has of a dataset, or of one backbone on it."""
     from itrpipe.reporting.markdown import BEGIN, END, inserted
 
     if not path.is_file():
         raise MissingInputError(f"--into {path} is not there; name a Markdown file")
     try:
-        found = inserted(path.read_text(encoding="utf-8"), dataset, tables)
+        found = inserted(path.read_text(encoding="utf-8"), asked, tables)
     except UnicodeDecodeError as error:
         raise DataError(f"--into {path} is not UTF-8 at byte {error.start}; name a Markdown file") from None
     if found is None:
-        lines = f"{BEGIN.format(dataset=dataset)} and {END}"
+        lines = f"{BEGIN.format(asked=asked)} and {END}"
         raise DataError(f"--into {path} does not say where the table belongs; write two lines into it: {lines}")
     return found
 

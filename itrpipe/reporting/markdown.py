@@ -7,8 +7,8 @@ import re
 from itrpipe.reporting.content import Content, Group
 from itrpipe.reporting.tables import Row, Table
 
-BEGIN, END = "<!-- itrpipe report {dataset} -->", "<!-- end of itrpipe report -->"
-"""The lines between which a document gets the tables of a dataset."""
+BEGIN, END = "<!-- itrpipe report {asked} -->", "<!-- end of itrpipe report -->"
+"""The lines between which a document gets the tables of a dataset; or of a backbone, named behind it."""
 
 
 def markdown(content: Content) -> str:
@@ -20,15 +20,20 @@ def markdown(content: Content) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def inserted(document: str, dataset: str, tables: str) -> str | None:
-    """A document with the tables between the two lines that ask for those of a dataset.
+def inserted(document: str, asked: str, tables: str) -> str | None:
+    """A document with the tables between the two lines that ask for them.
+
+    Args:
+        document: its text.
+        asked: dataset, or dataset and backbone with a space between.
+        tables: Markdown.
 
     Returns:
         None where it has no such lines.
     """
-    begin = BEGIN.format(dataset=dataset)
-    asked = re.compile(f"^{re.escape(begin)}$.*?^{re.escape(END)}$", re.MULTILINE | re.DOTALL)
-    found, count = asked.subn(lambda _: f"{begin}\n\n{tables.strip()}\n\n{END}", document)
+    begin = BEGIN.format(asked=asked)
+    block = re.compile(f"^{re.escape(begin)}$.*?^{re.escape(END)}$", re.MULTILINE | re.DOTALL)
+    found, count = block.subn(lambda _: f"{begin}\n\n{tables.strip()}\n\n{END}", document)
     return found if count else None
 
 

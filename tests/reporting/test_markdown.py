@@ -11,7 +11,7 @@ import pytest
 
 from itrpipe.reporting.markdown import BEGIN, END, inserted
 
-BETWEEN = f"{BEGIN.format(dataset='scenes')}\nold\n{END}"
+BETWEEN = f"{BEGIN.format(asked='scenes')}\nold\n{END}"
 
 
 def rows(text: str) -> list[list[str]]:
@@ -44,7 +44,7 @@ def test_several_seeds_stand_with_their_deviation(seeded: Any) -> None:
 def test_only_what_stands_between_the_two_lines_changes() -> None:
     document = f"before\n\n{BETWEEN}\n\nafter\n"
     found = inserted(document, "scenes", "| new |\n")
-    assert found == f"before\n\n{BEGIN.format(dataset='scenes')}\n\n| new |\n\n{END}\n\nafter\n"
+    assert found == f"before\n\n{BEGIN.format(asked='scenes')}\n\n| new |\n\n{END}\n\nafter\n"
     assert inserted(found, "scenes", "| new |\n") == found
 
 
@@ -70,3 +70,29 @@ def test_the_command_renews_a_file_and_refuses_others(finished_chain: Path, invo
     assert invoke("report", *options).code == 0
     assert "RSum" in readme.read_text()
     assert "old" not in readme.read_text()
+
+
+def test_a_page_of_one_backbone_has_lines_of_its_own(finished_chain: Path, invoke: Any, tmp_path: Path) -> None:
+    root = shutil.copytree(finished_chain / "data", tmp_path / "data")
+    readme = tmp_path / "README.md"
+    readme.write_text(BETWEEN.replace("scenes", "tiny vsepp") + "\n" + BETWEEN.replace("scenes", "tiny"))
+    options = ("--dataset", "tiny", "--data", root, "--into", readme)
+    assert invoke("report", *options, "--backbone", "vse++").code == 0
+    first, second = readme.read_text().split(BEGIN.format(asked="tiny"))
+    assert "RSum" in first
+    assert second == f"\nold\n{END}"
+    outcome = invoke("report", *options, "--backbone", "vsrm")
+    assert outcome.code == 4
+    assert "--into" in outcome.err
+    outcome = invoke("report", "--dataset", "tiny", "--data", root, "--backbone", "vsrm")
+    assert outcome.code == 3
+    assert "dataset 'tiny' has no evaluation of vsrm, only of vsepp" in outcome.err
+
+
+def test_models_of_other_backbones_stay_off_the_page(toy: Any, phrases: Any, invoke: Any, tmp_path: Path) -> None:
+    found = toy.copy(tmp_path / "data")
+    phrases.add(found, "ssamt")
+    assert invoke("report", "--dataset", "toy", "--data", found.root, "--backbone", "ssamt").code == 0
+    (results,) = (found.root / "toy" / "report").glob("*/results.json")
+    runs = json.loads(results.read_text())["runs"]
+    assert [run["label"] for run in runs] == ["ssamt.ssamt"]
