@@ -29,6 +29,7 @@ from itrpipe.testing import (
     check_backbone,
     check_method,
 )
+from itrpipe.training.precision import training_seconds
 from itrpipe.training.saved import build_model
 from itrpipe.training.settings import TrainSettings, backbones, settings_of
 
@@ -115,6 +116,16 @@ def test_backbones(backbone: str, check: str) -> None:
 @pytest.mark.parametrize("check", BACKBONE_CHECKS)
 def test_the_first_phase_of_ssamt(check: str) -> None:
     BACKBONE_CHECKS[check](builder(settings("ssamt-intra", "ssamt")))
+
+
+@pytest.mark.parametrize("backbone", sorted(backbones()))
+def test_every_backbone_can_choose_its_precision(backbone: str) -> None:
+    model, data = builder(settings(FIRST[backbone], backbone))(), ToyPairs(uneven=backbone not in EVEN)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = training_seconds(model, data, 8, torch.device("cpu"))  # pyright: ignore
+    assert min(found.fp32, found.bf16) > 0
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(each.grad is None for each in model.parameters())
 
 
 @pytest.mark.parametrize(("conf", "backbone"), PAIRS, ids=lambda name: name)

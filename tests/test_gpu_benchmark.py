@@ -16,8 +16,11 @@ def test_every_part_gives_its_lines(tmp_path: Path, capsys: pytest.CaptureFixtur
     gpu.main(["--tiny", "--json", str(path)])
     found = json.loads(path.read_text())["lines"]
     names = [line["name"] for line in found]
-    assert len(set(names)) == len(names) == 10
-    for start in ("mining", "scores, SCAN", "scores, BFAN", "scores, UNITER", "step, AOQ, VSRN", "step, FNE"):
+    assert len(set(names)) == len(names) == 15
+    scored = ("SCAN t2i, fp32", "SCAN t2i, bf16", "BFAN, fp32", "BFAN, bf16", "UNITER", "SSAMT")
+    steps = ("step, AOQ, VSRN", "step, AOQ, BFAN", "step, FNE", "step, triplet", "steps with their copies")
+    rest = ("mining", "mining of memory maps", "extraction, vit", "extraction, frcnn")
+    for start in (*(f"scores, {name}" for name in scored), *steps, *rest):
         assert any(name.startswith(start) for name in names), start
     assert all(line["seconds"] > 0 and line["limit"] > 0 for line in found)
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(found)

@@ -27,6 +27,7 @@ from itrpipe.progress import Reporter, Task
 from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 from itrpipe.training.data import SplitData, epoch_batches
 from itrpipe.training.encode import AnyMatcher, score_split
+from itrpipe.training.feed import Feed, Placed
 from itrpipe.training.finite import FirstNonFinite
 from itrpipe.training.optimizers import OPTIMIZERS
 from itrpipe.training.prefetch import Prefetcher
@@ -168,8 +169,11 @@ class Trainer:
         settings, position = self._settings, self.position
         batches = self._batches(position.epoch)
 
-        def make(step: int) -> Batch:
-            return self._method.collate(batches[step], np.random.default_rng([settings.seed, position.epoch, step]))
+        feed = Feed(self.device)
+
+        def make(step: int) -> Placed:
+            rng = np.random.default_rng([settings.seed, position.epoch, step])
+            return feed.place(self._method.collate(batches[step], rng))
 
         self._totals = {
             name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()
@@ -181,8 +185,9 @@ class Trainer:
         prefetcher = Prefetcher(make, range(position.step, len(batches)), settings.prefetch)
         every = settings.validate_every or self._total_updates
         start = saved = time.monotonic()
-        for batch in prefetcher:
-            updated = self._step(batch, len(batches))
+        for placed in prefetcher:
+            updated = self._step(feed.take(placed), len(batches))
+            feed.done(placed)
             task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
             self._tracking.send_step(position, self._totals)
             if position.updates == self._total_updates:
@@ -223,7 +228,6 @@ class Trainer:
         settings, position = self._settings, self.position
         first = position.step - position.step % settings.accumulate
         gathered = min(settings.accumulate, steps - first)  # an epoch may end before its last update is full
-        batch = batch.to(self.device)
         with self._accelerator.autocast():
             losses = self._method.losses(self._model, batch, position.epoch)
         self._finite.see_losses(losses, position.step + 1)

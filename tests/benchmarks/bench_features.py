@@ -12,66 +12,27 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from extraction import PHOTOGRAPH, whole_and_forward, write_photographs
 from measure import paired, show
 from PIL import Image
 from transformers import ViTConfig, ViTImageProcessor
 
-from itrpipe.features.extraction import ImageFiles, decode_batch, extract_images, plan_batches
+from itrpipe.features.extraction import ImageFiles
 from itrpipe.features.extractors import frcnn, vit
 from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.extractors.pretrained_pixels import load_preprocessing
-from itrpipe.features.passes import Target
 from itrpipe.features.settings import Frcnn, Vit
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-PHOTOGRAPH = (375, 500)
 GIB = 2**30
 
 
-def write_photographs(folder: Path, count: int) -> ImageFiles:
-    """JPEG files of the size and the compressed size of a photograph of Flickr30K (about 120 kB)."""
-    random = np.random.default_rng(0)
-    for row in range(count):
-        coarse = random.integers(0, 256, (48, 64, 3), dtype=np.uint8)
-        image = Image.fromarray(coarse).resize((PHOTOGRAPH[1], PHOTOGRAPH[0]), Image.Resampling.BICUBIC)
-        grain = np.asarray(image, dtype=np.int16) + random.integers(-12, 13, (*PHOTOGRAPH, 3), dtype=np.int16)
-        Image.fromarray(grain.clip(0, 255).astype(np.uint8)).save(folder / f"{row}.jpg", quality=90)
-    return ImageFiles(folder, [f"{row}.jpg" for row in range(count)], np.array([PHOTOGRAPH] * count))
-
-
-def compare(name: str, images: ImageFiles, extractor: Extractor, batch: int, folder: Path, workers: int = 2) -> None:
-    """Extraction from files to features.h5 against the extractor alone over the same batches in memory."""
-    batches = plan_batches(images.sizes, extractor.group, batch)
-    count = len(images.files)
-    target = Target(folder / "features.h5", folder / "rows.json", np.arange(count))
-    loaded = [decode_batch(images, rows, extractor.transform) for rows in batches]
-
-    def extract() -> None:
-        target.path.unlink(missing_ok=True)
-        target.create([str(row) for row in range(count)], extractor.spec, name)
-        with FeatureWriter(target.path) as writer:
-            extract_images(
-                images,
-                extractor,
-                batches,
-                writer,
-                target.read_journal(),
-                slots=target.slots(count),
-                datasets=frozenset(extractor.spec.shapes()),
-                workers=workers,
-                device=DEVICE,
-                strict=True,
-                on_done=lambda count: None,
-            )
-
-    def forward() -> None:
-        for each in loaded:
-            assert each.images is not None
-            extractor(each.images, images.sizes[each.rows])
-
-    ours, limit = paired(extract, forward, rounds=3)
-    show(f"extracting {name} from files", ours, limit, "forward passes over decoded batches", f"{count / ours:.2f}/s")
+def compare(name: str, images: ImageFiles, extractor: Extractor, batch: int, folder: Path) -> None:
+    """Prints the share of bare forward passes that extraction from files reaches."""
+    ours, limit = paired(*whole_and_forward(images, extractor, batch, folder, 2, DEVICE), rounds=3)
+    rate = f"{len(images.files) / ours:.2f}/s"
+    show(f"extracting {name} from files", ours, limit, "forward passes over decoded batches", rate)
 
 
 def test_vit_against_bare_forward_passes(tmp_path: Path) -> None:

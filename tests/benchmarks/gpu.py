@@ -3,17 +3,19 @@
 Every line gives the seconds of itrpipe, those of a limit measured in turn on the same device (a bare product of
 matrices, or the encoders alone), and how many times the limit it takes. Steps of training run under bfloat16 autocast
 with Adam; how often one of them waits for the device is counted by PyTorch's own check. `--tiny` shows on any machine
-that all of it runs.
+that all of it runs, but for the detector `butd`, which scales every image to 600 pixels.
 
-It runs from a bare checkout: beside torch, torchvision, transformers, accelerate, h5py, pyarrow, pillow and rich it
-needs pydantic alone.
+It runs from a bare checkout with torch, transformers, h5py, pyarrow, rich and pydantic; extraction also takes
+torchvision and pillow.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -26,16 +28,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from itrpipe.features.settings import Butd, Frcnn, Vit
 from itrpipe.methods import aoq, fne, triplet
 from itrpipe.methods.base import Batch, Method, StatefulMethod
 from itrpipe.methods.settings import Aoq, Fne, Triplet
 from itrpipe.mining.exact import ExactMiner
-from itrpipe.models import attention_tiles, bfan, dual_encoder, uniter, vsrn
-from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models import attention_tiles, bfan, dual_encoder, ssamt, uniter, vsrn
+from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.models.cross_attention import Attention, CrossAttention
-from itrpipe.models.settings import Bfan, DualEncoder, Uniter, Vsrn
+from itrpipe.models.settings import Bfan, DualEncoder, Ssamt, Uniter, Vsrn
+from itrpipe.training.feed import Feed
+from itrpipe.training.prefetch import Prefetcher
 
 COCO_PAIRS = 5_000 * 25_000
+_ROWS_AT_ONCE = 100_000
 SCORINGS = {
     "SCAN t2i": CrossAttention(Attention(9.0, aggregation="LogSumExp", lambda_lse=6.0), None),
     "BFAN": CrossAttention(Attention(20.0, focal="equal"), Attention(20.0, focal="equal")),
@@ -48,19 +54,24 @@ class Scale:
 
     Attributes:
         train_images, train_texts, dim: of the mined training set, COCO's.
+        large_images, large_texts: of a set whose embeddings are memory maps.
         num_texts, num_images: lengths of its lists.
         images, texts, pairs: scored by cross-attention over regions and words; pair by pair through a Transformer.
-        regions, region_dim, words, vocabulary: of an image and a caption.
+        regions, region_dim, words, phrases, vocabulary: of an image and a caption.
         batch, fne_batch, clip_batch: pairs of a training step.
         memory: pairs that FNE keeps.
         side, patch, clip_patch, clip_side: of the pixels of FNE, and of a model as large as CLIP ViT-B/32.
         layers, width: of vision and text encoders and of UNITER.
         joint: width of the joint space.
+        detected, encoded: photographs that detectors and a vision transformer extract features of.
+        photograph, short_side: height and width of one, and what detectors scale it to.
         rounds: of every measurement.
     """
 
     train_images: int = 113_287
     train_texts: int = 566_435
+    large_images: int = 1_000_000
+    large_texts: int = 5_000_000
     dim: int = 1_024
     num_texts: int = 300
     num_images: int = 60
@@ -70,6 +81,7 @@ class Scale:
     regions: int = 36
     region_dim: int = 2_048
     words: int = 16
+    phrases: int = 6
     vocabulary: int = 10_000
     batch: int = 128
     fne_batch: int = 32
@@ -82,12 +94,18 @@ class Scale:
     layers: int = 12
     width: int = 768
     joint: int = 1_024
+    detected: int = 128
+    encoded: int = 2_048
+    photograph: tuple[int, int] = (375, 500)
+    short_side: int = 600
     rounds: int = 5
 
 
 TINY = Scale(
     train_images=60,
     train_texts=300,
+    large_images=80,
+    large_texts=400,
     dim=16,
     num_texts=20,
     num_images=5,
@@ -97,6 +115,7 @@ TINY = Scale(
     regions=4,
     region_dim=8,
     words=6,
+    phrases=2,
     vocabulary=50,
     batch=6,
     fne_batch=4,
@@ -109,6 +128,10 @@ TINY = Scale(
     layers=1,
     width=16,
     joint=16,
+    detected=2,
+    encoded=2,
+    photograph=(48, 64),
+    short_side=48,
     rounds=1,
 )
 
@@ -153,6 +176,7 @@ class Sized:
         self._boxes = torch.rand(images, scale.regions, 4)
         self._tokens = torch.from_numpy(rng.integers(4, scale.vocabulary, (5 * images, scale.words)))
         self._lengths = torch.full((5 * images,), scale.words)
+        self._phrase = torch.arange(scale.words) % scale.phrases == torch.arange(scale.phrases)[:, None]  # [P, W]
 
     def images(self, rows: np.ndarray) -> ImageBatch:
         """Regions, boxes and pixels of image rows."""
@@ -161,7 +185,9 @@ class Sized:
 
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Tokens of caption rows."""
-        return TextBatch(self._tokens[rows], self._lengths[rows])
+        kinds = (torch.arange(len(self._phrase)) % 3).expand(len(rows), -1)
+        phrases = PhraseBatch(kinds, self._phrase.expand(len(rows), -1, -1))
+        return TextBatch(self._tokens[rows], self._lengths[rows], phrases)
 
     def pairs(
         self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
@@ -175,11 +201,17 @@ class Sized:
         return {"texts_for_images": 5 * others, "images_for_texts": others[self.caption_image]}
 
 
+@dataclass(frozen=True)
 class Clock:
-    """Measures on one device."""
+    """Measures on one device.
 
-    def __init__(self, device: torch.device, rounds: int) -> None:
-        self.device, self.rounds = device, rounds
+    Attributes:
+        device: that is waited for.
+        rounds: of every measurement.
+    """
+
+    device: torch.device
+    rounds: int
 
     def once(self, function: Callable[[], object]) -> float:
         """Seconds of one call, until the device is done."""
@@ -217,15 +249,48 @@ class Clock:
 
 def mining(scale: Scale, clock: Clock) -> Iterator[Line]:
     """Lists of both directions over a whole training set, against one bfloat16 product of all its embeddings."""
-    generator = torch.Generator().manual_seed(0)
-    meaning = torch.randn(scale.train_images, scale.dim, generator=generator)
-    owners = torch.arange(scale.train_texts) % scale.train_images
-    wording = torch.randn(scale.train_texts, scale.dim, generator=generator)
-    images, texts = F.normalize(meaning, dim=1), F.normalize(meaning[owners] + wording, dim=1)
-    left, right = (each.to(clock.device, torch.bfloat16) for each in (images, texts))
-    arrays = (images.numpy(), texts.numpy(), owners.numpy(), scale.num_texts, scale.num_images)
+    counts = scale.train_images, scale.train_texts
+    images, texts = (np.empty((count, scale.dim), dtype=np.float32) for count in counts)
+    owners = _fill(images, texts, clock.device)
+    mine, product = _mine_and_multiply(scale, clock, images, texts, owners)
+    seconds, limit = clock.in_turn(mine, product)
+    yield Line("mining", seconds, limit, "a bare bf16 product", _lists(scale, images, texts))
+
+
+def large_mining(scale: Scale, clock: Clock) -> Iterator[Line]:
+    """The same of embeddings that lie in files, read as memory maps and once."""
+    with tempfile.TemporaryDirectory() as folder:
+        images, texts = (
+            np.memmap(f"{folder}/{name}", np.float32, "w+", shape=(count, scale.dim))
+            for name, count in (("images", scale.large_images), ("texts", scale.large_texts))
+        )
+        owners = _fill(images, texts, clock.device)
+        mine, product = _mine_and_multiply(scale, clock, images, texts, owners)
+        seconds, limit = clock.once(mine), clock.once(product)
+        yield Line("mining of memory maps", seconds, limit, "a bare bf16 product", _lists(scale, images, texts))
+
+
+def _fill(images: np.ndarray, texts: np.ndarray, device: torch.device) -> np.ndarray:
+    """Unit vectors [N, D] and [T, D] in which a caption is near its image; returns the rows [T] of these."""
+    owners = np.arange(len(texts)) % len(images)
+    for start in range(0, len(images), _ROWS_AT_ONCE):
+        part = images[start : start + _ROWS_AT_ONCE]
+        part[:] = F.normalize(torch.randn(part.shape, device=device), dim=1).cpu().numpy()
+    for start in range(0, len(texts), _ROWS_AT_ONCE):
+        part = texts[start : start + _ROWS_AT_ONCE]
+        meaning = torch.from_numpy(images[owners[start : start + _ROWS_AT_ONCE]]).to(device)
+        wording = torch.randn(part.shape, device=device) * part.shape[1] ** -0.5
+        part[:] = F.normalize(meaning + wording, dim=1).cpu().numpy()
+    return owners
+
+
+def _mine_and_multiply(
+    scale: Scale, clock: Clock, images: np.ndarray, texts: np.ndarray, owners: np.ndarray
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    left, right = (torch.from_numpy(each).to(clock.device, torch.bfloat16) for each in (images, texts))
 
     def mine() -> None:
+        arrays = (images, texts, owners, scale.num_texts, scale.num_images)
         miner = ExactMiner(*arrays, precision="bf16+fp32", device=clock.device, memory=2**31)
         for block in miner.pending():
             miner.step(block)
@@ -235,9 +300,11 @@ def mining(scale: Scale, clock: Clock) -> Iterator[Line]:
         for part in right.split(8_192):
             torch.mm(part, left.T)
 
-    seconds, limit = clock.in_turn(mine, product)
-    size = f"{scale.train_images:,} x {scale.train_texts:,}, {scale.num_images} and {scale.num_texts}"
-    yield Line("mining", seconds, limit, "a bare bf16 product", size)
+    return mine, product
+
+
+def _lists(scale: Scale, images: np.ndarray, texts: np.ndarray) -> str:
+    return f"{len(images):,} x {len(texts):,}, {scale.num_images} and {scale.num_texts}"
 
 
 def scores(scale: Scale, clock: Clock) -> Iterator[Line]:
@@ -264,16 +331,25 @@ def scores(scale: Scale, clock: Clock) -> Iterator[Line]:
 
 
 def transformer_scores(scale: Scale, clock: Clock) -> Iterator[Line]:
-    """Scores of UNITER pair by pair, against as many bare layers of the same size on the same tokens."""
+    """Scores of UNITER and SSAMT pair by pair, against as many bare layers of the same size on the same tokens."""
     sizes = {"embed_dim": scale.width, "layers": scale.layers, "feed_forward_dim": 4 * scale.width}
-    settings = Uniter.model_validate({**sizes, "heads": max(1, scale.width // 64)})
-    model = uniter.build(settings, scale.region_dim, scale.vocabulary).to(clock.device).eval()
-    side = max(2, round(scale.pairs**0.5))
+    base = Uniter.model_validate({**sizes, "heads": max(1, scale.width // 64)})
+    tokens = scale.regions + scale.words
+    yield _by_pairs("UNITER", uniter.build(base, scale.region_dim, scale.vocabulary), base, tokens, scale, clock)
+    sizes = {"embed_dim": scale.joint, "feed_forward_dim": 2 * scale.joint, "heads": max(1, scale.joint // 64)}
+    inter = Ssamt.model_validate(sizes)
+    tokens += scale.phrases + 2
+    yield _by_pairs("SSAMT", ssamt.build(inter, scale.region_dim, scale.vocabulary), inter, tokens, scale, clock)
+
+
+def _by_pairs(name: str, model: Any, settings: Uniter | Ssamt, tokens: int, scale: Scale, clock: Clock) -> Line:
+    width, side = settings.embed_dim, max(2, round(scale.pairs**0.5))
     data, rows = Sized(scale, side), np.arange(side)
     seen, read = data.images(rows).to(clock.device), data.texts(rows).to(clock.device)
-    layer = nn.TransformerEncoderLayer(scale.width, settings.heads, 4 * scale.width, batch_first=True)
-    bare = nn.TransformerEncoder(layer, scale.layers, enable_nested_tensor=False).to(clock.device).eval()
-    states = torch.randn(side * side, scale.regions + scale.words, scale.width, device=clock.device)
+    layer = nn.TransformerEncoderLayer(width, settings.heads, settings.feed_forward_dim, batch_first=True)
+    bare = nn.TransformerEncoder(layer, settings.layers, enable_nested_tensor=False).to(clock.device).eval()
+    states = torch.randn(side * side, tokens, width, device=clock.device)
+    model = model.to(clock.device).eval()
 
     def under_autocast(function: Callable[[], object]) -> Callable[[], None]:
         def run() -> None:
@@ -286,7 +362,71 @@ def transformer_scores(scale: Scale, clock: Clock) -> Iterator[Line]:
     limit = under_autocast(lambda: [bare(part) for part in states.split(512)])
     seconds, bound = clock.in_turn(ours, limit)
     told = f"COCO 5K in {COCO_PAIRS / side**2 * seconds / 3600:.2f} h"
-    yield Line("scores, UNITER", seconds, bound, "bare layers", told)
+    return Line(f"scores, {name}", seconds, bound, "bare layers", told)
+
+
+def extraction(scale: Scale, clock: Clock) -> Iterator[Line]:
+    """Features of photographs in files, against bare forward passes over the decoded batches."""
+    from transformers import ViTConfig, ViTImageProcessor
+
+    from itrpipe.features.extractors import butd, frcnn, vit
+    from tests.benchmarks.extraction import whole_and_forward, write_photographs
+
+    regions = {"min_regions": scale.regions, "max_regions": scale.regions, "min_score": 0.2, "precision": "bf16"}
+    sides = {"short_side": scale.short_side, "long_side": 2 * scale.short_side, "nms": 0.3, "proposals": 300}
+    detector = Frcnn.model_validate({"kind": "frcnn", "weights": "random", **regions, **sides})
+    published = Butd.model_validate(
+        {"kind": "butd", "weights": "random", "revision": "main", "profile": "caffe", **regions}
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        heads = max(1, scale.width // 64)
+        size = {"height": 2 * scale.clip_patch, "width": 2 * scale.clip_patch} if scale.layers == 1 else None
+        config = ViTConfig(
+            hidden_size=scale.width,
+            num_hidden_layers=scale.layers,
+            num_attention_heads=heads,
+            intermediate_size=4 * scale.width,
+            **({"image_size": size["height"]} if size else {}),
+        )
+        config.save_pretrained(folder)
+        ViTImageProcessor(**({"size": size} if size else {})).save_pretrained(folder)
+        encoder = Vit(kind="vit", model=str(folder), revision="main", weights="random", precision="bf16")
+        kinds = [("vit", vit.build, encoder, scale.encoded, 64), ("frcnn", frcnn.build, detector, scale.detected, 8)]
+        kinds += [("butd", butd.build, published, scale.detected, 8)] if scale.short_side >= 600 else []
+        for kind, build, settings, count, batch in kinds:
+            images = write_photographs(folder, count, scale.photograph)
+            extractor: Any = build(settings, clock.device)  # pyright: ignore
+            workers = min(16, max(1, os.cpu_count() or 1))
+            both = whole_and_forward(images, extractor, batch, folder, workers, clock.device)
+            seconds, bound = replace(clock, rounds=min(2, clock.rounds)).in_turn(*both)
+            yield Line(f"extraction, {kind}", seconds, bound, "bare forward passes", f"{count / seconds:.1f} images/s")
+
+
+def copies(scale: Scale, clock: Clock) -> Iterator[Line]:
+    """Steps of AOQ whose batches come from memory as in training, against steps on one that lies on the device."""
+    data = Sized(scale, 2 * scale.batch)
+    model = vsrn.build(Vsrn(embed_dim=2 * scale.joint, graph_layers=4), scale.region_dim, scale.vocabulary)
+    drawn = Aoq(sum_epochs=0, top_texts=scale.batch, top_images=scale.batch)
+    method: Any = aoq.build(drawn, data, data.lists())  # pyright: ignore
+    update = _updates(model.to(clock.device).train())
+    rng = np.random.default_rng(0)
+    batches = [rng.permutation(data.num_captions)[: scale.batch] for _ in range(8)]
+    there = method.collate(batches[0], rng).to(clock.device)
+
+    def fed() -> None:
+        feed = Feed(clock.device)
+        for placed in Prefetcher(lambda rows: feed.place(method.collate(rows, rng)), batches, depth=2):
+            update(_loss(model, method, feed.take(placed)))
+            feed.done(placed)
+
+    def resident() -> None:
+        for _ in batches:
+            update(_loss(model, method, there))
+
+    seconds, limit = clock.in_turn(fed, resident)
+    rate = f"{len(batches) * scale.batch / seconds:,.0f} pairs/s"
+    yield Line("steps with their copies, AOQ, VSRN", seconds, limit, "steps without", rate)
 
 
 def steps(scale: Scale, clock: Clock) -> Iterator[Line]:
@@ -320,20 +460,13 @@ def _step(name: str, model: Any, method: Method, data: Sized, size: int, clock: 
     if isinstance(method, StatefulMethod):
         method.attach(model).to(clock.device)
         method.start_epoch(1)
-    optimizer = torch.optim.Adam(model.parameters(), 1e-6, fused=clock.device.type == "cuda")
+    update = _updates(model)
     rng = np.random.default_rng(0)
     batch: Batch = method.collate(rng.permutation(data.num_captions)[:size], rng).to(clock.device)
     seen: list[tuple[Callable[[Any], Any], Any]] = []
 
-    def update(loss: Tensor) -> None:
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
     def ours() -> None:
-        with torch.autocast(clock.device.type, torch.bfloat16):
-            losses = method.losses(model, batch, 1)
-        update(torch.stack(list(losses.values())).sum())
+        update(_loss(model, method, batch))
 
     def encoders_alone() -> None:
         with torch.autocast(clock.device.type, torch.bfloat16):
@@ -344,6 +477,24 @@ def _step(name: str, model: Any, method: Method, data: Sized, size: int, clock: 
     seconds, limit = clock.in_turn(ours, encoders_alone)
     rate = f"{size / seconds:,.0f} pairs/s"
     return Line(f"step, {name}", seconds, limit, "the encoders alone", rate, clock.waits(ours))
+
+
+def _updates(model: Any) -> Callable[[Tensor], None]:
+    """A function that takes a step of Adam down a loss."""
+    optimizer = torch.optim.Adam(model.parameters(), 1e-6, fused=next(model.parameters()).is_cuda)
+
+    def update(loss: Tensor) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return update
+
+
+def _loss(model: Any, method: Method, batch: Batch) -> Tensor:
+    with torch.autocast(batch.images.device.type, torch.bfloat16):
+        losses = method.losses(model, batch, 1)
+    return torch.stack(list(losses.values())).sum()
 
 
 def _listen(model: Any, seen: list[tuple[Callable[[Any], Any], Any]], run: Callable[[], None]) -> None:
@@ -364,9 +515,12 @@ def _listen(model: Any, seen: list[tuple[Callable[[Any], Any], Any]], run: Calla
 
 PARTS: Mapping[str, Callable[[Scale, Clock], Iterator[Line]]] = {
     "mining": mining,
+    "large-mining": large_mining,
     "scores": scores,
     "transformer": transformer_scores,
     "steps": steps,
+    "copies": copies,
+    "extraction": extraction,
 }
 
 

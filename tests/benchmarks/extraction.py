@@ -1,0 +1,64 @@
+"""Extraction from image files, and the extractor alone over the same batches in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from itrpipe.features.extraction import ImageFiles, decode_batch, extract_images, plan_batches
+from itrpipe.features.extractors.base import Extractor
+from itrpipe.features.passes import Target
+from itrpipe.features.store import FeatureWriter
+
+PHOTOGRAPH = (375, 500)
+"""Height and width of most images of Flickr30K."""
+
+
+def write_photographs(folder: Path, count: int, size: tuple[int, int] = PHOTOGRAPH) -> ImageFiles:
+    """JPEG files with the compressed size of a photograph (about 120 kB for 375 x 500)."""
+    random = np.random.default_rng(0)
+    for row in range(count):
+        coarse = random.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+        image = Image.fromarray(coarse).resize((size[1], size[0]), Image.Resampling.BICUBIC)
+        grain = np.asarray(image, dtype=np.int16) + random.integers(-12, 13, (*size, 3), dtype=np.int16)
+        Image.fromarray(grain.clip(0, 255).astype(np.uint8)).save(folder / f"{row}.jpg", quality=90)
+    return ImageFiles(folder, [f"{row}.jpg" for row in range(count)], np.array([size] * count))
+
+
+def whole_and_forward(
+    images: ImageFiles, extractor: Extractor, batch: int, folder: Path, workers: int, device: torch.device
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Extraction from files to features.h5, and bare forward passes over the decoded batches."""
+    batches = plan_batches(images.sizes, extractor.group, batch)
+    count = len(images.files)
+    target = Target(folder / "features.h5", folder / "rows.json", np.arange(count))
+    loaded = [decode_batch(images, rows, extractor.transform) for rows in batches]
+
+    def extract() -> None:
+        target.path.unlink(missing_ok=True)
+        target.create([str(row) for row in range(count)], extractor.spec, "bench")
+        with FeatureWriter(target.path) as writer:
+            extract_images(
+                images,
+                extractor,
+                batches,
+                writer,
+                target.read_journal(),
+                slots=target.slots(count),
+                datasets=frozenset(extractor.spec.shapes()),
+                workers=workers,
+                device=device,
+                strict=True,
+                on_done=lambda count: None,
+            )
+
+    def forward() -> None:
+        for each in loaded:
+            assert each.images is not None
+            extractor(each.images, images.sizes[each.rows])
+
+    return extract, forward
