@@ -5,6 +5,7 @@ Kept apart from the methods so that a configuration can be read and checked with
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -15,8 +16,37 @@ MOST, MOST_WRITTEN = 1_000_000, 10_000
 """Largest number of negatives, and of sentences written for a caption: far beyond what a step can hold."""
 
 
+@dataclass(frozen=True)
+class Mined:
+    """Mined lists that a method draws negatives from.
+
+    Attributes:
+        texts, images: it draws among the first so many captions of an image and images of a caption.
+        teacher: backbone whose round one is mined; None for the model's own.
+        with_probabilities: whether it reads how likely each candidate is a false negative.
+    """
+
+    texts: int
+    images: int
+    teacher: str | None
+    with_probabilities: bool
+
+
+@dataclass(frozen=True)
+class Masked:
+    """How a method masks captions.
+
+    Attributes:
+        units: what is masked together: single `words`, or the `phrases` of the scene graph.
+        compare: what is compared with the captions of the image, see `itrpipe.negatives.caption_masks`.
+    """
+
+    units: Literal["words", "phrases"]
+    compare: Literal["piece", "word", "off"]
+
+
 class MethodSettings(Settings):
-    """Settings that every method has.
+    """Settings that every method has, and what a method asks for.
 
     Attributes:
         auxiliary_weight: weight of the backbone's own loss, such as VSRN's captioning loss.
@@ -26,11 +56,13 @@ class MethodSettings(Settings):
         needs_embeddings: whether it compares embeddings by inner product, which not every backbone has.
         only_backbone: the one backbone that it trains; empty where it trains others too.
         unread: those of these options that it does not read and refuses.
+        heads: of the model, which start from others where the run that this one starts from has not trained them.
     """
 
     needs_embeddings: ClassVar[bool] = False
     only_backbone: ClassVar[str] = ""
     unread: ClassVar[tuple[str, ...]] = ()
+    heads: ClassVar[frozenset[str]] = frozenset()
 
     auxiliary_weight: float = Field(default=1.0, ge=0)
     mask_same_image: bool = False
@@ -46,6 +78,37 @@ class MethodSettings(Settings):
     def unread_options(self) -> tuple[str, ...]:
         """Names of the options that are not read with the others as they are."""
         return self.unread
+
+    def check_epochs(self, epochs: int) -> None:
+        """Refuses so few epochs that its negatives are never used.
+
+        Raises:
+            ValueError: they are so few.
+        """
+
+    def mined(self) -> Mined | None:
+        """The mined lists that it reads."""
+        return None
+
+    def masked(self) -> Masked | None:
+        """How it masks captions, where it does."""
+        return None
+
+    def reads_sentences(self) -> bool:
+        """Whether it reads sentences of `itrpipe synthesize`."""
+        return False
+
+    def written_by(self) -> str:
+        """Configuration of `train` whose model, frozen, writes sentences for it; empty without one."""
+        return ""
+
+    def joins_captions(self) -> bool:
+        """Whether it makes captions of others, for which it has to know where their words begin and end."""
+        return False
+
+    def longest_made(self) -> int:
+        """Longest caption in tokens that it makes; 0 where it keeps to what the model reads."""
+        return 0
 
 
 class Triplet(MethodSettings):
@@ -67,6 +130,14 @@ class Triplet(MethodSettings):
     synthetic_sentences: int = Field(default=0, ge=0, le=MOST)
     synthetic_weight: float = Field(default=1.0, ge=0)
     generated_positives: Literal["none", "joined", "shortened", "either"] = "none"
+
+    def reads_sentences(self) -> bool:
+        """Where some are drawn."""
+        return self.synthetic_sentences > 0
+
+    def joins_captions(self) -> bool:
+        """For generated positives."""
+        return self.generated_positives != "none"
 
 
 class Aoq(MethodSettings):
@@ -104,6 +175,19 @@ class Aoq(MethodSettings):
     teacher: str | None = None
     false_negatives: Literal["keep", "weigh", "drop"] = "keep"
     drop_above: float = Field(default=0.5, ge=0, le=1)
+
+    def check_epochs(self, epochs: int) -> None:
+        """Refuses a training without a single offline negative."""
+        if epochs <= self.sum_epochs:
+            raise ValueError(
+                f"epochs = {epochs} all fall within loss.sum_epochs = {self.sum_epochs}, so the offline "
+                "negatives would never be used; raise epochs, or set that to 0 under the name of this configuration, "
+                "as in --set aoq.loss.sum_epochs=0"
+            )
+
+    def mined(self) -> Mined:
+        """The teacher's."""
+        return Mined(self.top_texts, self.top_images, self.teacher, self.false_negatives != "keep")
 
     @model_validator(mode="after")
     def _coupled_ranks_fit(self) -> Aoq:
@@ -220,6 +304,14 @@ class Fne(MethodSettings):
         """First epochs that know the negatives of the batch only."""
         return max(self.warm_epochs, self.sum_epochs)
 
+    def check_epochs(self, epochs: int) -> None:
+        """Refuses a training in which nothing is drawn."""
+        if epochs <= self.online_epochs:
+            raise ValueError(
+                f"epochs = {epochs} all fall within loss.warm_epochs = {self.warm_epochs} and "
+                f"loss.sum_epochs = {self.sum_epochs}, so no negative would ever be drawn; raise epochs"
+            )
+
     @model_validator(mode="after")
     def _memory_has_its_twin(self) -> Fne:
         if self.memory_size and not self.momentum_twin:
@@ -276,6 +368,10 @@ class Pretrain(MethodSettings):
     weight_words: float = Field(default=1.0, ge=0)
     weight_matching: float = Field(default=1.0, ge=0)
 
+    def masked(self) -> Masked:
+        """All captions."""
+        return Masked(self.mask, "off")
+
 
 class Tags(Itm):
     """Synthetic negative sentences beside hard negatives. Source: TAGS-DC (Fan et al., Findings of NAACL 2022).
@@ -312,6 +408,18 @@ class Tags(Itm):
     weight_words: float = Field(default=0.1, ge=0)
     weight_sentences: float = Field(default=1e-3, ge=0)
 
+    def masked(self) -> Masked | None:
+        """Where sentences are written in the step."""
+        return None if self.reads_sentences() else Masked(self.mask, self.compare)
+
+    def reads_sentences(self) -> bool:
+        """Those of the bank."""
+        return self.generator == "bank"
+
+    def written_by(self) -> str:
+        """The static generator."""
+        return self.writer
+
     @model_validator(mode="after")
     def _someone_writes(self) -> Tags:
         if self.generator == "bank" and self.weight_words:
@@ -338,6 +446,8 @@ class TagsDc(Tags):
         count_ends: count start and end of a sentence as words (released code).
         correct: at which words: those `masked` when the sentence was written (released code), or `all`.
     """
+
+    heads: ClassVar[frozenset[str]] = frozenset({"word_match", "correction"})
 
     weight_discrimination: float = Field(default=1e-3, ge=0)
     weight_correction: float = Field(default=1e-3, ge=0)
@@ -382,6 +492,10 @@ class Ascl(MethodSettings):
     shuffle_at: Literal["input", "states"] = "input"
     positives: Literal["either", "joined", "shortened", "none"] = "either"
     max_tokens: int = Field(default=62, ge=3, le=65_536)
+
+    def longest_made(self) -> int:
+        """Of joined captions."""
+        return self.max_tokens
 
 
 def methods() -> dict[str, type[MethodSettings]]:

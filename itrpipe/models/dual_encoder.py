@@ -158,8 +158,12 @@ def _save_memory(network: Any) -> None:
     enable({"use_reentrant": False})
 
 
-def open_encoders(settings: DualEncoder) -> Encoders:
+def open_encoders(settings: DualEncoder, global_dim: int = 0) -> Encoders:
     """Loads the pretrained encoders and makes a random vision encoder.
+
+    Args:
+        settings: the options of the model.
+        global_dim: width of the global vectors of the features; not read.
 
     Raises:
         MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.

@@ -23,10 +23,30 @@ class BackboneSettings(Settings):
     Attributes:
         embeds: whether an image and a caption are one vector each, which mining and search need.
         reads_phrases: whether it needs the scene graphs of captions.
+        opens_encoders: whether its module opens encoders of transformers, before captions are read by their tokenizer.
+        trained_by: which methods train it, of a model that is trained in phases of its own.
     """
 
     embeds: ClassVar[bool] = True
     reads_phrases: ClassVar[bool] = False
+    opens_encoders: ClassVar[bool] = False
+    trained_by: ClassVar[str] = ""
+
+    def reads(self) -> tuple[str, ...]:
+        """What it reads of features: `regions`, `boxes`, `global` or `pixels`."""
+        return ("regions",)
+
+    def without(self, missing: str) -> str:
+        """Settings with which it does without something that it reads; empty where there are none."""
+        return ""
+
+    def pretrained(self) -> dict[str, str]:
+        """Setting -> hub id or folder of its encoders and tokenizers, empty for those that it has not."""
+        return {}
+
+    def published_weights(self) -> str:
+        """File of weights to start from; empty for random ones."""
+        return ""
 
 
 class RegionBackbone(BackboneSettings):
@@ -134,6 +154,7 @@ class Ssamt(RegionBackbone):
 
     embeds: ClassVar[bool] = False
     reads_phrases: ClassVar[bool] = True
+    trained_by: ClassVar[str] = "ssamt-intra and ssamt train ssamt, and nothing else does"
 
     phase: Literal["intra", "inter"] = Field(
         default="inter",
@@ -180,6 +201,18 @@ class Uniter(BackboneSettings):
         default=0.02, gt=0, description="Standard deviation of random weights; BERT's suits wide models."
     )
 
+    def reads(self) -> tuple[str, ...]:
+        """Regions, and where they lie."""
+        return ("regions", "boxes")
+
+    def pretrained(self) -> dict[str, str]:
+        """The tokenizer."""
+        return {"tokenizer": self.tokenizer}
+
+    def published_weights(self) -> str:
+        """Of UNITER, TAGS or BERT."""
+        return self.initial
+
     @model_validator(mode="after")
     def _fits(self) -> Uniter:
         if self.initial and not self.tokenizer:
@@ -195,6 +228,8 @@ class DualEncoder(BackboneSettings):
     A pretrained encoder is a hub id or a folder; a joint model such as CLIP is named as both. `random` is a small one
     of the given size with random weights: a ViT, or a BERT that reads our own vocabulary of words.
     """
+
+    opens_encoders: ClassVar[bool] = True
 
     images: Literal["pixels", "regions", "global"] = Field(
         default="pixels",
@@ -243,6 +278,20 @@ class DualEncoder(BackboneSettings):
     vision_layers: int = Field(default=3, ge=1, le=DEEPEST, description="Layers of a random vision encoder.")
     text_layers: int = Field(default=2, ge=1, le=DEEPEST, description="Layers of a random text encoder.")
 
+    def reads(self) -> tuple[str, ...]:
+        """What stands for an image."""
+        return (self.images,)
+
+    def without(self, missing: str) -> str:
+        """Frozen features."""
+        frozen = "train on frozen features with --set train.model.images=regions --set train.model.embed_dim=512"
+        return frozen if missing == "pixels" else ""
+
+    def pretrained(self) -> dict[str, str]:
+        """Both encoders, that of images where it reads pixels."""
+        named = {"text": self.text} | ({"vision": self.vision} if self.images == "pixels" else {})
+        return {name: value for name, value in named.items() if value != RANDOM}
+
     @model_validator(mode="after")
     def _fits(self) -> DualEncoder:
         if self.images != "pixels" and not self.embed_dim:
@@ -262,6 +311,7 @@ class Ascl(BackboneSettings):
     """
 
     embeds: ClassVar[bool] = False
+    opens_encoders: ClassVar[bool] = True
 
     text: str = Field(
         default="bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'."
@@ -283,6 +333,18 @@ class Ascl(BackboneSettings):
     text_width: int = Field(default=128, ge=1, le=WIDEST, description="Hidden width of a random text encoder.")
     text_heads: int = Field(default=4, ge=1, le=DEEPEST, description="Its attention heads.")
     text_layers: int = Field(default=2, ge=1, le=DEEPEST, description="Its layers.")
+
+    def reads(self) -> tuple[str, ...]:
+        """Regions, and the whole image where it is fused."""
+        return ("regions",) if self.fusion == "none" else ("regions", "global")
+
+    def without(self, missing: str) -> str:
+        """Without fusion."""
+        return "do without with --set train.model.fusion=none" if missing == "global" else ""
+
+    def pretrained(self) -> dict[str, str]:
+        """The text encoder."""
+        return {} if self.text == RANDOM else {"text": self.text}
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Ascl:

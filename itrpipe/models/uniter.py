@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -346,6 +347,13 @@ class TokenHead(nn.Module):
     def forward(self, states: Tensor, words: Tensor) -> Tensor:
         """Logits [..., V] of states [..., d] and word embeddings [V, d]."""
         return F.linear(self.norm(F.gelu(self.transform(states))), words, self.bias)
+
+
+def load_published(model: UniterEncoder, path: Path) -> str:
+    """See `itrpipe.models.uniter_weights`."""
+    from itrpipe.models import uniter_weights  # which imports this module
+
+    return uniter_weights.load_published(model, path)
 
 
 def build(settings: Uniter, image_dim: int, vocabulary_size: int) -> UniterEncoder:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from itrpipe.errors import UsageError
 from itrpipe.features.settings import may_hold
-from itrpipe.methods.settings import Aoq
-from itrpipe.models.settings import Ascl, BackboneSettings, DualEncoder, Uniter
+from itrpipe.methods.settings import Mined
 from itrpipe.stages.base import Planned
 from itrpipe.stages.extract import passes_of
 from itrpipe.training.settings import TrainSettings
@@ -30,8 +29,7 @@ _REMEDIES = {
     "boxes": "name features with boxes by --features, such as those of butd; where regions are the cells of a grid, "
     "say of which by --set precomp.grid=[6,6]",
     "global": "name features with global vectors by --features, such as those of vit",
-    "pixels": "give --features pixels, or train on frozen features with --set train.model.images=regions --set "
-    "train.model.embed_dim=512",
+    "pixels": "give --features pixels",
 }
 
 
@@ -46,8 +44,9 @@ def check_training(step: Planned) -> None:
     """
     settings = cast(TrainSettings, step.settings)
     _refuse_other_features(step, settings)
-    if isinstance(settings.loss, Aoq):
-        _refuse_longer_draws(step, settings.loss)
+    mined = settings.loss.mined()
+    if mined is not None:
+        _refuse_longer_draws(step, mined)
 
 
 def check_mining(step: Planned) -> None:
@@ -109,41 +108,28 @@ def candidates(caption_image: np.ndarray) -> tuple[int, int]:
 def _refuse_other_features(step: Planned, settings: TrainSettings) -> None:
     parts = passes_of("", step.inputs["extract"].settings).values()
     held = frozenset().union(*map(may_hold, parts))
-    for name in _read(settings.model):
+    for name in settings.model.reads():
         if name not in held:
             made = "+".join(part.kind.replace("_", "-") for part in parts)
-            remedy = _REMEDIES[name]
-            if name == "global" and isinstance(settings.model, Ascl):
-                remedy += ", or do without with --set train.model.fusion=none"
+            remedy = ", or ".join(filter(None, (_REMEDIES[name], settings.model.without(name))))
             raise UsageError(
                 f"backbone {settings.backbone!r} reads {_READ[name]}, which features {settings.features!r} (made by "
                 f"{made}) do not hold; {remedy}"
             )
 
 
-def _read(model: BackboneSettings) -> tuple[str, ...]:
-    """What a model reads of features, of the names that `may_hold` gives."""
-    if isinstance(model, DualEncoder):
-        return (model.images,)
-    if isinstance(model, Uniter):
-        return ("regions", "boxes")
-    if isinstance(model, Ascl) and model.fusion != "none":
-        return ("regions", "global")
-    return ("regions",)
-
-
-def _refuse_longer_draws(step: Planned, loss: Aoq) -> None:
+def _refuse_longer_draws(step: Planned, mined: Mined) -> None:
     mining, drawn = step.inputs["mine_negatives"], f"{step.need.conf}.top"
     lists, offered = cast("MineSettings", mining.settings), _offered(mining)
     if offered is not None:
-        refuse_longer_lists(lists, offered, {drawn: (loss.top_texts, loss.top_images)})
+        refuse_longer_lists(lists, offered, {drawn: (mined.texts, mined.images)})
     held = _held(lists)
-    if loss.top_texts > held[0] or loss.top_images > held[1]:
+    if mined.texts > held[0] or mined.images > held[1]:
         raise UsageError(
-            f"{step.need.conf} is to draw from the first {loss.top_texts:,} captions and {loss.top_images:,} images of "
+            f"{step.need.conf} is to draw from the first {mined.texts:,} captions and {mined.images:,} images of "
             f"mined lists that hold {held[0]:,} and {held[1]:,}; give "
-            f"{_assignments(drawn, (min(loss.top_texts, held[0]), min(loss.top_images, held[1])))}, or raise "
-            f"{_assignments('mine_negatives.num', (max(loss.top_texts, held[0]), max(loss.top_images, held[1])))}"
+            f"{_assignments(drawn, (min(mined.texts, held[0]), min(mined.images, held[1])))}, or raise "
+            f"{_assignments('mine_negatives.num', (max(mined.texts, held[0]), max(mined.images, held[1])))}"
         )
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +19,8 @@ from itrpipe.artifacts import PARTIAL
 from itrpipe.config import Settings, leaves
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.methods.settings import Aoq, Pretrain, Tags, TagsDc, Triplet
-from itrpipe.methods.settings import Ascl as AsclMethod
-from itrpipe.models.settings import RANDOM, Ascl, DualEncoder, Uniter, backbone_family
+from itrpipe.methods.settings import methods
+from itrpipe.models.settings import backbone_family
 from itrpipe.sources import DigestCache, local_folders
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.checks import check_training
@@ -95,10 +95,10 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
         UsageError: the method does not train this backbone.
     """
     phases = {getattr(part, "phase", None) for part in (settings.model, settings.loss)}
-    if len(phases) > 1:
+    if settings.model.trained_by and len(phases) > 1:
         raise UsageError(
-            f"method {settings.method!r} does not train backbone {settings.backbone!r}: ssamt-intra and ssamt train "
-            "ssamt, and nothing else does; leave --backbone out or name another --method"
+            f"method {settings.method!r} does not train backbone {settings.backbone!r}: {settings.model.trained_by}; "
+            "leave --backbone out or name another --method"
         )
     _refuse_without_embeddings(settings)
     only = settings.loss.only_backbone
@@ -108,9 +108,10 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
             "else; leave --backbone out or name another --method"
         )
     wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
-    if isinstance(settings.loss, Aoq):
+    mined = settings.loss.mined()
+    if mined is not None:
         own = settings.backbone if settings.model.embeds else DEFAULT_TEACHER
-        mining = settings.loss.teacher or own
+        mining = mined.teacher or own
         teacher = {
             "backbone": mining,
             "method": TEACHER_METHOD,
@@ -118,17 +119,18 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
             "features": settings.features if _reads_alike(settings, mining) else "",
             **_same_share(settings),
         }
-        if settings.loss.false_negatives != "keep":
+        if mined.with_probabilities:
             teacher["guard"] = "fne"
         wanted["mine_negatives"] = Need("mine_negatives", "exact", teacher)
-    if settings.model.reads_phrases or _masks_phrases(settings):
+    masked = settings.loss.masked()
+    if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
         wanted["parse"] = Need("parse", settings.graphs)
-    if _reads_sentences(settings):
+    if settings.loss.reads_sentences():
         wanted["synthesize"] = Need(
             "synthesize", settings.sentences, {"seed": settings.seed, "split": "train", **_same_share(settings)}
         )
     same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
-    for name, conf in (("start", settings.start_from), ("writer", getattr(settings.loss, "writer", ""))):
+    for name, conf in (("start", settings.start_from), ("writer", settings.loss.written_by())):
         if conf:
             wanted[name] = Need("train", conf, same)
     return wanted
@@ -139,21 +141,10 @@ def _same_share(settings: TrainSettings) -> dict[str, float]:
     return {} if settings.train_share == 1.0 else {"train_share": settings.train_share}
 
 
-def _masks_phrases(settings: TrainSettings) -> bool:
-    """Whether captions are masked by their scene graphs; those that have sentences already are not masked at all."""
-    return getattr(settings.loss, "mask", "") == "phrases" and not _reads_sentences(settings)
-
-
-def _reads_sentences(settings: TrainSettings) -> bool:
-    loss = settings.loss
-    bank = isinstance(loss, Tags) and loss.generator == "bank"
-    return bank or (isinstance(loss, Triplet) and loss.synthetic_sentences > 0)
-
-
 def _reads_alike(settings: TrainSettings, backbone: str) -> bool:
     """Whether another backbone can be trained on the same features; where one reads pixels, it usually cannot."""
-    pixels = isinstance(settings.model, DualEncoder) and settings.model.images == "pixels"
-    return pixels == (settings_of(canonical_backbone(backbone)) is DualEncoder)
+    usual = settings_of(canonical_backbone(backbone))()
+    return ("pixels" in settings.model.reads()) == ("pixels" in usual.reads())
 
 
 def _refuse_without_embeddings(settings: TrainSettings) -> None:
@@ -192,11 +183,11 @@ def run(job: Job) -> None:
     settings = job.settings.model_dump(mode="json")
     model = build_model(settings, image_dim, len(tokens), encoders)
     _require_room_for_joined_captions(job.settings, model)
-    if isinstance(job.settings.model, Uniter) and job.settings.model.initial:
-        _load_published(job, model)
+    if published := job.settings.model.published_weights():
+        job.reporter.say(f"  {_module(job).load_published(model, Path(published).expanduser())}")
     if "start" in job.inputs:
         start_from(job.inputs["start"].folder, model, settings, tokens)
-        _start_word_heads(job, model)
+        _start_heads(job, model)
     _read_captions(job, splits["train"], tokens, model)
     if "writer" in job.inputs:
         splits["train"].writer = _frozen(job.inputs["writer"].folder, model, settings, tokens)
@@ -242,32 +233,24 @@ def resolve_device(device: str) -> str:
 
 def _local_encoders(settings: TrainSettings) -> dict[str, Path]:
     """`vision`, `text`, `tokenizer` and `initial`, those of them that name a folder or file of this machine."""
-    if isinstance(settings.model, Uniter):
-        model = settings.model
-        found = {INITIAL: Path(model.initial).expanduser()} if model.initial else {}
-        return found | local_folders({"tokenizer": model.tokenizer})
-    if not isinstance(settings.model, Ascl | DualEncoder):
-        return {}
-    named = {"text": settings.model.text}
-    if isinstance(settings.model, DualEncoder) and settings.model.images == "pixels":
-        named["vision"] = settings.model.vision
-    return local_folders({name: value for name, value in named.items() if value != RANDOM})
+    published = settings.model.published_weights()
+    found = {INITIAL: Path(published).expanduser()} if published else {}
+    return found | local_folders(settings.model.pretrained())
+
+
+def _module(job: Job) -> ModuleType:
+    """Of the backbone."""
+    return importlib.import_module(f"itrpipe.models.{backbone_family(job.settings.backbone).replace('-', '_')}")
 
 
 def _open_encoders(job: Job) -> Encoders | None:
     """The encoders of transformers that the model is made of, where it is."""
-    if isinstance(job.settings.model, DualEncoder):
-        from itrpipe.models.dual_encoder import open_encoders
+    from itrpipe.features.store import FEATURES, FeatureFile
 
-        encoders = open_encoders(job.settings.model)
-    elif isinstance(job.settings.model, Ascl):
-        from itrpipe.features.store import FEATURES, FeatureFile
-        from itrpipe.models import ascl
-
-        whole = FeatureFile.open(job.inputs["extract"].folder / FEATURES).global_
-        encoders = ascl.open_encoders(job.settings.model, 0 if whole is None else whole.shape[1])
-    else:
+    if not job.settings.model.opens_encoders:
         return None
+    whole = FeatureFile.open(job.inputs["extract"].folder / FEATURES).global_
+    encoders = _module(job).open_encoders(job.settings.model, 0 if whole is None else whole.shape[1])
     for note in encoders.notes:
         job.warn(note)
     return encoders
@@ -303,29 +286,19 @@ def _load_splits(job: Job, encoders: Encoders | None) -> tuple[dict[str, SplitDa
 def _require_room_for_joined_captions(settings: TrainSettings, model: AnyMatcher) -> None:
     from itrpipe.training.saved import max_tokens_of
 
-    room = max_tokens_of(model)
-    if isinstance(settings.loss, AsclMethod) and settings.loss.max_tokens > room:
+    room, longest = max_tokens_of(model), settings.loss.longest_made()
+    if longest > room:
         raise UsageError(
-            f"loss.max_tokens = {settings.loss.max_tokens}, but the text encoder reads {room} tokens at most; give "
+            f"loss.max_tokens = {longest}, but the text encoder reads {room} tokens at most; give "
             f"--set loss.max_tokens={room} or less"
         )
 
 
-def _load_published(job: Job, model: AnyMatcher) -> None:
-    from itrpipe.models.uniter import UniterEncoder
-    from itrpipe.models.uniter_weights import load_published
-
-    assert isinstance(model, UniterEncoder)
-    job.reporter.say(f"  {load_published(model, Path(job.settings.model.initial).expanduser())}")
-
-
-def _start_word_heads(job: Job, model: AnyMatcher) -> None:
+def _start_heads(job: Job, model: Any) -> None:
     """Heads that the run which this one starts from has not trained begin as copies of those that it has."""
-    from itrpipe.models.uniter import UniterEncoder
-
-    if isinstance(job.settings.loss, TagsDc) and job.inputs["start"].manifest.settings["method"] != "tags-dc":
-        assert isinstance(model, UniterEncoder)
-        model.derive_heads({"word_match", "correction"})
+    trained = methods()[job.inputs["start"].manifest.settings["method"]].heads
+    if new := job.settings.loss.heads - trained:
+        model.derive_heads(new)
 
 
 def _frozen(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tokens: CaptionTokens) -> Any:
@@ -337,23 +310,21 @@ def _frozen(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tokens
     return frozen
 
 
-def _read_captions(job: Job, train: SplitData, tokens: CaptionTokens, model: AnyMatcher) -> None:
+def _read_captions(job: Job, train: SplitData, tokens: CaptionTokens, model: Any) -> None:
     """Gives the training set what methods mask, the sentences they read, and what they make captions by."""
-    from itrpipe.models.uniter import UniterEncoder
     from itrpipe.training.captions import ends_of
     from itrpipe.training.masked_captions import caption_masks, read_sentences, token_captions
     from itrpipe.training.saved import max_tokens_of
 
-    settings, loss = job.settings, job.settings.loss
-    if isinstance(loss, Triplet) and loss.generated_positives != "none":
+    loss, masked = job.settings.loss, job.settings.loss.masked()
+    if loss.joins_captions():
         train.ends, train.max_tokens = ends_of(tokens), max_tokens_of(model)
-    if _reads_sentences(settings):
+    if loss.reads_sentences():
         train.sentences = read_sentences(job.inputs["synthesize"].folder, train.split, tokens)
-    elif isinstance(loss, Pretrain | Tags):
-        assert isinstance(model, UniterEncoder)
+    if masked is not None:
         captions = token_captions(train.split, tokens, model)
-        graphs = job.inputs["parse"].folder if loss.mask == "phrases" else None
-        train.masks = caption_masks(captions, tokens, graphs, loss.compare if isinstance(loss, Tags) else "off")
+        graphs = job.inputs["parse"].folder if masked.units == "phrases" else None
+        train.masks = caption_masks(captions, tokens, graphs, masked.compare)
 
 
 def _build_method(job: Job, train: SplitData) -> Method:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
-from itrpipe.methods.settings import Aoq, Fne, MethodSettings, methods
+from itrpipe.methods.settings import MethodSettings, methods
 from itrpipe.models.settings import BackboneSettings, backbone_family
 from itrpipe.models.settings import backbones as backbone_classes
 
@@ -91,17 +91,7 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _uses_its_negatives(self) -> TrainSettings:
-        if isinstance(self.loss, Aoq) and self.epochs <= self.loss.sum_epochs:
-            raise ValueError(
-                f"epochs = {self.epochs} all fall within loss.sum_epochs = {self.loss.sum_epochs}, so the offline "
-                "negatives would never be used; raise epochs, or set that to 0 under the name of this configuration, "
-                "as in --set aoq.loss.sum_epochs=0"
-            )
-        if isinstance(self.loss, Fne) and self.epochs <= self.loss.online_epochs:
-            raise ValueError(
-                f"epochs = {self.epochs} all fall within loss.warm_epochs = {self.loss.warm_epochs} and "
-                f"loss.sum_epochs = {self.loss.sum_epochs}, so no negative would ever be drawn; raise epochs"
-            )
+        self.loss.check_epochs(self.epochs)
         return self
 
     @field_validator("backbone")
