@@ -15,14 +15,12 @@ from itrpipe.config import did_you_mean
 from itrpipe.disk import write_json
 from itrpipe.errors import UsageError
 from itrpipe.integrity import read_checked_json
-from itrpipe.models.settings import backbone_family
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate, train
 from itrpipe.training import settings as training_settings
 
 LEAKY = "leaky-diagonal"
 LEAKY_DIAGONAL = "leaky_diagonal.json"
-FUSING_BACKBONE = "ascl"
 BLOCK = 256
 """Images or captions per forward pass."""
 _TITLES = {
@@ -57,10 +55,10 @@ def refuse_other_models(chosen: Mapping[str, Any]) -> None:
     """
     backbone = train.canonical_backbone(chosen.get("backbone") or "")
     backbone = backbone or training_settings.usual_backbone(chosen["method"])
-    if backbone_family(backbone) != FUSING_BACKBONE:
+    if "fused-vectors" not in training_settings.settings_of(backbone).answers:
         raise UsageError(
             f"--protocol {LEAKY} compares vectors of fused pairs, and {backbone} fuses none; leave it out, or evaluate "
-            f"--method {FUSING_BACKBONE}"
+            "--method ascl"
         )
     if chosen.get("ensemble_with"):
         raise UsageError(f"--protocol {LEAKY} looks at one model; leave --ensemble-with out")

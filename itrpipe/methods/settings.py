@@ -57,12 +57,14 @@ class MethodSettings(Settings):
         only_backbone: the one backbone that it trains; empty where it trains others too.
         unread: those of these options that it does not read and refuses.
         heads: of the model, which start from others where the run that this one starts from has not trained them.
+        answers: what can be asked of a model that it trained: `words` (which are wrong), `false-negatives`.
     """
 
     needs_embeddings: ClassVar[bool] = False
     only_backbone: ClassVar[str] = ""
     unread: ClassVar[tuple[str, ...]] = ()
     heads: ClassVar[frozenset[str]] = frozenset()
+    answers: ClassVar[frozenset[str]] = frozenset()
 
     auxiliary_weight: float = Field(default=1.0, ge=0)
     mask_same_image: bool = False
@@ -278,6 +280,7 @@ class Fne(MethodSettings):
     """
 
     needs_embeddings: ClassVar[bool] = True
+    answers: ClassVar[frozenset[str]] = frozenset({"false-negatives"})
 
     margin: float = Field(default=0.2, ge=0)
     candidates: Literal["drawn", "hardest"] = "drawn"
@@ -448,6 +451,7 @@ class TagsDc(Tags):
     """
 
     heads: ClassVar[frozenset[str]] = frozenset({"word_match", "correction"})
+    answers: ClassVar[frozenset[str]] = frozenset({"words"})
 
     weight_discrimination: float = Field(default=1e-3, ge=0)
     weight_correction: float = Field(default=1e-3, ge=0)

@@ -189,6 +189,10 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         """Scores [B] of image k with caption k; B and T are equal."""
         raise NotImplementedError
 
+    def score_at(self, images: ImageT, texts: TextT, image_rows: Tensor, text_rows: Tensor) -> Tensor:
+        """Scores [N] of pairs of any images and captions, by their rows [N]."""
+        return self.score_pairs(rows_of(images, image_rows), rows_of(texts, text_rows))
+
     def undecayed(self) -> set[str]:
         """Names of the parameters that weight decay leaves alone: biases, and the scales of layer norms."""
         scales = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.LayerNorm)}

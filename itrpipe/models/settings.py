@@ -25,12 +25,16 @@ class BackboneSettings(Settings):
         reads_phrases: whether it needs the scene graphs of captions.
         opens_encoders: whether its module opens encoders of transformers, before captions are read by their tokenizer.
         trained_by: which methods train it, of a model that is trained in phases of its own.
+        answers: what can be asked of it beside rankings: `words` (which are wrong), `word-maps` (where a word is seen),
+            `writing` (words in masked places), `mean-vectors` (of images and captions, where scores are of pairs),
+            `fused-vectors` (of an image and a caption that know each other).
     """
 
     embeds: ClassVar[bool] = True
     reads_phrases: ClassVar[bool] = False
     opens_encoders: ClassVar[bool] = False
     trained_by: ClassVar[str] = ""
+    answers: ClassVar[frozenset[str]] = frozenset()
 
     def reads(self) -> tuple[str, ...]:
         """What it reads of features: `regions`, `boxes`, `global` or `pixels`."""
@@ -183,6 +187,7 @@ class Uniter(BackboneSettings):
     """UNITER: words and regions in one BERT. Source: UNITER (Chen et al., ECCV 2020); the sizes are those of base."""
 
     embeds: ClassVar[bool] = False
+    answers: ClassVar[frozenset[str]] = frozenset({"words", "writing"})
 
     initial: str = Field(
         default="", description="Published weights to start from: a state dict of UNITER, TAGS or BERT; empty: random."
@@ -230,6 +235,7 @@ class DualEncoder(BackboneSettings):
     """
 
     opens_encoders: ClassVar[bool] = True
+    answers: ClassVar[frozenset[str]] = frozenset({"word-maps"})
 
     images: Literal["pixels", "regions", "global"] = Field(
         default="pixels",
@@ -312,6 +318,7 @@ class Ascl(BackboneSettings):
 
     embeds: ClassVar[bool] = False
     opens_encoders: ClassVar[bool] = True
+    answers: ClassVar[frozenset[str]] = frozenset({"mean-vectors", "fused-vectors"})
 
     text: str = Field(
         default="bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'."

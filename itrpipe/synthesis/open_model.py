@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import UsageError
@@ -54,7 +55,7 @@ def open_model_maker(sources: ModelSources, settings: ModelSettings, device: str
         DataError: a file is damaged, or two do not belong together.
     """
     saved = load_model(sources.train)
-    if not isinstance(saved.model, UniterEncoder):
+    if "writing" not in saved.settings.answers:
         raise UsageError(f"{saved.config['backbone']} cannot write words; give --backbone uniter")
     features = FeatureFile.open(sources.extract / FEATURES)
     split = PreparedDataset.open(sources.prepare).split(sources.split)
@@ -62,10 +63,11 @@ def open_model_maker(sources: ModelSources, settings: ModelSettings, device: str
         split = split.share(sources.train_share)
         if absent := features.absent(split.image_ids.tolist()):
             split = split.without(absent)
-    captions = token_captions(split, saved.tokens, saved.model)
+    model = cast(UniterEncoder, saved.model)
+    captions = token_captions(split, saved.tokens, model)
     data = open_split(split, features, saved.tokens, saved.settings)
     candidates = None if sources.parse is None else GraphCandidates(captions, MaskCandidates.read(sources.parse))
     specials = special_tokens(saved.tokens, captions.pieces)
-    model = UniterSentences(saved.model, data.images, device, memory)
-    maker = ModelMaker(captions, model, candidates, settings, specials, device)
+    writer = UniterSentences(model, data.images, device, memory)
+    maker = ModelMaker(captions, writer, candidates, settings, specials, device)
     return Opened(maker, dict(zip(captions.caption_ids, captions.texts, strict=True)), len(captions.pieces))

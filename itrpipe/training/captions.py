@@ -15,7 +15,6 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.tokens import spans
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.integrity import checked
-from itrpipe.models.settings import Ascl, BackboneSettings, DualEncoder, Uniter
 
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer"
 
@@ -84,9 +83,9 @@ class Reading:
     max_words: int
 
     @classmethod
-    def of(cls, settings: Ascl | DualEncoder | Uniter) -> Reading:
-        """As the settings of a model have it."""
-        return cls(isinstance(settings, Ascl | DualEncoder) and settings.clean_captions, settings.max_words)
+    def of(cls, settings: Any) -> Reading:
+        """As the settings of a model have it, which has some of these options; most models do not clean."""
+        return cls(getattr(settings, "clean_captions", False), settings.max_words)
 
     def texts(self, split: Split) -> list[str]:
         """The captions of a split, T of them."""
@@ -200,14 +199,14 @@ def _words_of(text: str, pieces: list[tuple[int, int]]) -> list[LocatedWord]:
     return found
 
 
-def named_tokens(settings: BackboneSettings) -> CaptionTokens | None:
+def named_tokens(settings: Any) -> CaptionTokens | None:
     """The tokenizer that the settings of a backbone name; None where they name none.
 
     Raises:
         MissingInputError: there is no such folder or hub id, it has no tokenizer, or the hub cannot be reached.
         DataError: a file is damaged.
     """
-    if not isinstance(settings, Uniter) or not settings.tokenizer:
+    if not settings.pretrained().get("tokenizer"):
         return None
     from itrpipe.models.text_tower import find_tokenizer  # transformers is large
 
@@ -249,4 +248,4 @@ def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
             checked(path)
         return PieceIds(load_tokenizer(folder / TOKENIZER), Reading.of(settings), max_tokens)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
-    return WordIds(vocabulary, Reading.of(settings)) if isinstance(settings, Ascl | DualEncoder) else vocabulary
+    return WordIds(vocabulary, Reading.of(settings)) if settings.opens_encoders else vocabulary

@@ -29,9 +29,7 @@ from itrpipe.datasets.tokens import tokenize
 from itrpipe.errors import DataError
 from itrpipe.evaluation.bootstrap import mean_intervals
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.base import TextBatch, rows_of
-from itrpipe.models.ssamt import SsamtEncoder
-from itrpipe.models.uniter import UniterEncoder
+from itrpipe.models.base import TextBatch
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.training.data import SplitData, blocks
@@ -171,9 +169,7 @@ class SentenceJudge:
         seen = model.encode_images(data.images(images).to(self.device))
         read = model.encode_texts(data.texts(rows).to(self.device))
         owner = torch.from_numpy(owners).to(self.device)
-        if isinstance(model, UniterEncoder):  # which takes pairs apart itself, and looks at every image once
-            return model.score_at(seen, read, owner, torch.arange(len(rows))).float().cpu().numpy()
-        return model.score_pairs(rows_of(seen, owner), read).float().cpu().numpy()
+        return model.score_at(seen, read, owner, torch.arange(len(rows))).float().cpu().numpy()
 
 
 def discrimination(judged: JudgedSentences, samples: int, level: float) -> dict[str, Any]:
@@ -205,8 +201,7 @@ def _read_words(saved: SavedModel, features: FeatureFile, split: Split) -> Split
 
 
 def _read_phrases(parse: ParseTexts, saved: SavedModel, features: FeatureFile, split: Split) -> SplitData:
-    assert isinstance(saved.model, SsamtEncoder)
-    settings = saved.model.settings
+    settings: Any = saved.settings
     phrases = CaptionPhrases.read(parse(split.captions), settings.max_words)
     used = pc.SetLookupOptions(split.captions["image_id"].combine_chunks())
     described = pc.call_function("is_in", [split.images["image_id"]], used)  # others have no scene graph in the file

@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -133,12 +134,13 @@ def _vectors_of_true_pairs(
 
 
 def _fusing(opened: TrainedModel) -> AsclEncoder:
-    if not isinstance(opened.model, AsclEncoder) or opened.model.fusion is None:
+    model = cast(AsclEncoder, opened.model)
+    if getattr(model, "fusion", None) is None:
         raise UsageError(
             "--protocol leaky-diagonal compares vectors of fused pairs, and this model fuses none; leave it out, or "
             "evaluate --method ascl with model.fusion=paper"
         )
-    return opened.model
+    return model
 
 
 def _figures(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -81,14 +81,15 @@ class PhraseModel:
             DataError: the model reads no phrases.
         """
         saved = load_model(folder)
-        if not isinstance(saved.model, SsamtEncoder) or sources.parse is None:
+        if not saved.settings.reads_phrases or sources.parse is None:
             raise DataError(f"{folder} holds a model that reads no phrases; evaluate one of the method ssamt")
-        settings, features = saved.model.settings, FeatureFile.open(sources.extract / FEATURES)
+        model = cast(SsamtEncoder, saved.model)
+        settings, features = model.settings, FeatureFile.open(sources.extract / FEATURES)
         phrases = CaptionPhrases.read(sources.parse, settings.max_words)
         rows = PreparedDataset.open(sources.prepare).split(split)
         data = PhraseSplitData(rows, features, saved.vocabulary, phrases, settings.phrases)
         place = torch.device(device)
-        return cls(saved.model.to(place), data, place, SceneGraphFile(sources.parse), settings.max_words)
+        return cls(model.to(place), data, place, SceneGraphFile(sources.parse), settings.max_words)
 
     def texts(self, rows: np.ndarray) -> SsamtTexts:
         """Encoded captions at the given rows."""

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,6 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.mining.faiss_engine import IndexKind, search_index
 from itrpipe.mining.lists import NO_ROW
 from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
-from itrpipe.models.settings import Ssamt
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
@@ -250,8 +249,8 @@ class SearchModel:
         return open_split(split, features, self._saved.tokens, self._saved.settings, self._saved.frame)
 
     def _captions(self, split: Split, features: FeatureFile, graphs: Path | None) -> SplitData:
-        settings = self._saved.settings
-        if not isinstance(settings, Ssamt):
+        settings: Any = self._saved.settings
+        if not settings.reads_phrases:
             return self._images(split, features)
         assert graphs is not None
         phrases = CaptionPhrases.read(graphs, settings.max_words)

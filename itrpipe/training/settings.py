@@ -187,6 +187,11 @@ def settings_of(backbone: str) -> type[BackboneSettings]:
     return backbone_classes()[backbone_family(backbone)]
 
 
+def method_of(conf: str) -> type[MethodSettings]:
+    """Settings class of the method that a configuration trains with."""
+    return methods()[resolve(load_declaration("train"), conf, backbones=backbones()).values["method"]]
+
+
 def _known(value: str, known: Iterable[str], what: str) -> str:
     if value not in known:
         hint = did_you_mean(value, known) or f"; known: {', '.join(sorted(known))}"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.settings import Ascl, BackboneSettings, DualEncoder
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds
 from itrpipe.training.data import SplitData
 from itrpipe.training.phrase_data import PhraseSplitData, phrase_vocabulary
@@ -65,7 +64,7 @@ def load_encoder_splits(
     sources: Sources,
     min_word_count: int,
     warn: Callable[[str], None],
-    settings: Ascl | DualEncoder,
+    settings: Any,
     encoders: Encoders,
 ) -> tuple[dict[str, SplitData], CaptionTokens]:
     """Opens every split for encoders of transformers.
@@ -92,7 +91,7 @@ def open_split(
     split: Split,
     features: FeatureFile,
     tokens: CaptionTokens,
-    settings: BackboneSettings,
+    settings: Any,
     frame: tuple[int, int] | None = None,
 ) -> SplitData:
     """One split as a model without phrases reads it.
@@ -107,10 +106,10 @@ def open_split(
     Raises:
         DataError: the features are not what the model reads.
     """
-    if not isinstance(settings, DualEncoder) or settings.images == "regions":
-        return SplitData(split, features, tokens)
-    if settings.images == "global":
+    if settings.reads() == ("global",):
         return GlobalSplitData(split, features, tokens)
+    if settings.reads() != ("pixels",):
+        return SplitData(split, features, tokens)
     assert frame is not None
     return PixelSplitData(split, features, tokens, frame, settings.augment)
 

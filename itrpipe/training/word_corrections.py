@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -81,7 +81,7 @@ def has_word_heads(saved: SavedModel) -> bool:
     located = isinstance(saved.tokens, Vocabulary) or (
         isinstance(saved.tokens, PieceIds) and saved.tokens.locates_words
     )
-    return located and isinstance(saved.model, UniterEncoder) and trains_word_heads(saved.config)
+    return located and "words" in saved.settings.answers and trains_word_heads(saved.config)
 
 
 class WordReader:
@@ -100,9 +100,9 @@ class WordReader:
     """
 
     def __init__(self, saved: SavedModel, split: Split, device: torch.device | str) -> None:
-        assert isinstance(saved.model, UniterEncoder)
-        self._model, self._device = saved.model.to(device), torch.device(device)
-        self.captions = token_captions(split, saved.tokens, saved.model)
+        self._model = cast(UniterEncoder, saved.model.to(device))
+        self._device = torch.device(device)
+        self.captions = token_captions(split, saved.tokens, self._model)
         self.specials = special_tokens(saved.tokens, self.captions.pieces)
         self.corrects = saved.config["loss"]["weight_correction"] > 0
         self.unknown_id = saved.tokens.tokenizer.unk_token_id if isinstance(saved.tokens, PieceIds) else UNKNOWN

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -88,7 +88,7 @@ def has_word_maps(saved: SavedModel) -> bool:
     """Whether `word_maps` is defined for a model: its scores are means over words and places, and words have places."""
     tokens = saved.tokens
     located = isinstance(tokens, WordIds) or (isinstance(tokens, PieceIds) and tokens.locates_words)
-    return located and isinstance(saved.model, TransformerDualEncoder) and saved.model.has_word_maps
+    return located and "word-maps" in saved.settings.answers and cast(Any, saved.model).has_word_maps
 
 
 @torch.inference_mode()
@@ -124,9 +124,8 @@ def word_maps(
     part = _part(PreparedDataset.open(sources.prepare).split(split), scores, shown, captions)
     features = FeatureFile.open(sources.extract / FEATURES)
     data = open_split(part, features, saved.tokens, saved.settings, saved.frame)
-    assert isinstance(saved.model, TransformerDualEncoder)
     assert isinstance(saved.tokens, (WordIds, PieceIds))
-    model = saved.model.to(torch.device(device))
+    model = cast(TransformerDualEncoder, saved.model.to(torch.device(device)))
     seen, words = _seen(model, features, sources), saved.tokens.located_words(part)
     rows = []
     for each in pairs:

@@ -20,7 +20,7 @@ from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
 from itrpipe.methods.settings import methods
-from itrpipe.models.settings import DualEncoder
+from itrpipe.models.settings import DualEncoder, Vsrn
 from itrpipe.training import augment as changes
 from itrpipe.training.augment import augment, crop_box, resize
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds, clean, load_tokens, save_tokens
@@ -231,7 +231,7 @@ def test_what_reads_captions_is_saved_with_the_model(saved_encoders: Path, tmp_p
     readers: dict[str, tuple[CaptionTokens, Any]] = {
         "pieces": (pieces(saved_encoders), DualEncoder()),
         "words": (WordIds(VOCABULARY, READING), DualEncoder(text="random")),
-        "vocabulary": (VOCABULARY, None),
+        "vocabulary": (VOCABULARY, Vsrn()),
     }
     for name, (reader, model) in readers.items():
         (tmp_path / name).mkdir()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from itrpipe.artifacts import existing_input, input_folder, read_manifest
-from itrpipe.config import load_declaration, resolve
 from itrpipe.disk import write_json
 from itrpipe.integrity import read_checked_json
-from itrpipe.methods.settings import Fne
-from itrpipe.models.settings import backbone_family
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Input, Job
 from itrpipe.stages.evaluate.generators import SENTENCES_INPUT
 from itrpipe.training import settings as training_settings
+from itrpipe.training.settings import method_of, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.evaluation.ranks import Ranks
@@ -34,8 +32,6 @@ WORD_FIGURES = {
 }
 DISCRIMINATION, GRAPHS = "discrimination.json", "graphs"
 QUERY_LENGTH, ALIGNMENT, ECCV_CAPTION = "query_length.json", "alignment.json", "eccv_caption.json"
-FALSE_NEGATIVE_METHOD, WORD_METHOD = "fne", "tags-dc"
-WORD_MAP_BACKBONE, WORD_HEAD_BACKBONE, MEAN_VECTOR_BACKBONE = "dual-encoder", "uniter", "ascl"
 
 
 def write_query_length(job: Job, split: SplitScores, full: Ranks) -> None:
@@ -62,7 +58,7 @@ def write_alignment(job: Job) -> None:
     from itrpipe.evaluation.alignment import alignment_and_uniformity
     from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
 
-    if backbone_family(job.settings.backbone) == MEAN_VECTOR_BACKBONE:
+    if "mean-vectors" in settings_of(job.settings.backbone).answers:
         _write_alignment_of_means(job)
     if not training_settings.embeds(job.settings.backbone):
         return
@@ -148,11 +144,12 @@ def write_false_negatives(job: Job) -> None:
 
     from itrpipe.training.false_negatives import TrainingSet, analyse
 
-    if _method_of(job.settings.method) != FALSE_NEGATIVE_METHOD:
+    method = method_of(job.settings.method)
+    if "false-negatives" not in method.answers:
         return
     trained = job.inputs["train"]
     data = TrainingSet.open(trained.folder, job.inputs["prepare"].folder)
-    settings = Fne.model_validate(trained.manifest.settings["loss"])
+    settings: Any = method.model_validate(trained.manifest.settings["loss"])
     figures, candidates = analyse(data, settings, trained.manifest.settings["batch_size"])
     write_json(job.folder / FALSE_NEGATIVES, figures)
     pq.write_table(candidates, job.folder / HARD_CANDIDATES)
@@ -169,7 +166,7 @@ def write_word_maps(job: Job, split: SplitScores) -> None:
     from itrpipe.training.splits import Sources
     from itrpipe.training.word_maps import has_word_maps, word_maps
 
-    if backbone_family(job.settings.backbone) != WORD_MAP_BACKBONE:
+    if "word-maps" not in settings_of(job.settings.backbone).answers:
         return
     saved = load_model(job.inputs["train"].folder)
     if not has_word_maps(saved):
@@ -197,7 +194,7 @@ def write_words(job: Job) -> None:
     from itrpipe.training.word_accuracy import WordTest
     from itrpipe.training.word_corrections import has_word_heads
 
-    if backbone_family(job.settings.backbone) != WORD_HEAD_BACKBONE:
+    if "words" not in settings_of(job.settings.backbone).answers:
         return
     saved = load_model(job.inputs["train"].folder)
     if not has_word_heads(saved):
@@ -289,11 +286,7 @@ def say_discrimination(folder: Path, reporter: Reporter) -> None:
 
 def corrects_words(conf: str) -> bool:
     """Whether a configuration of `train` learns which words are wrong and what should stand there."""
-    return _method_of(conf) == WORD_METHOD
-
-
-def _method_of(conf: str) -> str:
-    return resolve(load_declaration("train"), conf, backbones=train.backbones()).values["method"]
+    return "words" in method_of(conf).answers
 
 
 def _without(job: Job, file: str, sources: Sources) -> bool:
