@@ -15,7 +15,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
-from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +178,6 @@ def lay_configuration(trap: Trap) -> None:
     trap.path("nltk_data/taggers/averaged_perceptron_tagger/averaged_perceptron_tagger.pickle").write_bytes(
         trap.pickled("tagger.pickle")
     )
-    for folder in ("en", "data/en"):
-        trap.path(f"{folder}/4.0.dict").write_text("dog: X+;\n")
     for folder in (".cache/huggingface/modules/transformers_modules", "transformers_modules", "HanTa", "spacy/lang"):
         trap.code(f"{folder}/__init__.py")
     trap.code("HanTa/HanoverTagger.py")
@@ -327,16 +324,6 @@ def test_python_m_runs_no_file_of_the_working_folder(
     done = run_there("-m", "itrpipe", "parse", "--show", "A dog in a red sweater")
     assert (done.returncode, done.stderr) == (0, "")
     assert "sweater" in done.stdout
-
-
-@pytest.mark.skipif(find_library("link-grammar") is None, reason="needs liblink-grammar5")
-def test_link_grammar_reads_its_own_dictionary(
-    tmp_path: Path, run_there: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    done = run_there(console(tmp_path), "parse", "--backend", "linkgrammar", "--show", "A red cat sits on a mat.")
-    assert done.returncode == 0, done.stderr
-    assert "sit on" in done.stdout
-    assert "failed" not in done.stdout
 
 
 def test_python_m_still_finds_the_package_of_a_checkout(tmp_path: Path) -> None:

@@ -108,9 +108,7 @@ def extract(
 @app.command()
 def parse(
     dataset: DatasetOption = "scenes",
-    backend: Annotated[
-        str | None, typer.Option("--backend", help="rules, linkgrammar or spacy; without it rules.")
-    ] = None,
+    backend: Annotated[str | None, typer.Option("--backend", help="rules or spacy; without it rules.")] = None,
     tagger: Annotated[str | None, typer.Option("--tagger", help="rules, foreign: hanta or lexicon.")] = None,
     source: Annotated[Path | None, typer.Option("--from", help="Import this file of graphs instead.")] = None,
     format: Annotated[str | None, typer.Option("--format", help="Of that file, where it is not recognised.")] = None,
@@ -127,10 +125,9 @@ def parse(
 
     \b
     Backends (--backend):
-      rules        written for captions, with a tagger of English words; needs no download
-      linkgrammar  dependency parser of the system library liblink-grammar
-      spacy        dependency parser of an installed model of spaCy
-      foreign      graphs of FACTUAL, SPICE or others out of a file (--from)
+      rules    written for captions, with a tagger of English words; needs no download
+      spacy    dependency parser of an installed model of spaCy
+      foreign  graphs of FACTUAL, SPICE or others out of a file (--from)
 
     Example: itrpipe parse --show "A dog in a red sweater jumps over two logs"
     """

@@ -83,24 +83,6 @@ class RulesSettings(BackendSettings):
         return _extracting(RulesBackend(self.tagger))
 
 
-class LinkGrammarSettings(BackendSettings):
-    """The parser of the link-grammar library."""
-
-    backend: Literal["linkgrammar"]
-
-    def version(self) -> str:
-        """Of the library and of how its links are read."""
-        from itrpipe.scene_graph.linkgrammar import linkgrammar_version
-
-        return linkgrammar_version()
-
-    def parser(self) -> Parser:
-        """The parser itself."""
-        from itrpipe.scene_graph.linkgrammar import LinkGrammarBackend
-
-        return _extracting(LinkGrammarBackend())
-
-
 class SpacySettings(BackendSettings):
     """A dependency parser of spaCy.
 
@@ -165,7 +147,6 @@ class ForeignSettings(BackendSettings):
 
 BACKENDS: dict[str, type[BackendSettings]] = {
     "rules": RulesSettings,
-    "linkgrammar": LinkGrammarSettings,
     "spacy": SpacySettings,
     "foreign": ForeignSettings,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from ctypes.util import find_library
 from functools import cache
 
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from itrpipe.scene_graph.foreign import ForeignParser
 from itrpipe.scene_graph.graph import Analysis, Token, analyse
 from itrpipe.scene_graph.hanta import HantaTagger
-from itrpipe.scene_graph.linkgrammar import LinkGrammarBackend
 from itrpipe.scene_graph.parsing import BackendParser, Item
 from itrpipe.scene_graph.rules import RulesBackend
 from itrpipe.scene_graph.tokenise import MOST_LETTERS, MOST_WORDS, parsed_part, tokenise
@@ -130,14 +128,6 @@ def test_the_beginning_of_a_long_caption_has_its_graph(tagger: str, more: str) -
     assert all(text[token.start : token.end] == token.text for token in graph.tokens)
     assert {"dog", "sweater", "log"} <= {each.lemma for each in graph.objects}
     assert "red" in {each.lemma for each in graph.attributes}
-
-
-@pytest.mark.skipif(find_library("link-grammar") is None, reason="needs liblink-grammar5")
-def test_link_grammar_parses_up_to_a_word_that_is_too_long() -> None:
-    text = f"\n {CAPTION} {'z' * 200} and a man sings"
-    graph = BackendParser(LinkGrammarBackend()).parse(Item(text))
-    assert (graph.status, len(graph.tokens)) == ("partial", 12)
-    assert {"dog", "sweater", "log"} <= {each.lemma for each in graph.objects}
 
 
 @pytest.mark.parametrize("tagger", TAGGERS)

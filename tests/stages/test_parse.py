@@ -272,7 +272,7 @@ def test_of_a_foreign_file_the_content_counts_and_not_the_place(defined: Path, t
         (["--backend", "spacy", "--tagger", "hanta"], UsageError, ["unknown setting 'tagger'"]),
         (["--set", "workers=-1"], UsageError, ["workers = -1"]),
         (["--set", "backend=spacy"], UsageError, []),
-        (["--set", "backend=tree"], UsageError, ["'tree'", "rules, linkgrammar, spacy, foreign"]),
+        (["--set", "backend=tree"], UsageError, ["'tree'", "rules, spacy, foreign"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
