@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -292,11 +291,6 @@ def set_dotted(table: dict[str, Any], key: str, value: Any) -> None:
             child = table[parent] = {}
         table = child
     table[last] = value
-
-
-def hyphenated(name: str) -> str:
-    """The name that users type for a class: `DualEncoder` is `dual-encoder`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

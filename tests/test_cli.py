@@ -113,7 +113,7 @@ def test_synthesize_takes_the_split_as_an_option(data_root: Path, invoke: Invoke
 
 def test_help_of_train_names_every_method_and_backbone(invoke: Invoke) -> None:
     from itrpipe.config import load_declaration
-    from itrpipe.models.settings import backbones
+    from itrpipe.models.registry import backbones
     from itrpipe.stages.train import backbones as with_variants
 
     options = {parameter.name: parameter for parameter in COMMANDS["train"].params}

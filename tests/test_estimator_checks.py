@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ import torch
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
 from itrpipe.methods.base import Batch
-from itrpipe.methods.settings import methods
+from itrpipe.methods.registry import method_module, methods
 from itrpipe.models.base import ImageEncoding, Matcher, inner_products
-from itrpipe.models.settings import RANDOM
+from itrpipe.models.declaration import RANDOM
+from itrpipe.models.registry import network_module
 from itrpipe.planning import Override, Planner
 from itrpipe.stages import train
 from itrpipe.stages.base import Need
@@ -69,18 +69,16 @@ def builder(chosen: TrainSettings) -> Callable[[], Matcher[Any, Any]]:
     values = chosen.model_dump(mode="json")
 
     def build() -> Matcher[Any, Any]:
-        module = importlib.import_module(f"itrpipe.models.{train.backbone_family(chosen.backbone).replace('-', '_')}")
-        if chosen.backbone == "ascl":
-            return build_model(values, IMAGE_DIM, VOCABULARY, module.open_encoders(chosen.model, GLOBAL_DIM))
-        if chosen.backbone == "dual-encoder":
-            return build_model(values, IMAGE_DIM, VOCABULARY, module.open_encoders(chosen.model))
-        return build_model(values, IMAGE_DIM, VOCABULARY)
+        if not chosen.model.opens_encoders:
+            return build_model(values, IMAGE_DIM, VOCABULARY)
+        encoders = network_module(chosen.backbone).open_encoders(chosen.model, GLOBAL_DIM)
+        return build_model(values, IMAGE_DIM, VOCABULARY, encoders)
 
     return build
 
 
 def method_builder(chosen: TrainSettings) -> Callable[[ToyPairs], Any]:
-    module = importlib.import_module(f"itrpipe.methods.{chosen.method.replace('-', '_')}")
+    module = method_module(chosen.method)
 
     def build(data: ToyPairs) -> Any:
         if getattr(chosen.loss, "generator", "") == "static":

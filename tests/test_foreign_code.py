@@ -26,7 +26,7 @@ from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.errors import DataError
-from itrpipe.models.settings import DualEncoder
+from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.planning import parse_override
 
 PACKAGES = str(Path(itrpipe.__file__).parents[1])

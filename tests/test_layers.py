@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 import itrpipe
+from itrpipe.methods.registry import methods
+from itrpipe.models.registry import backbones
 
 PACKAGE = Path(itrpipe.__file__).parent
 # From right to left; a room may import itself, its own layer and every layer above it in this list.
 LAYERS = (
     {"errors", "isolation", "printable"},
-    {"disk", "artifacts", "integrity", "locks", "sources", "config", "progress"},
+    {"disk", "artifacts", "integrity", "locks", "sources", "config", "progress", "registry"},
     {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},
     {"methods"},
@@ -85,6 +87,13 @@ def test_planning_imports_neither_torch_nor_pyarrow() -> None:
     assert len(modules) > 20
     loaded = loaded_by(["itrpipe.planning", "itrpipe.pipeline", *modules])
     assert not loaded & {"torch", "pyarrow", "h5py", "accelerate", "transformers", "PIL"}
+
+
+def test_declarations_are_read_without_torch() -> None:
+    files = [*PACKAGE.glob("m*/*/declaration.py")]
+    modules = [".".join(("itrpipe", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in files]
+    assert len(modules) == len(methods()) + len(backbones())
+    assert not loaded_by(modules) & {"torch", "pyarrow", "h5py", "numpy", "transformers"}
 
 
 def test_evaluation_runs_without_torch() -> None:

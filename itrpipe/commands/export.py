@@ -18,7 +18,7 @@ from itrpipe.disk import write_json, write_text
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
 from itrpipe.integrity import read_checked_json
-from itrpipe.models.settings import backbone_family
+from itrpipe.models.registry import backbone_family
 from itrpipe.planning import Override, Planner, Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate

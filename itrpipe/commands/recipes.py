@@ -53,7 +53,7 @@ from pydantic import (
 from itrpipe.config import did_you_mean, empty_table, leaves, read_toml, stages_folder
 from itrpipe.datasets.definition import check_name
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.models.settings import backbone_family
+from itrpipe.models.registry import backbone_family
 from itrpipe.reporting.expected import Published, Tolerance
 from itrpipe.training.settings import backbones, canonical_backbone, usual_features
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.methods.itm import PoolSource
+from itrpipe.methods.itm.method import PoolSource
 from itrpipe.models.base import TextBatch
-from itrpipe.models.uniter import UniterEncoder
+from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.negatives.caption_masks import CaptionMasks
 from itrpipe.negatives.masking import UNLABELLED
 

@@ -9,9 +9,9 @@ There are two kinds. A `DualEncoder` makes one embedding per image and per capti
 product, which is what makes it minable through an index (the one exception in this package is VSE++ with
 `measure = "order"`). A `CrossAttentionModel` keeps every region and every word and has no embedding to mine.
 
-Each model file defines `build(settings, image_dim, vocabulary_size)`, which gives a `DualEncoder` or a
-`CrossAttentionModel`; `settings` is the class of the same name in `itrpipe.models.settings`. A file whose models have
-a `description` also defines `restored(description)`, which gives what `build` then takes as its fourth argument.
+A backbone is a folder: `declaration.py` declares its options, and `network.py` defines `build(settings, image_dim,
+vocabulary_size)`, which gives one of these two or another `Matcher`. A network whose models have a `description` also
+defines `restored(description)`, which gives what `build` then takes as its fourth argument, and `open_encoders`.
 
 Shapes: B images, T captions, R regions, W words, D embedding width, G width of a global image feature.
 """

@@ -17,7 +17,8 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.model_files import find_folder, quiet
 from itrpipe.features.extractors.pretrained import Kind, load_config, load_weights
 from itrpipe.features.extractors.pretrained_pixels import reason_of
-from itrpipe.models.settings import RANDOM, DualEncoder
+from itrpipe.models.declaration import RANDOM
+from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.vision_tower import described, pool_of, rebuilt, width_of
 
 PADDED_LENGTH = 30

@@ -17,7 +17,8 @@ from itrpipe.errors import UsageError
 from itrpipe.features.extractors import resnet, vit
 from itrpipe.features.extractors.pretrained import Grid, Kind, load_pretrained
 from itrpipe.features.settings import Vit
-from itrpipe.models.settings import RANDOM, DualEncoder
+from itrpipe.models.declaration import RANDOM
+from itrpipe.models.dual_encoder.declaration import DualEncoder
 
 FAMILIES = vit.FAMILIES | resnet.FAMILIES
 

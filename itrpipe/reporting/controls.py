@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itrpipe.config import is_control, load_declaration, root_conf
-from itrpipe.methods.settings import methods
+from itrpipe.methods.registry import methods
 from itrpipe.reporting.collect import Run
 
 _STAGE = "train"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from itrpipe.errors import UsageError
 from itrpipe.features.settings import may_hold
-from itrpipe.methods.settings import Mined
+from itrpipe.methods.declaration import Mined
 from itrpipe.stages.base import Planned
 from itrpipe.stages.extract import passes_of
 from itrpipe.training.settings import TrainSettings

@@ -14,7 +14,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.disk import make_folder, require_space, write_json
 from itrpipe.errors import UsageError
 from itrpipe.integrity import read_checked_json
-from itrpipe.models.settings import backbone_family
+from itrpipe.models.registry import backbone_family
 from itrpipe.progress import Reporter
 from itrpipe.sources import DigestCache, folder_digests, local_folders
 from itrpipe.stages import train

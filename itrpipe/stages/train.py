@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +17,8 @@ from itrpipe.artifacts import PARTIAL
 from itrpipe.config import Settings, leaves
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.methods.settings import methods
-from itrpipe.models.settings import backbone_family
+from itrpipe.methods.registry import method_module, methods
+from itrpipe.models.registry import backbone_family, network_module
 from itrpipe.sources import DigestCache, local_folders
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.checks import check_training
@@ -29,7 +27,7 @@ from itrpipe.training.settings import TrainExecution, TrainSettings, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.methods.base import Method
-    from itrpipe.models.dual_encoder import Encoders
+    from itrpipe.models.dual_encoder.network import Encoders
     from itrpipe.training.captions import CaptionTokens
     from itrpipe.training.data import SplitData
     from itrpipe.training.encode import AnyMatcher
@@ -184,7 +182,9 @@ def run(job: Job) -> None:
     model = build_model(settings, image_dim, len(tokens), encoders)
     _require_room_for_joined_captions(job.settings, model)
     if published := job.settings.model.published_weights():
-        job.reporter.say(f"  {_module(job).load_published(model, Path(published).expanduser())}")
+        job.reporter.say(
+            f"  {network_module(job.settings.backbone).load_published(model, Path(published).expanduser())}"
+        )
     if "start" in job.inputs:
         start_from(job.inputs["start"].folder, model, settings, tokens)
         _start_heads(job, model)
@@ -238,11 +238,6 @@ def _local_encoders(settings: TrainSettings) -> dict[str, Path]:
     return found | local_folders(settings.model.pretrained())
 
 
-def _module(job: Job) -> ModuleType:
-    """Of the backbone."""
-    return importlib.import_module(f"itrpipe.models.{backbone_family(job.settings.backbone).replace('-', '_')}")
-
-
 def _open_encoders(job: Job) -> Encoders | None:
     """The encoders of transformers that the model is made of, where it is."""
     from itrpipe.features.store import FEATURES, FeatureFile
@@ -250,7 +245,8 @@ def _open_encoders(job: Job) -> Encoders | None:
     if not job.settings.model.opens_encoders:
         return None
     whole = FeatureFile.open(job.inputs["extract"].folder / FEATURES).global_
-    encoders = _module(job).open_encoders(job.settings.model, 0 if whole is None else whole.shape[1])
+    global_dim = 0 if whole is None else whole.shape[1]
+    encoders = network_module(job.settings.backbone).open_encoders(job.settings.model, global_dim)
     for note in encoders.notes:
         job.warn(note)
     return encoders
@@ -345,8 +341,7 @@ def _build_method(job: Job, train: SplitData) -> Method:
         for direction, each in mined.items():
             if each.false_negative_probability is not None:
                 lists[f"{PROBABILITY_OF}{direction}"] = each.false_negative_probability
-    module = importlib.import_module(f"itrpipe.methods.{job.settings.method.replace('-', '_')}")
-    return module.build(job.settings.loss, train, lists)
+    return method_module(job.settings.method).build(job.settings.loss, train, lists)
 
 
 def _precision(job: Job, model: AnyMatcher, data: SplitData) -> str:

@@ -9,7 +9,7 @@ from typing import cast
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.uniter import UniterEncoder
+from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.scene_graph.mask_candidates import MaskCandidates
 from itrpipe.synthesis.by_model import ModelMaker, ModelSettings
 from itrpipe.synthesis.captions import GraphCandidates

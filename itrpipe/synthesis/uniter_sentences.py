@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.uniter import UniterEncoder, UniterImages
+from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 
 _PARTS_OF_A_WORD = 8
 """Vectors of width d that are in memory for every word: its embedding, queries, keys and values, and temporaries."""

@@ -22,8 +22,8 @@ from itrpipe.datasets.truth import read_truth
 from itrpipe.evaluation.roc_area import roc_area
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
 from itrpipe.losses.fne import Gaussians, false_negative_probability, hardest_only, sampling_weights
-from itrpipe.methods.fne import sampling_rules
-from itrpipe.methods.settings import Fne
+from itrpipe.methods.fne.declaration import Fne
+from itrpipe.methods.fne.method import sampling_rules
 from itrpipe.negatives.false_negatives import estimate_gaussians
 
 DIRECTIONS = ("texts_for_images", "images_for_texts")

@@ -1,6 +1,6 @@
 """The protocol `leaky-diagonal`: what recall becomes when every vector was made with its own answer at hand.
 
-The global vectors V_g and W_g of AsCL belong to a pair (`itrpipe.models.ascl_fusion`), so a ranking needs them of every
+The global vectors V_g and W_g of AsCL belong to a pair (`itrpipe.models.ascl.fusion`), so a ranking needs them of every
 image with every caption. This protocol makes them once: V_g of an image with its first caption, W_g of a caption with
 its own image, and ranks by their cosine, as if they were embeddings of one side. Each then bears the mark of its
 partner, which the images and captions of other pairs do not. Both directions leak: an image finds its first caption by
@@ -28,7 +28,7 @@ from itrpipe.errors import UsageError
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.evaluation.rsum import CUTOFFS
-from itrpipe.models.ascl import AsclEncoder
+from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.training.canary import TrainedModel
 from itrpipe.training.data import blocks
 from itrpipe.training.encode import Rows, score_split

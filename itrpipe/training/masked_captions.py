@@ -12,7 +12,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.tokens import tokenize
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
 from itrpipe.errors import DataError, UsageError
-from itrpipe.models.uniter import UniterEncoder
+from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.negatives.caption_masks import CaptionMasks, Compare, SpecialTokens
 from itrpipe.negatives.sentence_bank import SentenceBank
 from itrpipe.negatives.word_keys import CONTINUATION

@@ -18,7 +18,7 @@ from torch import Tensor
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.ssamt import Relevance, SsamtEncoder, SsamtTexts
+from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.scene_graph.phrases import phrases_of
 from itrpipe.scene_graph.stored import SceneGraphFile

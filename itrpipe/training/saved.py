@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from itrpipe.config import leaves
@@ -16,7 +14,8 @@ from itrpipe.disk import write_json
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extractors.state_dict import refuse_not_finite
 from itrpipe.integrity import read_checked_json
-from itrpipe.models.settings import BackboneSettings, backbone_family, backbones
+from itrpipe.models.declaration import BackboneSettings
+from itrpipe.models.registry import backbone_family, backbones, network_module
 from itrpipe.training.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
 from itrpipe.training.checkpoint import load_weights, save_weights
 from itrpipe.training.encode import AnyMatcher
@@ -74,7 +73,7 @@ def build_model(
         encoders: opened by the module of the backbone, of those that have some.
     """
     opened = () if encoders is None else (encoders,)
-    return _module(settings).build(_backbone(settings), image_dim, vocabulary_size, *opened)
+    return network_module(settings["backbone"]).build(_backbone(settings), image_dim, vocabulary_size, *opened)
 
 
 def save_model(
@@ -116,7 +115,7 @@ def load_model(folder: Path) -> SavedModel:
     config = read_checked_json(folder / CONFIG)
     if not isinstance(config, dict):
         raise DataError(f"{folder / CONFIG} holds no settings; run `itrpipe train` again")
-    encoders = _module(config).restored(config[NETWORKS]) if NETWORKS in config else None
+    encoders = network_module(config["backbone"]).restored(config[NETWORKS]) if NETWORKS in config else None
     model = build_model(config, config["image_dim"], config["vocabulary_size"], encoders)
     tokens = load_tokens(folder, _backbone(config), max_tokens_of(model))
     if len(tokens) != config["vocabulary_size"]:
@@ -138,7 +137,3 @@ def max_tokens_of(model: AnyMatcher) -> int:
 
 def _backbone(settings: Mapping[str, Any]) -> BackboneSettings:
     return backbones()[backbone_family(settings["backbone"])].model_validate(settings["model"])
-
-
-def _module(settings: Mapping[str, Any]) -> ModuleType:
-    return importlib.import_module(f"itrpipe.models.{backbone_family(settings['backbone']).replace('-', '_')}")

@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
-from itrpipe.methods.settings import MethodSettings, methods
-from itrpipe.models.settings import BackboneSettings, backbone_family
-from itrpipe.models.settings import backbones as backbone_classes
+from itrpipe.methods.declaration import MethodSettings
+from itrpipe.methods.registry import methods
+from itrpipe.models.declaration import BackboneSettings
+from itrpipe.models.registry import backbone_family
+from itrpipe.models.registry import backbones as backbone_classes
 
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 """What can follow a training; each is the name of its package too."""
@@ -24,8 +26,8 @@ class TrainSettings(Settings):
     """Settings that determine the trained weights.
 
     Attributes:
-        backbone: file stem in `itrpipe/models/`, or a variant of one that `stages/4_train.toml` declares (`scan-i2t`).
-        method: file stem in `itrpipe/methods/`.
+        backbone: folder in `itrpipe/models/`, or a variant of one that `stages/4_train.toml` declares (`scan-i2t`).
+        method: folder in `itrpipe/methods/`.
         features: which features of the dataset; empty for its only ones.
         seed: of initialisation, order and draws.
         start_from: configuration whose trained weights this run starts from, of the same backbone, seed and features;
@@ -55,8 +57,8 @@ class TrainSettings(Settings):
         validate_every: updates after each of which a validation comes, beside that at the end of every epoch; 0: none.
         selection: what the best validation is chosen by: `rsum` (six recalls) or `r1+r5` (four).
         validation_images: validate on the first so many images.
-        model: settings of the backbone, see `itrpipe/models/settings.py`.
-        loss: settings of the method, see `itrpipe/methods/settings.py`.
+        model: settings of the backbone, see its `declaration.py`.
+        loss: settings of the method, see its `declaration.py`.
     """
 
     backbone: str

@@ -18,7 +18,7 @@ from itrpipe.training.phrase_data import PhraseSplitData, phrase_vocabulary
 from itrpipe.training.pixel_data import GlobalSplitData, PixelSplitData
 
 if TYPE_CHECKING:
-    from itrpipe.models.dual_encoder import Encoders
+    from itrpipe.models.dual_encoder.network import Encoders
 
 
 @dataclass(frozen=True)

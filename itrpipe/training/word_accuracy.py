@@ -26,8 +26,8 @@ import torch
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.features.store import FeatureFile
-from itrpipe.methods.settings import TagsDc
-from itrpipe.models.uniter import UniterImages
+from itrpipe.methods.tags_dc.declaration import TagsDc
+from itrpipe.models.uniter.network import UniterImages
 from itrpipe.negatives import synthetic
 from itrpipe.negatives.caption_masks import NO_WORD, known_words
 from itrpipe.negatives.masking import UNLABELLED

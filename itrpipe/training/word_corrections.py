@@ -22,7 +22,7 @@ from torch import Tensor
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.uniter import UniterEncoder, UniterImages
+from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.negatives.caption_masks import NO_WORD
 from itrpipe.synthesis.respelling import Spelled, respell
 from itrpipe.training.captions import PieceIds

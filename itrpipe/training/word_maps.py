@@ -23,7 +23,7 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.features.extractors.pixels import Resize
 from itrpipe.features.scores import SplitScores
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.dual_encoder import TransformerDualEncoder
+from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.training.captions import LocatedWords, PieceIds, WordIds
 from itrpipe.training.data import SplitData
 from itrpipe.training.saved import SavedModel

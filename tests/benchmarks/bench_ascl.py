@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from itrpipe.losses.ascl import ascl_loss, caption_loss
-from itrpipe.models import ascl_tiles
-from itrpipe.models.ascl_fusion import CrossModalFusion
+from itrpipe.models.ascl import tiles as ascl_tiles
+from itrpipe.models.ascl.fusion import CrossModalFusion
 
 PAIRS, CAPTIONS, REGIONS, DIM, HEADS, MOST_WORDS = 64, 256, 36, 1_024, 8, 20
 SAMPLE, COMPARED = 8, 16

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from itrpipe.methods import fne
 from itrpipe.methods.base import Pairs
-from itrpipe.methods.settings import Fne
+from itrpipe.methods.fne import method as fne
+from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 
 PAIRS, WIDTH, HIDDEN, LAYERS, MEMORY = 32, 768, 3072, 12, 8192

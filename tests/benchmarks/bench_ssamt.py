@@ -10,8 +10,8 @@ import torch
 from measure import paired
 
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
-from itrpipe.models.settings import Ssamt
-from itrpipe.models.ssamt import SsamtEncoder, SsamtImages, SsamtTexts, build
+from itrpipe.models.ssamt.declaration import Ssamt
+from itrpipe.models.ssamt.network import SsamtEncoder, SsamtImages, SsamtTexts, build
 
 IMAGES, REGIONS, CAPTIONS, MOST_WORDS, MOST_PHRASES = 8, 36, 96, 40, 20
 IMAGE_DIM, VOCABULARY = 256, 1_000

@@ -29,13 +29,15 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from itrpipe.methods import tags, tags_dc
-from itrpipe.methods.itm import scoring
-from itrpipe.methods.settings import Tags, TagsDc
-from itrpipe.methods.tags import TagsBatch, TagsMethod
+from itrpipe.methods.itm.method import scoring
+from itrpipe.methods.tags import method as tags
+from itrpipe.methods.tags.declaration import Tags
+from itrpipe.methods.tags.method import TagsBatch, TagsMethod
+from itrpipe.methods.tags_dc import method as tags_dc
+from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.settings import Uniter
-from itrpipe.models.uniter import UniterEncoder
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.negatives import synthetic
 from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, SpecialTokens
 from itrpipe.negatives.masking import UNLABELLED

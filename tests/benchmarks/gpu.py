@@ -29,14 +29,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from itrpipe.features.settings import Butd, Frcnn, Vit
-from itrpipe.methods import aoq, fne, triplet
+from itrpipe.methods.aoq import method as aoq
+from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.base import Batch, Method, StatefulMethod
-from itrpipe.methods.settings import Aoq, Fne, Triplet
+from itrpipe.methods.fne import method as fne
+from itrpipe.methods.fne.declaration import Fne
+from itrpipe.methods.triplet import method as triplet
+from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.mining.exact import ExactMiner
-from itrpipe.models import attention_tiles, bfan, dual_encoder, ssamt, uniter, vsrn
+from itrpipe.models import attention_tiles
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
+from itrpipe.models.bfan import network as bfan
+from itrpipe.models.bfan.declaration import Bfan
 from itrpipe.models.cross_attention import Attention, CrossAttention
-from itrpipe.models.settings import Bfan, DualEncoder, Ssamt, Uniter, Vsrn
+from itrpipe.models.dual_encoder import network as dual_encoder
+from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.ssamt import network as ssamt
+from itrpipe.models.ssamt.declaration import Ssamt
+from itrpipe.models.uniter import network as uniter
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.vsrn import network as vsrn
+from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.training.feed import Feed
 from itrpipe.training.prefetch import Prefetcher
 

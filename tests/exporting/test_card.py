@@ -12,8 +12,8 @@ from itrpipe.config import load_declaration
 from itrpipe.evaluation.protocols import PROTOCOLS
 from itrpipe.exporting.card import Card, metric_title, render
 from itrpipe.exporting.citations import BACKBONES, METHODS, PAPERS, bibliography, papers_of
-from itrpipe.methods.settings import methods
-from itrpipe.models.settings import backbone_family, backbones
+from itrpipe.methods.registry import methods
+from itrpipe.models.registry import backbone_family, backbones
 from itrpipe.stages.train import backbones as with_variants
 
 FULL = {"i2t_r1": {"value": 43.84, "low": 40.0, "high": 47.96}, "rsum": {"value": 400.0, "low": 390.0, "high": 410.0}}

@@ -8,8 +8,8 @@ import torch
 from pydantic import ValidationError
 
 from itrpipe.errors import UsageError
-from itrpipe.methods import aoq
-from itrpipe.methods.settings import Aoq
+from itrpipe.methods.aoq import method as aoq
+from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.negatives.lists import FILES, PROBABILITY_OF
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from itrpipe.methods import ascl
-from itrpipe.methods.ascl import DONE, AsclBatch, AsclMethod
-from itrpipe.methods.settings import Ascl as Loss
-from itrpipe.models.ascl import AsclEncoder, build, open_encoders
+from itrpipe.methods.ascl import method as ascl
+from itrpipe.methods.ascl.declaration import Ascl as Loss
+from itrpipe.methods.ascl.method import DONE, AsclBatch, AsclMethod
+from itrpipe.models.ascl.declaration import Ascl
+from itrpipe.models.ascl.network import AsclEncoder, build, open_encoders
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.settings import Ascl
 
 CAPTION_IMAGE = np.array([0, 0, 0, 1, 1, 2, 3, 3])
 LENGTHS = np.array([6, 3, 8, 5, 4, 7, 3, 9])

@@ -17,11 +17,11 @@ from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
 from itrpipe.losses.triplet import triplet_loss
-from itrpipe.methods import fne
 from itrpipe.methods.base import StatefulMethod
-from itrpipe.methods.settings import Fne
-from itrpipe.models import vsepp
-from itrpipe.models.settings import Vsepp
+from itrpipe.methods.fne import method as fne
+from itrpipe.methods.fne.declaration import Fne
+from itrpipe.models.vsepp import network as vsepp
+from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.progress import Reporter
 from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training.data import SplitData
@@ -303,8 +303,8 @@ def test_a_checkpoint_of_another_memory_is_refused(data, tmp_path):
 
 def test_the_state_of_a_method_without_one_is_not_asked_for(data):
     assert isinstance(fne.build(Fne(), data[0], {}), StatefulMethod)
-    from itrpipe.methods import triplet
-    from itrpipe.methods.settings import Triplet
+    from itrpipe.methods.triplet import method as triplet
+    from itrpipe.methods.triplet.declaration import Triplet
 
     assert not isinstance(triplet.build(Triplet(), data[0], {}), StatefulMethod)
 

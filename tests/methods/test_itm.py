@@ -15,13 +15,13 @@ from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.losses.itm import ranking_hinges
-from itrpipe.methods import itm
-from itrpipe.methods.itm import ItmBatch, PairRows, draw_others
-from itrpipe.methods.settings import Itm
+from itrpipe.methods.itm import method as itm
+from itrpipe.methods.itm.declaration import Itm
+from itrpipe.methods.itm.method import ItmBatch, PairRows, draw_others
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.settings import Uniter
-from itrpipe.models.uniter import UniterEncoder
-from itrpipe.models.uniter_weights import load_published, translate
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import UniterEncoder
+from itrpipe.models.uniter.weights import load_published, translate
 
 FOLDER = Path(__file__).resolve().parents[1] / "reference"
 CAPTION_IMAGE = np.array([0, 0, 1, 2, 3, 3, 3, 4])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,8 +10,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from itrpipe.methods import aoq, triplet
-from itrpipe.methods.settings import Aoq, Triplet, methods
+from itrpipe.methods import registry
+from itrpipe.methods.aoq import method as aoq
+from itrpipe.methods.aoq.declaration import Aoq
+from itrpipe.methods.registry import method_module, methods
+from itrpipe.methods.triplet import method as triplet
+from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.negatives.sentence_bank import SentenceBank
 
@@ -75,12 +78,12 @@ def score(rows: Rows, image: int, text: int) -> float:
     return float(rows.image_table[image] @ rows.text_table[text])
 
 
-def test_every_method_file_has_its_settings_and_builder():
-    files = {path.stem for path in Path(aoq.__file__).parent.glob("*.py")} - {"__init__", "base", "masking", "settings"}
-    assert {name.replace("-", "_") for name in methods()} == files
+def test_every_folder_declares_a_method_and_builds_it():
+    folders = {path.parent.name for path in Path(registry.__file__).parent.glob("*/__init__.py")}
+    assert {name.replace("-", "_") for name in methods()} == folders
     assert (methods()["triplet"], methods()["aoq"]) == (Triplet, Aoq)
-    for name in files:
-        assert callable(importlib.import_module(f"itrpipe.methods.{name}").build)
+    for name in methods():
+        assert callable(method_module(name).build)
 
 
 @pytest.mark.parametrize("variant", ["offline-triplet", "quintuplet", "adaptive-quintuplet"])

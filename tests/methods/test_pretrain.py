@@ -10,13 +10,13 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from itrpipe.errors import UsageError
-from itrpipe.methods import pretrain
 from itrpipe.methods.masking import MaskedTexts
-from itrpipe.methods.pretrain import PretrainBatch, PretrainMethod
-from itrpipe.methods.settings import Pretrain
+from itrpipe.methods.pretrain import method as pretrain
+from itrpipe.methods.pretrain.declaration import Pretrain
+from itrpipe.methods.pretrain.method import PretrainBatch, PretrainMethod
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.settings import Uniter
-from itrpipe.models.uniter import UniterEncoder
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, SpecialTokens
 from itrpipe.negatives.masking import UNLABELLED
 

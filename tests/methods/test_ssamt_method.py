@@ -8,11 +8,11 @@ import torch
 
 from itrpipe.losses.ssamt import fragment_loss, pair_loss, phrase_loss
 from itrpipe.losses.triplet import triplet_loss
-from itrpipe.methods import ssamt
-from itrpipe.methods.settings import Ssamt
+from itrpipe.methods.ssamt import method as ssamt
+from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
-from itrpipe.models.settings import Ssamt as SsamtModel
-from itrpipe.models.ssamt import build
+from itrpipe.models.ssamt.declaration import Ssamt as SsamtModel
+from itrpipe.models.ssamt.network import build
 from itrpipe.models.transformer import initialise
 
 CAPTION_IMAGE = np.array([0, 0, 1, 2, 3, 3])

@@ -14,15 +14,17 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from itrpipe.methods import tags, tags_dc
-from itrpipe.methods.itm import ItmBatch, ItmMethod, PairRows
+from itrpipe.methods.itm.method import ItmBatch, ItmMethod, PairRows
 from itrpipe.methods.masking import MaskedTexts, masked_word_logits
-from itrpipe.methods.settings import Tags, TagsDc
-from itrpipe.methods.tags import Sentences, TagsBatch, TagsMethod
+from itrpipe.methods.tags import method as tags
+from itrpipe.methods.tags.declaration import Tags
+from itrpipe.methods.tags.method import Sentences, TagsBatch, TagsMethod
+from itrpipe.methods.tags_dc import method as tags_dc
+from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.settings import Uniter
-from itrpipe.models.uniter import UniterEncoder, UniterImages
-from itrpipe.models.uniter_weights import translate
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import UniterEncoder, UniterImages
+from itrpipe.models.uniter.weights import translate
 from itrpipe.negatives import synthetic
 from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, SpecialTokens
 from itrpipe.negatives.masking import UNLABELLED

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from itrpipe.methods import triplet
 from itrpipe.methods.base import Batch
-from itrpipe.methods.settings import Triplet
+from itrpipe.methods.triplet import method as triplet
+from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.negatives.sentence_bank import SentenceBank
 

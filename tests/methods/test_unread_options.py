@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from itrpipe.methods.settings import Ssamt, methods
+from itrpipe.methods.registry import methods
+from itrpipe.methods.ssamt.declaration import Ssamt
 
 UNREAD = [(name, option) for name, kind in methods().items() for option in kind.unread]
 

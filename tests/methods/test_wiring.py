@@ -12,8 +12,14 @@ from torch import Tensor, nn
 from itrpipe.losses.fne import SimilarityStatistics
 from itrpipe.losses.ssamt import phrase_loss
 from itrpipe.losses.triplet import triplet_loss
-from itrpipe.methods import aoq, ascl, fne, ssamt
-from itrpipe.methods.settings import Aoq, Ascl, Fne, Ssamt
+from itrpipe.methods.aoq import method as aoq
+from itrpipe.methods.aoq.declaration import Aoq
+from itrpipe.methods.ascl import method as ascl
+from itrpipe.methods.ascl.declaration import Ascl
+from itrpipe.methods.fne import method as fne
+from itrpipe.methods.fne.declaration import Fne
+from itrpipe.methods.ssamt import method as ssamt
+from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.negatives import asymmetry
 from itrpipe.negatives.false_negatives import estimate_gaussians

@@ -12,9 +12,15 @@ import torch
 from itrpipe.errors import UsageError
 from itrpipe.mining import pair_scorer
 from itrpipe.mining.pair_scorer import KeptVectors, PairScorer
-from itrpipe.models import bfan, scan, vsepp, vsrn
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.settings import Bfan, Scan, Vsepp, Vsrn
+from itrpipe.models.bfan import network as bfan
+from itrpipe.models.bfan.declaration import Bfan
+from itrpipe.models.scan import network as scan
+from itrpipe.models.scan.declaration import Scan
+from itrpipe.models.vsepp import network as vsepp
+from itrpipe.models.vsepp.declaration import Vsepp
+from itrpipe.models.vsrn import network as vsrn
+from itrpipe.models.vsrn.declaration import Vsrn
 
 N, T, R, D_IN, D, WORDS = 700, 900, 5, 6, 8, 30
 MODELS = {

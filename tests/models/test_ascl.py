@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from itrpipe.errors import DataError
-from itrpipe.models import ascl_tiles
-from itrpipe.models.ascl import AsclEncoder, AsclEncoders, AsclImages, build, open_encoders, restored
-from itrpipe.models.ascl_fusion import CrossModalFusion, HeadedAttention
+from itrpipe.models.ascl import tiles as ascl_tiles
+from itrpipe.models.ascl.declaration import Ascl
+from itrpipe.models.ascl.fusion import CrossModalFusion, HeadedAttention
+from itrpipe.models.ascl.network import AsclEncoder, AsclEncoders, AsclImages, build, open_encoders, restored
 from itrpipe.models.base import ImageBatch, TextBatch, WordEncoding, rows_of
-from itrpipe.models.settings import Ascl
 from itrpipe.negatives.asymmetry import shuffle
 
 D, HEADS, IMAGE_DIM, GLOBAL_DIM, VOCABULARY = 16, 4, 10, 6, 40

@@ -7,9 +7,9 @@ import torch
 
 from itrpipe.losses.triplet import triplet_loss
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.bfan import build
+from itrpipe.models.bfan.declaration import Bfan
+from itrpipe.models.bfan.network import build
 from itrpipe.models.cross_attention import Attention, CrossAttention
-from itrpipe.models.settings import Bfan
 
 
 @pytest.fixture

@@ -14,13 +14,7 @@ from torch.nn import functional as F
 
 from itrpipe.models import attention_tiles
 from itrpipe.models.attention_tiles import SMALLEST_GROUP, groups, score_matrix, score_pairs
-from itrpipe.models.cross_attention import (
-    AGGREGATIONS,
-    FOCAL_THRESHOLDS,
-    RAW_FEATURE_NORMS,
-    Attention,
-    CrossAttention,
-)
+from itrpipe.models.cross_attention import AGGREGATIONS, FOCAL_THRESHOLDS, RAW_FEATURE_NORMS, Attention, CrossAttention
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 PUBLISHED = {"t2i": {"lambda_softmax": 9.0, "lambda_lse": 6.0}, "i2t": {"lambda_softmax": 4.0, "lambda_lse": 5.0}}

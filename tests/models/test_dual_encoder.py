@@ -16,12 +16,13 @@ import transformers
 from torch.nn.functional import normalize
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.methods import fne
-from itrpipe.methods.settings import Fne
-from itrpipe.models import dual_encoder
+from itrpipe.methods.fne import method as fne
+from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.dual_encoder import TransformerDualEncoder, build, open_encoders, restored
-from itrpipe.models.settings import DualEncoder, backbone_family, backbones
+from itrpipe.models.dual_encoder import network as dual_encoder
+from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.dual_encoder.network import TransformerDualEncoder, build, open_encoders, restored
+from itrpipe.models.registry import backbone_family, backbones
 
 CLIP_MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073]).view(3, 1, 1)
 CLIP_STD = torch.tensor([0.26862954, 0.26130258, 0.27577711]).view(3, 1, 1)

@@ -11,8 +11,8 @@ import torch
 from itrpipe.errors import DataError
 from itrpipe.losses.triplet import triplet_loss
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.scan import build
-from itrpipe.models.settings import Scan
+from itrpipe.models.scan.declaration import Scan
+from itrpipe.models.scan.network import build
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 SETTINGS = Scan(embed_dim=16, word_dim=10)

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from itrpipe.errors import DataError
-from itrpipe.models import ssamt
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
-from itrpipe.models.settings import Ssamt
-from itrpipe.models.ssamt import SsamtEncoder, build
-from itrpipe.models.ssamt_masks import image_mask, pair_mask, text_mask
+from itrpipe.models.ssamt import network as ssamt
+from itrpipe.models.ssamt.declaration import Ssamt
+from itrpipe.models.ssamt.masks import image_mask, pair_mask, text_mask
+from itrpipe.models.ssamt.network import SsamtEncoder, build
 from itrpipe.models.transformer import initialise
 
 SMALL = {"embed_dim": 32, "heads": 4, "feed_forward_dim": 48, "dropout": 0.0, "max_words": 12}

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from itrpipe.errors import DataError
-from itrpipe.models import uniter
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.settings import Uniter
-from itrpipe.models.uniter import UniterEncoder, UniterImages, UniterTexts, build
-from itrpipe.models.uniter_weights import load_published, translate
+from itrpipe.models.uniter import network as uniter
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import UniterEncoder, UniterImages, UniterTexts, build
+from itrpipe.models.uniter.weights import load_published, translate
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference" / "uniter_forward.npz"
 SIZES = Uniter(embed_dim=48, layers=2, heads=4, feed_forward_dim=96, max_words=40)

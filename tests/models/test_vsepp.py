@@ -11,8 +11,8 @@ import torch
 from itrpipe.errors import DataError
 from itrpipe.losses.triplet import triplet_loss
 from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding
-from itrpipe.models.settings import Vsepp
-from itrpipe.models.vsepp import build, mean_of_regions
+from itrpipe.models.vsepp.declaration import Vsepp
+from itrpipe.models.vsepp.network import build, mean_of_regions
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 SETTINGS = Vsepp(embed_dim=16, word_dim=10)
@@ -117,7 +117,7 @@ def test_tiled_order_scores_equal_one_tile(monkeypatch):
     model = build(Vsepp(embed_dim=8, measure="order"), image_dim=4, vocabulary_size=10)
     image, text = ImageEncoding(torch.randn(7, 8)), TextEncoding(torch.randn(5, 8))
     whole = model.score_matrix(image, text)
-    monkeypatch.setattr("itrpipe.models.vsepp._ORDER_TILE_VALUES", 2 * text.embedding.numel())
+    monkeypatch.setattr("itrpipe.models.vsepp.network._ORDER_TILE_VALUES", 2 * text.embedding.numel())
     torch.testing.assert_close(model.score_matrix(image, text), whole, rtol=0, atol=0)
     assert whole[3, 2].item() == pytest.approx(-(text.embedding[2] - image.embedding[3]).clamp(min=0).norm().item())
 

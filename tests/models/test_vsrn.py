@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from itrpipe.errors import DataError
 from itrpipe.losses.triplet import triplet_loss
 from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch
-from itrpipe.models.settings import Vsrn
-from itrpipe.models.vsrn import GraphLayer, build
-from itrpipe.models.vsrn_captioner import RegionCaptioner, caption_steps
+from itrpipe.models.vsrn.captioner import RegionCaptioner, caption_steps
+from itrpipe.models.vsrn.declaration import Vsrn
+from itrpipe.models.vsrn.network import GraphLayer, build
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 SETTINGS = Vsrn(embed_dim=16, word_dim=10, caption_dim=12, caption_word_dim=8, caption_max_length=12, caption_dropout=0)

@@ -10,8 +10,8 @@ import torch
 
 from itrpipe.errors import UsageError
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.dual_encoder import TransformerDualEncoder, build
-from itrpipe.models.settings import DualEncoder
+from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.dual_encoder.network import TransformerDualEncoder, build
 
 SMALL = {"image_size": (32, 48), "width": 16, "heads": 2, "vision_layers": 2, "text_layers": 2}
 RANDOM = {"vision": "random", "text": "random"}

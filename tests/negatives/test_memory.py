@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from itrpipe.models import vsepp
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
-from itrpipe.models.settings import Vsepp
+from itrpipe.models.vsepp import network as vsepp
+from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.negatives.memory import FeatureQueues, MomentumTwin, same_image_columns
 
 

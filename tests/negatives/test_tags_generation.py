@@ -19,9 +19,9 @@ from itrpipe.losses.tags import (
     text_positions,
 )
 from itrpipe.losses.triplet import hinge
-from itrpipe.models.settings import Uniter
-from itrpipe.models.uniter import UniterEncoder, UniterImages, UniterTexts
-from itrpipe.models.uniter_weights import translate
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import UniterEncoder, UniterImages, UniterTexts
+from itrpipe.models.uniter.weights import translate
 from itrpipe.negatives.masking import UNLABELLED, MaskTokens, mask_captions, selection_rates
 from itrpipe.negatives.synthetic import (
     DUPLICATE,

@@ -21,7 +21,7 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.evaluation.protocols import PROTOCOLS
 from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.features.scores import SCORES, read_scores
-from itrpipe.models.ascl import AsclEncoder
+from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.planning import parse_override
 from itrpipe.stages.evaluate import RESULT_PROTOCOLS
 from itrpipe.training.canary import TrainedModel

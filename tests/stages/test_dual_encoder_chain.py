@@ -18,8 +18,8 @@ from itrpipe.artifacts import read_manifest
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.dual_encoder import open_encoders
-from itrpipe.models.settings import DualEncoder
+from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.dual_encoder.network import open_encoders
 from itrpipe.training import loop
 from itrpipe.training.saved import CONFIG, MODEL, load_model
 from itrpipe.training.splits import open_split

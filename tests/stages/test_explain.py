@@ -22,7 +22,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.features.scores import read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.uniter import UniterEncoder
+from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.planning import parse_override
 from itrpipe.stages.evaluate.analyses import WORD_CORRECTIONS, WORDS
 from itrpipe.training.saved import load_model

@@ -6,7 +6,6 @@ and `LOSS`.
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 from collections.abc import Callable
@@ -27,8 +26,9 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.chance import Chance, chance_of_recalls
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.methods.settings import methods
+from itrpipe.methods.registry import methods
 from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.registry import network_module
 from itrpipe.planning import Override, Planner, Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
@@ -97,9 +97,9 @@ def trains(method: str, backbone: str) -> bool:
 
 def pairs() -> list[tuple[str, str]]:
     """Every backbone with the first method that trains it, and every method with the first backbone that it trains."""
-    known = sorted(backbones(), key="vsepp".__ne__)
-    first = [next((method, name) for method in methods() if trains(method, name)) for name in known]
-    each = [next((method, name) for name in known if trains(method, name)) for method in methods()]
+    known, trained = sorted(backbones(), key="vsepp".__ne__), sorted(methods(), key="triplet".__ne__)
+    first = [next((method, name) for method in trained if trains(method, name)) for name in known]
+    each = [next((method, name) for name in known if trains(method, name)) for method in trained]
     return list(dict.fromkeys([*first, *each]))
 
 
@@ -162,8 +162,7 @@ def untrained(config: dict[str, Any]) -> AnyMatcher:
     """The same model with new random weights."""
     encoders = None
     if "networks" in config:
-        module = importlib.import_module(f"itrpipe.models.{config['backbone'].replace('-', '_')}")
-        encoders = module.restored(config["networks"])
+        encoders = network_module(config["backbone"]).restored(config["networks"])
     return build_model(config, config["image_dim"], config["vocabulary_size"], encoders).eval()
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.features.scores import read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.uniter import UniterEncoder
+from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.training.loop import Trainer
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split

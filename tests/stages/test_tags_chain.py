@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from itrpipe.artifacts import read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
-from itrpipe.methods import tags
 from itrpipe.methods.masking import masked_word_logits
-from itrpipe.models.uniter import UniterEncoder
+from itrpipe.methods.tags import method as tags
+from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.planning import parse_override
 from itrpipe.training.loop import Trainer
 

@@ -17,8 +17,8 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, UsageError
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.settings import Uniter
-from itrpipe.models.uniter import UniterEncoder, build
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import UniterEncoder, build
 from itrpipe.negatives.caption_masks import SpecialTokens
 from itrpipe.synthesis.uniter_sentences import UniterSentences
 from itrpipe.training.captions import PieceIds, Reading

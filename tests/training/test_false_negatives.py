@@ -11,8 +11,8 @@ import torch
 from itrpipe.evaluation.roc_area import roc_area
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
 from itrpipe.losses.fne import draw, false_negative_probability, sampling_weights
-from itrpipe.methods.fne import sampling_rules
-from itrpipe.methods.settings import Fne
+from itrpipe.methods.fne.declaration import Fne
+from itrpipe.methods.fne.method import sampling_rules
 from itrpipe.negatives.false_negatives import estimate_gaussians
 from itrpipe.training import false_negatives
 from itrpipe.training.false_negatives import DIRECTIONS, TrainingSet, analyse, drawn_matches, hardest_candidates

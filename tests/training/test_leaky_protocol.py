@@ -15,10 +15,10 @@ from itrpipe.errors import UsageError
 from itrpipe.evaluation.chance import chance_of_recalls
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import ranks
-from itrpipe.models.ascl import AsclEncoder, build, open_encoders
-from itrpipe.models.ascl_fusion import HeadedAttention
+from itrpipe.models.ascl.declaration import Ascl
+from itrpipe.models.ascl.fusion import HeadedAttention
+from itrpipe.models.ascl.network import AsclEncoder, build, open_encoders
 from itrpipe.models.base import ImageBatch, TextBatch, rows_of
-from itrpipe.models.settings import Ascl
 from itrpipe.training.canary import TrainedModel
 from itrpipe.training.encode import score_split
 from itrpipe.training.leaky_protocol import FIGURES, NOTE, leaky_figures, leaky_scores

@@ -14,10 +14,12 @@ from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import ORDER, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
-from itrpipe.methods import triplet
-from itrpipe.methods.settings import Triplet
-from itrpipe.models import scan, vsepp
-from itrpipe.models.settings import Scan, Vsepp
+from itrpipe.methods.triplet import method as triplet
+from itrpipe.methods.triplet.declaration import Triplet
+from itrpipe.models.scan import network as scan
+from itrpipe.models.scan.declaration import Scan
+from itrpipe.models.vsepp import network as vsepp
+from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.progress import Reporter
 from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training.data import SplitData

@@ -17,8 +17,8 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation import protocols
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.methods.base import Batch
-from itrpipe.methods.settings import Triplet
-from itrpipe.methods.triplet import TripletMethod
+from itrpipe.methods.triplet.declaration import Triplet
+from itrpipe.methods.triplet.method import TripletMethod
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.progress import Reporter
 from itrpipe.stages import train as train_stage

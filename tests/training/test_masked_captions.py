@@ -13,8 +13,8 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.tokens import tokenize
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.models.settings import Uniter
-from itrpipe.models.uniter import UniterEncoder
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.negatives.masking import UNLABELLED
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.rules import RulesBackend

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from itrpipe.models.settings import Uniter
-from itrpipe.models.uniter import build
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import build
 from itrpipe.training.checkpoint import Position, load_checkpoint, save_checkpoint
 from itrpipe.training.optimizers import OPTIMIZERS, UniterAdamW
 from itrpipe.training.schedule import warmup_and_decay_to_floor, warmup_and_linear_decay

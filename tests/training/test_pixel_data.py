@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
-from itrpipe.methods.settings import methods
-from itrpipe.models.settings import DualEncoder, Vsrn
+from itrpipe.methods.registry import method_module, methods
+from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.training import augment as changes
 from itrpipe.training.augment import augment, crop_box, resize
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds, clean, load_tokens, save_tokens
@@ -94,7 +94,7 @@ def test_only_batches_with_a_generator_change_and_equal_generators_change_alike(
 @pytest.mark.parametrize("name", ["triplet", "aoq", "fne"])
 def test_methods_train_on_changed_images(name: str, features: FeatureFile) -> None:
     lists = {"texts_for_images": np.array([[1], [2], [0]]), "images_for_texts": np.array([[1], [2], [0], [0]])}
-    module = importlib.import_module(f"itrpipe.methods.{name}")
+    module = method_module(name)
     small: dict[str, Any] = {"top_texts": 1, "top_images": 1} if name == "aoq" else {}
     batches = []
     for kind in ("none", "crop", "crop"):

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from itrpipe.mining.arithmetic import Seconds
-from itrpipe.models import vsepp
-from itrpipe.models.settings import Vsepp
+from itrpipe.models.vsepp import network as vsepp
+from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs
 from itrpipe.training import precision
 from itrpipe.training.precision import CHOSEN, chosen_precision, training_seconds

@@ -19,10 +19,10 @@ from itrpipe.cli.options import followed_by
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import UsageError
 from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
-from itrpipe.methods import triplet
-from itrpipe.methods.settings import Triplet
-from itrpipe.models import vsepp
-from itrpipe.models.settings import Vsepp
+from itrpipe.methods.triplet import method as triplet
+from itrpipe.methods.triplet.declaration import Triplet
+from itrpipe.models.vsepp import network as vsepp
+from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.planning import Override, parse_override
 from itrpipe.progress import Reporter
 from itrpipe.testing import LOOP_SETTINGS

@@ -12,9 +12,9 @@ import torch
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.methods.settings import TagsDc
-from itrpipe.models.settings import Uniter
-from itrpipe.models.uniter import build
+from itrpipe.methods.tags_dc.declaration import TagsDc
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import build
 from itrpipe.negatives.caption_masks import CaptionMasks
 from itrpipe.negatives.masking import UNLABELLED, MaskedCaptions
 from itrpipe.scene_graph.mask_candidates import MaskCandidates

@@ -20,7 +20,7 @@ from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import TextBatch
-from itrpipe.models.dual_encoder import TransformerDualEncoder
+from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.planning import parse_override
 from itrpipe.stages.evaluate.analyses import WORD_MAPS
 from itrpipe.training.captions import PieceIds, Reading, WordIds, clean

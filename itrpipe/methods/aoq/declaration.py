@@ -1,0 +1,79 @@
+"""What AOQ declares."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from itrpipe.methods.declaration import MOST, MethodSettings, Mined
+
+
+class Aoq(MethodSettings):
+    """Adaptive offline quintuplet loss. Source: AOQ (Chen et al., ECCV 2020), Eq. 3 to 5.
+
+    Attributes:
+        variant: `adaptive-quintuplet` (Eq. 5), `quintuplet` (Eq. 4) or `offline-triplet` (Eq. 3).
+        online_term: count the in-batch negatives too; not with Eq. 5, which weighs them.
+        quintuplet_pairs: make the last two pairs of Eq. 4 of `offline` or of `online` negatives.
+        weight_by: whose score the weights of Eq. 5 compare in-batch negatives with, `offline` or `positive`.
+        margin_online: gamma_1.
+        margin_offline: gamma_2.
+        alpha, beta: slope and offset of the adaptive weights.
+        top_texts, top_images: negatives are drawn among the first so many of the mined lists.
+        coupled: tie the image's rank to the text's, as the released code does.
+        redraw: draw again while the drawn text describes the drawn image, as the paper says.
+        teacher: backbone whose round one is mined; None for the model's own.
+        false_negatives: candidates that mining took for false negatives (`--guard fne`) are drawn like others (`keep`),
+            with weight 1 - P (`weigh`), or not at all where P is above `drop_above` (`drop`).
+        drop_above: probability of `drop`.
+    """
+
+    variant: Literal["adaptive-quintuplet", "quintuplet", "offline-triplet"] = "adaptive-quintuplet"
+    online_term: bool = True
+    quintuplet_pairs: Literal["offline", "online"] = "offline"
+    weight_by: Literal["offline", "positive"] = "offline"
+    margin_online: float = Field(default=0.2, ge=0)
+    margin_offline: float = Field(default=0.0, ge=0)
+    alpha: float = Field(default=0.3, gt=0)
+    beta: float = 1.5
+    top_texts: int = Field(default=300, ge=1, le=MOST)
+    top_images: int = Field(default=60, ge=1, le=MOST)
+    coupled: bool = False
+    redraw: bool = True
+    teacher: str | None = None
+    false_negatives: Literal["keep", "weigh", "drop"] = "keep"
+    drop_above: float = Field(default=0.5, ge=0, le=1)
+
+    def check_epochs(self, epochs: int) -> None:
+        """Refuses a training without a single offline negative."""
+        if epochs <= self.sum_epochs:
+            raise ValueError(
+                f"epochs = {epochs} all fall within loss.sum_epochs = {self.sum_epochs}, so the offline "
+                "negatives would never be used; raise epochs, or set that to 0 under the name of this configuration, "
+                "as in --set aoq.loss.sum_epochs=0"
+            )
+
+    def mined(self) -> Mined:
+        """The teacher's."""
+        return Mined(self.top_texts, self.top_images, self.teacher, self.false_negatives != "keep")
+
+    @model_validator(mode="after")
+    def _coupled_ranks_fit(self) -> Aoq:
+        if self.coupled and self.top_images > self.top_texts:
+            raise ValueError("coupled ranks need top_images <= top_texts")
+        if self.coupled and self.false_negatives == "weigh":
+            raise ValueError("coupled ranks are drawn alike; give --set loss.false_negatives=drop or coupled=false")
+        return self
+
+    @model_validator(mode="after")
+    def _options_are_read(self) -> Aoq:
+        for option, usual, variants in (
+            ("online_term", True, ("offline-triplet", "quintuplet")),
+            ("quintuplet_pairs", "offline", ("quintuplet",)),
+            ("weight_by", "offline", ("adaptive-quintuplet",)),
+        ):
+            value = getattr(self, option)
+            if value != usual and self.variant not in variants:
+                raise ValueError(f"{option} = {value} is an option of variant {' and '.join(variants)} only")
+        return self

@@ -1,0 +1,42 @@
+"""What AsCL declares."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from itrpipe.methods.declaration import MethodSettings
+
+
+class Ascl(MethodSettings):
+    """Contrastive training with generated positives and negatives. Source: AsCL (Gong, Mai and Huang), II-B and II-D.
+
+    Attributes:
+        contrastive: the loss of Eq. 5 to 7; off, the triplet loss of Table II with the hardest negatives.
+        temperature: t of the contrastive loss.
+        margin: of the triplet loss.
+        noise: what makes negatives of captions (Asymmetry-I): one kind, or for each caption one of them (`mixture`);
+            `none` makes no negatives ("w/o Neg").
+        shuffle_at: words are shuffled before the text encoder (`input`), or after it (`states`), where it changes no
+            score.
+        positives: what makes positives of captions: `joined` with another of the image (Asymmetry-II), `shortened`
+            (Asymmetry-III), or for each caption one of both (`either`); `none` makes no positives ("w/o Pos").
+        max_tokens: longest caption that joining makes, start and end included.
+    """
+
+    only_backbone: ClassVar[str] = "ascl"
+    unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "sum_epochs")
+
+    mask_same_image: bool = True
+    contrastive: bool = True
+    temperature: float = Field(default=0.05, gt=0)
+    margin: float = Field(default=0.2, ge=0)
+    noise: Literal["mixture", "gaussian", "shuffle", "cutoff", "dropout", "none"] = "mixture"
+    shuffle_at: Literal["input", "states"] = "input"
+    positives: Literal["either", "joined", "shortened", "none"] = "either"
+    max_tokens: int = Field(default=62, ge=3, le=65_536)
+
+    def longest_made(self) -> int:
+        """Of joined captions."""
+        return self.max_tokens

@@ -1,0 +1,110 @@
+"""What a method declares: its settings, and what it asks for. Read without torch, as plans are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from itrpipe.config import Settings
+
+MOST, MOST_WRITTEN = 1_000_000, 10_000
+"""Largest number of negatives, and of sentences written for a caption: far beyond what a step can hold."""
+
+
+@dataclass(frozen=True)
+class Mined:
+    """Mined lists that a method draws negatives from.
+
+    Attributes:
+        texts, images: it draws among the first so many captions of an image and images of a caption.
+        teacher: backbone whose round one is mined; None for the model's own.
+        with_probabilities: whether it reads how likely each candidate is a false negative.
+    """
+
+    texts: int
+    images: int
+    teacher: str | None
+    with_probabilities: bool
+
+
+@dataclass(frozen=True)
+class Masked:
+    """How a method masks captions.
+
+    Attributes:
+        units: what is masked together: single `words`, or the `phrases` of the scene graph.
+        compare: what is compared with the captions of the image, see `itrpipe.negatives.caption_masks`.
+    """
+
+    units: Literal["words", "phrases"]
+    compare: Literal["piece", "word", "off"]
+
+
+class MethodSettings(Settings):
+    """Settings that every method has, and what a method asks for.
+
+    Attributes:
+        auxiliary_weight: weight of the backbone's own loss, such as VSRN's captioning loss.
+        mask_same_image: do not count two captions of one image as each other's negatives.
+        sum_epochs: train the first so many epochs with all negatives of the batch (AOQ Eq. 1) instead, which
+            keeps the hardest-negative loss off its plateau at twice the margin; VSE-infinity does so for one epoch.
+        needs_embeddings: whether it compares embeddings by inner product, which not every backbone has.
+        only_backbone: the one backbone that it trains; empty where it trains others too.
+        unread: those of these options that it does not read and refuses.
+        heads: of the model, which start from others where the run that this one starts from has not trained them.
+        answers: what can be asked of a model that it trained: `words` (which are wrong), `false-negatives`.
+    """
+
+    needs_embeddings: ClassVar[bool] = False
+    only_backbone: ClassVar[str] = ""
+    unread: ClassVar[tuple[str, ...]] = ()
+    heads: ClassVar[frozenset[str]] = frozenset()
+    answers: ClassVar[frozenset[str]] = frozenset()
+
+    auxiliary_weight: float = Field(default=1.0, ge=0)
+    mask_same_image: bool = False
+    sum_epochs: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _reads_what_is_given(self) -> MethodSettings:
+        for name in self.unread_options():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} = {getattr(self, name)} is an option that this method does not read")
+        return self
+
+    def unread_options(self) -> tuple[str, ...]:
+        """Names of the options that are not read with the others as they are."""
+        return self.unread
+
+    def check_epochs(self, epochs: int) -> None:
+        """Refuses so few epochs that its negatives are never used.
+
+        Raises:
+            ValueError: they are so few.
+        """
+
+    def mined(self) -> Mined | None:
+        """The mined lists that it reads."""
+        return None
+
+    def masked(self) -> Masked | None:
+        """How it masks captions, where it does."""
+        return None
+
+    def reads_sentences(self) -> bool:
+        """Whether it reads sentences of `itrpipe synthesize`."""
+        return False
+
+    def written_by(self) -> str:
+        """Configuration of `train` whose model, frozen, writes sentences for it; empty without one."""
+        return ""
+
+    def joins_captions(self) -> bool:
+        """Whether it makes captions of others, for which it has to know where their words begin and end."""
+        return False
+
+    def longest_made(self) -> int:
+        """Longest caption in tokens that it makes; 0 where it keeps to what the model reads."""
+        return 0

@@ -1,0 +1,81 @@
+"""What FNE declares."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from itrpipe.methods.declaration import MethodSettings
+
+
+class Fne(MethodSettings):
+    """False-negative elimination over a momentum memory. Source: FNE (Li et al., ACM MM 2023); its released code.
+
+    Attributes:
+        margin: of the triplet loss.
+        candidates: one negative for each anchor, `drawn` by its probability to be false, or the `hardest`, which is the
+            paper's "w/o FNE".
+        momentum_twin: candidates are encoded by a slowly following copy of the model; off, by the model itself, which
+            is the paper's "w/o MMM" and has no memory.
+        momentum: m of the copy.
+        momentum_eval: the copy runs in evaluation mode; in the released code dropout is active.
+        memory_size: pairs of earlier batches that are candidates too.
+        mask_unfilled: the memory starts empty; in the released code it starts with random vectors that count.
+        prior: p, share of matches among all pairs.
+        alpha: of the weights of candidates that are no likely match.
+        posterior_threshold: lambda, probability above which a candidate is a likely match.
+        posterior_scale: factor of the probability in the weight of a likely match.
+        window: draw only candidates above the mean similarity of matches less the margin (released code).
+        fallback: the hardest candidate where the window leaves none (released code).
+        min_count: matches that an epoch must have seen before probabilities are used.
+        negative_source: mismatches of the statistics are the `hardest` of the batch or `all`.
+        ties: of pairs with equal scores `none` counts as a match, or the `first` (released code).
+        reset_each_epoch: start the statistics anew in every epoch (released code).
+        monotone: let the probability not fall again for the most similar candidates.
+        warm_epochs: first epochs with the hardest negatives of the batch alone (released code).
+    """
+
+    needs_embeddings: ClassVar[bool] = True
+    answers: ClassVar[frozenset[str]] = frozenset({"false-negatives"})
+
+    margin: float = Field(default=0.2, ge=0)
+    candidates: Literal["drawn", "hardest"] = "drawn"
+    momentum_twin: bool = True
+    momentum: float = Field(default=0.995, ge=0, lt=1)
+    momentum_eval: bool = True
+    memory_size: int = Field(default=8192, ge=0, le=100_000_000)
+    mask_unfilled: bool = True
+    prior: float = Field(default=1e-4, gt=0, lt=1)
+    alpha: float = Field(default=0.5, ge=0)
+    posterior_threshold: float = Field(default=0.001, ge=0, le=1)
+    posterior_scale: float = Field(default=0.5, ge=0)
+    window: bool = True
+    fallback: bool = True
+    min_count: int = Field(default=200, ge=0)
+    negative_source: Literal["hardest", "all"] = "hardest"
+    ties: Literal["none", "first"] = "none"
+    reset_each_epoch: bool = True
+    monotone: bool = False
+    warm_epochs: int = Field(default=1, ge=0)
+
+    @property
+    def online_epochs(self) -> int:
+        """First epochs that know the negatives of the batch only."""
+        return max(self.warm_epochs, self.sum_epochs)
+
+    def check_epochs(self, epochs: int) -> None:
+        """Refuses a training in which nothing is drawn."""
+        if epochs <= self.online_epochs:
+            raise ValueError(
+                f"epochs = {epochs} all fall within loss.warm_epochs = {self.warm_epochs} and "
+                f"loss.sum_epochs = {self.sum_epochs}, so no negative would ever be drawn; raise epochs"
+            )
+
+    @model_validator(mode="after")
+    def _memory_has_its_twin(self) -> Fne:
+        if self.memory_size and not self.momentum_twin:
+            raise ValueError(
+                f"memory_size = {self.memory_size} needs momentum_twin = true; give --set loss.memory_size=0 as well"
+            )
+        return self

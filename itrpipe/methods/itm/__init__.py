@@ -1,0 +1,1 @@
+"""Matching with hard negatives."""

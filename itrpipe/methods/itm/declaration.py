@@ -1,0 +1,36 @@
+"""What matching with hard negatives declares."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from itrpipe.methods.declaration import MOST, MethodSettings
+
+
+class Itm(MethodSettings):
+    """Image-text matching with the hardest of sampled negatives. Source: UNITER (Chen et al., ECCV 2020), appendix.
+
+    Attributes:
+        margin: of the hinge between the sigmoids of two scores.
+        sampled_negatives: images drawn for each caption, and captions for each image, that do not belong to it.
+        hard_negatives: how many of them, those with the highest scores, it is trained with; in the first `sum_epochs`
+            epochs the first drawn instead.
+    """
+
+    only_backbone: ClassVar[str] = "uniter"
+    unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "mask_same_image")
+
+    margin: float = Field(default=0.2, ge=0)
+    sampled_negatives: int = Field(default=399, ge=1, le=MOST)
+    hard_negatives: int = Field(default=31, ge=1, le=MOST)
+
+    @model_validator(mode="after")
+    def _enough_are_sampled(self) -> Itm:
+        if self.hard_negatives > self.sampled_negatives:
+            raise ValueError(
+                f"hard_negatives = {self.hard_negatives} are to be found among sampled_negatives = "
+                f"{self.sampled_negatives}; raise those or lower these"
+            )
+        return self

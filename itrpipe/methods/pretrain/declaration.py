@@ -1,0 +1,34 @@
+"""What pretraining of UNITER declares."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from itrpipe.methods.declaration import MOST, Masked, MethodSettings
+
+
+class Pretrain(MethodSettings):
+    """Masked words and matching, which UNITER is pretrained with. Source: UNITER (Chen et al., ECCV 2020), §3.2.
+
+    Attributes:
+        negatives: images drawn for each caption that are not its own.
+        mask: what is masked together: single `words`, or the `phrases` of the scene graph.
+        noise: put random words at 10 % of the masked positions and leave 10 % as they are.
+        weight_words: of the loss of masked words.
+        weight_matching: of the loss of matching.
+    """
+
+    only_backbone: ClassVar[str] = "uniter"
+    unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "mask_same_image", "sum_epochs")
+
+    negatives: int = Field(default=1, ge=1, le=MOST)
+    mask: Literal["words", "phrases"] = "words"
+    noise: bool = True
+    weight_words: float = Field(default=1.0, ge=0)
+    weight_matching: float = Field(default=1.0, ge=0)
+
+    def masked(self) -> Masked:
+        """All captions."""
+        return Masked(self.mask, "off")

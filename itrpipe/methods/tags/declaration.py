@@ -1,0 +1,72 @@
+"""What TAGS declares."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from itrpipe.methods.declaration import MOST_WRITTEN, Masked
+from itrpipe.methods.itm.declaration import Itm
+
+
+class Tags(Itm):
+    """Synthetic negative sentences beside hard negatives. Source: TAGS-DC (Fan et al., Findings of NAACL 2022).
+
+    Attributes:
+        generator: who writes the sentences: in every step the model itself (`dynamic`) or a frozen one (`static`,
+            §3.2), or `itrpipe synthesize` before training (`bank`, ours). What is written in a step is ranked by the
+            model in training; the sentences of the bank keep the order of the model that wrote them.
+        writer: of `static`: configuration of `train` whose model writes.
+        mask: what is masked together: `phrases` of the scene graph, or single `words`.
+            This and what follows up to `compare` is about sentences that are written in the step.
+        copies: K, masked copies of a caption.
+        draws: L, refills of a copy.
+        temperature: tau of the draws.
+        noise: put random words at 10 % of the masked positions and leave 10 % as they are.
+        exclude_specials: never draw start, end, padding, the unknown word or the mask.
+        compare: what the filter against false negatives compares with the captions of the image: token ids (`piece`)
+            or whole words without case (`word`); `off` leaves it out.
+        keep: m, sentences that a caption is trained with, the hardest.
+        weight_words: lambda_MLM.
+        weight_sentences: lambda_ISTM.
+    """
+
+    generator: Literal["dynamic", "static", "bank"] = "dynamic"
+    writer: str = ""
+    mask: Literal["phrases", "words"] = "phrases"
+    copies: int = Field(default=20, ge=1, le=MOST_WRITTEN)
+    draws: int = Field(default=20, ge=1, le=MOST_WRITTEN)
+    temperature: float = Field(default=1.5, gt=0)
+    noise: bool = True
+    exclude_specials: bool = True
+    compare: Literal["piece", "word", "off"] = "piece"
+    keep: int = Field(default=31, ge=1, le=MOST_WRITTEN)
+    weight_words: float = Field(default=0.1, ge=0)
+    weight_sentences: float = Field(default=1e-3, ge=0)
+
+    def masked(self) -> Masked | None:
+        """Where sentences are written in the step."""
+        return None if self.reads_sentences() else Masked(self.mask, self.compare)
+
+    def reads_sentences(self) -> bool:
+        """Those of the bank."""
+        return self.generator == "bank"
+
+    def written_by(self) -> str:
+        """The static generator."""
+        return self.writer
+
+    @model_validator(mode="after")
+    def _someone_writes(self) -> Tags:
+        if self.generator == "bank" and self.weight_words:
+            raise ValueError(
+                f"weight_words = {self.weight_words} trains the model on masked words, and generator = bank has none; "
+                "give --set loss.weight_words=0"
+            )
+        if (self.generator == "static") != bool(self.writer):
+            raise ValueError(
+                f"generator = {self.generator} and writer = {self.writer!r} do not go together: a static generator is "
+                "the model of a configuration of train, such as --set loss.writer=pretrain, and no other has one"
+            )
+        return self

@@ -1,0 +1,40 @@
+"""What TAGS-DC declares."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from itrpipe.methods.tags.declaration import Tags
+
+
+class TagsDc(Tags):
+    """The same with discrimination and correction of words. Source: TAGS-DC, section 2.4; its released code.
+
+    Attributes:
+        weight_discrimination: lambda_WoD.
+        weight_correction: lambda_WoC.
+        match_weight: of the words of a sentence that are its caption's, in the loss of discrimination; the others
+            count 1 (released code).
+        count_ends: count start and end of a sentence as words (released code).
+        correct: at which words: those `masked` when the sentence was written (released code), or `all`.
+    """
+
+    heads: ClassVar[frozenset[str]] = frozenset({"word_match", "correction"})
+    answers: ClassVar[frozenset[str]] = frozenset({"words"})
+
+    weight_discrimination: float = Field(default=1e-3, ge=0)
+    weight_correction: float = Field(default=1e-3, ge=0)
+    match_weight: float = Field(default=0.11, ge=0)
+    count_ends: bool = True
+    correct: Literal["masked", "all"] = "masked"
+
+    @model_validator(mode="after")
+    def _sentences_word_by_word(self) -> TagsDc:
+        if self.generator == "bank":
+            raise ValueError(
+                "generator = bank keeps sentences without saying which of their tokens were masked, which "
+                "discrimination and correction need; use method tags, or another generator"
+            )
+        return self

@@ -1,0 +1,38 @@
+"""What the online triplet loss declares."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from itrpipe.methods.declaration import MOST, MethodSettings
+
+
+class Triplet(MethodSettings):
+    """Online triplet loss. Source: VSE++ (Faghri et al., BMVC 2018); AOQ Eq. 1 and 2.
+
+    Attributes:
+        margin: gamma.
+        max_violation: hardest negative of the batch only (Eq. 2), else all of them (Eq. 1).
+        synthetic_sentences: sentences of `itrpipe synthesize` drawn for each caption, as further negatives of its
+            image; 0: none.
+        synthetic_weight: of the loss with the hardest of these.
+        generated_positives: a second caption of every pair is made of the image's own: `joined` with another of them
+            (AsCL's Asymmetry-II), `shortened` (Asymmetry-III), or for each one of both (`either`); the loss is then
+            half that of the captions and half that of these (AsCL Eq. 7). `none` makes none.
+    """
+
+    margin: float = Field(default=0.2, ge=0)
+    max_violation: bool = True
+    synthetic_sentences: int = Field(default=0, ge=0, le=MOST)
+    synthetic_weight: float = Field(default=1.0, ge=0)
+    generated_positives: Literal["none", "joined", "shortened", "either"] = "none"
+
+    def reads_sentences(self) -> bool:
+        """Where some are drawn."""
+        return self.synthetic_sentences > 0
+
+    def joins_captions(self) -> bool:
+        """For generated positives."""
+        return self.generated_positives != "none"

@@ -1,0 +1,63 @@
+"""What a backbone declares: its options, what it reads, what can be asked of it. Read without torch."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from itrpipe.config import Settings
+
+WIDEST, DEEPEST, LONGEST = 65_536, 1_000, 65_536
+"""Largest width, number of layers or heads, and length in words: an order of magnitude beyond any published model."""
+
+
+RANDOM = "random"
+"""Stands for a hub id or folder: a small encoder with random weights."""
+
+
+class BackboneSettings(Settings):
+    """What is known of every backbone.
+
+    Attributes:
+        embeds: whether an image and a caption are one vector each, which mining and search need.
+        reads_phrases: whether it needs the scene graphs of captions.
+        opens_encoders: whether its module opens encoders of transformers, before captions are read by their tokenizer.
+        trained_by: which methods train it, of a model that is trained in phases of its own.
+        answers: what can be asked of it beside rankings: `words` (which are wrong), `word-maps` (where a word is seen),
+            `writing` (words in masked places), `mean-vectors` (of images and captions, where scores are of pairs),
+            `fused-vectors` (of an image and a caption that know each other).
+    """
+
+    embeds: ClassVar[bool] = True
+    reads_phrases: ClassVar[bool] = False
+    opens_encoders: ClassVar[bool] = False
+    trained_by: ClassVar[str] = ""
+    answers: ClassVar[frozenset[str]] = frozenset()
+
+    def reads(self) -> tuple[str, ...]:
+        """What it reads of features: `regions`, `boxes`, `global` or `pixels`."""
+        return ("regions",)
+
+    def without(self, missing: str) -> str:
+        """Settings with which it does without something that it reads; empty where there are none."""
+        return ""
+
+    def pretrained(self) -> dict[str, str]:
+        """Setting -> hub id or folder of its encoders and tokenizers, empty for those that it has not."""
+        return {}
+
+    def published_weights(self) -> str:
+        """File of weights to start from; empty for random ones."""
+        return ""
+
+
+class RegionBackbone(BackboneSettings):
+    """Settings of the backbones that read region features and words."""
+
+    embed_dim: int = Field(
+        default=1024, ge=1, le=WIDEST, description="Width D of the joint space of images and captions."
+    )
+    word_dim: int = Field(
+        default=300, ge=1, le=WIDEST, description="Width of the word embedding that feeds the text GRU."
+    )

@@ -1,0 +1,91 @@
+"""What the dual encoder declares."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from itrpipe.models.declaration import DEEPEST, LONGEST, RANDOM, WIDEST, BackboneSettings
+
+
+class DualEncoder(BackboneSettings):
+    """A vision encoder and a text encoder of transformers, trained end to end. Source: FNE §4.1.
+
+    A pretrained encoder is a hub id or a folder; a joint model such as CLIP is named as both. `random` is a small one
+    of the given size with random weights: a ViT, or a BERT that reads our own vocabulary of words.
+    """
+
+    opens_encoders: ClassVar[bool] = True
+    answers: ClassVar[frozenset[str]] = frozenset({"word-maps"})
+
+    images: Literal["pixels", "regions", "global"] = Field(
+        default="pixels",
+        description="What stands for an image: its pixels, or frozen features: the mean region, or the global vector.",
+    )
+    vision: str = Field(
+        default="google/vit-base-patch16-384", min_length=1, description="Vision encoder: hub id, folder or 'random'."
+    )
+    text: str = Field(
+        default="bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'."
+    )
+    vision_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `vision`.")
+    text_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `text`.")
+    embed_dim: int = Field(
+        default=0,
+        ge=0,
+        le=WIDEST,
+        description="Width D of a joint space that each side is projected to; 0: no projection.",
+    )
+    image_pool: Literal["auto", "mean", "cls", "own"] = Field(
+        default="auto",
+        description="Image vector: mean of all tokens, first token, or the encoder's own (CLIP, SigLIP: auto).",
+    )
+    text_pool: Literal["auto", "mean", "mean-all", "cls", "eot", "own"] = Field(
+        default="auto",
+        description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or the encoder's own.",
+    )
+    normalisation: Literal["auto", "own", "clip"] = Field(
+        default="auto",
+        description="Mean and deviation of colours: the encoder's own (auto: of CLIP and SigLIP), else CLIP's.",
+    )
+    augment: Literal["none", "crop", "flip", "full"] = Field(
+        default="full", description="Changes of training images: random crops, and flips, and RandAugment."
+    )
+    clean_captions: bool = Field(default=True, description="Lower-case captions and drop punctuation.")
+    max_words: int = Field(default=30, ge=1, le=LONGEST, description="Words kept of a caption.")
+    gradient_checkpointing: bool = Field(
+        default=False, description="Compute activations anew in the backward pass: a third slower, far less memory."
+    )
+    image_size: tuple[int, int] = Field(
+        default=(96, 128), description="Height and width in pixels that a random vision encoder sees."
+    )
+    patch_size: int = Field(default=16, ge=1, le=LONGEST, description="Side of its patches in pixels.")
+    width: int = Field(default=128, ge=1, le=WIDEST, description="Hidden width of random encoders.")
+    heads: int = Field(default=4, ge=1, le=DEEPEST, description="Their attention heads.")
+    vision_layers: int = Field(default=3, ge=1, le=DEEPEST, description="Layers of a random vision encoder.")
+    text_layers: int = Field(default=2, ge=1, le=DEEPEST, description="Layers of a random text encoder.")
+
+    def reads(self) -> tuple[str, ...]:
+        """What stands for an image."""
+        return (self.images,)
+
+    def without(self, missing: str) -> str:
+        """Frozen features."""
+        frozen = "train on frozen features with --set train.model.images=regions --set train.model.embed_dim=512"
+        return frozen if missing == "pixels" else ""
+
+    def pretrained(self) -> dict[str, str]:
+        """Both encoders, that of images where it reads pixels."""
+        named = {"text": self.text} | ({"vision": self.vision} if self.images == "pixels" else {})
+        return {name: value for name, value in named.items() if value != RANDOM}
+
+    @model_validator(mode="after")
+    def _fits(self) -> DualEncoder:
+        if self.images != "pixels" and not self.embed_dim:
+            raise ValueError(f"images = {self.images} needs a projection; give --set model.embed_dim=768 or another")
+        if self.width % self.heads:
+            raise ValueError(f"width = {self.width} is no multiple of heads = {self.heads}")
+        if any(side < self.patch_size for side in self.image_size):
+            raise ValueError(f"image_size = {self.image_size} is smaller than a patch of {self.patch_size} pixels")
+        return self

@@ -1,0 +1,204 @@
+"""Any vision encoder and any text encoder of transformers as one dual encoder, trained from pixels or frozen features.
+
+Embeddings are unit vectors; a linear projection of each side to a joint space is optional between encoders of one
+width. A joint model such as CLIP or SigLIP is named as both encoders, keeps its own projections, and so can be
+fine-tuned with any method.
+
+Source: FNE (Li et al., ACM MM 2023), §4.1: ViT and BERT, mean of the tokens; its released code has no projection.
+
+Shapes: B images, T captions, D embedding width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from itrpipe.errors import UsageError
+from itrpipe.models import text_tower, vision_tower
+from itrpipe.models.base import DualEncoder as Base
+from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
+from itrpipe.models.declaration import RANDOM
+from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.text_tower import TextTower
+from itrpipe.models.vision_tower import VisionTower
+from itrpipe.models.vsepp.network import mean_of_regions
+
+_IMAGES_AT_ONCE = 64
+"""Outside training; a block of 512 images of 384 pixels would take gigabytes for a ViT's tokens."""
+
+
+@dataclass(frozen=True)
+class Encoders:
+    """What is known before the data are.
+
+    Attributes:
+        vision: the vision encoder; None where images are frozen features.
+        text: the text encoder; None where it is a random one, which waits for the vocabulary.
+        tokenizer: of the text encoder; None where words have ids of our own.
+        notes: what a user should know.
+    """
+
+    vision: VisionTower | None
+    text: TextTower | None
+    tokenizer: Any | None = None
+    notes: tuple[str, ...] = ()
+
+
+class TransformerDualEncoder(Base):
+    """A vision and a text encoder that compare unit vectors by inner product.
+
+    Args:
+        settings: the options of the model.
+        vision: vision encoder; None where images are frozen features.
+        text: text encoder.
+        image_dim: width D_in of frozen features.
+
+    Raises:
+        UsageError: the encoders differ in width and are not projected, or one has no gradient checkpointing.
+
+    Attributes:
+        embed_dim: D.
+    """
+
+    def __init__(self, settings: DualEncoder, vision: VisionTower | None, text: TextTower, image_dim: int) -> None:
+        super().__init__()
+        self.settings, self.vision, self.text = settings, vision, text
+        width = image_dim if vision is None else vision.width
+        if not settings.embed_dim and width != text.width:
+            raise UsageError(
+                f"image vectors of {settings.vision} have width {width} and text vectors of {settings.text} "
+                f"{text.width}; project both with --set model.embed_dim={text.width}"
+            )
+        self.embed_dim = settings.embed_dim or width
+        project = nn.Linear if settings.embed_dim else nn.Identity
+        self.project_images, self.project_texts = (project(each, self.embed_dim) for each in (width, text.width))
+        if settings.gradient_checkpointing:
+            for tower in filter(None, (vision, text)):
+                _save_memory(tower.network)
+
+    def encode_images(self, images: ImageBatch) -> ImageEncoding:
+        """Embeddings [B, D] of unit length."""
+        return ImageEncoding(l2_normalise(self.project_images(self._image_vectors(images)).float(), dim=-1))
+
+    def encode_texts(self, texts: TextBatch) -> TextEncoding:
+        """Embeddings [T, D] of unit length."""
+        vectors = self.project_texts(self.text(texts.tokens, texts.lengths, texts.in_training))
+        return TextEncoding(l2_normalise(vectors.float(), dim=-1))
+
+    def description(self) -> dict[str, Any]:
+        """The networks without their weights, for `restored`."""
+        vision = None if self.vision is None else self.vision.description()
+        return {"vision": vision, "text": self.text.description()}
+
+    @property
+    def has_word_maps(self) -> bool:
+        """Whether `word_maps` is defined: images are pixels, and both sides the mean of their tokens."""
+        return self.vision is not None and self.vision.pool == self.text.pool == "mean"
+
+    def word_maps(self, images: ImageBatch, texts: TextBatch) -> Tensor:
+        """What each word of caption k finds at each place of image k; needs no gradient.
+
+        With x_p and t_w the projected tokens, x and t their means, the map of word w is m_w[p] = <x_p, t_w> / (|x||t|).
+        The score of the pair is <x, t> / (|x||t|), hence the mean of m_w[p] over all p and w, exactly. A bias of the
+        projections is part of every token, which leaves this true.
+
+        Args:
+            images: B images.
+            texts: B captions.
+
+        Returns:
+            [B, n, W], n tokens of an image as `VisionTower.tokens` orders them; zero behind the length of a caption.
+
+        Raises:
+            UsageError: the scores of this model are no mean over words and places.
+        """
+        if not self.has_word_maps or self.vision is None:
+            raise UsageError(
+                f"word maps need a model that takes means of tokens; this one has model.images={self.settings.images}, "
+                f"image_pool={self.vision.pool if self.vision else 'none'} and text_pool={self.text.pool}; train one "
+                "with --set model.images=pixels --set model.image_pool=mean --set model.text_pool=mean"
+            )
+        assert images.pixels is not None
+        parts = images.pixels.split(_IMAGES_AT_ONCE)
+        places = self.project_images(torch.cat([self.vision.tokens(part) for part in parts])).float()
+        words = self.project_texts(self.text.tokens(texts.tokens, texts.lengths)).float()
+        real = torch.arange(words.shape[1], device=words.device) < texts.lengths[:, None]  # [B, W]
+        words = words.masked_fill(~real.unsqueeze(2), 0)  # a bias has filled the padding
+        image, text = places.mean(dim=1), words.sum(dim=1) / texts.lengths[:, None]
+        places, words = _divided(places, image), _divided(words, text)
+        return torch.einsum("bpd,bwd->bpw", places, words)
+
+    def _image_vectors(self, images: ImageBatch) -> Tensor:
+        if self.vision is not None:
+            assert images.pixels is not None
+            parts = [images.pixels] if self.training else images.pixels.split(_IMAGES_AT_ONCE)
+            return torch.cat([self.vision(part) for part in parts])
+        if self.settings.images == "global":
+            assert images.global_ is not None
+            return images.global_.float()
+        return mean_of_regions(images)
+
+
+def _divided(tokens: Tensor, mean: Tensor) -> Tensor:
+    """Tokens [B, n, D] divided by the length of their mean [B, D]; where that is zero, as `l2_normalise` has it."""
+    norm = torch.linalg.vector_norm(mean, dim=1)[:, None, None]
+    return tokens / norm.masked_fill(norm == 0, 1.0)
+
+
+def _save_memory(network: Any) -> None:
+    if not network.supports_gradient_checkpointing:
+        raise UsageError(f"{type(network).__name__} has no gradient checkpointing; leave it out")
+    network.config.use_cache = False  # else transformers says on the terminal that it turns it off
+    # Releases of transformers 5 before the newest know the old name alone, which the newest warns of.
+    enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
+    enable({"use_reentrant": False})
+
+
+def open_encoders(settings: DualEncoder, global_dim: int = 0) -> Encoders:
+    """Loads the pretrained encoders and makes a random vision encoder.
+
+    Args:
+        settings: the options of the model.
+        global_dim: width of the global vectors of the features; not read.
+
+    Raises:
+        MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
+        DataError: a file is damaged, or weights are of another network.
+        UsageError: a model type is not supported, or its tokens cannot be pooled so.
+    """
+    vision, text, tokenizer, notes = None, None, None, ()
+    if settings.images == "pixels" and settings.vision == RANDOM:
+        vision = vision_tower.random(settings)
+    elif settings.images == "pixels":
+        vision, notes = vision_tower.pretrained(settings)
+    if settings.text != RANDOM:
+        text, tokenizer, more = text_tower.pretrained(settings)
+        notes += tuple(note for note in more if note not in notes)
+    return Encoders(vision, text, tokenizer, notes)
+
+
+def restored(description: Mapping[str, Any]) -> Encoders:
+    """The encoders of a trained model's `description`, their weights still random."""
+    vision = None if description["vision"] is None else vision_tower.restored(description["vision"])
+    return Encoders(vision, text_tower.restored(description["text"]))
+
+
+def build(
+    settings: DualEncoder, image_dim: int, vocabulary_size: int, encoders: Encoders | None = None
+) -> TransformerDualEncoder:
+    """Make a dual encoder.
+
+    Args:
+        settings: the options of the model.
+        image_dim: width of frozen features.
+        vocabulary_size: number of token ids, of a random text encoder.
+        encoders: what was opened already.
+    """
+    encoders = encoders or open_encoders(settings)
+    text = encoders.text or text_tower.random(settings, vocabulary_size)
+    return TransformerDualEncoder(settings, encoders.vision, text, image_dim)

@@ -1,0 +1,26 @@
+"""The backbones that there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+from itrpipe.models.declaration import BackboneSettings
+from itrpipe.registry import Registry
+
+_BACKBONES: Registry[BackboneSettings] = Registry("itrpipe.models", "network", Path(__file__).parent)
+
+
+def backbones() -> dict[str, type[BackboneSettings]]:
+    """Backbone name -> its settings class."""
+    return _BACKBONES.classes
+
+
+def backbone_family(name: str) -> str:
+    """The backbone that a name is a variant of: `scan` for `scan-i2t`, itself for `scan` and what is not known."""
+    return next((known for known in backbones() if name.startswith(f"{known}-")), name)
+
+
+def network_module(name: str) -> ModuleType:
+    """The network of a backbone, or of a variant of one, which needs torch: its `build` makes it."""
+    return _BACKBONES.module(backbone_family(name))

@@ -1,0 +1,53 @@
+"""What UNITER declares."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from itrpipe.models.declaration import DEEPEST, LONGEST, WIDEST, BackboneSettings
+
+
+class Uniter(BackboneSettings):
+    """UNITER: words and regions in one BERT. Source: UNITER (Chen et al., ECCV 2020); the sizes are those of base."""
+
+    embeds: ClassVar[bool] = False
+    answers: ClassVar[frozenset[str]] = frozenset({"words", "writing"})
+
+    initial: str = Field(
+        default="", description="Published weights to start from: a state dict of UNITER, TAGS or BERT; empty: random."
+    )
+    tokenizer: str = Field(
+        default="", description="Tokenizer of word pieces: hub id or folder, as bert-base-cased; empty: our own words."
+    )
+    tokenizer_revision: str = Field(default="main", description="Branch, tag or commit of its hub id.")
+    embed_dim: int = Field(default=768, ge=1, le=WIDEST, description="Width d of all states.")
+    layers: int = Field(default=12, ge=1, le=DEEPEST, description="Layers of the encoder.")
+    heads: int = Field(default=12, ge=1, le=DEEPEST, description="Attention heads; the width is a multiple of it.")
+    feed_forward_dim: int = Field(default=3072, ge=1, le=WIDEST, description="Width of the feed-forward networks.")
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="Dropout of embeddings, attention and layers.")
+    max_words: int = Field(default=512, ge=2, le=LONGEST, description="Positions of a caption, start and end included.")
+    initial_deviation: float = Field(
+        default=0.02, gt=0, description="Standard deviation of random weights; BERT's suits wide models."
+    )
+
+    def reads(self) -> tuple[str, ...]:
+        """Regions, and where they lie."""
+        return ("regions", "boxes")
+
+    def pretrained(self) -> dict[str, str]:
+        """The tokenizer."""
+        return {"tokenizer": self.tokenizer}
+
+    def published_weights(self) -> str:
+        """Of UNITER, TAGS or BERT."""
+        return self.initial
+
+    @model_validator(mode="after")
+    def _fits(self) -> Uniter:
+        if self.initial and not self.tokenizer:
+            raise ValueError("published weights are of word pieces; give --set model.tokenizer=bert-base-cased as well")
+        if self.embed_dim % self.heads:
+            raise ValueError(f"embed_dim = {self.embed_dim} is no multiple of heads = {self.heads}")
+        return self
