@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
+from itrpipe import plugins
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DATASET_SELECTORS = ("scenes", "flickr8k", "flickr30k", "coco")
@@ -61,6 +62,7 @@ class Declaration:
         defaults: table `[defaults]`.
         execution: table `[execution]`.
         confs: tables `[conf.<name>]`.
+        brought: section, such as `conf.<name>` -> file of the plug-in that declares it.
     """
 
     stage: str
@@ -69,6 +71,12 @@ class Declaration:
     defaults: dict[str, Any]
     execution: dict[str, Any]
     confs: dict[str, dict[str, Any]]
+    brought: dict[str, Path] = field(default_factory=dict)
+
+    def origin(self, section: str) -> str:
+        """File and section, for people."""
+        file = self.brought.get(".".join(section.split(".")[:2]), self.path)
+        return f"{file.name} [{section}]"
 
 
 @dataclass
@@ -125,14 +133,37 @@ def load_declaration(stage: str) -> Declaration:
     unknown = set(tables) - {"defaults", "execution", "conf"}
     if unknown:
         raise DataError(f"{path}: unknown table [{min(unknown)}]; known are [defaults], [execution], [conf.<name>]")
+    declared = {section: tables.get(section, {}) for section in ("defaults", "conf")}
+    brought = {}
+    for file, more in plugins.tables(stage).items():
+        brought |= _add_tables(declared, more, file, path)
     return Declaration(
         stage=stage,
         path=path,
         summary=_summary(path),
-        defaults=tables.get("defaults", {}),
+        defaults=declared["defaults"],
         execution=tables.get("execution", {}),
-        confs=tables.get("conf", {}),
+        confs=declared["conf"],
+        brought=brought,
     )
+
+
+def _add_tables(
+    declared: dict[str, dict[str, Any]], more: Mapping[str, Any], file: Path, path: Path
+) -> dict[str, Path]:
+    """Adds what a plug-in declares to what is declared in `path`; returns its sections.
+
+    Raises:
+        DataError: it declares something that is declared already, or tables of other kinds.
+    """
+    for section, tables in more.items():
+        for name, table in tables.items() if section in declared and isinstance(tables, Mapping) else [("", None)]:
+            if not isinstance(table, Mapping):
+                raise DataError(f"{file}: [{section}] is no table [conf.<name>] or [defaults.<backbone>]; remove it")
+            if name in declared[section]:
+                raise DataError(f"{file}: [{section}.{name}] is declared in {path} already; choose another name")
+            declared[section][name] = table
+    return {f"{section}.{name}": file for section, tables in more.items() for name in tables}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -177,6 +208,8 @@ def resolve(
     """
     parts = _combined(declaration, conf) or [conf]
     if parts[0] not in declaration.confs:
+        if reason := plugins.why_unusable(conf):
+            raise UsageError(f"{conf!r} cannot be used: {reason}")
         hint = did_you_mean(conf, declaration.confs) or f"; known: {', '.join(declaration.confs) or 'none'}"
         raise UsageError(f"{declaration.path.name} has no configuration {conf!r}{hint}")
     selectors = {*backbones, *DATASET_SELECTORS}
@@ -186,7 +219,7 @@ def resolve(
         tables = [(f"conf.{name}", declaration.confs[name]) for name in _extended(declaration, part)]
         for name, table in [("defaults", declaration.defaults), *tables]:
             for section, layer in sorted(_select(table, name, selectors, chosen), key=_weight_in(name, selectors)):
-                resolved.merge({part: layer} if part != conf else layer, f"{declaration.path.name} [{section}]")
+                resolved.merge({part: layer} if part != conf else layer, declaration.origin(section))
     for layer, origin in overrides:
         resolved.merge(layer, origin)
     return resolved

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
 
+from itrpipe import plugins
 from itrpipe.config import Settings
 
 DECLARATION = "declaration"
@@ -15,27 +16,39 @@ Declared = TypeVar("Declared", bound=Settings)
 
 
 class Registry(Generic[Declared]):
-    """The folders of a package that declare something.
+    """The folders of a package that declare something, and what plug-ins declare.
 
     Args:
         package: dotted name.
         leaf: module of every folder that needs torch.
-        folder: of the package.
+        group: of plug-ins.
     """
 
-    def __init__(self, package: str, leaf: str, folder: Path) -> None:
-        self._package, self._leaf, self._folder = package, leaf, folder
+    def __init__(self, package: str, leaf: str, group: str) -> None:
+        self._package, self._leaf, self._group = package, leaf, group
 
     @functools.cached_property
     def classes(self) -> dict[str, type[Declared]]:
         """Name -> settings class: `tags-dc`, of the folder `tags_dc`, is configured by `TagsDc`."""
-        folders = sorted(path.parent.name for path in self._folder.glob(f"*/{DECLARATION}.py"))
-        return {folder.replace("_", "-"): self._class(folder) for folder in folders}
+        room = Path(str(importlib.import_module(self._package).__file__)).parent
+        folders = sorted(path.parent.name for path in room.glob(f"*/{DECLARATION}.py"))
+        ours = {folder.replace("_", "-"): self._class(folder) for folder in folders}
+        return ours | {name: each.declared for name, each in plugins.usable(self._group).items()}
 
     def module(self, name: str) -> ModuleType:
         """What needs torch, of a known name."""
-        return importlib.import_module(f"{self._package}.{name.replace('-', '_')}.{self._leaf}")
+        brought = plugins.usable(self._group).get(name)
+        return brought.leaf if brought else importlib.import_module(f"{self._package}.{_folder(name)}.{self._leaf}")
+
+    def package(self, name: str) -> str:
+        """Name and version of the package that brings it; empty for itrpipe."""
+        brought = plugins.usable(self._group).get(name)
+        return brought.package if brought else ""
 
     def _class(self, folder: str) -> type[Declared]:
         declaration = importlib.import_module(f"{self._package}.{folder}.{DECLARATION}")
         return getattr(declaration, "".join(part.capitalize() for part in folder.split("_")))
+
+
+def _folder(name: str) -> str:
+    return name.replace("-", "_")

@@ -17,7 +17,7 @@ from itrpipe.models.registry import backbones
 PACKAGE = Path(itrpipe.__file__).parent
 # From right to left; a room may import itself, its own layer and every layer above it in this list.
 LAYERS = (
-    {"errors", "isolation", "printable"},
+    {"errors", "isolation", "printable", "plugins", "papers"},
     {"disk", "artifacts", "integrity", "locks", "sources", "config", "progress", "registry"},
     {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},

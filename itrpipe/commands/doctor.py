@@ -9,7 +9,7 @@ import platform
 import shutil
 from pathlib import Path
 
-from itrpipe import __version__
+from itrpipe import __version__, plugins
 from itrpipe.config import declared_stages
 from itrpipe.progress import Reporter
 
@@ -66,6 +66,10 @@ def examine(root: Path) -> bool:
     low = f" (features of COCO alone take 16 GiB; {LOW_DISK_GIB} GiB is little)" if free < LOW_DISK_GIB else ""
     reporter.say(f"  {'disk':<15} {free:.1f} GiB free at {place}{low}")
     reporter.say(f"  {'stages':<15} {', '.join(declared_stages())}")
+    for each in plugins.plugins():
+        reason = plugins.unusable().get((each.group, each.name))
+        what = f"{each.group.removeprefix('itrpipe.')} {each.name}"
+        reporter.say(f"  {'plug-in':<15} {what}, {reason or each.package}", style="red" if reason else None)
     if len(builds) > 1:
         reporter.say("two builds of faiss are installed")
     elif missing:

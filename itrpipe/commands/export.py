@@ -18,7 +18,7 @@ from itrpipe.disk import write_json, write_text
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
 from itrpipe.integrity import read_checked_json
-from itrpipe.models.registry import backbone_family
+from itrpipe.methods.registry import methods
 from itrpipe.planning import Override, Planner, Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
@@ -281,6 +281,8 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
 
     trained, evaluated = chain.trained.manifest, chain.evaluated.manifest
     backbone = trained.settings["backbone"]
+    loss = methods()[trained.settings["method"]].model_validate(trained.settings["loss"])
+    model = training_settings.settings_of(backbone).model_validate(trained.settings["model"])
     title = model_title(backbone_title(backbone), method_title(trained.conf, BASELINE_METHOD))
     prepared = PreparedDataset.open(chain.prepared.folder)
     splits = {name: prepared.split(name) for name in prepared.splits}
@@ -302,7 +304,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
         trained=trained.finished,
         versions=trained.versions,
         files=files,
-        papers=tuple(papers_of(trained.conf, trained.settings["method"], backbone_family(backbone))),
+        papers=tuple(papers_of(loss, model)),
     )
 
 

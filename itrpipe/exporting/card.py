@@ -10,7 +10,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from itrpipe.evaluation.protocols import PROTOCOLS
-from itrpipe.exporting.citations import Paper, bibliography
+from itrpipe.exporting.citations import bibliography
+from itrpipe.papers import Paper
 
 TEMPLATE = "card.md.j2"
 LIBRARY = "itrpipe"

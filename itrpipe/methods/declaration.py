@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from itrpipe.config import Settings
+from itrpipe.papers import Paper
 
 MOST, MOST_WRITTEN = 1_000_000, 10_000
 """Largest number of negatives, and of sentences written for a caption: far beyond what a step can hold."""
@@ -55,6 +56,7 @@ class MethodSettings(Settings):
         unread: those of these options that it does not read and refuses.
         heads: of the model, which start from others where the run that this one starts from has not trained them.
         answers: what can be asked of a model that it trained: `words` (which are wrong), `false-negatives`.
+        papers: that it comes from.
     """
 
     needs_embeddings: ClassVar[bool] = False
@@ -62,6 +64,7 @@ class MethodSettings(Settings):
     unread: ClassVar[tuple[str, ...]] = ()
     heads: ClassVar[frozenset[str]] = frozenset()
     answers: ClassVar[frozenset[str]] = frozenset()
+    papers: ClassVar[tuple[Paper, ...]] = ()
 
     auxiliary_weight: float = Field(default=1.0, ge=0)
     mask_same_image: bool = False
@@ -77,6 +80,10 @@ class MethodSettings(Settings):
     def unread_options(self) -> tuple[str, ...]:
         """Names of the options that are not read with the others as they are."""
         return self.unread
+
+    def cited(self) -> tuple[Paper, ...]:
+        """The papers to cite for a model of these settings."""
+        return self.papers
 
     def check_epochs(self, epochs: int) -> None:
         """Refuses so few epochs that its negatives are never used.

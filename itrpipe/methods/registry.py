@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import ModuleType
 
+from itrpipe import plugins
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.registry import Registry
 
-_METHODS: Registry[MethodSettings] = Registry("itrpipe.methods", "method", Path(__file__).parent)
+_METHODS: Registry[MethodSettings] = Registry("itrpipe.methods", "method", plugins.METHODS)
 
 
 def methods() -> dict[str, type[MethodSettings]]:
     """Method name -> its settings class."""
     return _METHODS.classes
+
+
+def method_package(name: str) -> str:
+    """Name and version of the package that brings a method; empty for itrpipe."""
+    return _METHODS.package(name)
 
 
 def method_module(name: str) -> ModuleType:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from itrpipe.config import Settings
+from itrpipe.papers import Paper
 
 WIDEST, DEEPEST, LONGEST = 65_536, 1_000, 65_536
 """Largest width, number of layers or heads, and length in words: an order of magnitude beyond any published model."""
@@ -27,6 +28,7 @@ class BackboneSettings(Settings):
         answers: what can be asked of it beside rankings: `words` (which are wrong), `word-maps` (where a word is seen),
             `writing` (words in masked places), `mean-vectors` (of images and captions, where scores are of pairs),
             `fused-vectors` (of an image and a caption that know each other).
+        papers: that it comes from.
     """
 
     embeds: ClassVar[bool] = True
@@ -34,6 +36,11 @@ class BackboneSettings(Settings):
     opens_encoders: ClassVar[bool] = False
     trained_by: ClassVar[str] = ""
     answers: ClassVar[frozenset[str]] = frozenset()
+    papers: ClassVar[tuple[Paper, ...]] = ()
+
+    def cited(self) -> tuple[Paper, ...]:
+        """The papers to cite for a model of these settings."""
+        return self.papers
 
     def reads(self) -> tuple[str, ...]:
         """What it reads of features: `regions`, `boxes`, `global` or `pixels`."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import ModuleType
 
+from itrpipe import plugins
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.registry import Registry
 
-_BACKBONES: Registry[BackboneSettings] = Registry("itrpipe.models", "network", Path(__file__).parent)
+_BACKBONES: Registry[BackboneSettings] = Registry("itrpipe.models", "network", plugins.BACKBONES)
 
 
 def backbones() -> dict[str, type[BackboneSettings]]:
@@ -19,6 +19,11 @@ def backbones() -> dict[str, type[BackboneSettings]]:
 def backbone_family(name: str) -> str:
     """The backbone that a name is a variant of: `scan` for `scan-i2t`, itself for `scan` and what is not known."""
     return next((known for known in backbones() if name.startswith(f"{known}-")), name)
+
+
+def backbone_package(name: str) -> str:
+    """Name and version of the package that brings a backbone, or one that this is a variant of; empty for itrpipe."""
+    return _BACKBONES.package(backbone_family(name))
 
 
 def network_module(name: str) -> ModuleType:

@@ -17,8 +17,8 @@ from itrpipe.artifacts import PARTIAL
 from itrpipe.config import Settings, leaves
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.methods.registry import method_module, methods
-from itrpipe.models.registry import backbone_family, network_module
+from itrpipe.methods.registry import method_module, method_package, methods
+from itrpipe.models.registry import backbone_family, backbone_package, network_module
 from itrpipe.sources import DigestCache, local_folders
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.checks import check_training
@@ -79,11 +79,13 @@ def sources(settings: TrainSettings, definition: StageDefinition | None, cache: 
 def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
     """The settings as the fingerprint sees them: of encoders in folders their content counts and not where they lie.
 
-    `validate_every` counts where it is set: it is newer than trainings that must not go stale.
+    `validate_every` counts where it is set: it is newer than trainings that must not go stale. Of a plug-in, name and
+    version count.
     """
     values = settings.model_dump(mode="json", exclude=set() if settings.validate_every else {"validate_every"})
     values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
-    return values
+    brought = {"method": method_package(settings.method), "backbone": backbone_package(settings.backbone)}
+    return values | {f"{name}_package": package for name, package in brought.items() if package}
 
 
 def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, Need]:

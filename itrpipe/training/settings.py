@@ -17,6 +17,7 @@ from itrpipe.methods.registry import methods
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family
 from itrpipe.models.registry import backbones as backbone_classes
+from itrpipe.plugins import why_unusable
 
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 """What can follow a training; each is the name of its package too."""
@@ -88,8 +89,8 @@ class TrainSettings(Settings):
     validate_every: int = Field(default=0, ge=0)
     selection: Literal["rsum", "r1+r5"]
     validation_images: int = Field(ge=1)
-    model: SerializeAsAny[BackboneSettings]
-    loss: SerializeAsAny[MethodSettings]
+    model: SerializeAsAny[BackboneSettings] = Field(default_factory=dict)  # pyright: ignore[reportAssignmentType]
+    loss: SerializeAsAny[MethodSettings] = Field(default_factory=dict)  # pyright: ignore[reportAssignmentType]
 
     @model_validator(mode="after")
     def _uses_its_negatives(self) -> TrainSettings:
@@ -197,5 +198,5 @@ def method_of(conf: str) -> type[MethodSettings]:
 def _known(value: str, known: Iterable[str], what: str) -> str:
     if value not in known:
         hint = did_you_mean(value, known) or f"; known: {', '.join(sorted(known))}"
-        raise ValueError(f"there is no {what} of this name{hint}")
+        raise ValueError(why_unusable(value) or f"there is no {what} of this name{hint}")
     return value

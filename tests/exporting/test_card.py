@@ -8,13 +8,19 @@ from dataclasses import replace
 import pytest
 from huggingface_hub import ModelCard
 
-from itrpipe.config import load_declaration
+from itrpipe import papers
 from itrpipe.evaluation.protocols import PROTOCOLS
 from itrpipe.exporting.card import Card, metric_title, render
-from itrpipe.exporting.citations import BACKBONES, METHODS, PAPERS, bibliography, papers_of
+from itrpipe.exporting.citations import bibliography, papers_of
+from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.registry import methods
-from itrpipe.models.registry import backbone_family, backbones
-from itrpipe.stages.train import backbones as with_variants
+from itrpipe.methods.tags_dc.declaration import TagsDc
+from itrpipe.methods.triplet.declaration import Triplet
+from itrpipe.models.registry import backbones
+from itrpipe.models.scan.declaration import Scan
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.vsepp.declaration import Vsepp
+from itrpipe.models.vsrn.declaration import Vsrn
 
 FULL = {"i2t_r1": {"value": 43.84, "low": 40.0, "high": 47.96}, "rsum": {"value": 400.0, "low": 390.0, "high": 410.0}}
 CARD = Card(
@@ -35,7 +41,7 @@ CARD = Card(
     trained="2026-01-31T23:59:59+00:00",
     versions={"itrpipe": "0.1.0", "torch": "2.8.0"},
     files={"model.safetensors": "weights"},
-    papers=(PAPERS["aoq"],),
+    papers=(papers.AOQ,),
 )
 
 
@@ -93,31 +99,26 @@ def test_every_metric_of_a_ranking_has_a_title() -> None:
 # Citations
 
 
-@pytest.mark.parametrize("conf", load_declaration("train").confs)
-def test_every_training_has_a_paper(conf: str) -> None:
-    confs, method = load_declaration("train").confs, conf
-    while "method" not in confs[method]:
-        method = confs[method]["extends"]
-    for backbone in with_variants():
-        assert papers_of(conf, confs[method]["method"], backbone_family(backbone))
-
-
-def test_papers_are_named_by_methods_and_backbones_that_there_are() -> None:
-    assert BACKBONES.keys() == set(backbones())
-    assert METHODS.keys() <= {*methods(), *load_declaration("train").confs}
-    assert {key for keys in (*METHODS.values(), *BACKBONES.values()) for key in keys} == PAPERS.keys()
+@pytest.mark.parametrize("method", methods())
+def test_every_training_has_a_paper(method: str) -> None:
+    for backbone in backbones().values():
+        assert papers_of(methods()[method](), backbone())
 
 
 def test_a_paper_of_method_and_backbone_is_cited_once() -> None:
-    assert papers_of("triplet", "triplet", "vsepp") == [PAPERS["vsepp"]]
-    assert papers_of("aoq-guarded", "aoq", "vsrn") == [PAPERS["aoq"], PAPERS["fne"], PAPERS["vsrn"]]
-    assert papers_of("aoq-triplet", "aoq", "scan") == [PAPERS["aoq"], PAPERS["scan"]]
+    assert papers_of(Triplet(), Vsepp()) == [papers.VSEPP]
+    assert papers_of(Triplet(synthetic_sentences=4), Vsepp()) == [papers.VSEPP, papers.VSE_C]
+    assert papers_of(Triplet(generated_positives="either"), Vsrn()) == [papers.VSEPP, papers.ASCL, papers.VSRN]
+    assert papers_of(Aoq(false_negatives="weigh"), Vsrn()) == [papers.AOQ, papers.FNE, papers.VSRN]
+    assert papers_of(Aoq(), Scan()) == [papers.AOQ, papers.SCAN]
+    assert papers_of(TagsDc(), Uniter()) == [papers.TAGS_DC, papers.UNITER]
 
 
 def test_bibtex_is_whole() -> None:
-    text = bibliography(PAPERS.values())
+    every = [each for each in vars(papers).values() if isinstance(each, papers.Paper)]
+    text = bibliography(every)
     entries = re.findall(r"^@(\w+)\{([\w-]+),\n((?:  \w+ = \{.*\},\n)+)\}$", text, re.MULTILINE)
-    assert len(entries) == len(PAPERS) == len({key for _, key, _ in entries})
+    assert len(entries) == len(every) == len({key for _, key, _ in entries})
     for kind, _, fields in entries:
         names = re.findall(r"^  (\w+) = ", fields, re.MULTILINE)
         assert names[:2] == ["title", "author"]

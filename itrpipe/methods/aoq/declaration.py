@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from itrpipe.methods.declaration import MOST, MethodSettings, Mined
+from itrpipe.papers import AOQ, FNE, Paper
 
 
 class Aoq(MethodSettings):
@@ -29,6 +30,8 @@ class Aoq(MethodSettings):
         drop_above: probability of `drop`.
     """
 
+    papers: ClassVar[tuple[Paper, ...]] = (AOQ,)
+
     variant: Literal["adaptive-quintuplet", "quintuplet", "offline-triplet"] = "adaptive-quintuplet"
     online_term: bool = True
     quintuplet_pairs: Literal["offline", "online"] = "offline"
@@ -44,6 +47,10 @@ class Aoq(MethodSettings):
     teacher: str | None = None
     false_negatives: Literal["keep", "weigh", "drop"] = "keep"
     drop_above: float = Field(default=0.5, ge=0, le=1)
+
+    def cited(self) -> tuple[Paper, ...]:
+        """Also FNE's, whose probabilities guard the lists."""
+        return (*self.papers, FNE) if self.false_negatives != "keep" else self.papers
 
     def check_epochs(self, epochs: int) -> None:
         """Refuses a training without a single offline negative."""

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from itrpipe.methods.declaration import MethodSettings
+from itrpipe.papers import ASCL, Paper
 
 
 class Ascl(MethodSettings):
@@ -25,6 +26,7 @@ class Ascl(MethodSettings):
         max_tokens: longest caption that joining makes, start and end included.
     """
 
+    papers: ClassVar[tuple[Paper, ...]] = (ASCL,)
     only_backbone: ClassVar[str] = "ascl"
     unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "sum_epochs")
 

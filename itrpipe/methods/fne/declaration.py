@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from itrpipe.methods.declaration import MethodSettings
+from itrpipe.papers import FNE, Paper
 
 
 class Fne(MethodSettings):
@@ -36,6 +37,7 @@ class Fne(MethodSettings):
         warm_epochs: first epochs with the hardest negatives of the batch alone (released code).
     """
 
+    papers: ClassVar[tuple[Paper, ...]] = (FNE,)
     needs_embeddings: ClassVar[bool] = True
     answers: ClassVar[frozenset[str]] = frozenset({"false-negatives"})
 

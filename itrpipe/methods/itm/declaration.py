@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from itrpipe.methods.declaration import MOST, MethodSettings
+from itrpipe.papers import UNITER, Paper
 
 
 class Itm(MethodSettings):
@@ -19,6 +20,7 @@ class Itm(MethodSettings):
             epochs the first drawn instead.
     """
 
+    papers: ClassVar[tuple[Paper, ...]] = (UNITER,)
     only_backbone: ClassVar[str] = "uniter"
     unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "mask_same_image")
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from itrpipe.methods.declaration import MOST, Masked, MethodSettings
+from itrpipe.papers import UNITER, Paper
 
 
 class Pretrain(MethodSettings):
@@ -20,6 +21,7 @@ class Pretrain(MethodSettings):
         weight_matching: of the loss of matching.
     """
 
+    papers: ClassVar[tuple[Paper, ...]] = (UNITER,)
     only_backbone: ClassVar[str] = "uniter"
     unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "mask_same_image", "sum_epochs")
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from itrpipe.methods.declaration import MOST, MethodSettings
+from itrpipe.papers import SSAMT, Paper
 
 
 class Ssamt(MethodSettings):
@@ -23,6 +24,7 @@ class Ssamt(MethodSettings):
         label_stopwords: whether words outside every phrase take part in the phrase loss.
     """
 
+    papers: ClassVar[tuple[Paper, ...]] = (SSAMT,)
     only_backbone: ClassVar[str] = "ssamt"
     unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight",)
 

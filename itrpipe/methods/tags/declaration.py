@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from itrpipe.methods.declaration import MOST_WRITTEN, Masked
 from itrpipe.methods.itm.declaration import Itm
+from itrpipe.papers import TAGS_DC, Paper
 
 
 class Tags(Itm):
@@ -31,6 +32,8 @@ class Tags(Itm):
         weight_words: lambda_MLM.
         weight_sentences: lambda_ISTM.
     """
+
+    papers: ClassVar[tuple[Paper, ...]] = (TAGS_DC,)
 
     generator: Literal["dynamic", "static", "bank"] = "dynamic"
     writer: str = ""

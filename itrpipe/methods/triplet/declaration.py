@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from itrpipe.methods.declaration import MOST, MethodSettings
+from itrpipe.papers import ASCL, VSE_C, VSEPP, Paper
 
 
 class Triplet(MethodSettings):
@@ -23,11 +24,18 @@ class Triplet(MethodSettings):
             half that of the captions and half that of these (AsCL Eq. 7). `none` makes none.
     """
 
+    papers: ClassVar[tuple[Paper, ...]] = (VSEPP,)
+
     margin: float = Field(default=0.2, ge=0)
     max_violation: bool = True
     synthetic_sentences: int = Field(default=0, ge=0, le=MOST)
     synthetic_weight: float = Field(default=1.0, ge=0)
     generated_positives: Literal["none", "joined", "shortened", "either"] = "none"
+
+    def cited(self) -> tuple[Paper, ...]:
+        """Also those that further negatives and positives come from."""
+        sentences = (VSE_C,) if self.synthetic_sentences else ()
+        return (*self.papers, *sentences, *((ASCL,) if self.generated_positives != "none" else ()))
 
     def reads_sentences(self) -> bool:
         """Where some are drawn."""

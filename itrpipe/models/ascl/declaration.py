@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from itrpipe.models.declaration import DEEPEST, LONGEST, RANDOM, WIDEST, BackboneSettings
+from itrpipe.papers import ASCL, Paper
 
 
 class Ascl(BackboneSettings):
@@ -16,6 +17,7 @@ class Ascl(BackboneSettings):
     BERT that reads our own vocabulary of words.
     """
 
+    papers: ClassVar[tuple[Paper, ...]] = (ASCL,)
     embeds: ClassVar[bool] = False
     opens_encoders: ClassVar[bool] = True
     answers: ClassVar[frozenset[str]] = frozenset({"mean-vectors", "fused-vectors"})

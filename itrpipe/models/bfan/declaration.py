@@ -7,11 +7,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from itrpipe.models.declaration import RegionBackbone
+from itrpipe.papers import BFAN, Paper
 
 
 class Bfan(RegionBackbone):
     """BFAN: attention in both directions, on the relevant fragments only. Source: BFAN (Liu et al., ACM MM 2019)."""
 
+    papers: ClassVar[tuple[Paper, ...]] = (BFAN,)
     embeds: ClassVar[bool] = False
 
     focal: Literal["equal", "prob"] = Field(

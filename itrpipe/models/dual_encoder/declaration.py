@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from itrpipe.models.declaration import DEEPEST, LONGEST, RANDOM, WIDEST, BackboneSettings
+from itrpipe.papers import FNE, Paper
 
 
 class DualEncoder(BackboneSettings):
@@ -16,6 +17,7 @@ class DualEncoder(BackboneSettings):
     of the given size with random weights: a ViT, or a BERT that reads our own vocabulary of words.
     """
 
+    papers: ClassVar[tuple[Paper, ...]] = (FNE,)
     opens_encoders: ClassVar[bool] = True
     answers: ClassVar[frozenset[str]] = frozenset({"word-maps"})
 

@@ -7,11 +7,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from itrpipe.models.declaration import RegionBackbone
+from itrpipe.papers import SCAN, Paper
 
 
 class Scan(RegionBackbone):
     """SCAN: words attend to regions, or regions to words. Source: SCAN (Lee et al., ECCV 2018)."""
 
+    papers: ClassVar[tuple[Paper, ...]] = (SCAN,)
     embeds: ClassVar[bool] = False
 
     cross_attention: Literal["t2i", "i2t"] = Field(

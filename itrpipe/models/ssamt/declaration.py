@@ -7,11 +7,13 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from itrpipe.models.declaration import DEEPEST, LONGEST, WIDEST, RegionBackbone
+from itrpipe.papers import SSAMT, Paper
 
 
 class Ssamt(RegionBackbone):
     """SSAMT: phrases, words and regions in one masked Transformer. Source: SSAMT (Fan et al., 2021)."""
 
+    papers: ClassVar[tuple[Paper, ...]] = (SSAMT,)
     embeds: ClassVar[bool] = False
     reads_phrases: ClassVar[bool] = True
     trained_by: ClassVar[str] = "ssamt-intra and ssamt train ssamt, and nothing else does"

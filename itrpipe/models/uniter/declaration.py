@@ -7,11 +7,13 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from itrpipe.models.declaration import DEEPEST, LONGEST, WIDEST, BackboneSettings
+from itrpipe.papers import UNITER, Paper
 
 
 class Uniter(BackboneSettings):
     """UNITER: words and regions in one BERT. Source: UNITER (Chen et al., ECCV 2020); the sizes are those of base."""
 
+    papers: ClassVar[tuple[Paper, ...]] = (UNITER,)
     embeds: ClassVar[bool] = False
     answers: ClassVar[frozenset[str]] = frozenset({"words", "writing"})
 

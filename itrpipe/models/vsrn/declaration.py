@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from itrpipe.models.declaration import DEEPEST, LONGEST, WIDEST, RegionBackbone
+from itrpipe.papers import VSRN, Paper
 
 
 class Vsrn(RegionBackbone):
     """VSRN: region graph reasoning, a GRU over regions and a captioning branch. Source: VSRN (Li et al., ICCV 2019)."""
+
+    papers: ClassVar[tuple[Paper, ...]] = (VSRN,)
 
     embed_dim: int = Field(
         default=2048, ge=1, le=WIDEST, description="Width D of the joint space of images and captions."

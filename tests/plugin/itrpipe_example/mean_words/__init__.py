@@ -1,0 +1,1 @@
+"""Mean words against mean regions."""

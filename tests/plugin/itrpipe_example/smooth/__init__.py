@@ -1,0 +1,1 @@
+"""A triplet loss with a smooth maximum."""

@@ -1,0 +1,159 @@
+"""A package of somebody else brings a method and a backbone: `tests/plugin`, installed as pip does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import itrpipe
+
+PLUGIN = Path(__file__).parent / "plugin"
+PACKAGES = str(Path(itrpipe.__file__).parents[1])
+SMALL = ("epochs=2", "batch_size=16", "min_word_count=1", "model.embed_dim=16", "validation_images=8")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the package is installed."""
+    folder = tmp_path_factory.mktemp("plugin")
+    source = shutil.copytree(PLUGIN, folder / "source")
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--no-build-isolation"]
+    done = subprocess.run([*command, "--target", folder / "site", source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
+
+
+def run_with(*folders: Path) -> Run:
+    """Runs Python with these folders of packages beside itrpipe."""
+
+    def run(*command: object) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join([*map(str, folders), PACKAGES])
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+        arguments = [sys.executable, *map(str, command)]
+        return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def trained(root: Path, *more: str) -> tuple[object, ...]:
+    given = [part for value in SMALL for part in ("--set", f"train.{value}")]
+    named = ("--method", "smooth", "--backbone", "mean-words", "--features", "precomp")
+    return ("-m", "itrpipe", "evaluate", "--dataset", "tiny", "--data", root, *named, *given, *more)
+
+
+@pytest.mark.slow
+def test_a_method_and_a_backbone_of_others_go_through_the_whole_chain(
+    site: Path, finished_chain: Path, tmp_path: Path
+) -> None:
+    root, run = shutil.copytree(finished_chain / "data", tmp_path / "data"), run_with(site)
+    done = run(*trained(root, "--set", "evaluate.bootstrap_samples=100"))
+    assert done.returncode == 0, done.stderr
+    (manifest,) = (root / "tiny" / "train").glob("smooth.mean-words-*/manifest.json")
+    settings = json.loads(manifest.read_text())["settings"]
+    assert (settings["loss"]["temperature"], settings["model"]["embed_dim"]) == (0.1, 16)
+    assert run(*trained(root, "--set", "evaluate.bootstrap_samples=100")).stdout.count("up to date") >= 3
+    done = run("-m", "itrpipe", "report", "--dataset", "tiny", "--data", root, "--set", "bootstrap_samples=100")
+    assert done.returncode == 0, done.stderr
+    assert "smooth maximum" in done.stdout
+    out = tmp_path / "exported"
+    wanted = [each for each in trained(root, "--to", str(out)) if each != "evaluate"]
+    done = run(*wanted[:2], "export", *wanted[2:], "--set", "evaluate.bootstrap_samples=100")
+    assert done.returncode == 0, done.stderr
+    assert (out / "README.md").is_file()
+
+
+def test_its_configurations_are_shown_and_spelled_for_the_user(site: Path) -> None:
+    run = run_with(site)
+    done = run("-m", "itrpipe", "show", "train", "smooth-soft", "--backbone", "mean-words")
+    assert done.returncode == 0, done.stderr
+    assert "train.toml [conf.smooth-soft]" in done.stdout
+    assert "train.toml [defaults.mean-words.scenes]" in done.stdout
+    done = run("-m", "itrpipe", "train", "--method", "smoth", "--dry-run")
+    assert done.returncode == 2
+    assert "did you mean 'smooth'?" in done.stderr
+    done = run("-m", "itrpipe", "doctor")
+    assert "methods smooth, itrpipe-example 0.1" in done.stdout
+    assert "backbones mean-words, itrpipe-example 0.1" in done.stdout
+
+
+def test_another_version_is_another_model(site: Path, finished_chain: Path, tmp_path: Path) -> None:
+    newer = shutil.copytree(site, tmp_path / "newer")
+    (information,) = newer.glob("*.dist-info")
+    text = (information / "METADATA").read_text()
+    (information / "METADATA").write_text(text.replace("Version: 0.1", "Version: 0.2"))
+    names = []
+    for folder in (site, newer):
+        done = run_with(folder)(*trained(finished_chain / "data", "--dry-run"))
+        assert done.returncode == 0, done.stderr
+        names += [word for word in done.stdout.split() if word.startswith("train/smooth.mean-words-")][:1]
+    assert len(set(names)) == 2
+
+
+def test_both_pass_the_checks_of_ours(site: Path) -> None:
+    code = """
+from itrpipe.methods.registry import method_module, methods
+from itrpipe.models.registry import backbones, network_module
+from itrpipe.testing import IMAGE_DIM, VOCABULARY, check_backbone, check_method
+
+def model():
+    return network_module("mean-words").build(backbones()["mean-words"](embed_dim=8), IMAGE_DIM, VOCABULARY)
+
+check_backbone(model)
+check_method(lambda data: method_module("smooth").build(methods()["smooth"](), data, {}), model)
+"""
+    done = run_with(site)("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def broken_package(folder: Path, name: str, declaration: str, group: str = "itrpipe.methods") -> Path:
+    """A package with one entry point, as pip leaves it."""
+    (folder / f"{name}_package").mkdir(parents=True)
+    (folder / f"{name}_package" / "__init__.py").touch()
+    (folder / f"{name}_package" / "declaration.py").write_text(declaration)
+    information = folder / f"{name}_package-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-package\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[{group}]\n{name} = {name}_package.declaration:Kind\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "declaration", "reason"),
+    [
+        ("worse", "import torch_of_tomorrow\n", "ModuleNotFoundError: No module named 'torch_of_tomorrow'"),
+        ("worse", "raise SystemError('no\\x1b[31m licence')\n", "SystemError: no\\x1b[31m licence"),
+        ("worse", "Kind = 3\n", "worse_package.declaration:Kind is no class of settings"),
+        ("triplet", "from itrpipe.config import Settings as Kind\n", "itrpipe has one of this name itself"),
+    ],
+)
+def test_a_package_that_cannot_be_used_is_one_line_and_harms_nothing(
+    name: str, declaration: str, reason: str, site: Path, tmp_path: Path
+) -> None:
+    run = run_with(broken_package(tmp_path, name, declaration), site)
+    done = run("-m", "itrpipe", "doctor")
+    assert f"methods {name}, {reason} ({name}-package 1.0 brings it)" in " ".join(done.stdout.split())
+    done = run("-m", "itrpipe", "show", "train", name)
+    if name == "triplet":
+        assert done.returncode == 0
+    else:
+        assert done.returncode == 2
+        assert f"'{name}' cannot be used: {reason}" in " ".join(done.stderr.split())
+        assert "Traceback" not in done.stderr
+    assert run("-m", "itrpipe", "show", "train", "smooth").returncode == 0
+
+
+def test_tables_that_are_declared_already_are_refused(site: Path, tmp_path: Path) -> None:
+    found = shutil.copytree(site, tmp_path / "site")
+    path = found / "itrpipe_example" / "smooth" / "train.toml"
+    path.write_text(path.read_text() + '\n[conf.aoq]\nmethod = "smooth"\n')
+    done = run_with(found)("-m", "itrpipe", "show", "train", "smooth")
+    assert done.returncode == 4
+    assert "[conf.aoq] is declared in" in " ".join(done.stderr.split())
