@@ -98,10 +98,10 @@ def trains(conf: str, backbone: str) -> bool:
     return True
 
 
-CONFS = ("triplet", "aoq", "aoq-guarded", "ssamt-intra", "ssamt", "itm", "pretrain", "tags", "tags-static")
-CONFS += ("tags-synthetic", "tags-dc", "fne", "fne-only", "ascl", "ascl-triplet", "synthetic-triplet")
-CONFS += ("positives-triplet",)
-FIRST = {name: next(conf for conf in ("triplet", "ssamt", "itm", "ascl") if trains(conf, name)) for name in backbones()}
+VARIANTS = ("aoq-guarded", "ssamt-intra", "tags-static", "tags-synthetic", "fne-only", "ascl-triplet")
+VARIANTS += ("synthetic-triplet", "positives-triplet")
+CONFS = (*sorted(methods(), key="triplet".__ne__), *VARIANTS)
+FIRST = {name: next(conf for conf in CONFS if trains(conf, name)) for name in backbones()}
 PAIRS = [(conf, name) for conf in CONFS for name in sorted(backbones()) if trains(conf, name)]
 
 

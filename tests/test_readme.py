@@ -19,7 +19,7 @@ from itrpipe.training.settings import backbones
 
 Invoke = Callable[..., Any]
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "stages/README.md", "stages/leaky-protocol.md", "data/README.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "stages/leaky-protocol.md", "data/README.md")
 COMMANDS = typer.main.get_command(command_line.app).commands
 
 
@@ -105,3 +105,18 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
         if heading:
             titles = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, link
+
+
+def test_the_plug_in_of_the_readme_is_the_one_that_tests_install() -> None:
+    shown = [block for block in blocks("README.md") if block.startswith("# itrpipe_example/")]
+    assert len(shown) == 3
+    for block in shown:
+        name, _, text = block.partition("\n")
+        assert (ROOT / "tests" / "plugin" / name.removeprefix("# ")).read_text(encoding="utf-8") == text
+    entry_points = next(block for block in blocks("README.md") if block.startswith("[project.entry-points"))
+    assert entry_points.strip() in (ROOT / "tests" / "plugin" / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_the_checks_of_the_readme_run() -> None:
+    (code,) = (block for block in blocks("README.md") if "import IMAGE_DIM" in block)
+    exec(compile(code, "README.md", "exec"), {})
