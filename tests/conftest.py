@@ -22,7 +22,7 @@ from itrpipe.artifacts import OutputFile, read_manifest, write_manifest
 from itrpipe.commands.stages import define_features, run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.disk import file_digest
-from itrpipe.planning import Override, parse_override
+from itrpipe.plan.planning import Override, parse_override
 
 # How long an example takes depends on what else the machine does, and says nothing about the code.
 settings.register_profile("itrpipe", deadline=None)

@@ -35,7 +35,7 @@ from itrpipe.config import (
     stages_folder,
 )
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.planning import Override, Planner, parse_override, scoped_override
+from itrpipe.plan.planning import Override, Planner, parse_override, scoped_override
 from itrpipe.stages.base import Need, load_stage
 
 OTHER_DATASET = "holiday-photos"

@@ -16,7 +16,7 @@ from itrpipe.methods.registry import method_module, methods
 from itrpipe.models.base import ImageEncoding, Matcher, inner_products
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import network_module
-from itrpipe.planning import Override, Planner
+from itrpipe.plan.planning import Override, Planner
 from itrpipe.stages import train
 from itrpipe.stages.base import Need
 from itrpipe.testing import (

@@ -27,7 +27,7 @@ from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.errors import DataError
 from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.planning import parse_override
+from itrpipe.plan.planning import parse_override
 
 PACKAGES = str(Path(itrpipe.__file__).parents[1])
 SMALL = ("epochs=1", "batch_size=16", "min_word_count=1", "model.embed_dim=8", "model.word_dim=8")

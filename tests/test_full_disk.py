@@ -14,7 +14,7 @@ import pytest
 
 from itrpipe.artifacts import read_manifest
 from itrpipe.errors import DiskFullError
-from itrpipe.planning import Override
+from itrpipe.plan.planning import Override
 
 
 @pytest.fixture

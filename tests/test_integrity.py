@@ -20,7 +20,7 @@ from itrpipe.commands.stages import run_stage
 from itrpipe.disk import CHECKSUM, STAMP_HERE, check_stamp, file_digest, is_stamped, stamped
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.integrity import checked
-from itrpipe.planning import Override
+from itrpipe.plan.planning import Override
 
 IMAGES = "images_for_texts"
 Tiny = Callable[..., list[Override]]

@@ -23,10 +23,10 @@ LAYERS = (
     {"models", "losses", "negatives"},
     {"methods"},
     {"training", "mining", "synthesis", "evaluation", "reporting", "exporting"},
+    {"analysis"},
     {"testing"},
     {"stages"},
-    {"planning", "staleness", "overrides"},
-    {"pipeline"},
+    {"plan"},
     {"commands"},
     {"cli"},
     {"__main__"},
@@ -85,7 +85,7 @@ def test_planning_imports_neither_torch_nor_pyarrow() -> None:
     files = [path for room in PLANNING for path in (PACKAGE / room).rglob("*.py") if path.stem != "__init__"]
     modules = [".".join(("itrpipe", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in files]
     assert len(modules) > 20
-    loaded = loaded_by(["itrpipe.planning", "itrpipe.pipeline", *modules])
+    loaded = loaded_by(["itrpipe.plan.planning", "itrpipe.plan.pipeline", *modules])
     assert not loaded & {"torch", "pyarrow", "h5py", "accelerate", "transformers", "PIL"}
 
 

@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 
-from itrpipe import artifacts, pipeline
+from itrpipe import artifacts
 from itrpipe.commands.stages import run_stage, show_configuration
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
 from itrpipe.disk import read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.planning import Override, Planner, Step, parse_override, pending_steps, unique_steps
+from itrpipe.plan import pipeline
+from itrpipe.plan.planning import Override, Planner, parse_override
+from itrpipe.plan.staleness import MOST_CHANGES
+from itrpipe.plan.steps import Step, pending_steps, unique_steps
 from itrpipe.stages.base import Need, load_stage
-from itrpipe.staleness import MOST_CHANGES
 from itrpipe.training.settings import TrainSettings
 
 Tiny = Callable[..., list[Override]]

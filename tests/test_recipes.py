@@ -19,7 +19,7 @@ from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.protocols import PROTOCOLS, metrics
 from itrpipe.evaluation.ranks import Ranks
-from itrpipe.planning import parse_override
+from itrpipe.plan.planning import parse_override
 from itrpipe.reporting.expected import RECALLS, RSUM
 from itrpipe.stages.evaluate import Model
 from itrpipe.stages.train import backbones

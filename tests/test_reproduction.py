@@ -15,7 +15,7 @@ from itrpipe.commands.recipes import chosen_runs, load_recipe
 from itrpipe.commands.reproduction import Options, run_recipe
 from itrpipe.config import load_declaration
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.planning import parse_override
+from itrpipe.plan.planning import parse_override
 
 HEAD = """dataset = "mine"
 features = "precomp"

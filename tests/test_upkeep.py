@@ -16,7 +16,7 @@ from itrpipe.commands.stages import run_stage
 from itrpipe.commands.upkeep import collect_garbage, entries, print_status
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.locks import locked
-from itrpipe.planning import Override
+from itrpipe.plan.planning import Override
 
 Tiny = Callable[..., list[Override]]
 SIX_AND_ONE = 7

@@ -139,7 +139,7 @@ def parse(
     place = str(source.resolve()) if source else None
     overrides = overrides_of(settings, {"tagger": tagger, "file": place, "format": format})
     if show is not None:
-        from itrpipe.planning import Planner
+        from itrpipe.plan.planning import Planner
         from itrpipe.progress import Reporter
         from itrpipe.stages.base import Need
         from itrpipe.stages.parse import print_graph

@@ -123,7 +123,7 @@ def overrides_of(assignments: list[str] | None, named: dict[str, Any]) -> list:
     Raises:
         UsageError: a setting is given twice with different values.
     """
-    from itrpipe.planning import Override, parse_override
+    from itrpipe.plan.planning import Override, parse_override
 
     given = [Override(None, key, value) for key, value in named.items() if value is not None]
     overrides = [*given, *map(parse_override, assignments or [])]

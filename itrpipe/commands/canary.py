@@ -15,8 +15,8 @@ from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 
 if TYPE_CHECKING:
+    from itrpipe.analysis.canary import TrainedModel
     from itrpipe.evaluation.chance import Chance
-    from itrpipe.training.canary import TrainedModel
     from itrpipe.training.encode import Rows
 
 CANARY = "canary.json"
@@ -54,7 +54,7 @@ def release_canary(folder: Path, device: str | None, reporter: Reporter) -> None
             scores that were evaluated.
         MissingInputError: what the model was trained on was removed.
     """
-    from itrpipe.training.canary import ExchangedImages, NoiseImages
+    from itrpipe.analysis.canary import ExchangedImages, NoiseImages
 
     manifest = read_manifest(folder)
     trained, split = existing_input(folder, manifest, "train"), manifest.settings["split"]
@@ -107,7 +107,7 @@ def _difference(opened: TrainedModel, trained: Path, settings: Mapping[str, Any]
     """
     import numpy as np
 
-    from itrpipe.training.canary import FirstRows
+    from itrpipe.analysis.canary import FirstRows
 
     stored = evaluate.read_split(trained, settings["backbone"], settings["split"])
     split = opened.data.split

@@ -9,8 +9,8 @@ from typing import Any
 
 from itrpipe.artifacts import Manifest, is_finished, list_artifacts, read_manifest
 from itrpipe.errors import DataError, UnavailableError
-from itrpipe.pipeline import RESUMED
-from itrpipe.planning import Step
+from itrpipe.plan.pipeline import RESUMED
+from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter
 
 ALIKE = ("method", "backbone", "features", "split")

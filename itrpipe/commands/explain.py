@@ -12,13 +12,14 @@ from itrpipe.commands.photographs import find_image
 from itrpipe.commands.trained import TrainedRun, make_missing, train_settings, trained_run
 from itrpipe.datasets.definition import check_name
 from itrpipe.errors import UsageError
-from itrpipe.planning import Override, Planner, Step
+from itrpipe.plan.planning import Override, Planner
+from itrpipe.plan.steps import Step
 from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
 
 if TYPE_CHECKING:
-    from itrpipe.training.word_corrections import CorrectedSentence, WordReader
+    from itrpipe.analysis.word_corrections import CorrectedSentence, WordReader
 
 _TONES = ("", "black on #fbe8d6", "black on #f9d3ad", "black on #f6bd84", "bold black on #f2a65a")
 """From a word that belongs to the image to one that does not: one hue, from light to dark."""
@@ -116,7 +117,7 @@ def explain(
 
 
 def _refuse_without_word_heads(step: Step) -> None:
-    from itrpipe.training.word_corrections import trains_word_heads
+    from itrpipe.analysis.word_corrections import trains_word_heads
 
     if not trains_word_heads(train_settings(step).model_dump()):
         raise UsageError(
@@ -128,10 +129,10 @@ def _refuse_without_word_heads(step: Step) -> None:
 def _explanation(trained: TrainedRun, dataset: str, image: str, caption: str) -> Explanation:
     import numpy as np
 
+    from itrpipe.analysis.word_corrections import WordReader, match_probability
     from itrpipe.datasets.given import given_pair
     from itrpipe.training.saved import load_model
     from itrpipe.training.splits import open_split
-    from itrpipe.training.word_corrections import WordReader, match_probability
 
     saved = load_model(trained.folder)
     shown = find_image(trained, dataset, image)

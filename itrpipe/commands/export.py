@@ -19,7 +19,8 @@ from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
 from itrpipe.integrity import read_checked_json
 from itrpipe.methods.registry import methods
-from itrpipe.planning import Override, Planner, Step
+from itrpipe.plan.planning import Override, Planner
+from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 from itrpipe.stages.base import Need

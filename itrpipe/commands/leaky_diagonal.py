@@ -78,7 +78,7 @@ def write_leaky_diagonal(folder: Path, device: str | None, reporter: Reporter) -
         UsageError: the model was trained without fusion.
         MissingInputError: what the model was trained on was removed.
     """
-    from itrpipe.training.leaky_protocol import leaky_figures
+    from itrpipe.analysis.leaky_protocol import leaky_figures
 
     opened = evaluated_model(folder, device)
     measured = read_checked_json(folder / evaluate.METRICS)[evaluate.FULL]
@@ -91,8 +91,8 @@ def write_leaky_diagonal(folder: Path, device: str | None, reporter: Reporter) -
 
 
 def _say(figures: Mapping[str, Any], reporter: Reporter) -> None:
+    from itrpipe.analysis.leaky_protocol import FIGURES
     from itrpipe.evaluation.rsum import CUTOFFS
-    from itrpipe.training.leaky_protocol import FIGURES
 
     titles = [f"{side} R@{k}" if k == CUTOFFS[0] else f"R@{k}" for side in ("i2t", "t2i") for k in CUTOFFS]
     width = max(map(len, _TITLES.values()))

@@ -15,7 +15,7 @@ from itrpipe.datasets.definition import (
     save_definition,
 )
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.planning import Step
+from itrpipe.plan.steps import Step
 
 COLUMN = 36
 """Column in which explanations begin, behind the path they explain."""

@@ -13,18 +13,17 @@ from itrpipe.commands.recipes import ForBackbone, Recipe, RecipeRun, chosen_runs
 from itrpipe.commands.stages import say_report
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import DataError, ItrpipeError, UsageError
-from itrpipe.pipeline import print_plan, run, run_step
-from itrpipe.planning import (
+from itrpipe.plan.pipeline import print_plan, run, run_step
+from itrpipe.plan.planning import (
     COMMAND_LINE,
     SOURCE_CACHE,
     Override,
     Planner,
-    Step,
-    pending_steps,
     refuse_hopeless,
     refuse_unused,
     scoped_override,
 )
+from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.reporting.expected import Published, reproductions, table_lines
 from itrpipe.sources import DigestCache

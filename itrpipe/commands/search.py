@@ -13,7 +13,8 @@ from itrpipe.commands.trained import TrainedRun, make_missing, train_settings, t
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.disk import require_writable, write_text
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.planning import Override, Planner, Step
+from itrpipe.plan.planning import Override, Planner
+from itrpipe.plan.steps import Step
 from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.reporting.answers import Answers, lines
@@ -24,9 +25,9 @@ from itrpipe.stages.prepare import image_root
 from itrpipe.training.settings import embeds, reads_phrases
 
 if TYPE_CHECKING:
+    from itrpipe.analysis.searching import Query, Searched
     from itrpipe.reporting.thumbnails import Picture
     from itrpipe.scene_graph.graph import SceneGraph
-    from itrpipe.training.searching import Query, Searched
 
 INDEXES = ("flat", "ivf")
 CANDIDATES = 128
@@ -185,8 +186,8 @@ def _found(
     reporter: Reporter,
 ) -> Answers:
     """Asks the model."""
-    from itrpipe.training.answering import Search
-    from itrpipe.training.searching import SearchModel
+    from itrpipe.analysis.answering import Search
+    from itrpipe.analysis.searching import SearchModel
 
     searched = _searched(trained, way.split)
     query = _query(question, trained, dataset, searched)
@@ -197,7 +198,7 @@ def _found(
 
 def _searched(trained: TrainedRun, split: str) -> Searched:
     """The split as the model was trained to read it."""
-    from itrpipe.training.searching import Searched
+    from itrpipe.analysis.searching import Searched
 
     graphs = trained.input("parse") if reads_phrases(trained.manifest.settings["backbone"]) else None
     return Searched.open(trained.input("prepare"), trained.input("extract"), split, graphs)
@@ -205,8 +206,8 @@ def _searched(trained: TrainedRun, split: str) -> Searched:
 
 def _query(question: Question, trained: TrainedRun, dataset: str, searched: Searched) -> Query:
     """What the user gave as models read it, beside something that only completes the pair."""
+    from itrpipe.analysis.searching import Query
     from itrpipe.datasets.given import given_pair
-    from itrpipe.training.searching import Query
 
     if question.image is not None:
         shown = find_image(trained, dataset, question.image)

@@ -21,8 +21,9 @@ from itrpipe.disk import require_writable, write_text
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.settings import IMPORTERS
 from itrpipe.integrity import checked
-from itrpipe.pipeline import run
-from itrpipe.planning import Override, Planner, pending_steps, pinned_step
+from itrpipe.plan.pipeline import run
+from itrpipe.plan.planning import Override, Planner, pinned_step
+from itrpipe.plan.steps import pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
 from itrpipe.stages.extract import LOCAL_SETTINGS, NO_FILES, importer

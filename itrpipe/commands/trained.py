@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from itrpipe.artifacts import Manifest, existing_input, read_manifest
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.errors import UsageError
-from itrpipe.pipeline import run
-from itrpipe.planning import Step, pending_steps
+from itrpipe.plan.pipeline import run
+from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.training.settings import TrainExecution, TrainSettings
 
 if TYPE_CHECKING:
-    from itrpipe.training.canary import TrainedModel
+    from itrpipe.analysis.canary import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ def evaluated_model(folder: Path, device: str | None) -> TrainedModel:
     Raises:
         MissingInputError: what the model was trained on was removed.
     """
+    from itrpipe.analysis.canary import TrainedModel
     from itrpipe.stages.train import resolve_device
-    from itrpipe.training.canary import TrainedModel
     from itrpipe.training.splits import Sources
 
     evaluated = read_manifest(folder)

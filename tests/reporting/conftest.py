@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from itrpipe import artifacts, pipeline
+from itrpipe import artifacts
 from itrpipe.artifacts import Location, Manifest
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.datasets.image_check import check_images
@@ -26,7 +26,8 @@ from itrpipe.datasets.prepared import write_prepared
 from itrpipe.datasets.records import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.truth import write_truth
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingWriter
-from itrpipe.planning import Planner, pinned_step
+from itrpipe.plan import pipeline
+from itrpipe.plan.planning import Planner, pinned_step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate, mine_negatives
 from itrpipe.stages.base import Input, Job, Need

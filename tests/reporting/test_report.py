@@ -22,7 +22,7 @@ from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.bootstrap import paired_intervals
 from itrpipe.evaluation.ranks import Ranks
-from itrpipe.planning import Planner
+from itrpipe.plan.planning import Planner
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.examples import choose
 from itrpipe.reporting.tables import COLUMNS, _best, provenance

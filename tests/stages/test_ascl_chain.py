@@ -13,6 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
+from itrpipe.analysis.canary import TrainedModel
+from itrpipe.analysis.leaky_protocol import FIGURES, leaky_scores
+from itrpipe.analysis.mean_vectors import VECTORS, mean_vectors
 from itrpipe.artifacts import check_artifact
 from itrpipe.commands.leaky_diagonal import LEAKY_DIAGONAL
 from itrpipe.commands.stages import run_stage
@@ -22,12 +25,9 @@ from itrpipe.evaluation.protocols import PROTOCOLS
 from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.models.ascl.network import AsclEncoder
-from itrpipe.planning import parse_override
+from itrpipe.plan.planning import parse_override
 from itrpipe.stages.evaluate import RESULT_PROTOCOLS
-from itrpipe.training.canary import TrainedModel
-from itrpipe.training.leaky_protocol import FIGURES, leaky_scores
 from itrpipe.training.loop import Trainer
-from itrpipe.training.mean_vectors import VECTORS, mean_vectors
 from itrpipe.training.splits import Sources
 
 Invoke = Callable[..., Any]

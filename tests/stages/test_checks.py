@@ -12,7 +12,7 @@ import pytest
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
 from itrpipe.errors import UsageError
-from itrpipe.planning import Planner, parse_override
+from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import Need
 from itrpipe.stages.checks import candidates
 

@@ -13,7 +13,7 @@ import pytest
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.scores import SplitScores, read_scores, write_scores
-from itrpipe.planning import Planner, parse_override
+from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import Need
 
 Invoke = Callable[..., Any]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from itrpipe.analysis.discrimination import JudgedSentences, SentenceJudge, discrimination
 from itrpipe.artifacts import read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
@@ -23,7 +24,7 @@ from itrpipe.datasets.tokens import tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.planning import Planner, parse_override
+from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.stages.base import Input, Need, load_stage
@@ -33,7 +34,6 @@ from itrpipe.stages.evaluate.sentence_graphs import SentenceParser
 from itrpipe.synthesis.open_rules import open_rule_maker, tagged_captions
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.training.data import SplitData
-from itrpipe.training.discrimination import JudgedSentences, SentenceJudge, discrimination
 from itrpipe.training.phrase_data import PhraseSplitData
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import Sources

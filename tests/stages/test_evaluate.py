@@ -22,7 +22,8 @@ from itrpipe.evaluation.query_length import recall_by_length
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, ORDER, EmbeddingWriter, read_embeddings
 from itrpipe.features.scores import SCORES, SplitScores, read_scores, write_scores
-from itrpipe.planning import Planner, Step, parse_override
+from itrpipe.plan.planning import Planner, parse_override
+from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 from itrpipe.stages.base import Input, Job, Need

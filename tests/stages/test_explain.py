@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from itrpipe.analysis.word_accuracy import CORRECTION_SCHEMA, DRAWS, WordTest
 from itrpipe.artifacts import read_manifest
 from itrpipe.commands.explain import Word, coloured
 from itrpipe.commands.photographs import photograph_features
@@ -23,11 +24,10 @@ from itrpipe.errors import DataError
 from itrpipe.features.scores import read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.planning import parse_override
+from itrpipe.plan.planning import parse_override
 from itrpipe.stages.evaluate.analyses import WORD_CORRECTIONS, WORDS
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
-from itrpipe.training.word_accuracy import CORRECTION_SCHEMA, DRAWS, WordTest
 
 Invoke = Callable[..., Any]
 SMALL = (

@@ -18,6 +18,7 @@ from huggingface_hub import ModelCard
 from safetensors.numpy import load_file
 
 from itrpipe import __version__
+from itrpipe.analysis.canary import TrainedModel
 from itrpipe.artifacts import existing_input, read_manifest
 from itrpipe.commands.export import Wanted
 from itrpipe.commands.export import export as export_model
@@ -29,8 +30,7 @@ from itrpipe.exporting.folder import new_folder
 from itrpipe.exporting.places import command_without_places
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.scores import read_scores
-from itrpipe.planning import parse_override
-from itrpipe.training.canary import TrainedModel
+from itrpipe.plan.planning import parse_override
 from itrpipe.training.splits import Sources
 
 Invoke = Callable[..., Any]

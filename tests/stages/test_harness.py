@@ -18,7 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
-from itrpipe import pipeline
+from itrpipe.analysis.canary import ExchangedImages, NoiseImages, TrainedModel
 from itrpipe.artifacts import check_artifact
 from itrpipe.commands.canary import CANARY, can_fail
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
@@ -29,12 +29,13 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.registry import methods
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.registry import network_module
-from itrpipe.planning import Override, Planner, Step
+from itrpipe.plan import pipeline
+from itrpipe.plan.planning import Override, Planner
+from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import FULL, METRICS, read_split
-from itrpipe.training.canary import ExchangedImages, NoiseImages, TrainedModel
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import AnyMatcher
 from itrpipe.training.saved import SavedModel, build_model, load_model

@@ -22,7 +22,7 @@ from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.planning import Planner, parse_override
+from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.scene_graph import parsing, rules
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1

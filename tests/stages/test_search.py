@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from itrpipe.analysis.searching import Searched
 from itrpipe.commands import search as searching
 from itrpipe.commands.photographs import photograph_features
 from itrpipe.commands.stages import run_stage
@@ -22,8 +23,7 @@ from itrpipe.datasets.truth import write_truth
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.store import FeatureSpec
-from itrpipe.planning import parse_override
-from itrpipe.training.searching import Searched
+from itrpipe.plan.planning import parse_override
 
 Invoke = Callable[..., Any]
 SMALL = (
@@ -421,7 +421,7 @@ def test_models_that_are_missing_are_planned_together(root: Path, invoke: Invoke
 def test_a_query_longer_than_the_model_reads_is_refused(
     root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("itrpipe.training.searching.max_tokens_of", lambda model: 5)
+    monkeypatch.setattr("itrpipe.analysis.searching.max_tokens_of", lambda model: 5)
     outcome = search(invoke, root, "triplet.vsepp", "a dog on the road")
     assert outcome.code == 2
     assert "the query has more than the 5 tokens that triplet.vsepp reads; shorten it\n" in outcome.err

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from itrpipe.analysis.phrase_analysis import FRAGMENT_SCHEMA
 from itrpipe.artifacts import read_manifest
 from itrpipe.features.scores import read_scores
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.stages.evaluate import METRICS
 from itrpipe.stages.evaluate.analyses import MATCHING, PHRASES
-from itrpipe.training.phrase_analysis import FRAGMENT_SCHEMA
 
 Invoke = Callable[..., Any]
 SMALL = [

@@ -26,7 +26,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.planning import Override, Planner, parse_override
+from itrpipe.plan.planning import Override, Planner, parse_override
 from itrpipe.scene_graph.rules import RulesBackend
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE
 from itrpipe.stages import synthesize

@@ -19,7 +19,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save
 from itrpipe.methods.masking import masked_word_logits
 from itrpipe.methods.tags import method as tags
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.planning import parse_override
+from itrpipe.plan.planning import parse_override
 from itrpipe.training.loop import Trainer
 
 Invoke = Callable[..., Any]

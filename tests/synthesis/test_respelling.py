@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from itrpipe.analysis.word_corrections import match_probability, word_maxima
 from itrpipe.negatives.caption_masks import NO_WORD
 from itrpipe.synthesis.captions import TokenCaptions
 from itrpipe.synthesis.respelling import respell
-from itrpipe.training.word_corrections import match_probability, word_maxima
 
 TEXT = "A  Dog, two cats!"
 PIECES = ["[PAD]", "[CLS]", "[SEP]", "a", "dog", ",", "two", "cat", "##s", "!", "bird", "##ling"]

@@ -23,7 +23,7 @@ from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
-from itrpipe.planning import Override, parse_override
+from itrpipe.plan.planning import Override, parse_override
 from itrpipe.progress import Reporter
 from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training import tracking as module

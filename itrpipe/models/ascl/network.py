@@ -160,7 +160,7 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         """V_g and W_g [B, D] of image k with caption k, of unit length.
 
         They tell of both sides: to compare those of different pairs is no way to rank, see
-        `itrpipe.training.leaky_protocol`.
+        `itrpipe.analysis.leaky_protocol`.
         """
         assert self.fusion is not None
         assert images.whole is not None

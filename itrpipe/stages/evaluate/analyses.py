@@ -68,9 +68,9 @@ def write_alignment(job: Job) -> None:
 
 
 def _write_alignment_of_means(job: Job) -> None:
+    from itrpipe.analysis.canary import TrainedModel
+    from itrpipe.analysis.mean_vectors import VECTORS, mean_vectors
     from itrpipe.evaluation.alignment import alignment_and_uniformity
-    from itrpipe.training.canary import TrainedModel
-    from itrpipe.training.mean_vectors import VECTORS, mean_vectors
     from itrpipe.training.splits import Sources
 
     sources = Sources(_read_by(job, "prepare"), _read_by(job, "extract"))
@@ -115,8 +115,8 @@ def with_phrases(job: Job, split: SplitScores) -> SplitScores:
 
     import pyarrow.parquet as pq
 
-    from itrpipe.training.phrase_analysis import PhraseModel, fragment_scores, matching_accuracy
-    from itrpipe.training.rerank import reranked_scores
+    from itrpipe.analysis.phrase_analysis import PhraseModel, fragment_scores, matching_accuracy
+    from itrpipe.analysis.rerank import reranked_scores
     from itrpipe.training.splits import Sources
 
     settings = job.settings
@@ -142,7 +142,7 @@ def write_false_negatives(job: Job) -> None:
     """Of models trained with FNE: writes false_negatives.json and .parquet, about the training split in any case."""
     import pyarrow.parquet as pq
 
-    from itrpipe.training.false_negatives import TrainingSet, analyse
+    from itrpipe.analysis.false_negatives import TrainingSet, analyse
 
     method = method_of(job.settings.method)
     if "false-negatives" not in method.answers:
@@ -162,9 +162,9 @@ def write_word_maps(job: Job, split: SplitScores) -> None:
     """
     import pyarrow.parquet as pq
 
+    from itrpipe.analysis.word_maps import has_word_maps, word_maps
     from itrpipe.training.saved import load_model
     from itrpipe.training.splits import Sources
-    from itrpipe.training.word_maps import has_word_maps, word_maps
 
     if "word-maps" not in settings_of(job.settings.backbone).answers:
         return
@@ -186,13 +186,13 @@ def write_words(job: Job) -> None:
     """
     import pyarrow.parquet as pq
 
+    from itrpipe.analysis.word_accuracy import WordTest
+    from itrpipe.analysis.word_corrections import has_word_heads
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.features.store import FEATURES, FeatureFile
     from itrpipe.synthesis.language_model import open_language_model
     from itrpipe.training.saved import load_model
     from itrpipe.training.splits import Sources
-    from itrpipe.training.word_accuracy import WordTest
-    from itrpipe.training.word_corrections import has_word_heads
 
     if "words" not in settings_of(job.settings.backbone).answers:
         return
@@ -243,8 +243,8 @@ def write_discrimination(job: Job, split: SplitScores) -> None:
         DataError: sentences are of other captions.
         UsageError: the model reads scene graphs and there are none of sentences.
     """
+    from itrpipe.analysis.discrimination import SentenceJudge, discrimination
     from itrpipe.stages.evaluate.sentence_graphs import SentenceParser
-    from itrpipe.training.discrimination import SentenceJudge, discrimination
     from itrpipe.training.splits import Sources
 
     settings, trained = job.settings, job.inputs["train"]

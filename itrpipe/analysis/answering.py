@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from itrpipe.analysis.searching import Found, Query, Searched, SearchModel, best, nearest
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.mining.faiss_engine import IndexKind
 from itrpipe.progress import Reporter
 from itrpipe.reporting.answers import Answer, Answers, Mark
 from itrpipe.reporting.truth import TrueMatches
-from itrpipe.training.searching import Found, Query, Searched, SearchModel, best, nearest
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from itrpipe.analysis import false_negatives
+from itrpipe.analysis.false_negatives import DIRECTIONS, TrainingSet, analyse, drawn_matches, hardest_candidates
 from itrpipe.evaluation.roc_area import roc_area
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
 from itrpipe.losses.fne import draw, false_negative_probability, sampling_weights
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.methods.fne.method import sampling_rules
 from itrpipe.negatives.false_negatives import estimate_gaussians
-from itrpipe.training import false_negatives
-from itrpipe.training.false_negatives import DIRECTIONS, TrainingSet, analyse, drawn_matches, hardest_candidates
 
 FAMILIES, PER_FAMILY, PER_IMAGE, WIDTH = 12, 3, 2, 24
 IMAGES = FAMILIES * PER_FAMILY

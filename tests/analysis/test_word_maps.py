@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 
+from itrpipe.analysis.word_maps import EXAMPLES, WORD_MAP_SCHEMA, has_word_maps, word_maps
 from itrpipe.artifacts import read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset, Split
@@ -21,12 +22,11 @@ from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import TextBatch
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
-from itrpipe.planning import parse_override
+from itrpipe.plan.planning import parse_override
 from itrpipe.stages.evaluate.analyses import WORD_MAPS
 from itrpipe.training.captions import PieceIds, Reading, WordIds, clean
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import Sources, open_split
-from itrpipe.training.word_maps import EXAMPLES, WORD_MAP_SCHEMA, has_word_maps, word_maps
 
 MODEL = ["image_size=[32, 50]", "width=16", "vision_layers=1", "text_layers=1", "vision=random", "text=random"]
 SMALL = ["train.epochs=1", "train.batch_size=20", "train.min_word_count=1", "evaluate.bootstrap_samples=100"]

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from itrpipe.analysis.phrase_analysis import PhraseModel
 from itrpipe.progress import Reporter
 from itrpipe.training.data import blocks
-from itrpipe.training.phrase_analysis import PhraseModel
 
 PAIRS_AT_ONCE = 512
 

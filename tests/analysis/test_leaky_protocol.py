@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from itrpipe.analysis.canary import TrainedModel
+from itrpipe.analysis.leaky_protocol import FIGURES, NOTE, leaky_figures, leaky_scores
+from itrpipe.analysis.mean_vectors import mean_vectors
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.chance import chance_of_recalls
 from itrpipe.evaluation.protocols import metrics
@@ -19,10 +22,7 @@ from itrpipe.models.ascl.declaration import Ascl
 from itrpipe.models.ascl.fusion import HeadedAttention
 from itrpipe.models.ascl.network import AsclEncoder, build, open_encoders
 from itrpipe.models.base import ImageBatch, TextBatch, rows_of
-from itrpipe.training.canary import TrainedModel
 from itrpipe.training.encode import score_split
-from itrpipe.training.leaky_protocol import FIGURES, NOTE, leaky_figures, leaky_scores
-from itrpipe.training.mean_vectors import mean_vectors
 
 CPU = torch.device("cpu")
 D, REGIONS, WORDS, VOCABULARY = 32, 3, 5, 200

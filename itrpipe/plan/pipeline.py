@@ -17,10 +17,11 @@ from itrpipe.disk import full_disk_as_error, read_stamped_json, remove_leftovers
 from itrpipe.errors import DataError, UsageError
 from itrpipe.integrity import remember_outputs
 from itrpipe.locks import holder, locked
-from itrpipe.planning import State, Step, pending_steps, refuse_hopeless, unique_steps
+from itrpipe.plan.planning import refuse_hopeless
+from itrpipe.plan.staleness import state_of
+from itrpipe.plan.steps import State, Step, pending_steps, unique_steps
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Input, Job, load_stage
-from itrpipe.staleness import state_of
 
 RESUMED = "resumed after an interruption; timings count the last run only"
 """Message of artifacts whose timings are no measure of what they cost."""

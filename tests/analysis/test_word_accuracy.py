@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from itrpipe.analysis.word_accuracy import DRAWS, WordTest
+from itrpipe.analysis.word_corrections import ReadTokens, WordReader, has_word_heads
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
@@ -21,8 +23,6 @@ from itrpipe.scene_graph.mask_candidates import MaskCandidates
 from itrpipe.synthesis.language_model import LanguageModel
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.training.saved import SavedModel
-from itrpipe.training.word_accuracy import DRAWS, WordTest
-from itrpipe.training.word_corrections import ReadTokens, WordReader, has_word_heads
 
 CAPTION = "A cat number 16 is on the road 0."
 SIZES = Uniter(embed_dim=8, layers=1, heads=2, feed_forward_dim=16, max_words=20)
@@ -80,7 +80,7 @@ def test_masked_words_are_corrected_by_the_head_also_where_the_caption_says_what
         return found._replace(corrections=np.where(asked & first, own, -1))
 
     monkeypatch.setattr(CaptionMasks, "draw", mask_two)
-    monkeypatch.setattr("itrpipe.training.word_accuracy.synthetic.refill", write)
+    monkeypatch.setattr("itrpipe.analysis.word_accuracy.synthetic.refill", write)
     monkeypatch.setattr(test._reader, "read", answer)
     figures, _ = test.run(examples=0)
     kept = figures["drawn"]["kept"]
@@ -165,7 +165,7 @@ def test_sentences_that_the_image_is_known_to_show_do_not_count(
 def test_a_language_model_reads_every_caption_its_sentence_and_the_correction(
     boxed_chain: Path, saved_gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("itrpipe.training.word_corrections.THRESHOLD", 0.0)  # every word is replaced
+    monkeypatch.setattr("itrpipe.analysis.word_corrections.THRESHOLD", 0.0)  # every word is replaced
     test, model = word_test(boxed_chain), LanguageModel(str(saved_gpt2))
     figures, table = test.run(captions=20, examples=20, language_model=model)
     rows = table.to_pylist()

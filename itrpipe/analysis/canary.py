@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from itrpipe.analysis.phrase_analysis import PhraseModel
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
 from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.encode import AnyMatcher, Rows, encode_images, encode_texts, score_split
-from itrpipe.training.phrase_analysis import PhraseModel
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import Sources, open_split
 

@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from itrpipe.analysis.canary import TrainedModel
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.evaluation.rsum import CUTOFFS
 from itrpipe.models.ascl.network import AsclEncoder
-from itrpipe.training.canary import TrainedModel
 from itrpipe.training.data import blocks
 from itrpipe.training.encode import Rows, score_split
 

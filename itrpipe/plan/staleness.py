@@ -5,22 +5,14 @@ from __future__ import annotations
 import glob
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from itrpipe import artifacts
 from itrpipe.artifacts import Manifest
 from itrpipe.config import Settings, leaves
 from itrpipe.errors import DataError, UnavailableError
+from itrpipe.plan.steps import State, Step
 from itrpipe.stages.base import load_stage
-
-if TYPE_CHECKING:
-    from itrpipe.planning import Step
-
-State = Literal["up to date", "missing", "interrupted", "new settings", "stale", "damaged"]
-"""`missing`: nothing of this name was ever made; `new settings`: another version of it was, which stays right; `stale`:
-what was made is overtaken by a source that changed, by a newer version of a stage, or because something that it read
-was made again with another result."""
-
 
 MOST_CHANGES = 6
 """As many changes as a reason names."""

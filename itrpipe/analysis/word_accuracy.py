@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from itrpipe.analysis.word_corrections import THRESHOLD, CorrectedSentence, ReadTokens, WordReader, match_probability
 from itrpipe.datasets.prepared import Split
 from itrpipe.features.store import FeatureFile
 from itrpipe.methods.tags_dc.declaration import TagsDc
@@ -36,7 +37,6 @@ from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.masked_captions import caption_masks
 from itrpipe.training.saved import SavedModel
 from itrpipe.training.splits import open_split
-from itrpipe.training.word_corrections import THRESHOLD, CorrectedSentence, ReadTokens, WordReader, match_probability
 
 CAPTIONS, EXAMPLES = 500, 12
 COPIES, DRAWS = 4, 4
@@ -109,7 +109,7 @@ class WordTest:
     """A model and the captions of a split that it is tested with.
 
     Args:
-        saved: for which `itrpipe.training.word_corrections.has_word_heads` holds.
+        saved: for which `itrpipe.analysis.word_corrections.has_word_heads` holds.
         split: images and captions.
         features: of its images.
         device: `cpu` or `cuda`.

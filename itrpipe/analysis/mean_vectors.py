@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from itrpipe.analysis.canary import TrainedModel
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.training.canary import TrainedModel
 from itrpipe.training.data import blocks
 
 VECTORS = "mean regions and mean words after their projection"

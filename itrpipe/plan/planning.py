@@ -6,7 +6,7 @@ planning runs nothing and imports no deep-learning library.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from itrpipe.config import (
 )
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.overrides import (
+from itrpipe.plan.overrides import (
     Override,
     SharedKeys,
     below_part,
@@ -36,50 +36,13 @@ from itrpipe.overrides import (
     refuse_unused,
     split_execution,
 )
+from itrpipe.plan.staleness import fingerprinted, state_of, to_be_made_again
+from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Need, load_stage
-from itrpipe.staleness import State, fingerprinted, state_of, to_be_made_again
 
 SOURCE_CACHE = "sources.json"
-
-
-@dataclass(frozen=True)
-class Step:
-    """One artifact of a plan.
-
-    Attributes:
-        need: what was asked for.
-        settings, execution: validated.
-        resolved: values with origins, for `itrpipe show`.
-        inputs: input name -> step that makes it.
-        sources: digests of files outside the data folder.
-        definition: where those files lie.
-        location: where the artifact lies or will lie.
-        state, reason: what the plan found.
-    """
-
-    need: Need
-    settings: Settings
-    execution: Settings
-    resolved: Resolved
-    inputs: dict[str, Step]
-    sources: dict[str, str]
-    definition: StageDefinition | None
-    location: Location
-    state: State
-    reason: str = ""
-
-    @property
-    def finished(self) -> Path | None:
-        """Folder of the artifact, once it is whole."""
-        return self.location.folder if self.state != "damaged" and self.location.folder.exists() else None
-
-    def upstream(self) -> Iterator[Step]:
-        """Yields every step this one depends on, then itself, in an order in which they can run."""
-        for step in self.inputs.values():
-            yield from step.upstream()
-        yield self
 
 
 @dataclass
@@ -302,21 +265,6 @@ def scoped_override(key: str, value: Any, origin: str) -> Override:
     return Override(None, key, value, origin)
 
 
-def pending_steps(steps: Iterable[Step]) -> list[Step]:
-    """The steps that have to run, in order: those asked for that are not up to date, and what these read."""
-    ordered: dict[Path, Step] = {}
-
-    def visit(step: Step) -> None:
-        if step.state != "up to date" and step.location.folder not in ordered:
-            for upstream in step.inputs.values():
-                visit(upstream)
-            ordered[step.location.folder] = step
-
-    for step in steps:
-        visit(step)
-    return list(ordered.values())
-
-
 def refuse_hopeless(steps: Sequence[Step]) -> None:
     """Lets every stage that has a check look at its steps before any of them runs.
 
@@ -330,12 +278,3 @@ def refuse_hopeless(steps: Sequence[Step]) -> None:
         check = getattr(load_stage(step.need.stage), "check", None)
         if check is not None:
             check(step)
-
-
-def unique_steps(steps: Iterable[Step]) -> list[Step]:
-    """All steps of several plans, each once, in an order in which they can run."""
-    ordered: dict[Path, Step] = {}
-    for step in steps:
-        for each in step.upstream():
-            ordered.setdefault(each.location.folder, each)
-    return list(ordered.values())
