@@ -28,6 +28,7 @@ from itrpipe.printable import printable
 
 METHODS, BACKBONES = "itrpipe.methods", "itrpipe.backbones"
 _LEAVES = {METHODS: "method", BACKBONES: "network"}
+_TABLES = "train.toml"
 _OURS = {METHODS: "methods", BACKBONES: "models"}
 
 
@@ -95,8 +96,10 @@ def usable(group: str) -> dict[str, Plugin]:
 
 
 def tables(stage: str) -> dict[Path, dict[str, Any]]:
-    """Files of usable plug-ins that declare something for a stage, and their tables."""
-    files = {each.file(f"{stage}.toml") for group in _LEAVES for each in usable(group).values()}
+    """Files of usable plug-ins that declare something for a stage, which only `train` has, and their tables."""
+    if f"{stage}.toml" != _TABLES:
+        return {}
+    files = {each.file(_TABLES) for group in _LEAVES for each in usable(group).values()}
     return {path: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(filter(None, files))}
 
 
@@ -106,7 +109,7 @@ def _reason(plugin: Plugin) -> str:
         return "itrpipe has one of this name itself"
     try:
         declared = plugin.declared
-        path = plugin.file("train.toml")
+        path = plugin.file(_TABLES)
         if path is not None:
             tomllib.loads(path.read_text(encoding="utf-8"))
     except Exception as error:  # a package of others may raise anything

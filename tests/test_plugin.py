@@ -157,3 +157,16 @@ def test_tables_that_are_declared_already_are_refused(site: Path, tmp_path: Path
     done = run_with(found)("-m", "itrpipe", "show", "train", "smooth")
     assert done.returncode == 4
     assert "[conf.aoq] is declared in" in " ".join(done.stderr.split())
+
+
+def test_tables_that_cannot_be_read_harm_nothing_else(site: Path, tmp_path: Path) -> None:
+    found = shutil.copytree(site, tmp_path / "site")
+    folder = found / "itrpipe_example" / "smooth"
+    (folder / "train.toml").write_text("[conf.smooth\n")
+    (folder / "evaluate.toml").write_text("[conf.smooth\n")  # read by nobody
+    run = run_with(found)
+    assert run("-m", "itrpipe", "show", "train", "aoq").returncode == 0
+    assert run("-m", "itrpipe", "show", "evaluate").returncode == 0
+    done = run("-m", "itrpipe", "show", "train", "smooth")
+    assert done.returncode == 2
+    assert "'smooth' cannot be used: TOMLDecodeError" in done.stderr
