@@ -362,6 +362,13 @@ def _extended(declaration: Declaration, conf: str) -> list[str]:
     return chain
 
 
+def kind_of(declaration: Declaration, conf: str) -> str:
+    """The `kind` of a configuration, its own or of one that it extends; empty where there is none."""
+    chain = _extended(declaration, conf) if conf in declaration.confs else []
+    kinds = [declaration.confs[name].get("kind") for name in chain]
+    return str(next(filter(None, reversed(kinds)), ""))
+
+
 def _with_family(backbone: str | None, selectors: Iterable[str]) -> list[str]:
     """A backbone, after the one that it is a variant of: `scan` before `scan-i2t`."""
     families = sorted((name for name in selectors if f"{backbone}".startswith(f"{name}-")), key=len)
@@ -371,7 +378,7 @@ def _with_family(backbone: str | None, selectors: Iterable[str]) -> list[str]:
 def _combined(declaration: Declaration, conf: str) -> list[str]:
     """The configurations of a combination `a+b`, which those that have a `kind` can form; else nothing."""
     parts = conf.split("+")
-    return parts if len(parts) > 1 and all("kind" in declaration.confs.get(part, {}) for part in parts) else []
+    return parts if len(parts) > 1 and all(kind_of(declaration, part) for part in parts) else []
 
 
 def _select(

@@ -1,13 +1,13 @@
-"""What installed packages bring: methods and backbones of others, found by their entry points.
+"""What installed packages bring: methods, backbones and extractors of others, found by their entry points.
 
 A package names the class of a declaration under the name that users type:
 
     [project.entry-points."itrpipe.methods"]
     margin = "margin_loss.declaration:Margin"
 
-What needs torch is a module beside the declaration, `method` or `network`. A file `train.toml` beside it holds its
-configurations, in the form of `stages/4_train.toml`. A package that cannot be used is told about when something of it
-is asked for, and by `itrpipe doctor`; everything else works.
+What needs torch is a module beside the declaration: `method`, `network` or `extractor`. A file `train.toml` beside it,
+`extract.toml` for an extractor, holds its configurations, in the form of `stages/4_train.toml`. A package that cannot
+be used is told about when something of it is asked for, and by `itrpipe doctor`; everything else works.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pydantic import BaseModel
 
 from itrpipe.printable import printable
 
-METHODS, BACKBONES = "itrpipe.methods", "itrpipe.backbones"
-_LEAVES = {METHODS: "method", BACKBONES: "network"}
-_TABLES = "train.toml"
-_OURS = {METHODS: "methods", BACKBONES: "models"}
+METHODS, BACKBONES, EXTRACTORS = "itrpipe.methods", "itrpipe.backbones", "itrpipe.extractors"
+_LEAVES = {METHODS: "method", BACKBONES: "network", EXTRACTORS: "extractor"}
+_STAGES = {METHODS: "train", BACKBONES: "train", EXTRACTORS: "extract"}
+_OURS = {METHODS: "methods", BACKBONES: "models", EXTRACTORS: "features/extractors"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Plugin:
     """One entry point of an installed package.
 
     Attributes:
-        group: `METHODS` or `BACKBONES`.
+        group: `METHODS`, `BACKBONES` or `EXTRACTORS`.
         name: that users type.
         module: dotted name of the declaration's module.
         attribute: name of its class.
@@ -60,10 +60,12 @@ class Plugin:
         """What needs torch."""
         return importlib.import_module(f"{self.module.rpartition('.')[0]}.{_LEAVES[self.group]}")
 
-    def file(self, name: str) -> Path | None:
-        """A file beside the declaration; None where there is none of this name."""
+    @property
+    def tables(self) -> Path | None:
+        """The file of its configurations, beside the declaration; None where there is none."""
         spec = importlib.util.find_spec(self.module)
-        path = Path(spec.origin).parent / name if spec is not None and spec.origin else None
+        name = f"{_STAGES[self.group]}.toml"
+        path = Path(spec.origin).with_name(name) if spec is not None and spec.origin else None
         return path if path is not None and path.is_file() else None
 
 
@@ -96,10 +98,9 @@ def usable(group: str) -> dict[str, Plugin]:
 
 
 def tables(stage: str) -> dict[Path, dict[str, Any]]:
-    """Files of usable plug-ins that declare something for a stage, which only `train` has, and their tables."""
-    if f"{stage}.toml" != _TABLES:
-        return {}
-    files = {each.file(_TABLES) for group in _LEAVES for each in usable(group).values()}
+    """Files of usable plug-ins that declare something for a stage, and their tables."""
+    groups = [group for group, each in _STAGES.items() if each == stage]
+    files = {each.tables for group in groups for each in usable(group).values()}
     return {path: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(filter(None, files))}
 
 
@@ -109,7 +110,7 @@ def _reason(plugin: Plugin) -> str:
         return "itrpipe has one of this name itself"
     try:
         declared = plugin.declared
-        path = plugin.file(_TABLES)
+        path = plugin.tables
         if path is not None:
             tomllib.loads(path.read_text(encoding="utf-8"))
     except Exception as error:  # a package of others may raise anything

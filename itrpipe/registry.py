@@ -21,10 +21,10 @@ class Registry(Generic[Declared]):
     Args:
         package: dotted name.
         leaf: module of every folder that needs torch.
-        group: of plug-ins.
+        group: of plug-ins; empty where there are none.
     """
 
-    def __init__(self, package: str, leaf: str, group: str) -> None:
+    def __init__(self, package: str, leaf: str, group: str = "") -> None:
         self._package, self._leaf, self._group = package, leaf, group
 
     @functools.cached_property

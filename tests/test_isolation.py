@@ -12,7 +12,7 @@ import matplotlib
 import pytest
 
 from itrpipe.features.extractors.pretrained import Family, load_config
-from itrpipe.features.extractors.resnet import FAMILIES
+from itrpipe.features.extractors.resnet.extractor import FAMILIES
 from itrpipe.isolation import CURIOUS, away, isolate
 from itrpipe.reporting.plots import panel, svg
 

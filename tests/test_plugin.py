@@ -1,4 +1,4 @@
-"""A package of somebody else brings a method and a backbone: `tests/plugin`, installed as pip does it."""
+"""A package of somebody else brings a method, a backbone and an extractor: `tests/plugin`, installed as pip does it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 
 import itrpipe
@@ -45,7 +47,8 @@ def run_with(*folders: Path) -> Run:
 
 def trained(root: Path, *more: str) -> tuple[object, ...]:
     given = [part for value in SMALL for part in ("--set", f"train.{value}")]
-    named = ("--method", "smooth", "--backbone", "mean-words", "--features", "precomp")
+    features = () if "--features" in more else ("--features", "precomp")
+    named = ("--method", "smooth", "--backbone", "mean-words", *features)
     return ("-m", "itrpipe", "evaluate", "--dataset", "tiny", "--data", root, *named, *given, *more)
 
 
@@ -82,19 +85,55 @@ def test_its_configurations_are_shown_and_spelled_for_the_user(site: Path) -> No
     done = run("-m", "itrpipe", "doctor")
     assert "methods smooth, itrpipe-example 0.1" in done.stdout
     assert "backbones mean-words, itrpipe-example 0.1" in done.stdout
+    assert "extractors mean-colours, itrpipe-example 0.1" in done.stdout
 
 
-def test_another_version_is_another_model(site: Path, finished_chain: Path, tmp_path: Path) -> None:
-    newer = shutil.copytree(site, tmp_path / "newer")
-    (information,) = newer.glob("*.dist-info")
+def test_an_extractor_of_others_makes_features_alone_and_beside_ours(
+    site: Path, finished_chain: Path, tmp_path: Path
+) -> None:
+    root, run = shutil.copytree(finished_chain / "data", tmp_path / "data"), run_with(site)
+    for features, regions in (("mean-colours", 16), ("mean-colours-fine+pixels", 64)):
+        given = ("--dataset", "tiny", "--data", root, "--features", features, "--set", "workers=0")
+        done = run("-m", "itrpipe", "extract", *given)
+        assert done.returncode == 0, done.stderr
+        (path,) = (root / "tiny" / "extract").glob(f"{features}-????????/features.h5")
+        with h5py.File(path) as file:
+            stored = np.asarray(file["regions"])
+            assert stored.shape[1:] == (regions, 3)
+            assert 0 < stored.mean() < 1
+            np.testing.assert_allclose(file["boxes"][0, -1, 2:], 1)
+    (manifest,) = (root / "tiny" / "extract").glob("mean-colours-????????/manifest.json")
+    assert json.loads(manifest.read_text())["settings"]["cells"] == 4
+    done = run(*trained(root, "--features", "mean-colours"))
+    assert done.returncode == 0, done.stderr
+    done = run("-m", "itrpipe", "extract", "--dataset", "tiny", "--data", root, "--features", "mean-colour")
+    assert "did you mean 'mean-colours'" in done.stderr
+
+
+@pytest.fixture
+def newer(site: Path, tmp_path: Path) -> Path:
+    """The folder of packages with a later version of the package."""
+    folder = shutil.copytree(site, tmp_path / "newer")
+    (information,) = folder.glob("*.dist-info")
     text = (information / "METADATA").read_text()
     (information / "METADATA").write_text(text.replace("Version: 0.1", "Version: 0.2"))
+    return folder
+
+
+def test_another_version_is_another_model(site: Path, newer: Path, finished_chain: Path) -> None:
     names = []
     for folder in (site, newer):
         done = run_with(folder)(*trained(finished_chain / "data", "--dry-run"))
         assert done.returncode == 0, done.stderr
         names += [word for word in done.stdout.split() if word.startswith("train/smooth.mean-words-")][:1]
     assert len(set(names)) == 2
+
+
+def test_features_of_another_version_are_others(site: Path, newer: Path, finished_chain: Path) -> None:
+    given = ("--dataset", "tiny", "--data", finished_chain / "data", "--features", "mean-colours", "--dry-run")
+    plans = [run_with(folder)("-m", "itrpipe", "extract", *given).stdout for folder in (site, newer)]
+    names = [word for plan in plans for word in plan.split() if word.startswith("extract/mean-colours-")]
+    assert len(names) == len(set(names)) == 2
 
 
 def test_both_pass_the_checks_of_ours(site: Path) -> None:

@@ -20,7 +20,7 @@ import torch
 from itrpipe.artifacts import read_manifest
 from itrpipe.config import leaves
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.features.extractors.pixels import Resize
+from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.scores import SplitScores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -12,7 +11,7 @@ from itrpipe.artifacts import read_manifest
 from itrpipe.commands.trained import TrainedRun
 from itrpipe.config import did_you_mean
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.settings import IMPORTERS
+from itrpipe.features.registry import extractor_module
 from itrpipe.stages import extract
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
     manifest = read_manifest(folder)
     settings = extract.settings_class(manifest.settings).model_validate(manifest.settings)
     parts = extract.passes_of(manifest.conf, settings)
-    imported = [part.kind for part in parts.values() if part.kind in IMPORTERS]
+    imported = [part.kind for part in parts.values() if part.imported]
     if imported:
         raise UsageError(
             f"--image {path}: the features of this dataset were imported ({imported[0]}), so those of a photograph "
@@ -146,10 +145,7 @@ def _extracted(pixels: np.ndarray, parts: dict[str, Any], device: str) -> dict[s
     from itrpipe.features.passes import divide
 
     place, size = torch.device(device), np.array([pixels.shape[:2]])
-    extractors = {
-        name: importlib.import_module(f"itrpipe.features.extractors.{part.kind}").build(part, place)
-        for name, part in parts.items()
-    }
+    extractors = {name: extractor_module(part.kind).build(part, place) for name, part in parts.items()}
     rows: dict[str, np.ndarray] = {}
     for name, spec in divide({name: extractor.spec for name, extractor in extractors.items()}).items():
         extractor = extractors[name]

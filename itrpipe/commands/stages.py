@@ -8,7 +8,7 @@ from typing import Any
 
 from itrpipe.artifacts import MANIFEST, Manifest, check_artifact, is_finished, list_artifacts, read_manifest
 from itrpipe.commands.estimates import estimate, print_costs
-from itrpipe.config import Settings, declared_stages, did_you_mean, leaves, load_declaration
+from itrpipe.config import Settings, declared_stages, did_you_mean, kind_of, leaves, load_declaration
 from itrpipe.datasets.definition import (
     EMBEDDED,
     DatasetDefinition,
@@ -19,14 +19,14 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.disk import require_writable, write_text
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
-from itrpipe.features.settings import IMPORTERS
+from itrpipe.features.declaration import names_a_file
+from itrpipe.features.registry import importer_module, importers
 from itrpipe.integrity import checked
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner, pinned_step
 from itrpipe.plan.steps import pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
-from itrpipe.stages.extract import LOCAL_SETTINGS, NO_FILES, importer
 from itrpipe.stages.report import MARKDOWN, PAGE, SUMMARY
 from itrpipe.training.settings import TrainSettings, canonical_backbone
 
@@ -182,18 +182,22 @@ def _importer_of(source: Path, features: str | None) -> str:
         raise MissingInputError(
             f"--from {source} does not exist; name a file or folder, absolute or below {Path.cwd()}"
         )
-    confs = {name: table["kind"] for name, table in load_declaration("extract").confs.items()}
-    importers = {name: kind for name, kind in confs.items() if kind in IMPORTERS}
+    known = [name for name in load_declaration("extract").confs if _imports(name)]
     if features is not None:
-        if features not in importers:
-            hint = did_you_mean(features, importers) or f"; importers: {', '.join(importers)}"
+        if features not in known:
+            hint = did_you_mean(features, known) or f"; importers: {', '.join(known)}"
             raise UsageError(f"--from imports files and --features {features} is no importer{hint}")
         return features
-    found = [name for name, kind in importers.items() if importer(kind).recognises(source)]
+    kinds = {name: kind_of(load_declaration("extract"), name) for name in known}
+    found = [name for name, kind in kinds.items() if importer_module(kind).recognises(source)]
     if len(found) != 1:
         what = f"holds {' and '.join(found)}" if found else "is of no format that is recognised"
-        raise UsageError(f"--from {source} {what}; name one with --features {' | '.join(found or importers)}")
+        raise UsageError(f"--from {source} {what}; name one with --features {' | '.join(found or known)}")
     return found[0]
+
+
+def _imports(conf: str) -> bool:
+    return kind_of(load_declaration("extract"), conf).replace("_", "-") in importers()
 
 
 def _check_conf(conf: str) -> None:
@@ -203,7 +207,7 @@ def _check_conf(conf: str) -> None:
         if part not in known:
             hint = did_you_mean(part, known) or f"; known: {', '.join(known)}"
             raise UsageError(f"no extractor {part!r}{hint}")
-        if known[part]["kind"] in IMPORTERS:
+        if _imports(part):
             raise MissingInputError(f"--features {part} imports files; name them with --from PATH")
     if len(set(parts)) < len(parts):
         raise UsageError(f"--features {conf} names an extractor twice; name each once")
@@ -226,7 +230,7 @@ def _of_features(conf: str, overrides: list[Override]) -> tuple[dict[str, Any], 
 
 
 def _absolute(key: str, value: Any) -> Any:
-    if key.rpartition(".")[2] not in (*LOCAL_SETTINGS, "ids") or not isinstance(value, str) or value in NO_FILES:
+    if not names_a_file(key.rpartition(".")[2], value):
         return value
     path = Path(value).expanduser()
     return str(path.resolve()) if path.exists() else value

@@ -14,9 +14,10 @@ import transformers
 from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
-from itrpipe.features.extractors import resnet, vit
 from itrpipe.features.extractors.pretrained import Grid, Kind, load_pretrained
-from itrpipe.features.settings import Vit
+from itrpipe.features.extractors.resnet import extractor as resnet
+from itrpipe.features.extractors.vit import extractor as vit
+from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 

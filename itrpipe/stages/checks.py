@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from itrpipe.errors import UsageError
-from itrpipe.features.settings import may_hold
 from itrpipe.methods.declaration import Mined
 from itrpipe.stages.base import Planned
 from itrpipe.stages.extract import passes_of
@@ -107,7 +106,7 @@ def candidates(caption_image: np.ndarray) -> tuple[int, int]:
 
 def _refuse_other_features(step: Planned, settings: TrainSettings) -> None:
     parts = passes_of("", step.inputs["extract"].settings).values()
-    held = frozenset().union(*map(may_hold, parts))
+    held = frozenset().union(*(part.may_hold() for part in parts))
     for name in settings.model.reads():
         if name not in held:
             made = "+".join(part.kind.replace("_", "-") for part in parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.disk import make_folder, read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.settings import IMPORTERS, SETTINGS
+from itrpipe.features.declaration import FeatureSettings
+from itrpipe.features.registry import extractor_module, extractor_package, extractors, importer_module, importers
 from itrpipe.features.shard import Shard, parse_shard
 from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need, prepare_need, reason_with_file
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 JOURNAL, FAILED, NOTES, FINISHED = "rows_done.json", "failed.json", "notes.json", "finished.json"
 IMPORTED_BLOCK = 64
-# Settings that may name a file or folder of this machine, and what they say instead of naming one.
-LOCAL_SETTINGS, NO_FILES = ("model", "weights"), ("", "pretrained", "random")
 
 
 class Execution(Settings):
@@ -82,9 +80,11 @@ def settings_class(values: Mapping[str, Any]) -> type[Settings]:
 
 
 def _settings_of(kind: Any) -> type[Settings]:
-    if kind not in SETTINGS:
-        raise UsageError(f"extract: kind = {kind!r} is none of {', '.join(SETTINGS)}; leave it out")
-    return SETTINGS[kind]
+    known = extractors() | importers()
+    found = known.get(str(kind).replace("_", "-"))
+    if found is None:
+        raise UsageError(f"extract: kind = {kind!r} is none of {', '.join(known)}; leave it out")
+    return found
 
 
 def label(conf: str, settings: Settings) -> str:
@@ -102,13 +102,13 @@ def needs(settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
     need = prepare_need(definition)
     parts = passes_of("", settings)
     for each in parts.values():
-        if each.kind == EMBEDDED and need.conf != EMBEDDED:
+        if each.drawings_only and need.conf != EMBEDDED:
             source = definition.prepare.source if definition.prepare else None
             raise DataError(
-                f"{source} holds photographs and the detector of `scenes` knows drawings only; choose another "
+                f"{source} holds photographs and the detector of `{each.kind}` knows drawings only; choose another "
                 "extractor with --features, or import features with `itrpipe extract --from PATH`"
             )
-        if each.kind in IMPORTERS and len(parts) > 1:
+        if each.imported and len(parts) > 1:
             raise UsageError(f"imported features ({each.kind}) cannot be combined with others; import them alone")
     return {"prepare": need}
 
@@ -118,51 +118,37 @@ def sources(settings: Settings, definition: StageDefinition | None, cache: Diges
     digests: dict[str, str] = {}
     for name, part in passes_of("", settings).items():
         prefix = f"{name} " if name else ""
-        if part.kind == EMBEDDED:
-            from itrpipe.features.weights import SCENES_DETECTOR
-
-            digests[f"{prefix}weights"] = cache.digest(SCENES_DETECTOR)
-        elif part.kind in IMPORTERS:
+        for key, file in part.own_files().items():
+            digests[f"{prefix}{key}"] = cache.digest(file)
+        if part.imported:
             path = _source(definition)
-            files = importer(part.kind).files(path)
+            files = importer_module(part.kind).files(path)
             if not files:
                 raise MissingInputError(
                     f"{path} holds no features that {part.kind} reads; see `itrpipe extract --help`"
                 )
             digests[part.kind] = cache.combined(files, path, "hashing features")
-            if getattr(part, "ids", ""):
-                digests["ids"] = cache.digest(path.parent / part.ids)
-        for key, weights in local_files(part).items():
+            digests |= {key: cache.digest(file) for key, file in part.beside(path).items()}
+        for key, weights in part.local_files().items():
             digests[f"{prefix}{key}"] = _digest(weights, cache)
     return digests
 
 
-def local_files(part: Any) -> dict[str, Path]:
-    """The settings of an extractor that name a file or folder of this machine, with its path."""
-    values = {key: getattr(part, key, "") for key in LOCAL_SETTINGS}
-    paths = {key: Path(value).expanduser() for key, value in values.items() if value not in NO_FILES}
-    return {key: path for key, path in paths.items() if path.is_absolute() or path.exists()}
-
-
 def fingerprinted(settings: Settings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: of local files their content counts and not where they lie."""
-    values = settings.model_dump(mode="json")
-    for name, part in passes_of("", settings).items():
-        for key in local_files(part):
-            (values[name] if name else values)[key] = "local"
-    if not values.get("grid", True):
-        del values["grid"]  # newer than artifacts that must not go stale
-    return values
+    """The settings as the fingerprint sees them. Of a plug-in, name and version count."""
+    parts = passes_of("", settings)
+    values = {name: part.fingerprinted() | _brought(part.kind) for name, part in parts.items()}
+    return values.get("", values)
 
 
-def importer(kind: str) -> Any:
-    """The module of an importer."""
-    return importlib.import_module(f"itrpipe.features.importers.{kind}")
+def _brought(kind: str) -> dict[str, str]:
+    package = extractor_package(kind)
+    return {"package": package} if package else {}
 
 
-def passes_of(name: str, settings: Settings) -> dict[str, Any]:
+def passes_of(name: str, settings: Settings) -> dict[str, FeatureSettings]:
     """The settings of every extractor of a configuration; a single one goes by `name`."""
-    if hasattr(settings, "kind"):
+    if isinstance(settings, FeatureSettings):
         return {name: settings}
     return {part: getattr(settings, part) for part in type(settings).model_fields}
 
@@ -174,7 +160,7 @@ def run(job: Job) -> None:
 
     prepared = PreparedDataset.open(job.inputs["prepare"].folder)
     parts = passes_of(job.conf, job.settings)
-    if any(part.kind in IMPORTERS for part in parts.values()):
+    if any(part.imported for part in parts.values()):
         _import(job, prepared)
     else:
         _extract(job, prepared, parts)
@@ -240,10 +226,7 @@ def _build(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> _Ex
     from itrpipe.stages.train import resolve_device
 
     device = torch.device(resolve_device(job.execution.device))
-    extractors = {
-        name: importlib.import_module(f"itrpipe.features.extractors.{part.kind}").build(part, device)
-        for name, part in parts.items()
-    }
+    extractors = {name: extractor_module(part.kind).build(part, device) for name, part in parts.items()}
     notes = [f"{name}: {note}" for name, extractor in extractors.items() for note in extractor.notes]
     for note in notes:
         job.warn(note)
@@ -377,7 +360,7 @@ def _import(job: Job, prepared: PreparedDataset) -> None:
     if job.execution.shard:
         raise UsageError("imported features are copied in one go; leave --shard out")
     path = job.folder / FEATURES
-    source: FeatureSource = importer(job.settings.kind).open_source(_source(job.definition), job.settings)
+    source: FeatureSource = importer_module(job.settings.kind).open_source(_source(job.definition), job.settings)
     job.reporter.say(f"  {source.summary}")
     wanted, sizes = _wanted_images(prepared), prepared.sizes()
     found = match(source, wanted)

@@ -18,10 +18,12 @@ from PIL import Image
 from transformers import ViTConfig, ViTImageProcessor
 
 from itrpipe.features.extraction import ImageFiles
-from itrpipe.features.extractors import frcnn, vit
 from itrpipe.features.extractors.base import Extractor
+from itrpipe.features.extractors.frcnn import extractor as frcnn
+from itrpipe.features.extractors.frcnn.declaration import Frcnn
 from itrpipe.features.extractors.pretrained_pixels import load_preprocessing
-from itrpipe.features.settings import Frcnn, Vit
+from itrpipe.features.extractors.vit import extractor as vit
+from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

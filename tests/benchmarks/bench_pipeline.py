@@ -16,8 +16,8 @@ from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
 from itrpipe.evaluation.bootstrap import intervals
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.features.extraction import ImageFiles
-from itrpipe.features.extractors import scenes
-from itrpipe.features.settings import Scenes
+from itrpipe.features.extractors.scenes import extractor as scenes
+from itrpipe.features.extractors.scenes.declaration import Scenes
 from itrpipe.mining.exact import ExactMiner
 
 IMAGES = 256

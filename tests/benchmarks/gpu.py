@@ -28,7 +28,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from itrpipe.features.settings import Butd, Frcnn, Vit
+from itrpipe.features.extractors.butd.declaration import Butd
+from itrpipe.features.extractors.frcnn.declaration import Frcnn
+from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.methods.aoq import method as aoq
 from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.base import Batch, Method, StatefulMethod
@@ -382,7 +384,9 @@ def extraction(scale: Scale, clock: Clock) -> Iterator[Line]:
     """Features of photographs in files, against bare forward passes over the decoded batches."""
     from transformers import ViTConfig, ViTImageProcessor
 
-    from itrpipe.features.extractors import butd, frcnn, vit
+    from itrpipe.features.extractors.butd import extractor as butd
+    from itrpipe.features.extractors.frcnn import extractor as frcnn
+    from itrpipe.features.extractors.vit import extractor as vit
     from tests.benchmarks.extraction import whole_and_forward, write_photographs
 
     regions = {"min_regions": scale.regions, "max_regions": scale.regions, "min_score": 0.2, "precision": "bf16"}

@@ -15,9 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.features.importers import arrays, butd_tsv, precomp, uniter
-from itrpipe.features.importers.arrays import ArraysSource
-from itrpipe.features.settings import Arrays
+from itrpipe.features.importers.arrays import importer as arrays
+from itrpipe.features.importers.arrays.declaration import Arrays
+from itrpipe.features.importers.arrays.importer import ArraysSource
+from itrpipe.features.importers.butd_tsv import importer as butd_tsv
+from itrpipe.features.importers.precomp import importer as precomp
+from itrpipe.features.importers.uniter import importer as uniter
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
 
 N, R, D, G = 7, 4, 5, 3

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from itrpipe.features.extractors.butd.anchors import caffe_anchors, exact_anchors, from_caffe_order, place_anchors
 from itrpipe.features.extractors.butd.caffe_profile import CaffeProfile, caffe_size
+from itrpipe.features.extractors.butd.declaration import Butd
 from itrpipe.features.extractors.butd.extractor import ButdExtractor, pad_pictures, propose
 from itrpipe.features.extractors.butd.hub_profile import HubProfile, hub_size
 from itrpipe.features.extractors.butd.network import ButdNetwork, Predictions
 from itrpipe.features.extractors.butd.profiles import Picture, Selection
 from itrpipe.features.extractors.butd.weights import load_network
-from itrpipe.features.settings import Butd
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference" / "butd_forward.npz"
 CPU = torch.device("cpu")

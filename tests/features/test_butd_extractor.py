@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from itrpipe.features.extractors.butd import extractor as butd
 from itrpipe.features.extractors.butd.caffe_profile import CaffeProfile, caffe_size
+from itrpipe.features.extractors.butd.declaration import Butd
 from itrpipe.features.extractors.butd.extractor import ButdExtractor, build, channels_first
 from itrpipe.features.extractors.butd.hub_profile import HubProfile, hub_size
 from itrpipe.features.extractors.butd.network import ButdNetwork
 from itrpipe.features.extractors.butd.weights import random_network
-from itrpipe.features.settings import Butd
 from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
 
 CPU = torch.device("cpu")

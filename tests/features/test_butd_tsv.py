@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.importers import butd_tsv
-from itrpipe.features.importers.butd_tsv import COLUMNS, TsvSource
+from itrpipe.features.importers.butd_tsv import importer as butd_tsv
+from itrpipe.features.importers.butd_tsv.declaration import ButdTsv
+from itrpipe.features.importers.butd_tsv.importer import COLUMNS, TsvSource
 from itrpipe.features.importers.matching import WantedImage, match
-from itrpipe.features.settings import ButdTsv
 from itrpipe.features.store import FeatureSpec, FeatureWriter, create_features
 
 DIM = 7

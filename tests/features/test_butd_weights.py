@@ -15,6 +15,7 @@ from torch import Tensor
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError
 from itrpipe.features.extractors.butd import weights as butd_weights
 from itrpipe.features.extractors.butd.anchors import caffe_anchors, exact_anchors, from_caffe_order
+from itrpipe.features.extractors.butd.declaration import Butd
 from itrpipe.features.extractors.butd.extractor import pad_pictures, propose
 from itrpipe.features.extractors.butd.hub_profile import HubProfile
 from itrpipe.features.extractors.butd.layouts import (
@@ -29,7 +30,6 @@ from itrpipe.features.extractors.butd.layouts import (
 from itrpipe.features.extractors.butd.network import ButdNetwork
 from itrpipe.features.extractors.butd.weights import find_weights, load_network, random_network
 from itrpipe.features.extractors.state_dict import read_state
-from itrpipe.features.settings import Butd
 
 State = dict[str, Tensor]
 PROFILE = HubProfile(5, 5, short_side=64, long_side=120, proposals=8)

@@ -22,8 +22,8 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import nms
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.extractors.frcnn import FrcnnExtractor, Prepare, build
-from itrpipe.features.settings import Frcnn
+from itrpipe.features.extractors.frcnn.declaration import Frcnn
+from itrpipe.features.extractors.frcnn.extractor import FrcnnExtractor, Prepare, build
 
 CPU = torch.device("cpu")
 SIZES = ((60, 80), (61, 79), (30, 40))  # one group

@@ -12,10 +12,10 @@ import pytest
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.hdf5 import open_hdf5
-from itrpipe.features.importers.arrays import open_source
+from itrpipe.features.importers.arrays.declaration import Arrays
+from itrpipe.features.importers.arrays.importer import open_source
 from itrpipe.features.layout import read_layout
 from itrpipe.features.scores import read_scores
-from itrpipe.features.settings import Arrays
 
 ROWS = np.arange(24, dtype="<f4").reshape(2, 3, 4)
 Poison = Callable[[h5py.File, Path], None]

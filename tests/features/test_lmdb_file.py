@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
-from itrpipe.features.importers.lmdb_file import read_values
+from itrpipe.features.importers.uniter.lmdb_file import read_values
 
 KEYS = st.binary(min_size=1, max_size=40)
 VALUES = st.one_of(st.binary(max_size=60), st.integers(0, 20_000).map(lambda length: bytes([length % 251]) * length))

@@ -15,8 +15,8 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import Resize as TorchvisionResize
 
-from itrpipe.features.extractors.pixels import PixelExtractor, build
-from itrpipe.features.settings import Pixels
+from itrpipe.features.extractors.pixels.declaration import Pixels
+from itrpipe.features.extractors.pixels.extractor import PixelExtractor, build
 from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
 
 CPU = torch.device("cpu")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.importers import precomp
 from itrpipe.features.importers.matching import Match, WantedImage, match
-from itrpipe.features.importers.precomp import PrecompSource
-from itrpipe.features.settings import Precomp
+from itrpipe.features.importers.precomp import importer as precomp
+from itrpipe.features.importers.precomp.declaration import Precomp
+from itrpipe.features.importers.precomp.importer import PrecompSource
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
 
 SIZES = {"train": 6, "dev": 3, "test": 2}

@@ -17,9 +17,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.features.extractors import vit
 from itrpipe.features.extractors.pretrained import RANDOM_NOTE, GridExtractor
-from itrpipe.features.settings import Vit
+from itrpipe.features.extractors.vit import extractor as vit
+from itrpipe.features.extractors.vit.declaration import Vit
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32,

@@ -12,9 +12,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.extractors import resnet
 from itrpipe.features.extractors.pretrained import RANDOM_NOTE
-from itrpipe.features.settings import Resnet
+from itrpipe.features.extractors.resnet import extractor as resnet
+from itrpipe.features.extractors.resnet.declaration import Resnet
 from itrpipe.features.store import FeatureSpec
 
 WIDTHS: dict[str, Any] = {"hidden_sizes": [8, 16], "depths": [1, 1]}

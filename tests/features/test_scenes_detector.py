@@ -26,6 +26,7 @@ from itrpipe.features.extractors.scenes.boxes import (
     spread,
     suppress,
 )
+from itrpipe.features.extractors.scenes.declaration import Scenes
 from itrpipe.features.extractors.scenes.detector import ScenesDetector
 from itrpipe.features.extractors.scenes.detector_loss import Objects, objects_of
 from itrpipe.features.extractors.scenes.extractor import ScenesExtractor, build, load_detector, training_record
@@ -37,7 +38,6 @@ from itrpipe.features.extractors.scenes.train import (
     train,
     write_weights,
 )
-from itrpipe.features.settings import Scenes
 from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
 from itrpipe.features.weights import SCENES_DETECTOR
 

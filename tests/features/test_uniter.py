@@ -21,11 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError
-from itrpipe.features.importers import uniter
 from itrpipe.features.importers.matching import WantedImage, match
-from itrpipe.features.importers.packed_arrays import decode
-from itrpipe.features.importers.uniter import UniterSource
-from itrpipe.features.settings import Uniter
+from itrpipe.features.importers.uniter import importer as uniter
+from itrpipe.features.importers.uniter.declaration import Uniter
+from itrpipe.features.importers.uniter.importer import UniterSource
+from itrpipe.features.importers.uniter.packed_arrays import decode
 from itrpipe.features.store import FeatureSpec, FeatureWriter, create_features
 
 DIM, CLASSES = 6, 9

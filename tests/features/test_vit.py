@@ -15,9 +15,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.extractors import vit
 from itrpipe.features.extractors.pretrained import GridExtractor
-from itrpipe.features.settings import Vit
+from itrpipe.features.extractors.vit import extractor as vit
+from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
 
 SMALL: dict[str, Any] = {

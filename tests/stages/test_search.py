@@ -262,7 +262,7 @@ def test_a_photograph_without_usable_features_is_refused(
         def __call__(self, images: object, sizes: np.ndarray) -> dict[str, np.ndarray]:
             return {"regions": np.full((1, 1, 2), value, np.float32), "count": np.array([count])}
 
-    monkeypatch.setattr("itrpipe.features.extractors.pixels.build", lambda settings, device: Detector())
+    monkeypatch.setattr("itrpipe.features.extractors.pixels.extractor.build", lambda settings, device: Detector())
     (extracted,) = root.glob("tiny/extract/pixels-*")
     with pytest.raises(DataError, match=rf"--image .*1016\.jpg.*{message}"):
         photograph_features(finished_chain / "source" / "flickr30k-images" / "1016.jpg", extracted, "cpu")

@@ -25,8 +25,9 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extractors.base import Images
 from itrpipe.features.extractors.model_files import CONFIG, PICKLES, SAFETENSORS, find_folder, has_any, quiet
 from itrpipe.features.extractors.pretrained_pixels import Preprocessing, load_preprocessing, reason_of
+from itrpipe.features.extractors.resnet.declaration import Resnet
 from itrpipe.features.extractors.state_dict import refuse_not_finite
-from itrpipe.features.settings import Resnet, Vit
+from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.features.store import FeatureSpec
 
 RANDOM_NOTE = "random weights: these features are noise"

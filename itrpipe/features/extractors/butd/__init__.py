@@ -1,5 +1,1 @@
-"""Extractor `butd`: the bottom-up-attention detector of Visual Genome."""
-
-from itrpipe.features.extractors.butd.extractor import build
-
-__all__ = ["build"]
+"""The bottom-up-attention detector."""

@@ -15,11 +15,11 @@ from torch.nn import functional as F
 from itrpipe.features.extractors.base import Images, channels_first
 from itrpipe.features.extractors.butd.anchors import place_anchors
 from itrpipe.features.extractors.butd.caffe_profile import CaffeProfile
+from itrpipe.features.extractors.butd.declaration import Butd
 from itrpipe.features.extractors.butd.hub_profile import HubProfile
 from itrpipe.features.extractors.butd.network import REGION_DIM, ButdNetwork
 from itrpipe.features.extractors.butd.profiles import Picture, Profile, Selection
 from itrpipe.features.extractors.butd.weights import load_network
-from itrpipe.features.settings import Butd
 from itrpipe.features.store import FeatureSpec
 
 # Of a shorter side, a line of pixels say, nothing is left after the stem.

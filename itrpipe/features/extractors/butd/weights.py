@@ -12,6 +12,7 @@ from torchvision.models.resnet import Bottleneck
 
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.butd.anchors import exact_anchors
+from itrpipe.features.extractors.butd.declaration import Butd
 from itrpipe.features.extractors.butd.layouts import (
     CELL_ANCHORS,
     from_milvlg,
@@ -23,7 +24,6 @@ from itrpipe.features.extractors.butd.layouts import (
 )
 from itrpipe.features.extractors.butd.network import ButdNetwork
 from itrpipe.features.extractors.state_dict import first_line, read_state
-from itrpipe.features.settings import Butd
 
 RANDOM = "random"
 HUB_FILE = "pytorch_model.bin"

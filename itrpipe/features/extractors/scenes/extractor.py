@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.base import Images, channels_first
+from itrpipe.features.extractors.scenes.declaration import Scenes
 from itrpipe.features.extractors.scenes.detector import GLOBAL_DIM, REGION_DIM, REGIONS, ScenesDetector
-from itrpipe.features.settings import Scenes
 from itrpipe.features.store import FeatureSpec
 from itrpipe.features.weights import SCENES_DETECTOR
 

@@ -22,7 +22,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.importers.array_file import StoredRows, open_npy
 from itrpipe.features.importers.base import read_lines, require_floats
 from itrpipe.features.importers.matching import CAPTIONS_PER_IMAGE, caption_key, names_of
-from itrpipe.features.settings import Precomp
+from itrpipe.features.importers.precomp.declaration import Precomp
 
 SPLIT_FILES = ("train", "dev", "test", "testall")
 

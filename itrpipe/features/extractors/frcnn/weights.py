@@ -16,8 +16,8 @@ from torchvision.models.detection import (
 )
 
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.extractors.frcnn.declaration import Frcnn
 from itrpipe.features.extractors.state_dict import first_line, read_state
-from itrpipe.features.settings import Frcnn
 
 RANDOM = "random"
 SUFFIXES = (".pth", ".pt", ".safetensors")

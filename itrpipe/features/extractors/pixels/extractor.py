@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from itrpipe.features.extractors.base import Images, channels_first
-from itrpipe.features.settings import Pixels
+from itrpipe.features.extractors.pixels.declaration import Pixels
 from itrpipe.features.store import FeatureSpec
 
 

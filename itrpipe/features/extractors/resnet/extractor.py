@@ -14,15 +14,8 @@ from typing import Any
 
 import torch
 
-from itrpipe.features.extractors.pretrained import (
-    Family,
-    Grid,
-    GridExtractor,
-    GridVectors,
-    Pretrained,
-    load_pretrained,
-)
-from itrpipe.features.settings import Resnet
+from itrpipe.features.extractors.pretrained import Family, Grid, GridExtractor, GridVectors, Pretrained, load_pretrained
+from itrpipe.features.extractors.resnet.declaration import Resnet
 
 
 def build(settings: Resnet, device: str | torch.device) -> GridExtractor:

@@ -34,7 +34,7 @@ from itrpipe.features.importers.base import (
     require_same_aspect,
     stack_padded,
 )
-from itrpipe.features.settings import ButdTsv
+from itrpipe.features.importers.butd_tsv.declaration import ButdTsv
 
 COLUMNS = {
     6: ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features"),

@@ -21,9 +21,9 @@ from torch.nn.utils.rnn import pad_sequence
 from torchvision.models.detection import FasterRCNN
 
 from itrpipe.features.extractors.base import Images, channels_first
-from itrpipe.features.extractors.frcnn_weights import load_network
+from itrpipe.features.extractors.frcnn.declaration import Frcnn
+from itrpipe.features.extractors.frcnn.weights import load_network
 from itrpipe.features.extractors.region_selection import box_overlaps, select_regions, surviving_confidence
-from itrpipe.features.settings import Frcnn
 from itrpipe.features.store import FeatureSpec
 
 REGION_DIM = 1024

@@ -19,8 +19,8 @@ import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.importers.array_file import Rows, not_whole, npz_names, open_npy, open_npz, runs
+from itrpipe.features.importers.arrays.declaration import Arrays
 from itrpipe.features.importers.base import fractions_of, read_lines, require_floats, require_integers
-from itrpipe.features.settings import Arrays
 
 if TYPE_CHECKING:
     import h5py

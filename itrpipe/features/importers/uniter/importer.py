@@ -36,9 +36,9 @@ from itrpipe.features.importers.base import (
     require_same_aspect,
     stack_padded,
 )
-from itrpipe.features.importers.lmdb_file import Value, read_values
-from itrpipe.features.importers.packed_arrays import Arrays, decode, from_npz
-from itrpipe.features.settings import Uniter
+from itrpipe.features.importers.uniter.declaration import Uniter
+from itrpipe.features.importers.uniter.lmdb_file import Value, read_values
+from itrpipe.features.importers.uniter.packed_arrays import Arrays, decode, from_npz
 
 DATABASE = "data.mdb"
 

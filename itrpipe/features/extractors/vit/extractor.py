@@ -29,15 +29,8 @@ from typing import Any
 import torch
 
 from itrpipe.errors import UsageError
-from itrpipe.features.extractors.pretrained import (
-    Family,
-    Grid,
-    GridExtractor,
-    GridVectors,
-    Pretrained,
-    load_pretrained,
-)
-from itrpipe.features.settings import Vit
+from itrpipe.features.extractors.pretrained import Family, Grid, GridExtractor, GridVectors, Pretrained, load_pretrained
+from itrpipe.features.extractors.vit.declaration import Vit
 
 
 def build(settings: Vit, device: str | torch.device) -> GridExtractor:

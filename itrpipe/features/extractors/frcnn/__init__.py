@@ -1,0 +1,1 @@
+"""Torchvision's Faster R-CNN."""

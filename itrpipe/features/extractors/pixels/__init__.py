@@ -1,0 +1,1 @@
+"""Decoded images."""

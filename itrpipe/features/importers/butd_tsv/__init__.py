@@ -1,0 +1,1 @@
+"""TSV files of bottom-up attention."""

@@ -1,0 +1,15 @@
+"""What TSV files of bottom-up attention declares; read without torch."""
+
+from __future__ import annotations
+
+from itrpipe.features.declaration import (
+    REGIONS,
+    FeatureSettings,
+)
+
+
+class ButdTsv(FeatureSettings):
+    """TSV files of the bottom-up-attention tools."""
+
+    holds = REGIONS
+    imported = True

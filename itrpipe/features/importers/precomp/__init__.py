@@ -1,0 +1,1 @@
+"""`*_precomp` folders."""

@@ -1,0 +1,29 @@
+"""What `*_precomp` folders declares; read without torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from itrpipe.features.declaration import Count, FeatureSettings
+
+
+class Precomp(FeatureSettings):
+    """A `*_precomp` folder as SCAN, VSRN and AOQ publish them.
+
+    Attributes:
+        grid: rows and columns of the cells that the regions are, from the top left, row by row; the boxes of the cells
+            are stored with them. Empty: the folder does not say where its regions lie, and no boxes are stored.
+    """
+
+    holds = frozenset({"regions", "global"})
+    imported = True
+
+    grid: tuple[()] | tuple[Count, Count] = ()
+
+    def may_hold(self) -> frozenset[str]:
+        return self.holds | {"boxes"} if self.grid else self.holds
+
+    def fingerprinted(self) -> dict[str, Any]:
+        """The settings as the fingerprint sees them; a grid counts where there is one."""
+        values = super().fingerprinted()
+        return values if self.grid else {key: value for key, value in values.items() if key != "grid"}

@@ -1,0 +1,1 @@
+"""UNITER's folders."""

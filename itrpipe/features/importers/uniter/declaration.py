@@ -1,0 +1,11 @@
+"""What UNITER's folders declares; read without torch."""
+
+from __future__ import annotations
+
+from itrpipe.features.declaration import RegionSettings
+
+
+class Uniter(RegionSettings):
+    """LMDB or npz folders of UNITER; the settings choose among the regions stored for an image."""
+
+    imported = True

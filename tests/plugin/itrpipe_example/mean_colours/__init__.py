@@ -1,0 +1,1 @@
+"""Mean colours of the cells of a grid."""
