@@ -18,10 +18,10 @@ from hypothesis import settings
 from PIL import Image
 
 from itrpipe import cli as command_line
-from itrpipe.artifacts import OutputFile, read_manifest, write_manifest
+from itrpipe.artifacts.artifact import OutputFile, read_manifest, write_manifest
+from itrpipe.artifacts.disk import file_digest
 from itrpipe.commands.stages import define_features, run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
-from itrpipe.disk import file_digest
 from itrpipe.plan.planning import Override, parse_override
 
 # How long an example takes depends on what else the machine does, and says nothing about the code.

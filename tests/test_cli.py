@@ -17,7 +17,7 @@ import typer.main
 
 from itrpipe import __version__
 from itrpipe import cli as command_line
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands import doctor
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.errors import DiskFullError
 from itrpipe.plan.planning import Override
 

@@ -18,7 +18,7 @@ PACKAGE = Path(itrpipe.__file__).parent
 # From right to left; a room may import itself, its own layer and every layer above it in this list.
 LAYERS = (
     {"errors", "isolation", "printable", "plugins", "papers"},
-    {"disk", "artifacts", "integrity", "locks", "sources", "config", "progress", "registry"},
+    {"artifacts", "config", "progress", "registry"},
     {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},
     {"methods"},

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from itrpipe import artifacts
+from itrpipe.artifacts import artifact as artifacts
+from itrpipe.artifacts.disk import read_stamped_json, write_stamped_json
 from itrpipe.commands.stages import run_stage, show_configuration
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
-from itrpipe.disk import read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan import pipeline
 from itrpipe.plan.planning import Override, Planner, parse_override
@@ -496,7 +496,7 @@ def test_times_names_and_places_of_unchanged_sources_do_not_matter(
 
 
 def test_unchanged_files_are_not_hashed_again(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("itrpipe.sources.file_digest", lambda path: pytest.fail(f"{path} was hashed again"))
+    monkeypatch.setattr("itrpipe.artifacts.sources.file_digest", lambda path: pytest.fail(f"{path} was hashed again"))
     assert plan_prepare(prepared).state == "up to date"
 
 

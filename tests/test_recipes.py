@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.recipes import load_recipe
 from itrpipe.commands.reproduction import Options, run_recipe
 from itrpipe.config import load_declaration, stages_folder

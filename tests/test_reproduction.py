@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.recipes import chosen_runs, load_recipe
 from itrpipe.commands.reproduction import Options, run_recipe
 from itrpipe.config import load_declaration

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from itrpipe.artifacts import Location, read_manifest
+from itrpipe.artifacts.artifact import Location, read_manifest
+from itrpipe.artifacts.locks import locked
 from itrpipe.commands.stages import run_stage
 from itrpipe.commands.upkeep import collect_garbage, entries, print_status
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
-from itrpipe.locks import locked
 from itrpipe.plan.planning import Override
 
 Tiny = Callable[..., list[Override]]

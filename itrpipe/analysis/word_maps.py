@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.config import leaves
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.features.extractors.pixels.extractor import Resize

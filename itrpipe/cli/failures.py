@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from concurrent.futures import BrokenExecutor
 
-from itrpipe.disk import is_unavailable, unavailable
+from itrpipe.artifacts.disk import is_unavailable, unavailable
 from itrpipe.errors import DiskFullError, ItrpipeError, MissingInputError, UsageError
 
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

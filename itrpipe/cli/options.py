@@ -12,7 +12,7 @@ from itrpipe.errors import UsageError
 
 
 def _trust(trusted: bool) -> bool:
-    from itrpipe.integrity import trust_large_files
+    from itrpipe.artifacts.integrity import trust_large_files
 
     trust_large_files(trusted)
     return trusted

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from itrpipe.artifacts import existing_input, read_manifest
+from itrpipe.artifacts.artifact import existing_input, read_manifest
+from itrpipe.artifacts.disk import write_json
+from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.commands.trained import evaluated_model
-from itrpipe.disk import write_json
 from itrpipe.errors import DataError, UsageError
-from itrpipe.integrity import read_checked_json
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 

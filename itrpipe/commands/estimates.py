@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts import Manifest, is_finished, list_artifacts, read_manifest
+from itrpipe.artifacts.artifact import Manifest, is_finished, list_artifacts, read_manifest
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.plan.pipeline import RESUMED
 from itrpipe.plan.steps import Step

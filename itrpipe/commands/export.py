@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from itrpipe import __version__
-from itrpipe.artifacts import Manifest, existing_input, read_manifest
+from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
+from itrpipe.artifacts.disk import write_json, write_text
+from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
-from itrpipe.disk import write_json, write_text
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
-from itrpipe.integrity import read_checked_json
 from itrpipe.methods.registry import methods
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step

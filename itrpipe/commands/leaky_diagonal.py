@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from itrpipe.artifacts.disk import write_json
+from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.commands.trained import evaluated_model
 from itrpipe.config import did_you_mean
-from itrpipe.disk import write_json
 from itrpipe.errors import UsageError
-from itrpipe.integrity import read_checked_json
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate, train
 from itrpipe.training import settings as training_settings

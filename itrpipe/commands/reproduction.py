@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from itrpipe.artifacts.sources import DigestCache
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.recipe_sources import check_sizes, define, remember_definition
 from itrpipe.commands.recipes import ForBackbone, Recipe, RecipeRun, chosen_runs, for_backbone, load_recipe, placeholder
@@ -26,7 +27,6 @@ from itrpipe.plan.planning import (
 from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.reporting.expected import Published, reproductions, table_lines
-from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import EvaluateSettings, models_label
 from itrpipe.stages.train import backbones, run_label

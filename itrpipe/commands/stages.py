@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts import MANIFEST, Manifest, check_artifact, is_finished, list_artifacts, read_manifest
+from itrpipe.artifacts.artifact import MANIFEST, Manifest, check_artifact, is_finished, list_artifacts, read_manifest
+from itrpipe.artifacts.disk import require_writable, write_text
+from itrpipe.artifacts.integrity import checked
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.config import Settings, declared_stages, did_you_mean, kind_of, leaves, load_declaration
 from itrpipe.datasets.definition import (
@@ -17,11 +19,9 @@ from itrpipe.datasets.definition import (
     load_definition,
     remember,
 )
-from itrpipe.disk import require_writable, write_text
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.declaration import names_a_file
 from itrpipe.features.registry import importer_module, importers
-from itrpipe.integrity import checked
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner, pinned_step
 from itrpipe.plan.steps import pending_steps

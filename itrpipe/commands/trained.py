@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from itrpipe.artifacts import Manifest, existing_input, read_manifest
+from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.errors import UsageError
 from itrpipe.plan.pipeline import run

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from itrpipe.artifacts import (
+from itrpipe.artifacts.artifact import (
     INPUTS,
     MANIFEST,
     PARTIAL,
@@ -21,11 +21,11 @@ from itrpipe.artifacts import (
     folders_in,
     is_finished,
 )
+from itrpipe.artifacts.disk import read_stamped_json, unavailable_as_error
+from itrpipe.artifacts.locks import is_locked, unused
 from itrpipe.config import declared_stages
 from itrpipe.datasets.definition import check_name
-from itrpipe.disk import read_stamped_json, unavailable_as_error
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
-from itrpipe.locks import is_locked, unused
 from itrpipe.progress import Reporter
 
 State = Literal["whole", "running", "in parts", "interrupted", "replaced", "damaged", "unreadable", "not ours"]

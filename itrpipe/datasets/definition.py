@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from itrpipe.disk import make_folder, read_stamped_json, reading_error, write_stamped_json
+from itrpipe.artifacts.disk import make_folder, read_stamped_json, reading_error, write_stamped_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DEFINITION = "dataset.json"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from itrpipe.disk import reading_error
+from itrpipe.artifacts.disk import reading_error
+from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError
-from itrpipe.integrity import checked
 
 TRUTH_FILE = "truth.parquet"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe.disk import (
+from itrpipe.artifacts.disk import (
     file_digest,
     full_disk_as_error,
     make_folder,

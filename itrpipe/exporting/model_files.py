@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from itrpipe.artifacts import Manifest, damage_remedy
-from itrpipe.disk import file_digest, require_space
+from itrpipe.artifacts.artifact import Manifest, damage_remedy
+from itrpipe.artifacts.disk import file_digest, require_space
 from itrpipe.errors import DataError
 
 

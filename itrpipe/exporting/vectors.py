@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from itrpipe.disk import require_space, write_json
+from itrpipe.artifacts.disk import require_space, write_json
 from itrpipe.features.embeddings import SplitEmbeddings
 
 EMBEDDINGS_FOLDER = "embeddings"

@@ -16,10 +16,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from itrpipe.disk import reading_error, require_space
+from itrpipe.artifacts.disk import reading_error, require_space
+from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.hdf5 import open_hdf5
-from itrpipe.integrity import checked
 
 EMBEDDINGS = "embeddings.h5"
 INNER_PRODUCT, ORDER = "inner product", "order violation"

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from itrpipe.artifacts.disk import reading_error
+from itrpipe.artifacts.integrity import damage_of
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import read_rgb
-from itrpipe.disk import reading_error
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.journal import RowJournal
 from itrpipe.features.store import FeatureWriter, largest_magnitudes
-from itrpipe.integrity import damage_of
 
 # Batches whose rows wait for the writer while the device computes the next ones.
 _UNWRITTEN_BATCHES = 2

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from itrpipe.artifacts import partial_of
-from itrpipe.disk import read_stamped_json, write_stamped_json
+from itrpipe.artifacts.artifact import partial_of
+from itrpipe.artifacts.disk import read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError
 from itrpipe.features.store import FeatureWriter, row_sums
 

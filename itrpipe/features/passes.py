@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from itrpipe.artifacts import partial_of
-from itrpipe.disk import file_digest, make_folder, read_stamped_json, write_stamped_json
+from itrpipe.artifacts.artifact import partial_of
+from itrpipe.artifacts.disk import file_digest, make_folder, read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.journal import RowJournal
 from itrpipe.features.layout import structure_digest

@@ -19,7 +19,7 @@ from typing import Literal
 
 import torch
 
-from itrpipe.disk import write_json
+from itrpipe.artifacts.disk import write_json
 from itrpipe.errors import ItrpipeError
 from itrpipe.mining.threads import one_thread
 

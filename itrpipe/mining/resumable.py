@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from itrpipe.disk import CHECKSUM, STAMP_HERE, check_stamp, stamped, write_bytes
+from itrpipe.artifacts.disk import CHECKSUM, STAMP_HERE, check_stamp, stamped, write_bytes
 from itrpipe.errors import DataError
 from itrpipe.progress import Reporter
 

@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.disk import reading_error
+from itrpipe.artifacts.disk import reading_error
+from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError
-from itrpipe.integrity import checked
 
 FILES = {"texts_for_images": "texts_for_images.parquet", "images_for_texts": "images_for_texts.parquet"}
 PROBABILITY = "false_negative_probability"

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe import artifacts
-from itrpipe.artifacts import INPUTS, UNFINISHED
-from itrpipe.disk import full_disk_as_error, read_stamped_json, remove_leftovers, write_stamped_json
+from itrpipe.artifacts import artifact as artifacts
+from itrpipe.artifacts.artifact import INPUTS, UNFINISHED
+from itrpipe.artifacts.disk import full_disk_as_error, read_stamped_json, remove_leftovers, write_stamped_json
+from itrpipe.artifacts.integrity import remember_outputs
+from itrpipe.artifacts.locks import holder, locked
 from itrpipe.errors import DataError, UsageError
-from itrpipe.integrity import remember_outputs
-from itrpipe.locks import holder, locked
 from itrpipe.plan.planning import refuse_hopeless
 from itrpipe.plan.staleness import state_of
 from itrpipe.plan.steps import State, Step, pending_steps, unique_steps

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe import artifacts
-from itrpipe.artifacts import Location, Manifest
+from itrpipe.artifacts import artifact as artifacts
+from itrpipe.artifacts.artifact import Location, Manifest
+from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import (
     COMMAND_LINE,
     Resolved,
@@ -39,7 +40,6 @@ from itrpipe.plan.overrides import (
 from itrpipe.plan.staleness import fingerprinted, state_of, to_be_made_again
 from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
-from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Need, load_stage
 
 SOURCE_CACHE = "sources.json"

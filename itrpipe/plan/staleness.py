@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from itrpipe import artifacts
-from itrpipe.artifacts import Manifest
+from itrpipe.artifacts import artifact as artifacts
+from itrpipe.artifacts.artifact import Manifest
 from itrpipe.config import Settings, leaves
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.plan.steps import State, Step

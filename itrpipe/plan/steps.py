@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from itrpipe.artifacts import Location
+from itrpipe.artifacts.artifact import Location
 from itrpipe.config import Resolved, Settings
 from itrpipe.datasets.definition import StageDefinition
 from itrpipe.stages.base import Need

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.artifacts import Manifest
+from itrpipe.artifacts.artifact import Manifest
+from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.config import declared_stages
 from itrpipe.errors import DataError
 from itrpipe.evaluation.ranks import Ranks
-from itrpipe.integrity import read_checked_json
 from itrpipe.reporting.chain import Artifact, FileNames, read_table
 from itrpipe.reporting.departures import Declared, Departure
 from itrpipe.reporting.model import Model, member_prefix

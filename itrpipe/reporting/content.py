@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from itrpipe.artifacts import Manifest
+from itrpipe.artifacts.artifact import Manifest
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import MissingInputError
 from itrpipe.reporting import plots, seed_tables, tables

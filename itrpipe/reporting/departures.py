@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts import Manifest
+from itrpipe.artifacts.artifact import Manifest
 from itrpipe.config import leaves
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.titles import backbone_title, method_title

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.errors import DataError
-from itrpipe.integrity import read_checked_json
 from itrpipe.mining.statistics import POSITIVE_LIMITS, beaten_percent
 from itrpipe.negatives.lists import FILES, read_list
 from itrpipe.reporting.chain import Artifact

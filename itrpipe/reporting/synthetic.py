@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.config import conf_title
 from itrpipe.errors import DataError
-from itrpipe.integrity import read_checked_json
 from itrpipe.reporting.analyses import SpannedTable
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.collect import Run

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.image_check import DECODER_ERRORS
-from itrpipe.integrity import checked
 
 LONGEST_SIDE = 176
 """Pixels: sharp at about 110 CSS pixels on a phone's dense display."""

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from itrpipe.disk import is_unavailable, unavailable
+from itrpipe.artifacts.disk import is_unavailable, unavailable
 from itrpipe.errors import DataError, MissingInputError
 
 MODEL = "morphmodel_en.pgz"

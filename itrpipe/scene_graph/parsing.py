@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.disk import CHECKSUM, STAMP_HERE, check_stamp, stamped, write_bytes
+from itrpipe.artifacts.disk import CHECKSUM, STAMP_HERE, check_stamp, stamped, write_bytes
 from itrpipe.errors import ItrpipeError
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.graph import Backend, SceneGraph, analyse

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.disk import reading_error
+from itrpipe.artifacts.disk import reading_error
+from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.integrity import checked
 from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
 
 SCENE_GRAPHS_FILE = "scene_graphs.parquet"

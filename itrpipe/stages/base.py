@@ -28,7 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from itrpipe.artifacts import WORK, Manifest
+from itrpipe.artifacts.artifact import WORK, Manifest
 from itrpipe.config import Settings, declared_stages, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field, create_model, field_validator
 
+from itrpipe.artifacts.disk import make_folder, read_stamped_json, write_stamped_json
+from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
-from itrpipe.disk import make_folder, read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import FeatureSettings
 from itrpipe.features.registry import extractor_module, extractor_package, extractors, importer_module, importers
 from itrpipe.features.shard import Shard, parse_shard
-from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need, prepare_need, reason_with_file
 
 if TYPE_CHECKING:

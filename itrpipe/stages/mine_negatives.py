@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from itrpipe.artifacts.disk import require_space, write_json
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.disk import require_space, write_json
 from itrpipe.errors import UsageError
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from itrpipe.artifacts.disk import make_folder
+from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.disk import make_folder
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.tokenise import MOST_LETTERS, MOST_WORDS, parsed_part
-from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need, prepare_need
 
 if TYPE_CHECKING:

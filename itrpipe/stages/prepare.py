@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from itrpipe.artifacts.disk import require_space, write_text
+from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.disk import require_space, write_text
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.sources import DigestCache
 from itrpipe.stages.base import Job, Need, reason_with_file
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from itrpipe.artifacts import Manifest
+from itrpipe.artifacts.artifact import Manifest
+from itrpipe.artifacts.disk import write_json, write_text
+from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
-from itrpipe.disk import write_json, write_text
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.reporting.expected import Published, Tolerance
-from itrpipe.sources import DigestCache
 from itrpipe.stages import evaluate, mine_negatives, synthesize, train
 from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.stages.evaluate import analyses

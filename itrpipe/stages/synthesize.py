@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
+from itrpipe.artifacts.disk import make_folder, require_space, write_json
+from itrpipe.artifacts.integrity import read_checked_json
+from itrpipe.artifacts.sources import DigestCache, folder_digests, local_folders
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.disk import make_folder, require_space, write_json
 from itrpipe.errors import UsageError
-from itrpipe.integrity import read_checked_json
 from itrpipe.models.registry import backbone_family
 from itrpipe.progress import Reporter
-from itrpipe.sources import DigestCache, folder_digests, local_folders
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.prepare import SCENES_FILE

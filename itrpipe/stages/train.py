@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from itrpipe.artifacts import PARTIAL
+from itrpipe.artifacts.artifact import PARTIAL
+from itrpipe.artifacts.sources import DigestCache, local_folders
 from itrpipe.config import Settings, leaves
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.methods.registry import method_module, method_package, methods
 from itrpipe.models.registry import backbone_family, backbone_package, network_module
-from itrpipe.sources import DigestCache, local_folders
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.checks import check_training
 from itrpipe.training import settings as training_settings

@@ -29,9 +29,17 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.disk import CHECKSUM, STAMP_HERE, check_stamp, full_disk_as_error, reading_error, stamped, write_bytes
+from itrpipe.artifacts.disk import (
+    CHECKSUM,
+    STAMP_HERE,
+    check_stamp,
+    full_disk_as_error,
+    reading_error,
+    stamped,
+    write_bytes,
+)
+from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.integrity import checked
 from itrpipe.synthesis.edits import Edit
 
 SENTENCES_FILE = "sentences.parquet"

@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.scenes import Scene, describes
 from itrpipe.datasets.scenes.reader import CaptionReader
 from itrpipe.errors import DataError
-from itrpipe.integrity import checked
 from itrpipe.synthesis.english import ARTICLES, NUMBER_VALUES
 from itrpipe.synthesis.sentences import SentenceFile
 

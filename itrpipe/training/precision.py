@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from itrpipe.artifacts import partial_of
-from itrpipe.disk import read_stamped_json, write_stamped_json
+from itrpipe.artifacts.artifact import partial_of
+from itrpipe.artifacts.disk import read_stamped_json, write_stamped_json
 from itrpipe.mining.arithmetic import Faster, Seconds, best_seconds
 from itrpipe.models.base import DualEncoder
 from itrpipe.training.data import SplitData

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from itrpipe.artifacts.disk import write_json
+from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.config import leaves
 from itrpipe.datasets.vocabulary import Vocabulary
-from itrpipe.disk import write_json
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extractors.state_dict import refuse_not_finite
-from itrpipe.integrity import read_checked_json
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family, backbones, network_module
 from itrpipe.training.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens

@@ -23,7 +23,7 @@ from typing import Any
 from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracker, WandBTracker
 from torch import Tensor
 
-from itrpipe.disk import make_folder, read_stamped_json, write_stamped_json
+from itrpipe.artifacts.disk import make_folder, read_stamped_json, write_stamped_json
 from itrpipe.errors import UsageError
 from itrpipe.isolation import away
 from itrpipe.progress import PLAIN_INTERVAL_SECONDS

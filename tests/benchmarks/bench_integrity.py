@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from measure import paired, show
 
-from itrpipe.disk import file_digest
+from itrpipe.artifacts.disk import file_digest
 from itrpipe.features.store import row_sums
 
 BYTES = 1 << 31

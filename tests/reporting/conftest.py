@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from itrpipe import artifacts
-from itrpipe.artifacts import Location, Manifest
+from itrpipe.artifacts import artifact as artifacts
+from itrpipe.artifacts.artifact import Location, Manifest
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import write_prepared

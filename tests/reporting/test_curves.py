@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from itrpipe import artifacts
+from itrpipe.artifacts import artifact as artifacts
 from itrpipe.reporting import curves
 from itrpipe.reporting.chain import FileNames
 from itrpipe.reporting.collect import Run, collect, models

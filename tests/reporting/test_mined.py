@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from itrpipe import artifacts
+from itrpipe.artifacts import artifact as artifacts
+from itrpipe.artifacts.disk import file_digest
 from itrpipe.datasets.truth import TRUTH_FILE
-from itrpipe.disk import file_digest
 from itrpipe.errors import DataError
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.library import Library

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from itrpipe.analysis.canary import TrainedModel
 from itrpipe.analysis.leaky_protocol import FIGURES, leaky_scores
 from itrpipe.analysis.mean_vectors import VECTORS, mean_vectors
-from itrpipe.artifacts import check_artifact
+from itrpipe.artifacts.artifact import check_artifact
 from itrpipe.commands.leaky_diagonal import LEAKY_DIAGONAL
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition

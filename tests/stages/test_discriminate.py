@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from itrpipe.analysis.discrimination import JudgedSentences, SentenceJudge, discrimination
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.datasets.prepared import PreparedDataset, Split

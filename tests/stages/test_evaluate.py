@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands import stages as commands
 from itrpipe.datasets.truth import write_truth
 from itrpipe.errors import DataError, MissingInputError, UsageError

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from itrpipe.analysis.word_accuracy import CORRECTION_SCHEMA, DRAWS, WordTest
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.explain import Word, coloured
 from itrpipe.commands.photographs import photograph_features
 from itrpipe.commands.stages import run_stage

@@ -19,12 +19,12 @@ from safetensors.numpy import load_file
 
 from itrpipe import __version__
 from itrpipe.analysis.canary import TrainedModel
-from itrpipe.artifacts import existing_input, read_manifest
+from itrpipe.artifacts.artifact import existing_input, read_manifest
+from itrpipe.artifacts.disk import file_digest
 from itrpipe.commands.export import Wanted
 from itrpipe.commands.export import export as export_model
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.disk import file_digest
 from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.exporting.folder import new_folder
 from itrpipe.exporting.places import command_without_places

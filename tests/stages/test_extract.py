@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 from transformers import ResNetConfig, ViTConfig, ViTImageProcessor
 
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.store import FeatureFile

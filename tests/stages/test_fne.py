@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors import safe_open
 
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
 from itrpipe.negatives.lists import FILES, read_list

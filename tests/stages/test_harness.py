@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from itrpipe.analysis.canary import ExchangedImages, NoiseImages, TrainedModel
-from itrpipe.artifacts import check_artifact
+from itrpipe.artifacts.artifact import check_artifact
 from itrpipe.commands.canary import CANARY, can_fail
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.datasets.prepared import PreparedDataset, Split

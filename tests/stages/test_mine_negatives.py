@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings

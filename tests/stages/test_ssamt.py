@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.analysis.phrase_analysis import FRAGMENT_SCHEMA
-from itrpipe.artifacts import read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.features.scores import read_scores
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.stages.evaluate import METRICS

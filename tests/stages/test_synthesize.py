@@ -18,7 +18,7 @@ from typing import Any
 import h5py
 import pytest
 
-from itrpipe.artifacts import Manifest, read_manifest
+from itrpipe.artifacts.artifact import Manifest, read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from itrpipe.artifacts import MANIFEST, read_manifest
+from itrpipe.artifacts.artifact import MANIFEST, read_manifest
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import SPECIALS
 from itrpipe.errors import DataError

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from itrpipe.disk import read_json
+from itrpipe.artifacts.disk import read_json
 from itrpipe.training.checkpoint import Position
 from itrpipe.training.loop import start_accelerator
 from itrpipe.training.tracking import RECORD, RUNNING_LOSS, TrackedRun, metric_name, tracking_with

@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from itrpipe.artifacts.disk import STAMP_HERE, check_stamp, stamped
 from itrpipe.datasets.records import SPLITS, Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.scenes.captions import write_captions
 from itrpipe.datasets.scenes.edits import edit_scene
@@ -24,7 +25,6 @@ from itrpipe.datasets.scenes.forms import Caption
 from itrpipe.datasets.scenes.layout import Scene, arrange
 from itrpipe.datasets.scenes.paint import PAINT_VERSION, paint
 from itrpipe.datasets.scenes.world import SymbolicScene, sample_scene
-from itrpipe.disk import STAMP_HERE, check_stamp, stamped
 from itrpipe.errors import DataError, DiskFullError, UsageError
 
 JPEG_QUALITY = 88

@@ -16,7 +16,7 @@ import torch
 import transformers
 from torch import nn
 
-from itrpipe.disk import reading_error
+from itrpipe.artifacts.disk import reading_error
 from itrpipe.errors import DataError, UsageError
 
 _CONVNEXT = "ConvNextImageProcessor"

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from itrpipe.disk import reading_error
+from itrpipe.artifacts.disk import reading_error
 from itrpipe.errors import DataError
 
 # What a damaged file or one of another kind makes the readers raise.

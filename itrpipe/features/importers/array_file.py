@@ -22,7 +22,7 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from itrpipe.disk import reading_error
+from itrpipe.artifacts.disk import reading_error
 from itrpipe.errors import DataError
 
 ZIP_ERRORS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from itrpipe.artifacts import existing_input, input_folder, read_manifest
-from itrpipe.disk import write_json
-from itrpipe.integrity import read_checked_json
+from itrpipe.artifacts.artifact import existing_input, input_folder, read_manifest
+from itrpipe.artifacts.disk import write_json
+from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Input, Job

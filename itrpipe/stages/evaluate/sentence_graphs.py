@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from itrpipe.disk import make_folder
+from itrpipe.artifacts.disk import make_folder
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
 from itrpipe.stages import parse

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from itrpipe.disk import reading_error
+from itrpipe.artifacts.disk import reading_error
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.importers.array_file import read_range
 from itrpipe.features.importers.base import (

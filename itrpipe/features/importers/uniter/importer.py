@@ -25,7 +25,7 @@ from typing import Protocol
 
 import numpy as np
 
-from itrpipe.disk import read_json
+from itrpipe.artifacts.disk import read_json
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.importers.array_file import read_range
 from itrpipe.features.importers.base import (

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from itrpipe.disk import reading_error
+from itrpipe.artifacts.disk import reading_error
 from itrpipe.errors import DataError
 
 _PAGE_HEADER = struct.Struct("<QHHHH")

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from itrpipe.artifacts import Location
+from itrpipe.artifacts.artifact import Location
+from itrpipe.artifacts.locks import HOURS, holder, is_locked, locked, unused
 from itrpipe.errors import LockedError, UnavailableError, UsageError
-from itrpipe.locks import HOURS, holder, is_locked, locked, unused
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def place(data_root: Path) -> Location:
 HOLD = """
 import sys
 from pathlib import Path
-from itrpipe.artifacts import Location
-from itrpipe.locks import locked
+from itrpipe.artifacts.artifact import Location
+from itrpipe.artifacts.locks import locked
 with locked(Location(Path(sys.argv[1]), "tiny", "train", "aoq.vsrn", "ab" * 32)):
     print("held", flush=True)
     sys.stdin.read()

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe import disk, integrity, sources
-from itrpipe.artifacts import check_artifact, read_manifest, write_manifest
+from itrpipe.artifacts import disk, integrity, sources
+from itrpipe.artifacts.artifact import check_artifact, read_manifest, write_manifest
+from itrpipe.artifacts.disk import CHECKSUM, STAMP_HERE, check_stamp, file_digest, is_stamped, stamped
+from itrpipe.artifacts.integrity import checked
 from itrpipe.commands.stages import run_stage
-from itrpipe.disk import CHECKSUM, STAMP_HERE, check_stamp, file_digest, is_stamped, stamped
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
-from itrpipe.integrity import checked
 from itrpipe.plan.planning import Override
 
 IMAGES = "images_for_texts"
@@ -237,7 +237,7 @@ def refuse(patch: pytest.MonkeyPatch, path: Path, code: int) -> None:
 
 
 def test_an_input_that_was_made_again_is_not_taken_for_the_one_that_was_read(chain: Path) -> None:
-    from itrpipe.artifacts import existing_input
+    from itrpipe.artifacts.artifact import existing_input
 
     evaluated = only(chain, "tiny/evaluate/triplet.vsepp-*")
     manifest = read_manifest(evaluated)

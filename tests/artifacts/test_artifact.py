@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe import artifacts, disk
-from itrpipe.artifacts import (
+from itrpipe.artifacts import artifact as artifacts
+from itrpipe.artifacts import disk
+from itrpipe.artifacts.artifact import (
     MANIFEST,
     WORK,
     Location,
@@ -31,10 +32,10 @@ from itrpipe.artifacts import (
     read_manifest,
     recover_sealed,
 )
+from itrpipe.artifacts.disk import read_json, write_bytes, write_json
+from itrpipe.artifacts.locks import is_locked, locked
 from itrpipe.commands.stages import run_stage
-from itrpipe.disk import read_json, write_bytes, write_json
 from itrpipe.errors import DataError, DiskFullError, LockedError
-from itrpipe.locks import is_locked, locked
 from itrpipe.stages import prepare
 
 SCALARS = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text())

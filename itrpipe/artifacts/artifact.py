@@ -29,7 +29,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from itrpipe.disk import (
+from itrpipe.artifacts.disk import (
     TEMPORARY,
     file_digest,
     make_folder,

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts import MANIFEST, Manifest, collect_command, file_damage, is_finished, read_manifest
-from itrpipe.disk import file_digest, read_json, unavailable_as_error
+from itrpipe.artifacts.artifact import MANIFEST, Manifest, collect_command, file_damage, is_finished, read_manifest
+from itrpipe.artifacts.disk import file_digest, read_json, unavailable_as_error
+from itrpipe.artifacts.sources import DigestCache
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.progress import Reporter
-from itrpipe.sources import DigestCache
 
 CHECKED = "checked.json"
 SMALL = 4 << 20

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from itrpipe.disk import (
+from itrpipe.artifacts.disk import (
     file_digest,
     make_folder,
     read_stamped_json,

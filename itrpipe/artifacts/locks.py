@@ -15,8 +15,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from itrpipe.artifacts import PARTIAL, Location, open_partial, recover_sealed
-from itrpipe.disk import make_folder, unavailable_as_error
+from itrpipe.artifacts.artifact import PARTIAL, Location, open_partial, recover_sealed
+from itrpipe.artifacts.disk import make_folder, unavailable_as_error
 from itrpipe.errors import LockedError, UnavailableError, UsageError
 
 HOURS = "ITRPIPE_LOCK_HOURS"
