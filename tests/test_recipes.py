@@ -21,8 +21,8 @@ from itrpipe.evaluation.protocols import PROTOCOLS, metrics
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.plan.planning import parse_override
 from itrpipe.reporting.expected import RECALLS, RSUM
-from itrpipe.stages.evaluate import Model
 from itrpipe.stages.train import backbones
+from itrpipe.training.named_models import Model
 
 RECIPES = sorted(path.stem for path in (stages_folder() / "recipes").glob("*.toml"))
 SCREEN_LINES, SCREEN_COLUMNS = 24, 110

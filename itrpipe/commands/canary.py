@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from itrpipe.artifacts.artifact import existing_input, read_manifest
 from itrpipe.artifacts.disk import write_json
+from itrpipe.artifacts.files import METRICS
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.commands.trained import evaluated_model
 from itrpipe.errors import DataError, UsageError
+from itrpipe.evaluation.results import FULL
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 
@@ -151,7 +153,7 @@ def can_fail(folder: Path, chances: Mapping[str, Chance]) -> bool:
         folder: artifact of `evaluate`, whose scores are of all images and captions.
         chances: recall -> what passes for chance.
     """
-    measured = read_checked_json(folder / evaluate.METRICS)[evaluate.FULL]
+    measured = read_checked_json(folder / METRICS)[FULL]
     return any(measured[metric]["value"] > each.high for metric, each in chances.items())
 
 

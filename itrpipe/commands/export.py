@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, get_args
 from itrpipe import __version__
 from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
 from itrpipe.artifacts.disk import write_json, write_text
+from itrpipe.artifacts.files import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from itrpipe.exporting.card import Card
 
 CARD = "README.md"
-METRICS_FILE = "metrics.json"
 TREC_FOLDER = "trec"
 BASELINE_METHOD = "triplet"
 ABOUT = "itrpipe"
@@ -198,9 +198,9 @@ def _refuse_unfit(step: Step, wanted: Wanted) -> None:
 def _write_all(work: Path, chain: _Chain, wanted: Wanted) -> Iterator[tuple[str, str]]:
     """Writes everything but the card; yields every file or folder and what it is."""
     yield from _write_model(work, chain)
-    metrics = read_checked_json(chain.evaluated.folder / evaluate.METRICS)
-    write_json(work / METRICS_FILE, metrics)
-    yield METRICS_FILE, "protocol → metric → value, low, high"
+    metrics = read_checked_json(chain.evaluated.folder / METRICS)
+    write_json(work / METRICS, metrics)
+    yield METRICS, "protocol → metric → value, low, high"
     if wanted.embeddings != "none" or wanted.index:
         yield from _write_vectors(work, chain, wanted)
     if wanted.trec:
@@ -261,8 +261,8 @@ def _write_trec(work: Path, chain: _Chain) -> Iterator[tuple[str, str]]:
 
     evaluated, folder = chain.evaluated, work / TREC_FOLDER
     folder.mkdir()
-    write_runs(folder, evaluated.folder / evaluate.RANKINGS, evaluated.manifest.label)
-    write_qrels(folder, evaluated.folder / evaluate.CROSS_RETRIEVAL, chain.prepared.folder)
+    write_runs(folder, evaluated.folder / RANKINGS, evaluated.manifest.label)
+    write_qrels(folder, evaluated.folder / CROSS_RETRIEVAL, chain.prepared.folder)
     yield f"{TREC_FOLDER}/run.*.trec", "the best candidates of every image (`i2t`) and caption (`t2i`) of the split"
     yield f"{TREC_FOLDER}/qrels.*.trec", "right answers; whitespace and % in ids are written as in URLs"
 
@@ -297,7 +297,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
         license=wanted.license,
         embeds=training_settings.embeds(backbone),
         reads=_reads(chain),
-        results=read_checked_json(chain.evaluated.folder / evaluate.METRICS),
+        results=read_checked_json(chain.evaluated.folder / METRICS),
         level=evaluated.settings["interval_level"],
         counts={name: (len(split.images), len(split.captions)) for name, split in splits.items()},
         fingerprints=chain.fingerprints,

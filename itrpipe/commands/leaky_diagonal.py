@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.artifacts.disk import write_json
+from itrpipe.artifacts.files import METRICS
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.commands.trained import evaluated_model
 from itrpipe.config import did_you_mean
 from itrpipe.errors import UsageError
+from itrpipe.evaluation.results import FULL, RESULT_PROTOCOLS
 from itrpipe.progress import Reporter
-from itrpipe.stages import evaluate, train
+from itrpipe.stages import train
 from itrpipe.training import settings as training_settings
 
 LEAKY = "leaky-diagonal"
@@ -36,7 +38,7 @@ def chosen_protocols(names: Sequence[str]) -> tuple[list[str] | None, bool]:
     Raises:
         UsageError: there is no protocol of a name.
     """
-    known = (*evaluate.RESULT_PROTOCOLS, LEAKY)
+    known = (*RESULT_PROTOCOLS, LEAKY)
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
@@ -81,7 +83,7 @@ def write_leaky_diagonal(folder: Path, device: str | None, reporter: Reporter) -
     from itrpipe.analysis.leaky_protocol import leaky_figures
 
     opened = evaluated_model(folder, device)
-    measured = read_checked_json(folder / evaluate.METRICS)[evaluate.FULL]
+    measured = read_checked_json(folder / METRICS)[FULL]
     honest = {name: each["value"] for name, each in measured.items()}
     pairs = opened.data.num_images * opened.data.num_captions
     with reporter.task("scoring, leaky", pairs, "pairs") as task:

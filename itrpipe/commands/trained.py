@@ -95,7 +95,7 @@ def trained_run(step: Step) -> TrainedRun:
     Raises:
         UsageError: CUDA was asked for and is not there.
     """
-    from itrpipe.stages.train import resolve_device
+    from itrpipe.training.device import resolve_device
 
     execution, location = step.execution, step.location
     assert isinstance(execution, TrainExecution)
@@ -113,7 +113,7 @@ def evaluated_model(folder: Path, device: str | None) -> TrainedModel:
         MissingInputError: what the model was trained on was removed.
     """
     from itrpipe.analysis.canary import TrainedModel
-    from itrpipe.stages.train import resolve_device
+    from itrpipe.training.device import resolve_device
     from itrpipe.training.splits import Sources
 
     evaluated = read_manifest(folder)

@@ -18,44 +18,6 @@ from itrpipe.errors import DataError
 
 
 @dataclass(frozen=True)
-class FileNames:
-    """What the stages call the files that a report reads.
-
-    Attributes:
-        metrics, rankings, cross_ranks: of `evaluate`.
-        matching, phrases: of `evaluate`, where the model reads phrases.
-        false_negatives, hard_candidates: of `evaluate`, where the method estimates false negatives.
-        word_maps: of `evaluate`, where scores are means over words and patches.
-        words, word_corrections: of `evaluate`, where the model learned which words are wrong.
-        discrimination: of `evaluate`, where generators of sentences were named.
-        query_length: of `evaluate`.
-        alignment: of `evaluate`, where the model has embeddings that compare by inner product.
-        eccv_caption: of `evaluate`, where it was asked for.
-        history: of `train`.
-        statistics: of `mine_negatives`.
-        sentence_statistics: of `synthesize`.
-    """
-
-    metrics: str
-    rankings: str
-    cross_ranks: str
-    matching: str
-    phrases: str
-    false_negatives: str
-    hard_candidates: str
-    word_maps: str
-    words: str
-    word_corrections: str
-    discrimination: str
-    query_length: str
-    alignment: str
-    eccv_caption: str
-    history: str
-    statistics: str
-    sentence_statistics: str
-
-
-@dataclass(frozen=True)
 class Artifact:
     """One link of the chain.
 

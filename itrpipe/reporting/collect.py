@@ -11,11 +11,27 @@ from typing import Any
 import numpy as np
 
 from itrpipe.artifacts.artifact import Manifest
+from itrpipe.artifacts.files import (
+    ALIGNMENT,
+    CROSS_RETRIEVAL,
+    DISCRIMINATION,
+    ECCV_CAPTION,
+    FALSE_NEGATIVES,
+    HARD_CANDIDATES,
+    MATCHING,
+    METRICS,
+    PHRASES,
+    QUERY_LENGTH,
+    RANKINGS,
+    WORD_CORRECTIONS,
+    WORD_MAPS,
+    WORDS,
+)
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.config import declared_stages
 from itrpipe.errors import DataError
 from itrpipe.evaluation.ranks import Ranks
-from itrpipe.reporting.chain import Artifact, FileNames, read_table
+from itrpipe.reporting.chain import Artifact, read_table
 from itrpipe.reporting.departures import Declared, Departure
 from itrpipe.reporting.model import Model, member_prefix
 from itrpipe.reporting.titles import backbone_title, model_title
@@ -53,14 +69,12 @@ class Run:
         label: `method.backbone`, with seed, other members and split where they are not the usual ones; the
             artifact's name where several evaluations share that.
         evaluation: its artifact.
-        files: names of the files.
         baseline_method: the method of round one.
         declared: settings by the declarations.
     """
 
     label: str
     evaluation: Artifact
-    files: FileNames
     baseline_method: str
     declared: Declared
 
@@ -156,85 +170,85 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
         """Protocol -> metric -> value, and low and high where there is an interval."""
-        return read_checked_json(self.evaluation.folder / self.files.metrics)
+        return read_checked_json(self.evaluation.folder / METRICS)
 
     @cached_property
     def rankings(self) -> dict[str, Queries]:
         """Direction -> rankings of all its queries."""
         import pyarrow.compute as pc
 
-        table = read_table(self.evaluation.folder / self.files.rankings)
+        table = read_table(self.evaluation.folder / RANKINGS)
         return {side: _queries(table.filter(pc.field("direction") == side)) for side in DIRECTIONS}
 
     @cached_property
     def cross_ranks(self) -> np.ndarray | None:
         """Cross-retrieval rank of every positive pair, int [T] from 1; None where evaluation did not write any."""
-        if self.files.cross_ranks not in self.manifest.outputs:
+        if CROSS_RETRIEVAL not in self.manifest.outputs:
             return None
-        return read_table(self.evaluation.folder / self.files.cross_ranks)["cross_rank"].to_numpy()
+        return read_table(self.evaluation.folder / CROSS_RETRIEVAL)["cross_rank"].to_numpy()
 
     @cached_property
     def matching(self) -> dict[str, dict[str, dict[str, float | None]]] | None:
         """Negatives -> direction -> percent of pairs told apart; None where evaluation did not measure any."""
-        return self._figures(self.files.matching)
+        return self._figures(MATCHING)
 
     @cached_property
     def false_negatives(self) -> dict[str, Any] | None:
         """How the run estimates false negatives of the training split; None where evaluation did not measure it."""
-        return self._figures(self.files.false_negatives)
+        return self._figures(FALSE_NEGATIVES)
 
     @cached_property
     def hard_candidates(self) -> list[dict[str, Any]]:
         """Hard training candidates of some anchors, with their probabilities; empty where there is none."""
-        if self.files.hard_candidates not in self.manifest.outputs:
+        if HARD_CANDIDATES not in self.manifest.outputs:
             return []
-        return read_table(self.evaluation.folder / self.files.hard_candidates).to_pylist()
+        return read_table(self.evaluation.folder / HARD_CANDIDATES).to_pylist()
 
     @cached_property
     def fragments(self) -> list[dict[str, Any]] | None:
         """Words and phrases of some captions with their scores; None where evaluation did not write any."""
-        if self.files.phrases not in self.manifest.outputs:
+        if PHRASES not in self.manifest.outputs:
             return None
-        return read_table(self.evaluation.folder / self.files.phrases).to_pylist()
+        return read_table(self.evaluation.folder / PHRASES).to_pylist()
 
     @cached_property
     def word_maps(self) -> list[dict[str, Any]]:
         """Words of some captions with their maps over images; empty where evaluation did not write any."""
-        if self.files.word_maps not in self.manifest.outputs:
+        if WORD_MAPS not in self.manifest.outputs:
             return []
-        return read_table(self.evaluation.folder / self.files.word_maps).to_pylist()
+        return read_table(self.evaluation.folder / WORD_MAPS).to_pylist()
 
     @cached_property
     def words(self) -> dict[str, Any] | None:
         """How often the model tells wrong words and corrects them; None where evaluation did not measure it."""
-        return self._figures(self.files.words)
+        return self._figures(WORDS)
 
     @cached_property
     def word_corrections(self) -> list[dict[str, Any]]:
         """Sentences with wrong words as the model judged and corrected them; empty where there are none."""
-        if self.files.word_corrections not in self.manifest.outputs:
+        if WORD_CORRECTIONS not in self.manifest.outputs:
             return []
-        return read_table(self.evaluation.folder / self.files.word_corrections).to_pylist()
+        return read_table(self.evaluation.folder / WORD_CORRECTIONS).to_pylist()
 
     @cached_property
     def discrimination(self) -> dict[str, dict[str, Any]] | None:
         """Generator -> how many of its sentences score below their caption; None where none were asked for."""
-        return self._figures(self.files.discrimination)
+        return self._figures(DISCRIMINATION)
 
     @cached_property
     def query_length(self) -> list[dict[str, Any]] | None:
         """Recall of captions by their number of words; None where evaluation did not measure it."""
-        return self._figures(self.files.query_length)
+        return self._figures(QUERY_LENGTH)
 
     @cached_property
     def alignment(self) -> dict[str, dict[str, float | int | None]] | None:
         """Distances of embeddings; None where the model has none that compare, or evaluation did not measure them."""
-        return self._figures(self.files.alignment)
+        return self._figures(ALIGNMENT)
 
     @cached_property
     def eccv_caption(self) -> dict[str, Any] | None:
         """Metrics with the matches of ECCV Caption and CxC; None where they were not asked for."""
-        return self._figures(self.files.eccv_caption)
+        return self._figures(ECCV_CAPTION)
 
     def ranks(self, *, oracle: bool = False) -> Ranks | None:
         """Ranks of both directions; None when every true match is asked for but not known."""
@@ -258,7 +272,7 @@ class Run:
         return self._model(method, backbone, number, artifact)
 
     def _model(self, method: str, backbone: str, seed: int, artifact: Artifact) -> Model:
-        return Model(method, backbone, seed, artifact, self.files, self.baseline_method, self.declared)
+        return Model(method, backbone, seed, artifact, self.baseline_method, self.declared)
 
     @property
     def _reranked(self) -> str:
@@ -284,13 +298,12 @@ class TestSet:
 
 
 def collect(
-    evaluations: Iterable[tuple[Path, Manifest]], files: FileNames, baseline_method: str, declared: Declared
+    evaluations: Iterable[tuple[Path, Manifest]], baseline_method: str, declared: Declared
 ) -> dict[TestSet, list[Run]]:
     """Runs by test set, whatever order they are given in: by backbone, round one first, its controls last.
 
     Args:
         evaluations: folders of finished evaluations with their manifests.
-        files: names of the files.
         baseline_method: the method of round one.
         declared: settings by the declarations.
     """
@@ -299,7 +312,7 @@ def collect(
     for folder, manifest in evaluations:
         artifact = Artifact("evaluate", folder.name, manifest.fingerprint, folder, manifest, found)
         shared = sum(other.label == manifest.label for _, other in evaluations) > 1
-        runs.append(Run(folder.name if shared else manifest.label, artifact, files, baseline_method, declared))
+        runs.append(Run(folder.name if shared else manifest.label, artifact, baseline_method, declared))
     runs.sort(key=_place)
     groups: dict[TestSet, list[Run]] = {}
     for run in runs:

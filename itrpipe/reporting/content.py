@@ -13,7 +13,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.errors import MissingInputError
 from itrpipe.reporting import plots, seed_tables, tables
 from itrpipe.reporting.analyses import Analyses, SpannedTable, analyses_of
-from itrpipe.reporting.chain import Artifact, FileNames
+from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.collect import Run, all_artifacts, collect, minings, models
 from itrpipe.reporting.comparisons import Comparison, check_rankings, compare, conclusion, of_recalls
 from itrpipe.reporting.curves import Curves, curves_of
@@ -195,7 +195,6 @@ class Content:
 
 def gather(
     evaluations: Iterable[tuple[Path, Manifest]],
-    files: FileNames,
     baseline_method: str,
     options: Options,
     declared: Declared,
@@ -206,7 +205,6 @@ def gather(
 
     Args:
         evaluations: folders of finished evaluations with their manifests.
-        files: names of the files to read.
         baseline_method: the method of round one.
         options: of the report.
         declared: settings of an artifact's configuration by the declarations.
@@ -217,7 +215,7 @@ def gather(
         MissingInputError: there is no evaluation.
         DataError: an artifact is damaged.
     """
-    found = collect(evaluations, files, baseline_method, declared)
+    found = collect(evaluations, baseline_method, declared)
     runs = [run for members in found.values() for run in members]
     if not runs:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
@@ -241,12 +239,12 @@ def gather(
         date=_date(run.manifest.finished for run in runs),
         level=options.interval_level,
         groups=groups,
-        mined=_mined([shown, *runs], libraries, files, options),
+        mined=_mined([shown, *runs], libraries, options),
         false_negatives=_false_negatives([shown, *runs], libraries, options),
         retrieval=_retrieval(shown, groups, libraries, options),
         phrases=_first_view(phrase_view, groups, libraries, options),
         word_maps=_first_view(word_map_view, groups, libraries, options),
-        synthetic=synthetic_view([shown, *runs], libraries, files.sentence_statistics, options.examples, options.seed),
+        synthetic=synthetic_view([shown, *runs], libraries, options.examples, options.seed),
         difficulty=difficulty_of(models(runs)),
         wrong_words=_first_view(wrong_words_view, groups, libraries, options),
         has_truth=any(run.ranks(oracle=True) is not None for run in runs),
@@ -338,12 +336,12 @@ def _shown_run(groups: Sequence[Group]) -> Run:
     return later[0] if later else max(runs, key=lambda run: run.metrics[tables.FULL]["rsum"]["value"])
 
 
-def _mined(runs: Sequence[Run], libraries: Mapping[str, Library | None], files: FileNames, options: Options) -> Mined:
+def _mined(runs: Sequence[Run], libraries: Mapping[str, Library | None], options: Options) -> Mined:
     described, shown, examples = [], None, {}
     for artifact, run in minings(runs):
         library = libraries[run.prepare.name]
         gallery = None if library is None else library.gallery(MINED_SPLIT)
-        described.append(describe(artifact, files.statistics, gallery))
+        described.append(describe(artifact, gallery))
         if shown is None and gallery is not None and artifact.manifest is not None:
             shown, examples = described[-1], mined_examples(artifact, gallery, options.examples, options.seed)
     return Mined(described, shown, examples)

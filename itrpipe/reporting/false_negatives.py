@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from itrpipe.artifacts.files import HARD_CANDIDATES
 from itrpipe.errors import DataError
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.examples import SHOWN, Example, Gallery
@@ -111,7 +112,7 @@ def _example(run: Run, direction: str, rows: Sequence[dict[str, Any]], gallery: 
         anchor = sides[0][rows[0]["anchor_id"]]
         found = [(sides[1][row["candidate_id"]], row) for row in rows]
     except KeyError as missing:
-        where = run.evaluation.folder / run.files.hard_candidates
+        where = run.evaluation.folder / HARD_CANDIDATES
         raise DataError(f"{where} names {missing}, which the training split does not have; evaluate again") from None
     candidates = [
         gallery.candidate(search, anchor, row, each["similarity"], each["rank"] + 1, each["probability"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from itrpipe.artifacts.files import STATISTICS
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.errors import DataError
 from itrpipe.mining.statistics import POSITIVE_LIMITS, beaten_percent
@@ -51,12 +52,11 @@ class Mining:
         )
 
 
-def describe(artifact: Artifact, statistics_file: str, gallery: Gallery | None) -> Mining:
+def describe(artifact: Artifact, gallery: Gallery | None) -> Mining:
     """Reads the statistics of a mining run and counts its false negatives where the truth is known.
 
     Args:
         artifact: the lists, possibly removed.
-        statistics_file: name of the file with the statistics.
         gallery: of the training split; None when the dataset was removed.
     """
     name = mining_name(artifact)
@@ -68,7 +68,7 @@ def describe(artifact: Artifact, statistics_file: str, gallery: Gallery | None) 
         shares = {
             direction: false_negative_shares(mined, direction, gallery.truth) for direction, mined in lists.items()
         }
-    return Mining(artifact, name, read_checked_json(artifact.folder / statistics_file), shares)
+    return Mining(artifact, name, read_checked_json(artifact.folder / STATISTICS), shares)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from itrpipe.artifacts.files import HISTORY
 from itrpipe.config import is_control
-from itrpipe.reporting.chain import Artifact, FileNames, read_table
+from itrpipe.reporting.chain import Artifact, read_table
 from itrpipe.reporting.departures import Declared, Departure, departures
 from itrpipe.reporting.titles import backbone_title, method_title, model_title
 
@@ -21,7 +22,6 @@ class Model:
     Attributes:
         method_name, backbone_name, seed: that it was trained with.
         artifact: of `train`, possibly removed.
-        files: names of the files.
         baseline_method: the method of round one.
         declared: settings by the declarations.
     """
@@ -30,7 +30,6 @@ class Model:
     backbone_name: str
     seed: int
     artifact: Artifact
-    files: FileNames
     baseline_method: str
     declared: Declared
 
@@ -72,11 +71,7 @@ class Model:
     @cached_property
     def history(self) -> list[dict[str, Any]] | None:
         """One row per validation; None when the model was removed."""
-        return (
-            None
-            if self.artifact.manifest is None
-            else read_table(self.artifact.folder / self.files.history).to_pylist()
-        )
+        return None if self.artifact.manifest is None else read_table(self.artifact.folder / HISTORY).to_pylist()
 
     @cached_property
     def departures(self) -> dict[str, Departure]:
@@ -93,7 +88,7 @@ class Model:
         while artifact is not None:
             if artifact.manifest is None:
                 return None
-            done += read_table(artifact.folder / self.files.history)["epoch"][-1].as_py()
+            done += read_table(artifact.folder / HISTORY)["epoch"][-1].as_py()
             artifact = artifact.input(START_INPUT)
         return round(done, 3)
 

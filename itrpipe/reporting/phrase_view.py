@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from itrpipe.artifacts.files import PHRASES
 from itrpipe.errors import DataError
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.thumbnails import Picture
@@ -235,7 +236,7 @@ def _reading(run: Run, rows: Rows, scale: Scale) -> Reading:
     try:
         caption = pieces(rows[0]["text"], words)
     except ValueError as error:
-        where = f"{run.evaluation.folder / run.files.phrases}: words of caption {rows[0]['caption_id']}"
+        where = f"{run.evaluation.folder / PHRASES}: words of caption {rows[0]['caption_id']}"
         raise DataError(f"{where} do not lie in it one after the other ({error}); evaluate again") from None
     return Reading(run.name, rows[0]["pair_score"], caption, {title: each for title, each in phrases.items() if each})
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from itrpipe.artifacts.files import STATISTICS
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.config import conf_title
 from itrpipe.errors import DataError
@@ -95,14 +96,13 @@ class Synthetic:
 
 
 def synthetic_view(
-    runs: Sequence[Run], libraries: Mapping[str, Library | None], statistics_file: str, count: int, seed: int
+    runs: Sequence[Run], libraries: Mapping[str, Library | None], count: int, seed: int
 ) -> Synthetic | None:
     """Shows the sentences that runs learned from or were measured with.
 
     Args:
         runs: all of them, the shown one first.
         libraries: datasets by the name of their artifact.
-        statistics_file: of `synthesize`.
         count: captions shown.
         seed: of their choice.
 
@@ -117,7 +117,7 @@ def synthetic_view(
         return None
     there = [artifact for artifact, _ in readers.values() if artifact.manifest is not None]
     removed = [artifact for artifact, _ in readers.values() if artifact.manifest is None]
-    rows = [_row(each, read_checked_json(each.folder / statistics_file), readers[each.path][1]) for each in there]
+    rows = [_row(each, read_checked_json(each.folder / STATISTICS), readers[each.path][1]) for each in there]
     for artifact in there:
         gallery = _gallery(artifact, libraries)
         if gallery is not None and (found := _examples(artifact, gallery, count, seed)):

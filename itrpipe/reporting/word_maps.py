@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from itrpipe.artifacts.files import WORD_MAPS
 from itrpipe.errors import DataError
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.thumbnails import Picture
@@ -123,7 +124,7 @@ class _Mapped:
     def read(cls, run: Run) -> _Mapped:
         captions: dict[str, dict[str, Rows]] = {}
         for row in run.word_maps:
-            where = run.evaluation.folder / run.files.word_maps
+            where = run.evaluation.folder / WORD_MAPS
             if len(row["values"]) != row["rows"] * row["columns"] or not row["start"] < row["end"] <= len(row["text"]):
                 raise DataError(f"{where}: a word of caption {row['caption_id']} has no place or map; evaluate again")
             captions.setdefault(row["caption_id"], {}).setdefault(row["image_id"], []).append(row)

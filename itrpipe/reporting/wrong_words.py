@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from itrpipe.artifacts.files import WORD_CORRECTIONS
 from itrpipe.errors import DataError
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.phrase_view import TONES, pieces
@@ -174,7 +175,7 @@ def _example(run: Run, row: Mapping[str, Any], picture_of: Callable[[Run, str], 
             corrected = Judged(pieces(row["corrected"], replaced), row["corrected_score"])
         judged = Judged(pieces(row["sentence"], sentence), row["sentence_score"])
     except ValueError as error:
-        where = f"{run.evaluation.folder / run.files.word_corrections}: words of caption {row['caption_id']}"
+        where = f"{run.evaluation.folder / WORD_CORRECTIONS}: words of caption {row['caption_id']}"
         raise DataError(f"{where} do not lie in their sentence one after the other ({error}); evaluate again") from None
     return WrongExample(picture_of(run, row["image_id"]), row["caption"], row["caption_score"], judged, corrected)
 

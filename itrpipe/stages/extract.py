@@ -223,7 +223,7 @@ def _build(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> _Ex
     import torch
 
     from itrpipe.features.passes import divide
-    from itrpipe.stages.train import resolve_device
+    from itrpipe.training.device import resolve_device
 
     device = torch.device(resolve_device(job.execution.device))
     extractors = {name: extractor_module(part.kind).build(part, device) for name, part in parts.items()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from itrpipe.artifacts.disk import require_space, write_json
+from itrpipe.artifacts.files import STATISTICS
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
@@ -15,6 +16,8 @@ from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, no_sources, prepare_need
 from itrpipe.stages.checks import candidates, check_mining, refuse_longer_lists
 from itrpipe.training import settings as training_settings
+from itrpipe.training.device import resolve_device
+from itrpipe.training.settings import run_label
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from itrpipe.training.saved import SavedModel
 
 SCHEMA_VERSION = 1
-STATE, RESCORED, STATISTICS = "state.safetensors", "rescored.safetensors", "statistics.json"
+STATE, RESCORED = "state.safetensors", "rescored.safetensors"
 BYTES_PER_CANDIDATE, BYTES_PER_PROBABILITY = 6, 2
 FAISS_BLOCK = 4_096
 EXPECTED_RECALL = 0.99
@@ -164,7 +167,7 @@ def label(conf: str, settings: MineSettings) -> str:
     """`exact`, or `approximate` by an index, and the mining model, with `+` and the backbone of a second one."""
     found = conf if settings.index == "flat" else "approximate"
     models = "+".join(filter(None, (settings.backbone, settings.rescore_with)))
-    return f"{found}.{train.run_label(settings.method, models, settings.seed)}"
+    return f"{found}.{run_label(settings.method, models, settings.seed)}"
 
 
 def fingerprinted(settings: MineSettings) -> dict[str, Any]:
@@ -254,7 +257,7 @@ def _mined(job: Job, embeddings: SplitEmbeddings) -> tuple[MinedLists, dict[str,
 
 def _miner(job: Job, embeddings: SplitEmbeddings) -> ExactMiner | FaissMiner:
     settings, execution = job.settings, job.execution
-    device = train.resolve_device(execution.device)
+    device = resolve_device(execution.device)
     arrays = (embeddings.images, embeddings.texts, embeddings.caption_image, settings.num_texts, settings.num_images)
     if settings.engine == "faiss":
         from itrpipe.mining.faiss_engine import FaissMiner
@@ -310,8 +313,8 @@ def _rescored(
     from itrpipe.mining.resumable import work_through
 
     settings, prepared, extracted = job.settings, job.inputs["prepare"].folder, job.inputs["extract"].folder
-    model = train.run_label(settings.method, settings.rescore_with, settings.seed)
-    device, memory = train.resolve_device(job.execution.device), job.execution.memory_mib * 2**20
+    model = run_label(settings.method, settings.rescore_with, settings.seed)
+    device, memory = resolve_device(job.execution.device), job.execution.memory_mib * 2**20
     scorer = open_scorer(second, prepared, extracted, embeddings, device, memory)
     texts, images = settings.rescore_texts or settings.num_texts, settings.rescore_images or settings.num_images
     rescorer = Rescorer(mined, embeddings.caption_image, scorer, texts, images)

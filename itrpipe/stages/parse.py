@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -19,137 +18,19 @@ from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.progress import Reporter
+from itrpipe.scene_graph.declaration import BackendSettings, ForeignSettings, backend_settings, build_parser
 from itrpipe.scene_graph.tokenise import MOST_LETTERS, MOST_WORDS, parsed_part
 from itrpipe.stages.base import Job, Need, prepare_need
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from itrpipe.scene_graph.graph import Backend, SceneGraph
-    from itrpipe.scene_graph.parsing import Item, Parser, Parts
+    from itrpipe.scene_graph.graph import SceneGraph
+    from itrpipe.scene_graph.parsing import Item, Parts
 
 SCHEMA_VERSION = 1
 PARTS = "parts"
 LIMIT = f"{MOST_WORDS} words or a word of more than {MOST_LETTERS} letters"
-Tagger = Literal["hanta", "lexicon"]
-
-
-class BackendSettings(Settings):
-    """Which backend parses, and with what; every configuration binds to a class of these."""
-
-    @property
-    def variant(self) -> str:
-        """What the label says beside the configuration's name."""
-        return ""
-
-    @abstractmethod
-    def version(self) -> str:
-        """`Parser.version`, without importing what the backend needs.
-
-        Raises:
-            MissingInputError: something that it needs is not installed.
-        """
-
-    @abstractmethod
-    def parser(self) -> Parser:
-        """The parser itself."""
-
-
-class RulesSettings(BackendSettings):
-    """The backend written for captions.
-
-    Attributes:
-        tagger: `hanta`, or `lexicon`, which needs no HanTa.
-    """
-
-    backend: Literal["rules"]
-    tagger: Tagger
-
-    @property
-    def variant(self) -> str:
-        """The tagger."""
-        return self.tagger
-
-    def version(self) -> str:
-        """Of the rules, the tagger and the lemmatiser."""
-        from itrpipe.scene_graph.rules import rules_version
-
-        return rules_version(self.tagger)
-
-    def parser(self) -> Parser:
-        """The parser itself."""
-        from itrpipe.scene_graph.rules import RulesBackend
-
-        return _extracting(RulesBackend(self.tagger))
-
-
-class SpacySettings(BackendSettings):
-    """A dependency parser of spaCy.
-
-    Attributes:
-        model: name of an installed package.
-    """
-
-    backend: Literal["spacy"]
-    model: str = Field(min_length=1)
-
-    @property
-    def variant(self) -> str:
-        """The model."""
-        return self.model
-
-    def version(self) -> str:
-        """Of spaCy, the model and how its links are read."""
-        from itrpipe.scene_graph.spacy_backend import spacy_version
-
-        return spacy_version(self.model)
-
-    def parser(self) -> Parser:
-        """The parser itself."""
-        from itrpipe.scene_graph.spacy_backend import SpacyBackend
-
-        return _extracting(SpacyBackend(self.model))
-
-
-class ForeignSettings(BackendSettings):
-    """Graphs that another tool made.
-
-    Attributes:
-        file: holds them.
-        format: of the file; empty to recognise it.
-        tagger: gives the words of a caption their lemmas.
-    """
-
-    backend: Literal["foreign"]
-    file: str
-    format: Literal["", "factual", "spice", "tuples"]
-    tagger: Tagger
-
-    @property
-    def variant(self) -> str:
-        """The tagger."""
-        return self.tagger
-
-    def version(self) -> str:
-        """Of the alignment and of the words it aligns with."""
-        from itrpipe.scene_graph.foreign import foreign_version
-        from itrpipe.scene_graph.rules import rules_version
-
-        return foreign_version(rules_version(self.tagger))
-
-    def parser(self) -> Parser:
-        """The parser itself."""
-        from itrpipe.scene_graph.foreign import ForeignParser
-        from itrpipe.scene_graph.rules import RulesBackend
-
-        return ForeignParser(RulesBackend(self.tagger))
-
-
-BACKENDS: dict[str, type[BackendSettings]] = {
-    "rules": RulesSettings,
-    "spacy": SpacySettings,
-    "foreign": ForeignSettings,
-}
 
 
 class Execution(Settings):
@@ -163,15 +44,8 @@ class Execution(Settings):
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """The settings of the configuration's backend.
-
-    Raises:
-        UsageError: there is no such backend.
-    """
-    name = values.get("backend")
-    if name not in BACKENDS:
-        raise UsageError(f"parse: backend = {name!r} is none of {', '.join(BACKENDS)}; leave it out")
-    return BACKENDS[name]
+    """The settings of the configuration's backend."""
+    return backend_settings(values)
 
 
 def label(conf: str, settings: BackendSettings) -> str:
@@ -204,11 +78,6 @@ def fingerprinted(settings: BackendSettings) -> dict[str, Any]:
     return values | {"file": "local"} if "file" in values else values
 
 
-def build_parser(settings: BackendSettings) -> Parser:
-    """`settings.parser`, as a function that another process can be told to call."""
-    return settings.parser()
-
-
 def run(job: Job) -> None:
     """Writes scene_graphs.parquet."""
     from itrpipe.scene_graph.parsing import Parts
@@ -224,12 +93,6 @@ def run(job: Job) -> None:
     counts = _write(job, captions, parts, rows)
     job.metrics |= {"captions": len(items), "distinct": len(distinct), **_averages(counts)}
     _say_statistics(job, counts)
-
-
-def _extracting(backend: Backend) -> Parser:
-    from itrpipe.scene_graph.parsing import BackendParser
-
-    return BackendParser(backend)
 
 
 def _captions(job: Job) -> pa.Table:

@@ -15,9 +15,8 @@ from itrpipe.config import Settings, bind, declared_stages, load_declaration, re
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.reporting.expected import Published, Tolerance
-from itrpipe.stages import evaluate, mine_negatives, synthesize, train
+from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, load_stage
-from itrpipe.stages.evaluate import analyses
 from itrpipe.stages.prepare import image_root
 
 if TYPE_CHECKING:
@@ -88,7 +87,6 @@ def fingerprinted(settings: ReportSettings) -> dict[str, Any]:
 
 def run(job: Job) -> None:
     """Writes the page, its results as plain text and as Markdown, and its numbers as JSON."""
-    from itrpipe.reporting.chain import FileNames
     from itrpipe.reporting.content import Options, gather
     from itrpipe.reporting.markdown import markdown
     from itrpipe.reporting.page import render
@@ -97,25 +95,6 @@ def run(job: Job) -> None:
 
     content = gather(
         [(each.folder, each.manifest) for each in job.inputs.values()],
-        FileNames(
-            metrics=evaluate.METRICS,
-            rankings=evaluate.RANKINGS,
-            cross_ranks=evaluate.CROSS_RETRIEVAL,
-            matching=analyses.MATCHING,
-            phrases=analyses.PHRASES,
-            false_negatives=analyses.FALSE_NEGATIVES,
-            hard_candidates=analyses.HARD_CANDIDATES,
-            word_maps=analyses.WORD_MAPS,
-            words=analyses.WORDS,
-            word_corrections=analyses.WORD_CORRECTIONS,
-            discrimination=analyses.DISCRIMINATION,
-            query_length=analyses.QUERY_LENGTH,
-            alignment=analyses.ALIGNMENT,
-            eccv_caption=analyses.ECCV_CAPTION,
-            history=train.HISTORY,
-            statistics=mine_negatives.STATISTICS,
-            sentence_statistics=synthesize.STATISTICS,
-        ),
         train.TEACHER_METHOD,
         Options(**job.settings.model_dump(include=OPTIONS), published=job.settings.published),
         _declared(job),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from itrpipe.artifacts.disk import make_folder, require_space, write_json
+from itrpipe.artifacts.files import STATISTICS
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.artifacts.sources import DigestCache, folder_digests, local_folders
 from itrpipe.config import Settings, did_you_mean
@@ -20,6 +21,8 @@ from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.prepare import SCENES_FILE
+from itrpipe.training.device import resolve_device
+from itrpipe.training.settings import run_label
 
 if TYPE_CHECKING:
     from itrpipe.datasets.scenes import Scene
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from itrpipe.synthesis.sentences import SentenceFile
 
 SCHEMA_VERSION = 1
-STATISTICS, BLOCKS = "statistics.json", "blocks"
+BLOCKS = "blocks"
 TRAIN = "train"
 WRITER = "uniter"
 """The only family of backbones with a head for masked words."""
@@ -116,7 +119,7 @@ class ByModel(SynthesizeSettings):
 
     def label(self, conf: str) -> str:
         """With the name of the model."""
-        return f"{conf}.{train.run_label(self.method, self.backbone, self.seed)}"
+        return f"{conf}.{run_label(self.method, self.backbone, self.seed)}"
 
     def needs(self) -> dict[str, Need]:
         """The model, the features that it looks at and, for phrases, the scene graphs."""
@@ -141,7 +144,7 @@ class ByModel(SynthesizeSettings):
             self.train_share,
         )
         values = self.model_dump(include=set(ModelSettings.__dataclass_fields__))
-        device = train.resolve_device(job.execution.device)
+        device = resolve_device(job.execution.device)
         return open_model_maker(sources, ModelSettings(**values), device, job.execution.memory_mib * 2**20)
 
 
@@ -291,7 +294,7 @@ def _record_speed(job: Job, made: int, seconds: float) -> None:
 def _language_model(job: Job) -> LanguageModel:
     from itrpipe.synthesis.language_model import open_language_model
 
-    return open_language_model(job.settings.language_model, train.resolve_device(job.execution.device), job.warn)
+    return open_language_model(job.settings.language_model, resolve_device(job.execution.device), job.warn)
 
 
 def _fluency(job: Job, model: LanguageModel, file: SentenceFile, texts: Mapping[str, str]) -> dict[str, Any]:

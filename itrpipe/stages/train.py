@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from itrpipe.artifacts.artifact import PARTIAL
+from itrpipe.artifacts.files import HISTORY
 from itrpipe.artifacts.sources import DigestCache, local_folders
 from itrpipe.config import Settings, leaves
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
@@ -23,7 +24,8 @@ from itrpipe.models.registry import backbone_family, backbone_package, network_m
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.checks import check_training
 from itrpipe.training import settings as training_settings
-from itrpipe.training.settings import TrainExecution, TrainSettings, settings_of
+from itrpipe.training.device import resolve_device
+from itrpipe.training.settings import TrainExecution, TrainSettings, run_label, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.methods.base import Method
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 TEACHER_METHOD = "triplet"
 DEFAULT_TEACHER = "vsrn"  # AOQ §4.2: the lists of SCAN and BFAN are VSRN's
-HISTORY, TRACKING = "history.parquet", "tracking"
+TRACKING = "tracking"
 Execution = TrainExecution
 backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
 usual_features, check = training_settings.usual_features, check_training
@@ -52,11 +54,6 @@ def settings_class(values: Mapping[str, Any]) -> type[Settings]:
 def label(conf: str, settings: TrainSettings) -> str:
     """`method.backbone`, with the seed when it is not 0."""
     return run_label(conf, settings.backbone, settings.seed)
-
-
-def run_label(conf: str, backbone: str, seed: int) -> str:
-    """Name of a training run inside its dataset."""
-    return f"{conf}.{backbone}{f'.s{seed}' if seed else ''}"
 
 
 def sources(settings: TrainSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
@@ -216,21 +213,6 @@ def run(job: Job) -> None:
         precision = job.settings.score_precision
         write_scores(job.folder / SCORES, model, splits, device, block, precision, job.reporter)
     _record(job, trainer)
-
-
-def resolve_device(device: str) -> str:
-    """`auto` becomes `cuda` where there is one, else `cpu`.
-
-    Raises:
-        UsageError: CUDA was asked for and is not there.
-    """
-    import torch
-
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda: no CUDA device is visible; use --device cpu or check `itrpipe doctor`")
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _local_encoders(settings: TrainSettings) -> dict[str, Path]:

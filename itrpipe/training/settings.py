@@ -180,6 +180,11 @@ def usual_features(method: str, backbone: str, dataset: str) -> str:
     return declared.values["features"]
 
 
+def run_label(conf: str, backbone: str, seed: int) -> str:
+    """Name of a training run inside its dataset."""
+    return f"{conf}.{backbone}{f'.s{seed}' if seed else ''}"
+
+
 def canonical_backbone(name: str) -> str:
     """File stem of a backbone given as people write it: `vse++` is `vsepp`."""
     return name.lower().replace("+", "p")

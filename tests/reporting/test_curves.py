@@ -13,37 +13,17 @@ import pytest
 
 from itrpipe.artifacts import artifact as artifacts
 from itrpipe.reporting import curves
-from itrpipe.reporting.chain import FileNames
 from itrpipe.reporting.collect import Run, collect, models
 from itrpipe.reporting.plots import legend, looks_of
 from itrpipe.reporting.series import series_of
 from itrpipe.reporting.titles import backbone_title, method_title
 
-FILES = FileNames(
-    metrics="metrics.json",
-    rankings="rankings.parquet",
-    cross_ranks="cross_retrieval.parquet",
-    matching="matching.json",
-    phrases="phrases.parquet",
-    false_negatives="false_negatives.json",
-    hard_candidates="false_negatives.parquet",
-    word_maps="word_maps.parquet",
-    words="words.json",
-    word_corrections="word_corrections.parquet",
-    discrimination="discrimination.json",
-    query_length="query_length.json",
-    alignment="alignment.json",
-    eccv_caption="eccv_caption.json",
-    history="history.parquet",
-    statistics="statistics.json",
-    sentence_statistics="statistics.json",
-)
 RUNS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))
 
 
 def runs_of(toy: Any, names: tuple[str, ...] = RUNS) -> list[Run]:
     found = collect(
-        [(toy.made[name], artifacts.read_manifest(toy.made[name])) for name in names], FILES, "triplet", lambda _: None
+        [(toy.made[name], artifacts.read_manifest(toy.made[name])) for name in names], "triplet", lambda _: None
     )
     return [run for group in found.values() for run in group]
 

@@ -22,11 +22,11 @@ from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.evaluation.protocols import PROTOCOLS
+from itrpipe.evaluation.results import RESULT_PROTOCOLS
 from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.plan.planning import parse_override
-from itrpipe.stages.evaluate import RESULT_PROTOCOLS
 from itrpipe.training.loop import Trainer
 from itrpipe.training.splits import Sources
 

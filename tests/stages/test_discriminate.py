@@ -27,10 +27,10 @@ from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+from itrpipe.scene_graph.sentences import SentenceParser
 from itrpipe.stages.base import Input, Need, load_stage
-from itrpipe.stages.evaluate import generators
-from itrpipe.stages.evaluate.generators import Generator, generator_names
-from itrpipe.stages.evaluate.sentence_graphs import SentenceParser
+from itrpipe.synthesis import generators
+from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.synthesis.open_rules import open_rule_maker, tagged_captions
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.training.data import SplitData

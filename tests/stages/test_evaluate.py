@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.artifacts.files import ALIGNMENT, CROSS_RETRIEVAL, ECCV_CAPTION, METRICS, QUERY_LENGTH, RANKINGS
 from itrpipe.commands import stages as commands
 from itrpipe.datasets.truth import write_truth
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -27,7 +28,8 @@ from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 from itrpipe.stages.base import Input, Job, Need
-from itrpipe.stages.evaluate import EvaluateSettings, Model, analyses
+from itrpipe.stages.evaluate import EvaluateSettings
+from itrpipe.training.named_models import Model
 
 Invoke = Callable[..., Any]
 GIVEN = {"features": "", "split": "test", "protocols": ["full"], "bootstrap_samples": 100, "interval_level": 0.95}
@@ -152,11 +154,11 @@ def test_an_ensemble_ranks_the_mean_of_the_scores_of_models_of_both_kinds(
     parts = [scores_of(chain, label) for label in ("aoq.vsepp", "triplet.bfan", "triplet.vsepp")]
     mean = np.mean([scores.astype(np.float64) for scores, _ in parts], axis=0)
     caption_image = parts[0][1]
-    written = pq.read_table(folder / evaluate.RANKINGS).to_pydict()
+    written = pq.read_table(folder / RANKINGS).to_pydict()
     shown = np.array([written["scores"][row] for row in range(len(mean))])
     np.testing.assert_allclose(shown, -np.sort(-mean, axis=1)[:, : shown.shape[1]], atol=1e-6)
     expected = protocols.metrics(ranks(mean, caption_image))
-    metrics = json.loads((folder / evaluate.METRICS).read_text())
+    metrics = json.loads((folder / METRICS).read_text())
     assert set(metrics) == {"full"}
     assert {name: each["value"] for name, each in metrics["full"].items()} == pytest.approx(expected)
     manifest = read_manifest(folder)
@@ -218,7 +220,7 @@ def test_scores_are_averaged_in_single_precision(tmp_path: Path) -> None:
     job = job_on(tmp_path, settings("bfan", "scan"), first, second)
     evaluate.run(job)
     expected = np.float32(0.5) * (first.matrix + second.matrix)
-    written = pq.read_table(job.folder / evaluate.RANKINGS)
+    written = pq.read_table(job.folder / RANKINGS)
     assert written["scores"].to_pylist()[0] == np.sort(expected[0])[::-1][:3].tolist()
 
 
@@ -233,7 +235,7 @@ def test_members_with_other_rows_are_refused(tmp_path: Path, what: str) -> None:
         DataError, match=rf"train_2: its {what.replace('_', ' ')} of split test are not those of .*train,"
     ):
         evaluate.run(job)
-    assert not (job.folder / evaluate.METRICS).exists()
+    assert not (job.folder / METRICS).exists()
 
 
 def test_members_of_other_sizes_are_refused(tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ def test_coco_prints_and_records_five_folds_and_all_at_once(tmp_path: Path, caps
         assert job.metrics[f"{name} rsum"] == pytest.approx(values["rsum"], abs=0.00501)
     assert shown["coco-1k"][-1] > shown["coco-5k"][-1] == shown["full"][-1]
     spans = [line.split() for line in printed.splitlines() if line.startswith("   95 %")]
-    written = json.loads((job.folder / evaluate.METRICS).read_text())
+    written = json.loads((job.folder / METRICS).read_text())
     for name, span in zip(("full", "coco-1k", "coco-5k"), spans, strict=True):
         ends = [(written[name][metric]["low"], written[name][metric]["high"]) for metric in [*recalls, "rsum"]]
         assert span[2:] == [f"{low:.1f}–{high:.1f}" for low, high in ends]
@@ -306,7 +308,7 @@ def test_a_split_too_small_for_a_protocol_is_told(tmp_path: Path, capsys: pytest
     job = job_on(tmp_path, settings("bfan", protocols=["full", "coco-1k"]), example(5, 0))
     evaluate.run(job)
     assert job.messages == ["coco-1k needs 5,000 images, test has 5"]
-    assert set(json.loads((job.folder / evaluate.METRICS).read_text())) == {"full"}
+    assert set(json.loads((job.folder / METRICS).read_text())) == {"full"}
     assert list(table_of(capsys.readouterr().out)) == ["full"]
 
 
@@ -317,7 +319,7 @@ def test_cross_retrieval_ranks_are_written_in_the_order_of_the_captions(tmp_path
     scores = example(7, 0, captions=5)
     job = job_on(tmp_path, settings("bfan"), scores)
     evaluate.run(job)
-    table = pq.read_table(job.folder / evaluate.CROSS_RETRIEVAL)
+    table = pq.read_table(job.folder / CROSS_RETRIEVAL)
     types = ["string", "string", "int32", "int32", "int32"]
     names = ["caption_id", "image_id", "image_rank", "text_rank", "cross_rank"]
     assert [(field.name, str(field.type)) for field in table.schema] == list(zip(names, types, strict=True))
@@ -345,7 +347,7 @@ def test_an_ensemble_of_embeddings_leaves_its_inputs_alone(tmp_path: Path) -> No
     assert [path.read_bytes(), (folder / "train_2" / SCORES).read_bytes()] == before
     mean = (vectors[:4] @ vectors[4:].T + example(4, 1).matrix) / 2
     expected = protocols.metrics(ranks(mean, written.caption_image))
-    metrics = json.loads((job.folder / evaluate.METRICS).read_text())["full"]
+    metrics = json.loads((job.folder / METRICS).read_text())["full"]
     assert {name: each["value"] for name, each in metrics.items()} == pytest.approx(expected)
 
 
@@ -358,9 +360,9 @@ def test_recall_by_length_counts_the_words_of_the_dataset(tmp_path: Path) -> Non
     evaluate.run(job)
     words = 1 + np.arange(35) % 30
     expected = recall_by_length(ranks(scores.matrix, scores.caption_image).texts_to_images, words)
-    assert json.loads((job.folder / analyses.QUERY_LENGTH).read_text()) == expected
+    assert json.loads((job.folder / QUERY_LENGTH).read_text()) == expected
     assert [each["captions"] for each in expected] == [12, 2, 2, 3, 16]
-    assert not (job.folder / analyses.ALIGNMENT).exists()  # of a model without embeddings
+    assert not (job.folder / ALIGNMENT).exists()  # of a model without embeddings
 
 
 def test_captions_of_images_without_features_have_no_length(tmp_path: Path) -> None:
@@ -372,14 +374,14 @@ def test_captions_of_images_without_features_have_no_length(tmp_path: Path) -> N
     evaluate.run(job)
     words = (1 + np.arange(35) % 30)[10:]
     expected = recall_by_length(ranks(scores.matrix, own).texts_to_images, words)
-    assert json.loads((job.folder / analyses.QUERY_LENGTH).read_text()) == expected
+    assert json.loads((job.folder / QUERY_LENGTH).read_text()) == expected
 
 
 def test_alignment_is_that_of_the_embeddings(chain: Path) -> None:
     (folder,) = (chain / "tiny" / "evaluate").glob("aoq.vsepp-*")
     (trained,) = (chain / "tiny" / "train").glob("aoq.vsepp-*")
     embedded = read_embeddings(trained / EMBEDDINGS, "test")
-    found = json.loads((folder / analyses.ALIGNMENT).read_text())
+    found = json.loads((folder / ALIGNMENT).read_text())
     own = [
         np.linalg.norm(embedded.images[image] - text)
         for image, text in zip(embedded.caption_image, embedded.texts, strict=True)
@@ -401,7 +403,7 @@ def test_order_embeddings_have_no_alignment(tmp_path: Path) -> None:
         writer.write("images", 0, np.ones((4, 3), dtype=np.float32))
         writer.write("texts", 0, np.ones((8, 3), dtype=np.float32))
     evaluate.run(job)
-    assert not (job.folder / analyses.ALIGNMENT).exists()
+    assert not (job.folder / ALIGNMENT).exists()
 
 
 def test_eccv_caption_is_measured_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +416,7 @@ def test_eccv_caption_is_measured_on_request(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(eccv_caption, "load_ground_truth", lambda: eccv_caption.GroundTruth(truth, truth, truth, "1.0"))
     job = job_on(tmp_path, settings("bfan", eccv=True), scores)
     evaluate.run(job)
-    found = json.loads((job.folder / analyses.ECCV_CAPTION).read_text())
+    found = json.loads((job.folder / ECCV_CAPTION).read_text())
     plain = protocols.metrics(ranks(scores.matrix, scores.caption_image))
     assert {name: found["cxc"][name] for name in found["cxc"] if name in plain} == pytest.approx(
         {name: plain[name] for name in found["cxc"] if name in plain}
@@ -443,7 +445,7 @@ def test_intervals_are_of_the_level_that_was_asked_for(tmp_path: Path) -> None:
         job = job_on(tmp_path / str(level), settings("bfan", interval_level=level), scores)
         write_truth(tmp_path / str(level) / "prepare", dict(zip(scores.caption_ids.tolist(), own, strict=True)))
         evaluate.run(job)
-        metrics = json.loads((job.folder / evaluate.METRICS).read_text())
+        metrics = json.loads((job.folder / METRICS).read_text())
         for name, each in (metrics["full"] | metrics["oracle"]).items():
             assert each["low"] <= each["value"] <= each["high"], name
         found = [metrics["full"]["rsum"], *(metrics["oracle"][f"{side}_map_at_r"] for side in ("i2t", "t2i"))]

@@ -16,6 +16,7 @@ from PIL import Image
 
 from itrpipe.analysis.word_accuracy import CORRECTION_SCHEMA, DRAWS, WordTest
 from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.artifacts.files import WORD_CORRECTIONS, WORDS
 from itrpipe.commands.explain import Word, coloured
 from itrpipe.commands.photographs import photograph_features
 from itrpipe.commands.stages import run_stage
@@ -25,7 +26,6 @@ from itrpipe.features.scores import read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.plan.planning import parse_override
-from itrpipe.stages.evaluate.analyses import WORD_CORRECTIONS, WORDS
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
 

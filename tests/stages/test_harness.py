@@ -20,11 +20,13 @@ from PIL import Image
 
 from itrpipe.analysis.canary import ExchangedImages, NoiseImages, TrainedModel
 from itrpipe.artifacts.artifact import check_artifact
+from itrpipe.artifacts.files import METRICS
 from itrpipe.commands.canary import CANARY, can_fail
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.chance import Chance, chance_of_recalls
+from itrpipe.evaluation.results import FULL
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.registry import methods
 from itrpipe.models.base import ImageBatch, TextBatch
@@ -35,7 +37,7 @@ from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Need
-from itrpipe.stages.evaluate import FULL, METRICS, read_split
+from itrpipe.stages.evaluate import read_split
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import AnyMatcher
 from itrpipe.training.saved import SavedModel, build_model, load_model

@@ -13,10 +13,9 @@ import pytest
 
 from itrpipe.analysis.phrase_analysis import FRAGMENT_SCHEMA
 from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.artifacts.files import MATCHING, METRICS, PHRASES
 from itrpipe.features.scores import read_scores
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
-from itrpipe.stages.evaluate import METRICS
-from itrpipe.stages.evaluate.analyses import MATCHING, PHRASES
 
 Invoke = Callable[..., Any]
 SMALL = [

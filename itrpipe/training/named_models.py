@@ -1,4 +1,4 @@
-"""Names by which an evaluation asks for trained models."""
+"""Names by which people ask for trained models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from itrpipe.config import did_you_mean, load_declaration
-from itrpipe.stages import train
+from itrpipe.training.settings import backbones, canonical_backbone, run_label
 
 _MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")
 
@@ -28,7 +28,7 @@ class Model:
     @property
     def label(self) -> str:
         """Its name, such as `aoq.vsrn.s1`."""
-        return train.run_label(self.method, self.backbone, self.seed)
+        return run_label(self.method, self.backbone, self.seed)
 
     def named_by(self, name: str) -> Model:
         """The model that `[method.]backbone[.sN]` names beside this one, whose values stand for what is left out.
@@ -41,10 +41,10 @@ class Model:
             raise ValueError(f"{name!r} is not of the form [method.]backbone[.sN], such as vsrn.s1")
         found = Model(
             parts["method"] or self.method,
-            train.canonical_backbone(parts["backbone"]),
+            canonical_backbone(parts["backbone"]),
             int(parts["seed"] or self.seed),
         )
-        known = {"backbone": (found.backbone, train.backbones())}
+        known = {"backbone": (found.backbone, backbones())}
         if parts["method"]:
             known["method"] = (found.method, tuple(load_declaration("train").confs))
         for what, (value, names) in known.items():

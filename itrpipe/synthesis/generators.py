@@ -1,17 +1,14 @@
-"""Names by which an evaluation asks for negative sentences, and the artifacts that these are."""
+"""Names by which people ask for negative sentences."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from itrpipe.config import did_you_mean, load_declaration, resolve
-from itrpipe.errors import UsageError
-from itrpipe.stages.base import Need
 
-SENTENCES_INPUT = "sentences_"
-"""What the input name of a generator's sentences begins with; its name follows."""
 _NAME = re.compile(r"(?P<conf>[^.]+)(?:\.(?P<method>[^.]+))??(?:\.s(?P<seed>[0-9]+))?")
 
 
@@ -56,10 +53,10 @@ class Generator:
         method = f".{self.method}" if self.method != _usual_method(self.conf) else ""
         return f"{self.conf}{method}{f'.s{self.seed}' if self.seed else ''}"
 
-    def need(self, split: str) -> Need:
-        """Its sentences for the captions of a split."""
+    def wanted(self, split: str) -> dict[str, Any]:
+        """The settings of `synthesize` that give its sentences for the captions of a split."""
         writer = {"method": self.method} if self.method else {}
-        return Need("synthesize", self.conf, {"seed": self.seed, "split": split, **writer})
+        return {"seed": self.seed, "split": split, **writer}
 
 
 def generator_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -75,22 +72,6 @@ def generator_names(names: Sequence[str]) -> tuple[str, ...]:
             raise ValueError(f"{name!r} names {generator.name} a second time; leave it out")
         generators.append(generator)
     return tuple(generator.name for generator in sorted(generators))
-
-
-def sentence_needs(names: Sequence[str], split: str, ensemble_with: Sequence[str]) -> dict[str, Need]:
-    """Input name -> the sentences of a generator, none of them without names.
-
-    Args:
-        names: of generators.
-        split: whose captions the sentences are made of.
-        ensemble_with: names of models that the scores of the evaluated one are averaged with.
-
-    Raises:
-        UsageError: there are some.
-    """
-    if names and ensemble_with:
-        raise UsageError("--discriminate looks at the scores of one model; leave --ensemble-with out and test each")
-    return {f"{SENTENCES_INPUT}{name}": Generator.named(name).need(split) for name in names}
 
 
 def _usual_method(conf: str) -> str:

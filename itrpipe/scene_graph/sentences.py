@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.disk import make_folder
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
-from itrpipe.stages import parse
-from itrpipe.stages.base import Input
+from itrpipe.scene_graph.declaration import ForeignSettings, backend_settings, build_parser
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +24,7 @@ class SentenceParser:
     """Parses sentences as the captions of a dataset were parsed.
 
     Args:
-        captions: artifact of `parse`.
+        captions: folder of an artifact of `parse`.
         work: folder for what is parsed; an interrupted run goes on with it.
         reporter: shows the progress.
 
@@ -33,18 +33,17 @@ class SentenceParser:
         MissingInputError: the parser is not installed.
     """
 
-    def __init__(self, captions: Input, work: Path, reporter: Reporter) -> None:
-        values = captions.manifest.settings
-        settings = parse.settings_class(values).model_validate(values)
-        assert isinstance(settings, parse.BackendSettings)
-        if isinstance(settings, parse.ForeignSettings):
+    def __init__(self, captions: Path, work: Path, reporter: Reporter) -> None:
+        manifest = read_manifest(captions)
+        settings = backend_settings(manifest.settings).model_validate(manifest.settings)
+        if isinstance(settings, ForeignSettings):
             raise UsageError(
-                f"{captions.folder} holds graphs out of a file, and written sentences are in none; evaluate without "
+                f"{captions} holds graphs out of a file, and written sentences are in none; evaluate without "
                 "--discriminate, or a model that was trained on graphs of `itrpipe parse --backend rules`"
             )
-        if (version := settings.version()) != (before := captions.manifest.sources["parser"]):
+        if (version := settings.version()) != (before := manifest.sources["parser"]):
             raise UsageError(
-                f"{captions.folder} was made by the parser {before}, and this is {version}; train the model again, or "
+                f"{captions} was made by the parser {before}, and this is {version}; train the model again, or "
                 "evaluate without --discriminate"
             )
         self._settings, self._work, self._reporter = settings, work, reporter
@@ -60,7 +59,7 @@ class SentenceParser:
         parts = Parts(folder, [Item(text) for text in texts])
         done = len(texts) - sum(len(parts.chunk(number)) for number in parts.pending())
         with self._reporter.task("parsing sentences", len(texts), "sentences", done) as task:
-            parse_pending(parts, partial(parse.build_parser, self._settings), usable_cores(), task.advance)
+            parse_pending(parts, partial(build_parser, self._settings), usable_cores(), task.advance)
         write_graphs(folder / SCENE_GRAPHS_FILE, _row_groups(sentences, texts, parts))
         return folder
 

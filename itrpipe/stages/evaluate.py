@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from itrpipe.analysis.questions import phrases
+from itrpipe.analysis.questions.base import Evaluation, questions, say
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.disk import write_json
+from itrpipe.artifacts.files import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.artifacts.sources import DigestCache, folder_digests, local_folders
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.evaluation.results import RESULT_PROTOCOLS
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, prepare_need
-from itrpipe.stages.evaluate import analyses
-from itrpipe.stages.evaluate.generators import generator_names, sentence_needs
-from itrpipe.stages.evaluate.named_models import Model
+from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.training import settings as training_settings
+from itrpipe.training.named_models import Model
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from itrpipe.evaluation.ranks import Ranks
     from itrpipe.features.embeddings import SplitEmbeddings
     from itrpipe.features.scores import SplitScores
 
 SCHEMA_VERSION = 5
-METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
-FULL, ORACLE = "full", "oracle"
-RESULT_PROTOCOLS = (FULL, "coco-1k", "coco-5k")
-"""Names in `itrpipe.evaluation.protocols`."""
+SENTENCES = "sentences_"
+"""What the input name of a generator's sentences begins with; its name follows."""
 ECCV_PACKAGE = "eccv_caption"
 LONGEST_LABEL = 200
 """Characters of a label that leave room for the rest of a folder name, which may have 255."""
@@ -56,7 +54,7 @@ class EvaluateSettings(Settings):
         split: which split is ranked.
         rerank: score only so many candidates of every query in full, of a model that ranks in two steps; 0: all.
         eccv: also measure with the matches of ECCV Caption and CxC, on COCO's 5K test split.
-        discriminate: generators of negative sentences, see `itrpipe.stages.evaluate.generators`; of each is measured
+        discriminate: generators of negative sentences, see `itrpipe.synthesis.generators`; of each is measured
             how many score below the captions of the split that they were made of. Kept in the shortest form and in one
             order.
         language_model: hub id or folder of a GPT-2 that measures the perplexity of sentences before and after the
@@ -196,16 +194,22 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
             f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; leave it "
             "out"
         )
-    if settings.language_model and (settings.ensemble_with or not analyses.corrects_words(settings.method)):
+    corrects = "words" in training_settings.method_of(settings.method).answers
+    if settings.language_model and (settings.ensemble_with or not corrects):
         raise UsageError(
             f"--language-model {settings.language_model} reads what a single model makes of wrong sentences, such as "
             "--method tags-dc; leave it out, or give it to `itrpipe synthesize`, whose sentences it also reads"
         )
+    if settings.discriminate and settings.ensemble_with:
+        raise UsageError("--discriminate looks at the scores of one model; leave --ensemble-with out and test each")
     wanted = {"prepare": prepare_need(definition)}
     for name, model in _inputs(settings).items():
         same = {"backbone": model.backbone, "seed": model.seed, "features": settings.features}
         wanted[name] = Need("train", model.method, same)
-    return wanted | sentence_needs(settings.discriminate, settings.split, settings.ensemble_with)
+    for name in settings.discriminate:
+        generator = Generator.named(name)
+        wanted[f"{SENTENCES}{name}"] = Need("synthesize", generator.conf, generator.wanted(settings.split))
+    return wanted
 
 
 def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
@@ -214,34 +218,57 @@ def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
 
 
 def run(job: Job) -> None:
-    """Writes metrics.json, rankings.parquet and others that every model has; of some also what is theirs alone."""
+    """Writes metrics.json, rankings.parquet and cross_retrieval.parquet, and what `analysis.questions` answer."""
     from itrpipe.evaluation.oracle import oracle_ranks
     from itrpipe.evaluation.ranks import ranks
+    from itrpipe.evaluation.results import Matches, Measurement, say_results, summed_up
     from itrpipe.evaluation.written import write_cross_retrieval, write_rankings
 
-    split = _averaged(job)
-    if not job.settings.ensemble_with:
-        split = analyses.with_phrases(job, split)
+    settings, evaluation, split = job.settings, _evaluation(job), _averaged(job)
+    if settings.rerank:
+        split = phrases.reranked(evaluation, split)
     full = ranks(split.matrix, split.caption_image)
-    matches = _true_matches(job, split)
-    oracle = None if matches is None else oracle_ranks(split.matrix, *matches)
-    results = _results(job, split, full, oracle)
-    if matches is not None:
-        results[ORACLE] |= _precision(job, split, *matches)
+    matches = Matches.read(evaluation.prepare, split)
+    oracle = None if matches is None else oracle_ranks(split.matrix, matches.offsets, matches.images)
+    measurement = Measurement(settings.protocols, settings.bootstrap_samples, settings.interval_level, job.warn)
+    results = measurement.results(split, full, oracle, matches)
     write_json(job.folder / METRICS, results)
-    write_rankings(job.folder / RANKINGS, split, full, oracle, job.settings.ranking_depth)
+    write_rankings(job.folder / RANKINGS, split, full, oracle, settings.ranking_depth)
     write_cross_retrieval(job.folder / CROSS_RETRIEVAL, split)
-    analyses.write_query_length(job, split, full)
-    if job.settings.eccv:
-        analyses.write_eccv_caption(job, split)
-    _say(results, job.settings.interval_level, job.reporter)
-    _record(job, results)
-    if not job.settings.ensemble_with:
-        analyses.write_alignment(job)
-        analyses.write_false_negatives(job)
-        analyses.write_word_maps(job, split)
-        analyses.write_words(job)
-        analyses.write_discrimination(job, split)
+    say_results(results, settings.interval_level, job.reporter)
+    if settings.ensemble_with:
+        job.metrics["mean of"] = " + ".join(model.label for model in settings.models)
+    job.metrics |= summed_up(results)
+    for question in questions():
+        if question.asks(evaluation):
+            question.answer(evaluation, split)
+    say(job.folder, job.reporter)
+
+
+def show(folder: Path, reporter: Reporter) -> None:
+    """Prints the recalls of a finished evaluation, and what was answered in it."""
+    from itrpipe.evaluation.results import say_results
+
+    say_results(read_checked_json(folder / METRICS), read_manifest(folder).settings["interval_level"], reporter)
+    say(folder, reporter)
+
+
+def _evaluation(job: Job) -> Evaluation:
+    trained = job.inputs["train"]
+    return Evaluation(
+        settings=job.settings,
+        prepare=job.inputs["prepare"].folder,
+        trained=trained.folder,
+        manifest=trained.manifest,
+        sentences={name: job.inputs[f"{SENTENCES}{name}"].folder for name in job.settings.discriminate},
+        folder=job.folder,
+        work=job.work,
+        device=job.execution.device,
+        block=job.execution.encode_block,
+        reporter=job.reporter,
+        warn=job.warn,
+        metrics=job.metrics,
+    )
 
 
 def _averaged(job: Job) -> SplitScores:
@@ -299,109 +326,3 @@ def _refuse_other_rows(
                 f"{job.inputs[name].folder}: its {what.replace('_', ' ')} of split {job.settings.split} are not those "
                 f"of {job.inputs['train'].folder}, so their scores cannot be averaged; train both on the same dataset"
             )
-
-
-def _results(job: Job, split: SplitScores, full: Ranks, oracle: Ranks | None) -> dict[str, Any]:
-    """Protocol -> metric -> value, and low and high where there is an interval."""
-    from itrpipe.evaluation.protocols import PROTOCOLS, protocol_folds
-
-    results: dict[str, Any] = {FULL: _with_intervals([(full, split.caption_image)], job.settings)}
-    for name in job.settings.protocols:
-        if name == FULL:
-            continue
-        if not PROTOCOLS[name].applies(len(split.matrix)):
-            job.warn(f"{name} needs {PROTOCOLS[name].images:,} images, {job.settings.split} has {len(split.matrix):,}")
-            continue
-        results[name] = _with_intervals(protocol_folds(name, split.matrix, split.caption_image), job.settings)
-    if oracle is not None:
-        results[ORACLE] = _with_intervals([(oracle, split.caption_image)], job.settings)
-    return results
-
-
-def show(folder: Path, reporter: Reporter) -> None:
-    """Prints the recalls of a finished evaluation, and what it found out about words and sentences."""
-    _say(read_checked_json(folder / METRICS), read_manifest(folder).settings["interval_level"], reporter)
-    analyses.say_words(folder, reporter)
-    analyses.say_discrimination(folder, reporter)
-
-
-def _say(results: Mapping[str, Any], level: float, reporter: Reporter) -> None:
-    """Prints the recalls and RSum under every protocol, below them their intervals."""
-    from itrpipe.evaluation.rsum import CUTOFFS
-
-    titles = [f"{side} R@{k}" if k == CUTOFFS[0] else f"R@{k}" for side in ("i2t", "t2i") for k in CUTOFFS]
-    metrics = [*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in CUTOFFS), "rsum"]
-    percent = f"{100 * level:g} %"
-    reporter.say(_line("", [*titles, "RSum"]))
-    for name, values in results.items():
-        found = [values[metric] for metric in metrics]
-        reporter.say(_line(name, [f"{each['value']:.1f}" for each in found]))
-        reporter.say(_line(f" {percent}", [_span(each["low"], each["high"]) for each in found]))
-    meaning = f"  {percent}: bootstrap interval over test images"
-    reporter.say(f"{meaning}; {ORACLE}: every true match is right" if ORACLE in results else meaning)
-
-
-def _line(name: str, cells: Sequence[str]) -> str:
-    """Below 80 columns wide: a name, six recalls and RSum."""
-    first, *others, last = cells
-    return f"  {name:<7}{first:>9}" + "".join(f"{cell:>10}" for cell in others) + f"{last:>12}"
-
-
-def _span(low: float, high: float) -> str:
-    """Both ends; 100 % has no decimals, so that ten characters hold every interval of a recall and a blank."""
-    return f"{low:.1f}\N{EN DASH}{high:.1f}".replace("100.0", "100")
-
-
-def _record(job: Job, results: Mapping[str, Any]) -> None:
-    """Numbers that tables show."""
-    from itrpipe.evaluation.rsum import CUTOFFS
-
-    if job.settings.ensemble_with:
-        job.metrics["mean of"] = " + ".join(model.label for model in job.settings.models)
-    for direction in ("i2t", "t2i"):
-        recalls = [results[FULL][f"{direction}_r{k}"]["value"] for k in CUTOFFS]
-        job.metrics[f"{direction} R@1/5/10"] = " / ".join(f"{value:.1f}" for value in recalls)
-    for name, values in results.items():
-        job.metrics[f"{name} rsum"] = round(values["rsum"]["value"], 2)
-
-
-def _with_intervals(
-    folds: Sequence[tuple[Ranks, np.ndarray]], settings: EvaluateSettings
-) -> dict[str, dict[str, float]]:
-    from itrpipe.evaluation.bootstrap import fold_intervals
-
-    found = fold_intervals(folds, settings.bootstrap_samples, settings.interval_level)
-    return {name: {"value": each.value, "low": each.low, "high": each.high} for name, each in found.items()}
-
-
-def _true_matches(job: Job, split: SplitScores) -> tuple[np.ndarray, np.ndarray] | None:
-    """Every true match as `oracle_ranks` takes it, where the dataset knows them."""
-    import numpy as np
-
-    from itrpipe.datasets.truth import read_truth
-
-    truth = read_truth(job.inputs["prepare"].folder, split.image_ids, split.caption_ids)
-    if truth is None:
-        return None
-    return np.concatenate([[0], np.cumsum([len(rows) for rows in truth])]), np.concatenate(truth)
-
-
-def _precision(
-    job: Job, split: SplitScores, offsets: np.ndarray, match_images: np.ndarray
-) -> dict[str, dict[str, float]]:
-    """mAP@R and R-Precision with every true match counted, in percent, with their intervals."""
-    import numpy as np
-
-    from itrpipe.evaluation.bootstrap import mean_intervals
-    from itrpipe.evaluation.oracle import oracle_precision
-
-    found = oracle_precision(split.matrix, offsets, match_images)
-    images, settings = len(split.matrix), job.settings
-    values = {}
-    for side, query_image in (("i2t", np.arange(images)), ("t2i", split.caption_image)):
-        percent = {
-            f"{side}_map_at_r": 100.0 * found[side].average,
-            f"{side}_r_precision": 100.0 * found[side].r_precision,
-        }
-        values |= mean_intervals(percent, query_image, images, settings.bootstrap_samples, settings.interval_level)
-    return {name: {"value": each.value, "low": each.low, "high": each.high} for name, each in values.items()}

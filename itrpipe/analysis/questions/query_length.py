@@ -1,0 +1,34 @@
+"""How recall of captions depends on their number of words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.artifacts.disk import write_json
+from itrpipe.artifacts.files import QUERY_LENGTH
+
+if TYPE_CHECKING:
+    from itrpipe.features.scores import SplitScores
+
+
+def asks(evaluation: Evaluation) -> bool:
+    """Of every model."""
+    return True
+
+
+def answer(evaluation: Evaluation, split: SplitScores) -> None:
+    """Writes query_length.json."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.evaluation.query_length import recall_by_length
+    from itrpipe.evaluation.ranks import ranks
+
+    captions = PreparedDataset.open(evaluation.prepare).split(evaluation.settings.split)
+    counts = pc.call_function("list_value_length", [captions.tokens]).to_pylist()
+    words = dict(zip(captions.caption_ids.tolist(), counts, strict=True))
+    lengths = np.array([words[caption] for caption in split.caption_ids.tolist()])
+    found = ranks(split.matrix, split.caption_image).texts_to_images
+    write_json(evaluation.folder / QUERY_LENGTH, recall_by_length(found, lengths))
