@@ -55,12 +55,14 @@ class Measurement:
         protocols: those beside the full one.
         samples: resampled test sets behind every interval.
         level: share of them that an interval holds.
+        where: the split, for messages.
         warn: is told of protocols that need more images.
     """
 
     protocols: Sequence[str]
     samples: int
     level: float
+    where: str
     warn: Callable[[str], None]
 
     def results(
@@ -81,7 +83,7 @@ class Measurement:
             if name == FULL:
                 continue
             if not PROTOCOLS[name].applies(images):
-                self.warn(f"{name} needs {PROTOCOLS[name].images:,} images, the split has {images:,}")
+                self.warn(f"{name} needs {PROTOCOLS[name].images:,} images, {self.where} has {images:,}")
                 continue
             found[name] = self._recalls(protocol_folds(name, split.matrix, split.caption_image))
         if oracle is not None and matches is not None:

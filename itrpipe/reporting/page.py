@@ -13,13 +13,8 @@ from itrpipe.progress import PEAK_MEMORY
 from itrpipe.reporting.collect import DIRECTIONS
 from itrpipe.reporting.comparisons import MINUS
 from itrpipe.reporting.content import Content
-from itrpipe.reporting.mined import QUANTILES, TOPS
-from itrpipe.reporting.phrase_view import TONES
 from itrpipe.reporting.plots import MOST_PANELS
-from itrpipe.reporting.sections import sections_of
 from itrpipe.reporting.tables import DASH, duration
-from itrpipe.reporting.word_maps import TONES as HEATS
-from itrpipe.reporting.wrong_words import SPANS, STEPS
 
 TEMPLATE = "page.html.j2"
 
@@ -31,15 +26,8 @@ def render(content: Content) -> str:
     return environment.get_template(TEMPLATE).render(
         report=content,
         directions=DIRECTIONS,
-        sections=sections_of(content),
-        quantiles=QUANTILES,
-        tops=TOPS,
         most_panels=MOST_PANELS,
         peak_memory=PEAK_MEMORY,
-        tones=TONES,
-        heats=HEATS,
-        word_spans=SPANS,
-        steps=STEPS,
     )
 
 

@@ -12,7 +12,7 @@ from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import Comparison
 from itrpipe.reporting.content import Content, Group
 from itrpipe.reporting.expected import Published
-from itrpipe.reporting.mined import TOPS
+from itrpipe.reporting.sections.mined.section import TOPS
 from itrpipe.reporting.seeds import SeedComparison, SeedScores, Spread
 from itrpipe.reporting.tables import FULL, ORACLE
 
@@ -29,6 +29,7 @@ def results(content: Content, published: Sequence[Published]) -> dict[str, Any]:
         entry for each test set that has some), `matching` of methods likewise, `false_negatives` of mined lists.
     """
     comparisons = [each for group in content.groups for each in group.comparisons]
+    minings = content.view("mined").minings
     return {
         "title": content.title,
         "dataset": content.dataset,
@@ -38,9 +39,7 @@ def results(content: Content, published: Sequence[Published]) -> dict[str, Any]:
         "differences": [_comparison(each) for each in comparisons],
         "seeds": [_seeds(group) for group in content.groups if group.seeds],
         "matching": [_matching_scores(group) for group in content.groups if group.matching.scores],
-        "false_negatives": {
-            each.artifact.name: _shares(each.shares) for each in content.mined.minings if each.shares is not None
-        },
+        "false_negatives": {each.artifact.name: _shares(each.shares) for each in minings if each.shares is not None},
         "removed": [artifact.path for artifact in content.removed],
     }
 

@@ -9,13 +9,14 @@ from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference, excludes_zero
 from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.comparisons import RECALLS, interval_text, signed
-from itrpipe.reporting.content import AcrossSeeds, Content, Group
+from itrpipe.reporting.content import Content
 from itrpipe.reporting.departures import listed
-from itrpipe.reporting.discrimination import generator_title
+from itrpipe.reporting.groups import AcrossSeeds, Group
 from itrpipe.reporting.matching import MEASURES, NEGATIVES, MatchingScores
+from itrpipe.reporting.sections.discrimination.section import generator_title
+from itrpipe.reporting.sections.wrong_words.section import figure_of
 from itrpipe.reporting.seeds import SeedComparison, SeedScores
 from itrpipe.reporting.tables import DASH, FULL, ORACLE, Table, duration
-from itrpipe.reporting.wrong_words import figure_of
 
 WIDTH = 80
 """Columns of a terminal that no line exceeds."""
@@ -71,7 +72,7 @@ def _results(group: Group) -> list[str]:
     if any(ORACLE in run.metrics for run in group.runs):
         lines += ["", "with every true match counted as right"]
         lines += [line for run in group.runs if ORACLE in run.metrics for line in _result(run, ORACLE)]
-    return [*lines, *(line for each in group.analyses.precision for line in _precision(each.table))]
+    return [*lines, *(line for each in group.precision for line in _precision(each.table))]
 
 
 def _result(run: Run, protocol: str) -> list[str]:

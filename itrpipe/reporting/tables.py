@@ -83,6 +83,19 @@ class Table:
 
 
 @dataclass(frozen=True)
+class SpannedTable:
+    """A table whose columns stand in groups.
+
+    Attributes:
+        table: the numbers.
+        spans: headings of the groups, each with its number of columns.
+    """
+
+    table: Table
+    spans: list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
 class Provenance:
     """Where results come from.
 

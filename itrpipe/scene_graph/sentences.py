@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.artifacts.artifact import Manifest
 from itrpipe.artifacts.disk import make_folder
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
@@ -24,7 +24,7 @@ class SentenceParser:
     """Parses sentences as the captions of a dataset were parsed.
 
     Args:
-        captions: folder of an artifact of `parse`.
+        captions, manifest: artifact of `parse`.
         work: folder for what is parsed; an interrupted run goes on with it.
         reporter: shows the progress.
 
@@ -33,8 +33,7 @@ class SentenceParser:
         MissingInputError: the parser is not installed.
     """
 
-    def __init__(self, captions: Path, work: Path, reporter: Reporter) -> None:
-        manifest = read_manifest(captions)
+    def __init__(self, captions: Path, manifest: Manifest, work: Path, reporter: Reporter) -> None:
         settings = backend_settings(manifest.settings).model_validate(manifest.settings)
         if isinstance(settings, ForeignSettings):
             raise UsageError(

@@ -119,7 +119,11 @@ def seal(
     digest = artifacts.fingerprint(stage, 1, settings, {name: each.fingerprint for name, each in manifests.items()})
     location = Location(root, DATASET, stage, label, digest)
     given = {name: Input(inputs[name], manifests[name]) for name in inputs}
-    execution = mine_negatives.Execution(device="cpu", block=64, memory_mib=64, checkpoint_seconds=60)
+    execution = (
+        evaluate.Execution(device="cpu", encode_block=16)
+        if stage == "evaluate"
+        else mine_negatives.Execution(device="cpu", block=64, memory_mib=64, checkpoint_seconds=60)
+    )
     write(
         Job(
             DATASET,

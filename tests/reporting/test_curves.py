@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.artifacts import artifact as artifacts
-from itrpipe.reporting import curves
 from itrpipe.reporting.collect import Run, collect, models
 from itrpipe.reporting.plots import legend, looks_of
+from itrpipe.reporting.sections.curves import section as curves
 from itrpipe.reporting.series import series_of
 from itrpipe.reporting.titles import backbone_title, method_title
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from itrpipe.reporting import difficulty
+from itrpipe.reporting.sections.difficulty import section as difficulty
 
 QUARTILES = ("lower_quartile", "median", "upper_quartile")
 FIRST, SECOND = [(-0.3, -0.1, 0.1), (-0.5, -0.3, -0.1)], [(-0.2, 0.1, 0.3), (-0.4, -0.2, 0.0)]

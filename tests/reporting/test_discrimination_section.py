@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from itrpipe.reporting.discrimination import MOST_COLUMNS, discrimination_tables, generator_title
+from itrpipe.reporting.sections.discrimination.section import MOST_COLUMNS, discrimination_tables, generator_title
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import DASH
 

@@ -16,7 +16,7 @@ from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import DataError
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.library import Library
-from itrpipe.reporting.mined import ShownList, false_negative_shares, mined_examples, read_lists
+from itrpipe.reporting.sections.mined.section import ShownList, false_negative_shares, mined_examples, read_lists
 
 LEFT_OUT = ("train-000", "train-007", "train-039")
 

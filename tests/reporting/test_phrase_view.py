@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import itrpipe.reporting
 from itrpipe.errors import DataError
-from itrpipe.reporting.phrase_view import TONES, Fragment, Scale, pieces
+from itrpipe.reporting.sections.words.section import TONES, Fragment, Scale, pieces
 
 TEXT = "A black-and-white <b>dog</b> leaps over a fence, twice."
 """Its words: A 0, black 1, and 2, white 3, b 4, dog 5, b 6, leaps 7, over 8, a 9, fence 10, twice 11."""

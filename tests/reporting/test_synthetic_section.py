@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from itrpipe.errors import DataError
-from itrpipe.reporting.synthetic import Change, edited
+from itrpipe.reporting.sections.synthetic.section import Change, edited
 
 BY_MODEL = {"maker": "model", "method": "pretrain", "backbone": "uniter", "seed": 1}
 

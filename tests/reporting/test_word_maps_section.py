@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from itrpipe.errors import DataError
-from itrpipe.reporting.word_maps import TONES, chosen_words, outlines, place_of
+from itrpipe.reporting.sections.word_maps.section import TONES, chosen_words, outlines, place_of
 
 TEXT = "a small dog under an <i>old</i> red roof by the sea"
 WORDS = ["a", "small", "dog", "under", "an", "old", "red", "roof", "by", "the", "sea"]

@@ -28,8 +28,7 @@ from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.scene_graph.sentences import SentenceParser
-from itrpipe.stages.base import Input, Need, load_stage
-from itrpipe.synthesis import generators
+from itrpipe.stages.base import Need, load_stage
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.synthesis.open_rules import open_rule_maker, tagged_captions
 from itrpipe.synthesis.sentences import SentenceFile
@@ -160,7 +159,7 @@ def test_a_model_that_reads_phrases_reads_those_of_the_sentences(root: Path, inv
     found = figures_of(only(root, "evaluate/ssamt.ssamt"))["vse-c"]
     kept = SentenceFile(only(root, "synthesize/vse-c.test")).kept(("caption_id", "image_id", "text"))
     parsed = only(root, "parse/rules.hanta")
-    parser = SentenceParser(Input(parsed, read_manifest(parsed)), root / "work", Reporter())
+    parser = SentenceParser(parsed, read_manifest(parsed), root / "work", Reporter())
     split = PreparedDataset.open(only(root, "prepare/scenes")).split("test")
     texts = dict(zip(split.caption_ids.tolist(), split.texts, strict=True))
     own = [texts[name] for name in kept["caption_id"].to_pylist()]
@@ -187,11 +186,9 @@ def test_graphs_that_no_parser_makes_again_are_refused(written: Path, tmp_path: 
     manifest = read_manifest(folder)
     foreign = {"backend": "foreign", "file": "graphs.json", "format": "", "tagger": "hanta"}
     with pytest.raises(UsageError, match="holds graphs out of a file, and written sentences are in none"):
-        SentenceParser(Input(folder, manifest.model_copy(update={"settings": foreign})), tmp_path, Reporter())
+        SentenceParser(folder, manifest.model_copy(update={"settings": foreign}), tmp_path, Reporter())
     with pytest.raises(UsageError, match="was made by the parser rules 0, and this is "):
-        SentenceParser(
-            Input(folder, manifest.model_copy(update={"sources": {"parser": "rules 0"}})), tmp_path, Reporter()
-        )
+        SentenceParser(folder, manifest.model_copy(update={"sources": {"parser": "rules 0"}}), tmp_path, Reporter())
 
 
 def test_sentences_are_of_the_evaluated_split_and_their_nouns_of_the_training_split(written: Path) -> None:
@@ -253,8 +250,7 @@ def test_names_say_what_writes_in_one_way(name: str, expected: Generator, shorte
     assert Generator.named(name) == expected
     assert expected.name == shortest
     assert Generator.named(shortest) == expected
-    need = expected.need("test")
-    assert need.settings == {"seed": expected.seed, "split": "test"} | (
+    assert expected.wanted("test") == {"seed": expected.seed, "split": "test"} | (
         {"method": expected.method} if expected.method else {}
     )
 
@@ -348,4 +344,3 @@ def test_without_a_sentence_there_is_no_figure() -> None:
     none = np.empty(0)
     judged = JudgedSentences(none.astype(np.int64), none.astype(np.int64), none, none)
     assert discrimination(judged, 100, 0.95) == {"percent": None, "gap": None, "sentences": 0, "captions": 0}
-    assert generators.sentence_needs((), "test", ("vsrn",)) == {}

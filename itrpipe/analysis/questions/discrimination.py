@@ -39,7 +39,8 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     sources = Sources(evaluation.existing("prepare"), evaluation.existing("extract"))
     parse = None
     if evaluation.backbone.reads_phrases:
-        parse = SentenceParser(evaluation.existing("parse"), evaluation.work / GRAPHS, evaluation.reporter)
+        graphs = evaluation.existing("parse")
+        parse = SentenceParser(graphs, read_manifest(graphs), evaluation.work / GRAPHS, evaluation.reporter)
     judge = SentenceJudge.open(
         evaluation.trained, sources, settings.split, split.image_ids, evaluation.place, evaluation.block, parse
     )

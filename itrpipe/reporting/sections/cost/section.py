@@ -1,0 +1,14 @@
+"""What every artifact cost."""
+
+from __future__ import annotations
+
+from itrpipe.reporting.sections.base import Source
+from itrpipe.reporting.tables import Provenance
+
+TITLE, ORDER = "Cost", 180
+READS = ()
+
+
+def view(source: Source) -> Provenance:
+    """Of everything that the runs were made from."""
+    return source.provenance

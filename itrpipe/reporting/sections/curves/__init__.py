@@ -1,0 +1,1 @@
+"""Plots over epochs, K and ranks."""

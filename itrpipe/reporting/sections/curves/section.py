@@ -1,0 +1,264 @@
+"""Curves of runs: training by epoch, recall by K, and how often right answers and positive pairs have which rank."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from itrpipe.artifacts.files import CROSS_RETRIEVAL, HISTORY, RANKINGS
+from itrpipe.evaluation.cross_retrieval import rank_histogram
+from itrpipe.evaluation.recall import recall
+from itrpipe.reporting.collect import DIRECTIONS, Run, models
+from itrpipe.reporting.groups import Group
+from itrpipe.reporting.model import Model
+from itrpipe.reporting.plots import Key, Look, Plot, legend, log_axis, looks_of, panel, plain_ticks, svg
+from itrpipe.reporting.sections.base import Source
+from itrpipe.reporting.series import Series, series_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TITLE, ORDER = "Curves", 80
+READS = (HISTORY, RANKINGS, CROSS_RETRIEVAL)
+MAX_K = 50
+_BY_EPOCH = {
+    "loss": "Loss per pair",
+    "val_rsum": "RSum on the validation split",
+    "val_i2t_r1": "R@1 on the validation split, image to text",
+    "val_t2i_r1": "R@1 on the validation split, text to image",
+}
+"""Columns of a history with what they are; the recalls are what AOQ's Fig. 4 shows."""
+_LOG_RATIO = 12.0
+_THIN: Any = {"linewidth": 0.8, "alpha": 0.6}
+_STEPS = (1, 2, 5)
+"""Of a decade: where the bins of ranks end."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Plots of the runs on one test set.
+
+    Attributes:
+        model_keys, keys: how the trained models, and the runs, are drawn.
+        training: by epoch, of models.
+        recalls, ranks, cross_ranks: of runs.
+        without_history: models that were removed.
+        without_cross_ranks: runs whose evaluation did not write these ranks.
+    """
+
+    model_keys: list[Key]
+    keys: list[Key]
+    training: list[Plot]
+    recalls: list[Plot]
+    ranks: list[Plot]
+    cross_ranks: list[Plot]
+    without_history: list[Model]
+    without_cross_ranks: list[Run]
+
+
+def view(source: Source) -> list[tuple[Group, Curves]]:
+    """Every group has some."""
+    return [(group, curves_of(group.runs, group.prefix)) for group in source.groups]
+
+
+def curves_of(runs: Sequence[Run], prefix: str) -> Curves:
+    """All plots of the runs on one test set.
+
+    Args:
+        runs: of one test set.
+        prefix: of the ids inside the drawings, different for every test set.
+    """
+    trained = models(runs)
+    series, model_series = series_of(runs), series_of(trained)
+    return Curves(
+        model_keys=legend(model_series),
+        keys=legend(series),
+        training=training_plots(model_series, prefix),
+        recalls=recall_plots(series, prefix),
+        ranks=rank_plots(series, prefix),
+        cross_ranks=cross_rank_plots(series, prefix),
+        without_history=[model for model in trained if model.history is None],
+        without_cross_ranks=without_cross_ranks(runs),
+    )
+
+
+def training_plots(series: Sequence[Series[Model]], prefix: str) -> list[Plot]:
+    """Loss, validation RSum and validation R@1 of both directions by epoch, of the models that are still there.
+
+    Args:
+        series: of models.
+        prefix: of the ids inside the drawings, different for every test set.
+    """
+    looks = looks_of(series)
+    plots = []
+    for column, title in _BY_EPOCH.items():
+        drawn = [(each, _columns(each, column)) for each in series]
+        drawn = [(each, values) for each, values in drawn if values]
+        if drawn:
+            plots.append(_by_epoch(f"{prefix}-{column}", title, drawn, looks))
+    return plots
+
+
+def recall_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
+    """Recall at every K up to 50, one panel per direction."""
+    looks = looks_of(series)
+    ks = range(1, MAX_K + 1)
+    plots = []
+    for direction, title in DIRECTIONS.items():
+        figure, axes = panel()
+        for each in series:
+            ranks = [run.rankings[direction].rank for run in each.all]
+            lines(axes, ks, [[recall(rank, k) for k in ks] for rank in ranks], looks[each.name])
+        axes.set_xscale("log")
+        plain_ticks(axes, [1, 2, 5, 10, 20, 50])
+        axes.set_xlabel("K (log scale)")
+        axes.set_ylabel("recall at K, %")
+        axes.set_ylim(bottom=0)
+        plots.append(Plot(title, svg(figure, f"{prefix}-{direction}", f"{title}: recall at K")))
+    return plots
+
+
+def rank_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
+    """Share of the queries by the rank of their first right answer, a panel for each backbone and direction.
+
+    Bins end at 1, 2, 5, 10, 20, 50 and so on, so that on a logarithmic axis they are about equally wide.
+    """
+    looks = looks_of(series)
+    backbones = list(dict.fromkeys(each.first.backbone for each in series))
+    plots = []
+    for index, (backbone, (direction, title)) in enumerate(itertools.product(backbones, DIRECTIONS.items())):
+        drawn = {
+            each.name: [run.rankings[direction].rank + 1 for run in each.all]
+            for each in series
+            if each.first.backbone == backbone
+        }
+        edges = rank_edges(max(int(rank.max()) for ranks in drawn.values() for rank in ranks))
+        figure, axes = panel()
+        for name, ranks in drawn.items():
+            shares = [100.0 * np.histogram(rank, edges)[0] / len(rank) for rank in ranks]
+            lines(
+                axes, np.repeat(edges, 2)[1:-1].tolist(), [np.repeat(each, 2).tolist() for each in shares], looks[name]
+            )
+        axes.set_xscale("log")
+        plain_ticks(axes, [10**power for power in range(len(str(edges[-1] - 1)))])
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("rank of the first right answer (log scale)")
+        axes.set_ylabel(f"{'images' if direction == 'i2t' else 'captions'}, %")
+        name = f"{backbone}: {title}"
+        plots.append(Plot(name, svg(figure, f"{prefix}-ranks-{index}", f"{name}: ranks of the first right answer")))
+    return plots
+
+
+def rank_edges(largest: int) -> list[int]:
+    """First rank of every bin up to the one that holds the largest rank, then the rank behind the last bin."""
+    edges = [1]
+    ends = (step * 10**power for power in itertools.count() for step in _STEPS)
+    while edges[-1] <= largest:
+        edges.append(next(ends) + 1)
+    return edges
+
+
+def cross_rank_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
+    """Share of the positive pairs by cross-retrieval rank, one panel per backbone; runs without these ranks left out.
+
+    Source: AOQ Fig. 5.
+    """
+    looks = looks_of(series)
+    plots = []
+    for index, backbone in enumerate(dict.fromkeys(each.first.backbone for each in series)):
+        shares = {each.name: _shares(each.all) for each in series if each.first.backbone == backbone}
+        shares = {name: values for name, values in shares.items() if values}
+        if not shares:
+            continue
+        figure, axes = panel()
+        for name, values in shares.items():
+            lines(axes, _sides(len(values[0])), [np.repeat(each, 2).tolist() for each in values], looks[name])
+        labels = _bin_labels(next(run for each in series for run in each.all if run.cross_ranks is not None))
+        axes.set_xticks(range(len(labels)), labels, fontsize=7.6)
+        axes.set_xlim(-0.6, len(labels) - 0.4)
+        axes.set_xlabel("cross-retrieval rank")
+        axes.set_ylabel("positive pairs, %")
+        axes.set_ylim(bottom=0)
+        plots.append(Plot(backbone, svg(figure, f"{prefix}-cross-{index}", f"{backbone}: cross-retrieval ranks")))
+    return plots
+
+
+def without_cross_ranks(runs: Iterable[Run]) -> list[Run]:
+    """Runs whose evaluation wrote no cross-retrieval ranks."""
+    return [run for run in runs if run.cross_ranks is None]
+
+
+def _columns(series: Series[Model], column: str) -> list[tuple[Model, list[float]]]:
+    """A column of the history of every model that is there and has it."""
+    known = [(model, model.history) for model in series.all if model.history]
+    return [(model, [row[column] for row in rows]) for model, rows in known if column in rows[0]]
+
+
+def _epochs(model: Model) -> list[float]:
+    """How many epochs were done at each validation."""
+    return [row["epoch"] for row in model.history or ()]
+
+
+def _by_epoch(
+    name: str,
+    title: str,
+    drawn: Sequence[tuple[Series[Model], list[tuple[Model, list[float]]]]],
+    looks: Mapping[str, Look],
+) -> Plot:
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = panel()
+    for each, curves in drawn:
+        look = looks[each.name]
+        lines(axes, max((_epochs(model) for model, _ in curves), key=len), [own for _, own in curves], look)
+        for model, own in curves:
+            chosen = max(number for number, row in enumerate(model.history or ()) if row["best"])
+            axes.plot(
+                [_epochs(model)[chosen]], [own[chosen]], "o", markersize=4 if len(curves) > 1 else 7, color=look.colour
+            )
+    shown = [own for _, curves in drawn for _, own in curves]
+    numbers = [value for own in shown for value in own]
+    if min(numbers) > 0 and max(numbers) / min(numbers) > _LOG_RATIO:
+        log_axis(axes)
+        title += " (log scale)"
+    ends = [(_epochs(model)[0], _epochs(model)[-1]) for _, curves in drawn for model, _ in curves]
+    first, last = min(low for low, _ in ends), max(high for _, high in ends)
+    axes.set_xlim(0.7 * first, last + 0.3 * first)
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=last >= 1))
+    return Plot(title, svg(figure, name, f"{title} by epoch"))
+
+
+def lines(axes: Axes, positions: Sequence[float], rows: Sequence[Sequence[float]], look: Look) -> None:
+    """One thick line; of several rows thin ones and their thick mean, as far as all of them go."""
+    if len(rows) > 1:
+        for row in rows:
+            axes.plot(positions[: len(row)], row, color=look.colour, **_THIN)
+    shared = min(map(len, rows))
+    mean = np.mean([row[:shared] for row in rows], axis=0)
+    axes.plot(positions[:shared], mean, **look.line())
+
+
+def _sides(bins: int) -> list[float]:
+    """Left and right side of every bin, bin b reaching from b - 0.5 to b + 0.5."""
+    return [place + side for place in range(bins) for side in (-0.5, 0.5)]
+
+
+def _shares(runs: Iterable[Run]) -> list[list[float]]:
+    """Percent of the positive pairs in every bin, of every run that has the ranks."""
+    counts = [rank_histogram(run.cross_ranks).counts for run in runs if run.cross_ranks is not None]
+    return [(100.0 * each / each.sum()).tolist() for each in counts]
+
+
+def _bin_labels(run: Run) -> list[str]:
+    """`1`, `3–5` and so on, and `> 200` for the last bin."""
+    assert run.cross_ranks is not None
+    edges = rank_histogram(run.cross_ranks).edges.tolist()
+    bins = list(itertools.pairwise(edges))
+    inner = [f"{low}" if high == low + 1 else f"{low}–{high - 1}" for low, high in bins[:-1]]
+    return [*inner, f"> {bins[-1][0] - 1}"]

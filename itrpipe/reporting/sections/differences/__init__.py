@@ -1,0 +1,1 @@
+"""Every run against its round one."""

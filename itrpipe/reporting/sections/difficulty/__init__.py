@@ -1,0 +1,1 @@
+"""How hard synthetic sentences are over training."""

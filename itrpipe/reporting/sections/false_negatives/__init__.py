@@ -1,0 +1,1 @@
+"""How many candidates the runs take for false negatives, and which."""

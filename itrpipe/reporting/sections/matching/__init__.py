@@ -1,0 +1,1 @@
+"""How often runs tell pairs from their negatives."""

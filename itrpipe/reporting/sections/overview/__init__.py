@@ -1,0 +1,1 @@
+"""All results in one table, and what they allow to say."""

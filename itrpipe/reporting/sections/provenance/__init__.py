@@ -1,0 +1,1 @@
+"""Commands, warnings, fingerprints and versions."""

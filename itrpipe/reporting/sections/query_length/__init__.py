@@ -1,0 +1,1 @@
+"""Recall by how many words a caption has."""

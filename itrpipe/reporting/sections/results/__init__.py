@@ -1,0 +1,1 @@
+"""Every measured score, published ones below it."""

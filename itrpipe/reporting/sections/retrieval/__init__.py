@@ -1,0 +1,1 @@
+"""What the shown run finds for some queries."""

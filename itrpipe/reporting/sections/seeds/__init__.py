@@ -1,0 +1,1 @@
+"""What several seeds of a method tell together."""

@@ -1,0 +1,1 @@
+"""Sentences whose words are coloured by how probably they are wrong."""
