@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 TREC_FOLDER = "trec"
-BASELINE_METHOD = "triplet"
 ABOUT = "itrpipe"
 """Key of `config.json` below which stands what building the model does not need."""
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.\-]*")
@@ -284,7 +283,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
     backbone = trained.settings["backbone"]
     loss = methods()[trained.settings["method"]].model_validate(trained.settings["loss"])
     model = training_settings.settings_of(backbone).model_validate(trained.settings["model"])
-    title = model_title(backbone_title(backbone), method_title(trained.conf, BASELINE_METHOD))
+    title = model_title(backbone_title(backbone), method_title(trained.conf, training_settings.ROUND_ONE))
     prepared = PreparedDataset.open(chain.prepared.folder)
     splits = {name: prepared.split(name) for name in prepared.splits}
     return Card(

@@ -21,13 +21,16 @@ class Mined:
     Attributes:
         texts, images: it draws among the first so many captions of an image and images of a caption.
         teacher: backbone whose round one is mined; None for the model's own.
-        with_probabilities: whether it reads how likely each candidate is a false negative.
+        teacher_of_pairs: the same for backbones that have no embeddings to mine with.
+        guard: of `itrpipe mine-negatives`, which estimates how likely each candidate is a false negative; empty where
+            the method does not read that.
     """
 
     texts: int
     images: int
     teacher: str | None
-    with_probabilities: bool
+    teacher_of_pairs: str
+    guard: str
 
 
 @dataclass(frozen=True)

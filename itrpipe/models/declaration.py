@@ -24,7 +24,6 @@ class BackboneSettings(Settings):
         embeds: whether an image and a caption are one vector each, which mining and search need.
         reads_phrases: whether it needs the scene graphs of captions.
         opens_encoders: whether its module opens encoders of transformers, before captions are read by their tokenizer.
-        trained_by: which methods train it, of a model that is trained in phases of its own.
         answers: what can be asked of it beside rankings: `words` (which are wrong), `word-maps` (where a word is seen),
             `writing` (words in masked places), `mean-vectors` (of images and captions, where scores are of pairs),
             `fused-vectors` (of an image and a caption that know each other).
@@ -34,7 +33,6 @@ class BackboneSettings(Settings):
     embeds: ClassVar[bool] = True
     reads_phrases: ClassVar[bool] = False
     opens_encoders: ClassVar[bool] = False
-    trained_by: ClassVar[str] = ""
     answers: ClassVar[frozenset[str]] = frozenset()
     papers: ClassVar[tuple[Paper, ...]] = ()
 
@@ -48,6 +46,10 @@ class BackboneSettings(Settings):
 
     def without(self, missing: str) -> str:
         """Settings with which it does without something that it reads; empty where there are none."""
+        return ""
+
+    def refuses(self, loss: Settings) -> str:
+        """Why a method of these settings does not train it; empty where it does."""
         return ""
 
     def pretrained(self) -> dict[str, str]:

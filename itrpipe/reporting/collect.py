@@ -28,7 +28,7 @@ from itrpipe.artifacts.files import (
     WORDS,
 )
 from itrpipe.artifacts.integrity import read_checked_json
-from itrpipe.config import declared_stages
+from itrpipe.config import declared_place, declared_stages
 from itrpipe.errors import DataError
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.reporting.chain import Artifact, read_table
@@ -102,6 +102,11 @@ class Run:
     def seed(self) -> int:
         """Of the first member."""
         return self.members[0].seed
+
+    @property
+    def declared_place(self) -> int:
+        """Of its method: a method is declared before its ablations."""
+        return declared_place("train", self.settings["method"])
 
     @property
     def rerank(self) -> int:
@@ -367,3 +372,11 @@ def _queries(table: Any) -> Queries:
         candidates=table["candidate_ids"].to_pylist(),
         scores=table["scores"].to_pylist(),
     )
+
+
+def of_different_methods(runs: Iterable[Run], most: int) -> list[Run]:
+    """Some runs to be shown beside each other: methods before their ablations, of each the lowest seed."""
+    found: dict[str, Run] = {}
+    for run in sorted(runs, key=lambda run: (run.declared_place, run.seed, run.rerank)):
+        found.setdefault(run.settings["method"], run)
+    return list(found.values())[:most]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from itrpipe.config import load_declaration
 from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.seeds import Spread, by_seed, spread
 from itrpipe.reporting.series import Series
@@ -64,9 +63,7 @@ def matching_scores(series: Sequence[Series[Run]]) -> list[MatchingScores]:
         models |= {_model(run) for run in runs}
         if runs:
             found.append(MatchingScores(replace(each, all=tuple(runs)), _values(runs)))
-    declared = list(load_declaration("train").confs)
-    place = {name: number for number, name in enumerate(declared)}
-    return sorted(found, key=lambda each: place.get(each.series.first.settings["method"], len(declared)))
+    return sorted(found, key=lambda each: each.series.first.declared_place)
 
 
 def matching_tables(scores: Sequence[MatchingScores]) -> list[Table]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from itrpipe.config import conf_title
+from itrpipe.config import backbone_shown_as, conf_title
 
-_FAMILIES = {"vsepp": "VSE++"}
-_WHOLE = {"ascl": "AsCL", "dual-encoder": "dual encoder"}
 _ROUND_ONE = "round one"
 
 
 def backbone_title(name: str) -> str:
     """A backbone as papers write it, with its variant: `scan-i2t` is `SCAN i2t`."""
-    if name in _WHOLE:
-        return _WHOLE[name]
-    family, *variant = name.split("-")
-    return " ".join([_FAMILIES.get(family, family.upper()), *variant])
+    parts = name.split("-")
+    for end in range(len(parts), 0, -1):
+        if title := backbone_shown_as("-".join(parts[:end])):
+            return " ".join([title, *parts[end:]])
+    return " ".join([parts[0].upper(), *parts[1:]])
 
 
 def model_title(backbone: str, method: str) -> str:

@@ -15,9 +15,9 @@ from itrpipe.config import Settings, bind, declared_stages, load_declaration, re
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.reporting.expected import Published, Tolerance
-from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.stages.prepare import image_root
+from itrpipe.training.settings import ROUND_ONE
 
 if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
@@ -95,7 +95,7 @@ def run(job: Job) -> None:
 
     content = gather(
         [(each.folder, each.manifest) for each in job.inputs.values()],
-        train.TEACHER_METHOD,
+        ROUND_ONE,
         Options(**job.settings.model_dump(include=OPTIONS), published=job.settings.published),
         _declared(job),
         lambda prepare: _photographs(job, prepare),

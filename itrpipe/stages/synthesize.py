@@ -16,13 +16,13 @@ from itrpipe.artifacts.sources import DigestCache, folder_digests, local_folders
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
-from itrpipe.models.registry import backbone_family
+from itrpipe.models.registry import backbones
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.prepare import SCENES_FILE
 from itrpipe.training.device import resolve_device
-from itrpipe.training.settings import run_label
+from itrpipe.training.settings import run_label, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.datasets.scenes import Scene
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 BLOCKS = "blocks"
 TRAIN = "train"
-WRITER = "uniter"
-"""The only family of backbones with a head for masked words."""
 BYTES_PER_SENTENCE = 35
 UNTRAINED_SHARE = 0.5
 """Share of the vocabulary that a trained model's perplexity of the captions' own words stays below."""
@@ -113,8 +111,9 @@ class ByModel(SynthesizeSettings):
         if name not in train.backbones():
             hint = did_you_mean(name, train.backbones()) or f"; known: {', '.join(sorted(train.backbones()))}"
             raise ValueError(f"there is no backbone of this name{hint}")
-        if backbone_family(name) != WRITER:
-            raise ValueError(f"it cannot write words in masked places, only {WRITER} can; give --backbone {WRITER}")
+        if "writing" not in settings_of(name).answers:
+            able = " or ".join(each for each, declared in backbones().items() if "writing" in declared.answers)
+            raise ValueError(f"it cannot write words in masked places, only {able} can; give --backbone {able}")
         return name
 
     def label(self, conf: str) -> str:

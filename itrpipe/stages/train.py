@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from itrpipe.training.tracking import Tracking
 
 SCHEMA_VERSION = 2
-TEACHER_METHOD = "triplet"
-DEFAULT_TEACHER = "vsrn"  # AOQ §4.2: the lists of SCAN and BFAN are VSRN's
 TRACKING = "tracking"
 Execution = TrainExecution
 backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
@@ -91,33 +89,27 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
     Raises:
         UsageError: the method does not train this backbone.
     """
-    phases = {getattr(part, "phase", None) for part in (settings.model, settings.loss)}
-    if settings.model.trained_by and len(phases) > 1:
-        raise UsageError(
-            f"method {settings.method!r} does not train backbone {settings.backbone!r}: {settings.model.trained_by}; "
-            "leave --backbone out or name another --method"
-        )
     _refuse_without_embeddings(settings)
     only = settings.loss.only_backbone
-    if only and backbone_family(settings.backbone) != only:
+    other = f"it trains {only} and nothing else" if only and backbone_family(settings.backbone) != only else ""
+    if reason := settings.model.refuses(settings.loss) or other:
         raise UsageError(
-            f"method {settings.method!r} does not train backbone {settings.backbone!r}: it trains {only} and nothing "
-            "else; leave --backbone out or name another --method"
+            f"method {settings.method!r} does not train backbone {settings.backbone!r}: {reason}; leave --backbone out "
+            "or name another --method"
         )
     wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
     mined = settings.loss.mined()
     if mined is not None:
-        own = settings.backbone if settings.model.embeds else DEFAULT_TEACHER
-        mining = mined.teacher or own
+        mining = mined.teacher or (settings.backbone if settings.model.embeds else mined.teacher_of_pairs)
         teacher = {
             "backbone": mining,
-            "method": TEACHER_METHOD,
+            "method": training_settings.ROUND_ONE,
             "seed": settings.seed,
             "features": settings.features if _reads_alike(settings, mining) else "",
             **_same_share(settings),
         }
-        if mined.with_probabilities:
-            teacher["guard"] = "fne"
+        if mined.guard:
+            teacher["guard"] = mined.guard
         wanted["mine_negatives"] = Need("mine_negatives", "exact", teacher)
     masked = settings.loss.masked()
     if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):

@@ -19,6 +19,8 @@ from itrpipe.models.registry import backbone_family
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.plugins import why_unusable
 
+ROUND_ONE = "triplet"
+"""The configuration that reports call round one, and whose models mine negatives."""
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 """What can follow a training; each is the name of its package too."""
 

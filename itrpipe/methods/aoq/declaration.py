@@ -62,8 +62,9 @@ class Aoq(MethodSettings):
             )
 
     def mined(self) -> Mined:
-        """The teacher's."""
-        return Mined(self.top_texts, self.top_images, self.teacher, self.false_negatives != "keep")
+        """The teacher's; the lists of SCAN and BFAN are VSRN's (AOQ §4.2)."""
+        guard = "" if self.false_negatives == "keep" else "fne"
+        return Mined(self.top_texts, self.top_images, self.teacher, "vsrn", guard)
 
     @model_validator(mode="after")
     def _coupled_ranks_fit(self) -> Aoq:

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from itrpipe.config import Settings
 from itrpipe.models.declaration import DEEPEST, LONGEST, WIDEST, RegionBackbone
 from itrpipe.papers import SSAMT, Paper
 
@@ -16,7 +17,6 @@ class Ssamt(RegionBackbone):
     papers: ClassVar[tuple[Paper, ...]] = (SSAMT,)
     embeds: ClassVar[bool] = False
     reads_phrases: ClassVar[bool] = True
-    trained_by: ClassVar[str] = "ssamt-intra and ssamt train ssamt, and nothing else does"
 
     phase: Literal["intra", "inter"] = Field(
         default="inter",
@@ -33,6 +33,11 @@ class Ssamt(RegionBackbone):
     phrases: bool = Field(default=True, description="Read phrases; off leaves the words alone (Table 3).")
     mu1: float = Field(default=0.3, ge=0.0, description="Weight of the global cosine of a pair in its score.")
     mu2: float = Field(default=0.1, ge=0.0, description="Weight of each mean of local cosines.")
+
+    def refuses(self, loss: Settings) -> str:
+        """Its phases are trained by its own method, each by that phase of it."""
+        own = getattr(loss, "phase", None) == self.phase
+        return "" if own else "ssamt-intra and ssamt train ssamt, and nothing else does"
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Ssamt:

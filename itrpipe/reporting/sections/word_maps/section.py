@@ -7,7 +7,7 @@ Shapes: rows and columns of the patches of an image.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from itrpipe.artifacts.files import WORD_MAPS
 from itrpipe.errors import DataError
-from itrpipe.reporting.collect import Run
+from itrpipe.reporting.collect import Run, of_different_methods
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.thumbnails import Picture
 from itrpipe.scene_graph import words
@@ -27,8 +27,6 @@ TONES = 5
 """Steps of opacity; the lowest shows the bare photograph."""
 MOST_RUNS, MOST_WORDS, MOST_CELLS = 2, 4, 16
 """Runs shown; words of a caption; cells of a map along a side, since more of them are too small to see."""
-_SHOWN_METHODS = ("fne", "fne-memory-only")
-"""Shown first where there is a choice of runs: the method, and its ablation without false negatives."""
 _LOW, _HIGH = 5.0, 95.0
 """Percentiles of a word's values at which its map is bare and full."""
 _FUNCTION_WORDS = (
@@ -153,7 +151,7 @@ def word_map_view(runs: Sequence[Run], count: int, picture_of: Callable[[Run, st
     Raises:
         DataError: a word of an evaluation does not lie in its caption, or has a map of another size than it says.
     """
-    mapped = [_Mapped.read(run) for run in chosen_runs(runs)]
+    mapped = [_Mapped.read(run) for run in of_different_methods((run for run in runs if run.word_maps), MOST_RUNS)]
     everywhere = [caption for each in mapped for caption in each.captions]
     shown = sorted(dict.fromkeys(everywhere), key=lambda caption: -everywhere.count(caption))[:count]
     mapped = [each for each in mapped if each.captions.keys() & set(shown)]
@@ -163,19 +161,6 @@ def word_map_view(runs: Sequence[Run], count: int, picture_of: Callable[[Run, st
     captions = [_caption(caption, mapped, keys, picture_of) for caption in shown]
     pictures = {pair.key: pair.picture for caption in captions for pair in caption.pairs if pair.picture.source}
     return WordMapView(mapped[0].run, [each.run.name for each in mapped], captions, pictures)
-
-
-def chosen_runs(runs: Iterable[Run]) -> list[Run]:
-    """At most two of the runs with maps: of different methods, the lowest seed of each."""
-
-    def place(run: Run) -> tuple[int, int]:
-        method = run.settings["method"]
-        return _SHOWN_METHODS.index(method) if method in _SHOWN_METHODS else len(_SHOWN_METHODS), run.seed
-
-    found: dict[str, Run] = {}
-    for run in sorted((run for run in runs if run.word_maps), key=place):
-        found.setdefault(run.settings["method"], run)
-    return list(found.values())[:MOST_RUNS]
 
 
 def chosen_words(rows: Rows) -> list[tuple[int, int]]:

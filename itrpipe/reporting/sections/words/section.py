@@ -13,7 +13,7 @@ import numpy as np
 
 from itrpipe.artifacts.files import PHRASES
 from itrpipe.errors import DataError
-from itrpipe.reporting.collect import Run
+from itrpipe.reporting.collect import Run, of_different_methods
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.thumbnails import Picture
 
@@ -24,8 +24,6 @@ TONES = 9
 MOST_RUNS = 2
 KINDS = {"object": "objects", "attribute": "attributes", "relation": "relations"}
 _WORD = "word"
-_SHOWN_METHODS = ("ssamt", "ssamt-local")
-"""Shown first where there is a choice of runs: the method, and its ablation without the phrase loss."""
 _LOW, _HIGH = 5.0, 95.0
 """Percentiles of the shown scores at which colours are full."""
 
@@ -179,7 +177,7 @@ def phrase_view(runs: Sequence[Run], count: int, picture_of: Callable[[Run, str]
     Raises:
         DataError: an evaluation's words do not lie in their caption one after the other.
     """
-    scored = [_Scored.read(run) for run in chosen_runs(runs)]
+    scored = [_Scored.read(run) for run in of_different_methods((run for run in runs if run.fragments), MOST_RUNS)]
     everywhere = [caption for each in scored for caption in each.captions]
     shown = sorted(dict.fromkeys(everywhere), key=lambda caption: -everywhere.count(caption))[:count]
     scored = [found for each in scored if (found := each.only(shown)).captions]
@@ -188,20 +186,6 @@ def phrase_view(runs: Sequence[Run], count: int, picture_of: Callable[[Run, str]
     scales = [each.scale() for each in scored]
     captions = [_caption(caption, scored, scales, picture_of) for caption in shown]
     return PhraseView(scored[0].run, scales, captions)
-
-
-def chosen_runs(runs: Sequence[Run]) -> list[Run]:
-    """At most two of the runs with scores of fragments: of different methods, the lowest seed of each."""
-
-    def place(run: Run) -> tuple[int, int, int]:
-        method = run.settings["method"]
-        preferred = _SHOWN_METHODS.index(method) if method in _SHOWN_METHODS else len(_SHOWN_METHODS)
-        return preferred, run.seed, run.rerank
-
-    found: dict[str, Run] = {}
-    for run in sorted((run for run in runs if run.fragments), key=place):
-        found.setdefault(run.settings["method"], run)
-    return list(found.values())[:MOST_RUNS]
 
 
 def pieces(text: str, words: Sequence[tuple[int, int, Shown]]) -> list[Shown | str]:

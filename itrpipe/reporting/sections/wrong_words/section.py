@@ -11,7 +11,7 @@ from typing import Any
 
 from itrpipe.artifacts.files import WORD_CORRECTIONS, WORDS
 from itrpipe.errors import DataError
-from itrpipe.reporting.collect import Run
+from itrpipe.reporting.collect import Run, of_different_methods
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.sections.words.section import TONES, pieces
 from itrpipe.reporting.tables import DASH, Cell, Row, Table
@@ -39,7 +39,6 @@ HEADINGS = {
 }
 """What a column is called where nothing stands above it."""
 SPANS = [("Rightly judged", 3), ("Corrected", 2), ("Below caption", 1)]
-_PREFERRED = "tags-dc"
 _CAPTION = (
     "In percent, below it of how many. The model masked test captions as in its training, phrase by phrase or word by "
     "word, and refilled them; sentences that are the caption itself, or say nothing but what other captions of the "
@@ -132,7 +131,7 @@ def wrong_words_view(runs: Sequence[Run], count: int, picture_of: Callable[[Run,
     judged = [run for run in runs if run.words is not None]
     if not judged:
         return None
-    shown = min(judged, key=lambda run: (run.settings["method"] != _PREFERRED, run.seed))
+    shown = of_different_methods(judged, 1)[0]
     examples = [_example(shown, row, picture_of) for row in shown.word_corrections[:count]]
     return WrongWords(shown, examples, _table(judged))
 
