@@ -25,10 +25,10 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DATASET_SELECTORS = ("scenes", "flickr8k", "flickr30k", "coco")
 COMMAND_LINE = "command line"
-EXTENDS, SHOWN_AS, CONTROL = "extends", "shown_as", "control"
-ABOUT_CONF = (EXTENDS, SHOWN_AS, CONTROL)
-"""Keys of a `[conf.<name>]` table that are no settings: the configuration it adds to, what people call it, and whether
-reports compare others with it."""
+EXTENDS, SHOWN_AS, ABOUT, CONTROL = "extends", "shown_as", "about", "control"
+ABOUT_CONF = (EXTENDS, SHOWN_AS, ABOUT, CONTROL)
+"""Keys of a `[conf.<name>]` table that are no settings: the configuration that it extends, what people call it, what it
+is in one line, and whether reports compare others with it."""
 
 LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 """Whole numbers that count something, and seeds of all generators, are these at most."""
@@ -335,6 +335,20 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def conf_title(stage: str, conf: str) -> str | None:
     """What people call a configuration; None where its declaration does not say."""
     return load_declaration(stage).confs.get(conf, {}).get(SHOWN_AS)
+
+
+def described(stage: str, table: str) -> list[tuple[str, str]]:
+    """Names of a declaration, each with what it is in one line.
+
+    Args:
+        stage: name.
+        table: `conf` for all configurations, `defaults` for backbones that have such a line.
+    """
+    declaration = load_declaration(stage)
+    if table == "conf":
+        return [(name, str(values.get(ABOUT, ""))) for name, values in declaration.confs.items()]
+    tables = {name: values for name, values in declaration.defaults.items() if isinstance(values, Mapping)}
+    return [(name, str(values[ABOUT])) for name, values in tables.items() if ABOUT in values]
 
 
 def backbone_shown_as(name: str) -> str | None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from itrpipe.cli.app import app
+from itrpipe.cli.listing import listing
 from itrpipe.cli.options import (
     DataOption,
     DatasetOption,
@@ -50,7 +51,7 @@ def prepare(
     run_stage(data, dataset, "prepare", execution, definition=definition, dry_run=dry_run)
 
 
-@app.command()
+@app.command(cls=listing("extract", conf="Extractors and importers (--features)"))
 def extract(
     dataset: DatasetOption = "scenes",
     features: Annotated[
@@ -73,24 +74,9 @@ def extract(
 ) -> None:
     """Write visual features of every image as features.h5.
 
-    \b
-    Extractors (--features):
-      frcnn     regions of torchvision's Faster R-CNN, trained on COCO
-      butd      regions of the bottom-up-attention detector, trained on Visual Genome
-      vit       patches and global vector of a vision transformer (ViT, DINOv2, CLIP, SigLIP)
-      resnet    grid cells and global vector of a ResNet
-      pixels    the images themselves, decoded and resized, for training end to end
-      scenes    regions of the drawings of the embedded dataset
-      frcnn+resnet  several in one file: regions of the first, global vector of the second
+    An extractor computes them from the images; several, joined as in frcnn+resnet, fill one file. An importer reads
+    files that others have made: --from recognises it, --features names it.
 
-    \b
-    Importers (--from recognises them; --features names one):
-      precomp   folder of {train,dev,test}_ims.npy, as SCAN, VSRN and AOQ publish them
-      butd-tsv  TSV files of the bottom-up-attention and LXMERT tools
-      uniter    LMDB or npz folders of UNITER
-      arrays    any .npy, .npz or HDF5 file, with --map and --ids
-
-    \b
     On a cluster: run it with --shard 1/8 ... --shard 8/8, then once without --shard to join them.
     Images that cannot be used are left out, listed in manifest.json, and make the exit code 7.
 

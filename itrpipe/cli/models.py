@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from itrpipe.cli.app import app
+from itrpipe.cli.listing import listing
 from itrpipe.cli.options import (
     BackboneOption,
     DataOption,
@@ -29,7 +30,7 @@ from itrpipe.cli.options import (
 )
 
 
-@app.command()
+@app.command(cls=listing("train", conf="Methods (--method)", defaults="Backbones (--backbone)"))
 def train(
     method: MethodOption = "triplet",
     backbone: BackboneOption = None,
@@ -63,55 +64,6 @@ def train(
     dry_run: DryRunOption = False,
 ) -> None:
     """Train a model and embed every split; a model with cross-attention scores val and test instead.
-
-    \b
-    Methods (--method):
-      triplet              round one: hardest negatives of the batch (VSE++)
-      triplet-long         control: round one for the epochs of both rounds
-      triplet-time         control: round one for the training time of both rounds
-      aoq                  round two with mined negatives: adaptive offline quintuplet loss
-      aoq-triplet          its Eq. 3: mined negatives as triplets
-      aoq-quintuplet       its Eq. 4: without adaptive weights
-      ssamt-intra          first phase of SSAMT: each side alone
-      ssamt                its second phase: pairs, with labels of phrases
-      pretrain             masked words and matching, before itm and tags where there are no published weights
-      itm                  the hardest of sampled candidates for every anchor (UNITER)
-      tags                 the same with sentences that the model writes in every step
-      tags-dc              its second phase: which words of these are wrong, and what should stand there
-      fne                  negatives drawn by their probability to be false, over a momentum memory
-      fne-paper            the same as printed, where the released code does otherwise
-      ascl                 captions that say more, less or something else than the image shows, as
-                           positives and negatives
-      aoq-guarded          round two that draws likely false negatives less often
-      synthetic-triplet    round one with sentences of itrpipe synthesize too (--negatives synthetic)
-      positives-triplet    round one with joined and halved captions as positives too (--positives ascl)
-    Ablations of AOQ, SSAMT, FNE, TAGS-DC and AsCL:
-      aoq-only-offline     no negatives of the batch
-      aoq-online-quintuplet  pairs of the batch's negatives instead of mined ones
-      aoq-positive-weight  weights by the positive's score
-      aoq-fine-tune        started from round one
-      ssamt-local, ssamt-global  without the loss of phrases, of fragments too
-      ssamt-words, ssamt-words-local, ssamt-words-global  the same without phrases
-      ssamt-intra-words    first phase of these
-      fne-memory-only, fne-only, fne-neither  without the probability, the memory, both
-      tags-words, tags-static, tags-discriminate  single words masked, a frozen model writes, no correction
-      tags-synthetic       with sentences of itrpipe synthesize instead of those written in every step
-      tags-dc-words        tags-dc tuned for the accuracies of words instead of retrieval
-      ascl-no-positives, ascl-no-negatives, ascl-plain  without generated positives, negatives, both
-      ascl-triplet         with the triplet loss
-      itm-long, itm-time   controls: itm for the updates, or the training time, of both phases of tags-dc
-
-    \b
-    Backbones (--backbone):
-      vsepp, vsepp-order   mean region, GRU (VSE++; order embeddings)
-      vsrn                 region graph, GRUs, captioning
-      scan, scan-t2i-avg   words attend to regions (LogSumExp, mean)
-      scan-i2t, scan-i2t-avg  regions attend to words
-      bfan, bfan-prob      attention both ways, on relevant fragments
-      ssamt                phrases, words and regions in one Transformer
-      uniter, uniter-large  words and regions in one BERT
-      ascl                 regions, words and a vector of the whole image, fused pair by pair
-      dual-encoder         any vision and text encoder of transformers, end to end from pixels (FNE)
 
     --vision and --text take any encoders of transformers, for all training steps of the chain; a joint model such as
     CLIP is given as both: --vision openai/clip-vit-base-patch32 --text openai/clip-vit-base-patch32

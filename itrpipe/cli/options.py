@@ -34,7 +34,7 @@ TrustOption = Annotated[
 MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method; `itrpipe train --help` lists all.")]
 BackboneOption = Annotated[
     str | None,
-    typer.Option("--backbone", "-b", help="Model: vsepp, vsrn, scan, bfan, ssamt, uniter, ascl, dual-encoder."),
+    typer.Option("--backbone", "-b", help="Model; `itrpipe train --help` lists all."),
 ]
 FeaturesOption = Annotated[
     str | None,
