@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,9 @@ import numpy as np
 
 from itrpipe.artifacts.artifact import Manifest
 from itrpipe.artifacts.files import (
-    ALIGNMENT,
     CROSS_RETRIEVAL,
-    DISCRIMINATION,
-    ECCV_CAPTION,
-    FALSE_NEGATIVES,
-    HARD_CANDIDATES,
-    MATCHING,
     METRICS,
-    PHRASES,
-    QUERY_LENGTH,
     RANKINGS,
-    WORD_CORRECTIONS,
-    WORD_MAPS,
-    WORDS,
 )
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.config import declared_place, declared_stages
@@ -77,6 +66,7 @@ class Run:
     evaluation: Artifact
     baseline_method: str
     declared: Declared
+    _read: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def manifest(self) -> Manifest:
@@ -192,77 +182,24 @@ class Run:
             return None
         return read_table(self.evaluation.folder / CROSS_RETRIEVAL)["cross_rank"].to_numpy()
 
-    @cached_property
-    def matching(self) -> dict[str, dict[str, dict[str, float | None]]] | None:
-        """Negatives -> direction -> percent of pairs told apart; None where evaluation did not measure any."""
-        return self._figures(MATCHING)
+    def figures(self, file: str) -> Any:
+        """What the evaluation wrote to a JSON file; None where it did not write any."""
+        if file not in self._read:
+            found = file in self.manifest.outputs
+            self._read[file] = read_checked_json(self.evaluation.folder / file) if found else None
+        return self._read[file]
 
-    @cached_property
-    def false_negatives(self) -> dict[str, Any] | None:
-        """How the run estimates false negatives of the training split; None where evaluation did not measure it."""
-        return self._figures(FALSE_NEGATIVES)
-
-    @cached_property
-    def hard_candidates(self) -> list[dict[str, Any]]:
-        """Hard training candidates of some anchors, with their probabilities; empty where there is none."""
-        if HARD_CANDIDATES not in self.manifest.outputs:
-            return []
-        return read_table(self.evaluation.folder / HARD_CANDIDATES).to_pylist()
-
-    @cached_property
-    def fragments(self) -> list[dict[str, Any]] | None:
-        """Words and phrases of some captions with their scores; None where evaluation did not write any."""
-        if PHRASES not in self.manifest.outputs:
-            return None
-        return read_table(self.evaluation.folder / PHRASES).to_pylist()
-
-    @cached_property
-    def word_maps(self) -> list[dict[str, Any]]:
-        """Words of some captions with their maps over images; empty where evaluation did not write any."""
-        if WORD_MAPS not in self.manifest.outputs:
-            return []
-        return read_table(self.evaluation.folder / WORD_MAPS).to_pylist()
-
-    @cached_property
-    def words(self) -> dict[str, Any] | None:
-        """How often the model tells wrong words and corrects them; None where evaluation did not measure it."""
-        return self._figures(WORDS)
-
-    @cached_property
-    def word_corrections(self) -> list[dict[str, Any]]:
-        """Sentences with wrong words as the model judged and corrected them; empty where there are none."""
-        if WORD_CORRECTIONS not in self.manifest.outputs:
-            return []
-        return read_table(self.evaluation.folder / WORD_CORRECTIONS).to_pylist()
-
-    @cached_property
-    def discrimination(self) -> dict[str, dict[str, Any]] | None:
-        """Generator -> how many of its sentences score below their caption; None where none were asked for."""
-        return self._figures(DISCRIMINATION)
-
-    @cached_property
-    def query_length(self) -> list[dict[str, Any]] | None:
-        """Recall of captions by their number of words; None where evaluation did not measure it."""
-        return self._figures(QUERY_LENGTH)
-
-    @cached_property
-    def alignment(self) -> dict[str, dict[str, float | int | None]] | None:
-        """Distances of embeddings; None where the model has none that compare, or evaluation did not measure them."""
-        return self._figures(ALIGNMENT)
-
-    @cached_property
-    def eccv_caption(self) -> dict[str, Any] | None:
-        """Metrics with the matches of ECCV Caption and CxC; None where they were not asked for."""
-        return self._figures(ECCV_CAPTION)
+    def rows(self, file: str) -> list[dict[str, Any]]:
+        """Rows of a table that the evaluation wrote; none where it did not write any."""
+        if file not in self._read:
+            found = file in self.manifest.outputs
+            self._read[file] = read_table(self.evaluation.folder / file).to_pylist() if found else []
+        return self._read[file]
 
     def ranks(self, *, oracle: bool = False) -> Ranks | None:
         """Ranks of both directions; None when every true match is asked for but not known."""
         sides = [each.oracle_rank if oracle else each.rank for each in self.rankings.values()]
         return None if sides[0] is None or sides[1] is None else Ranks(sides[0], sides[1])
-
-    def _figures(self, file: str) -> Any:
-        """What the evaluation wrote to a JSON file; None where it did not write any."""
-        return read_checked_json(self.evaluation.folder / file) if file in self.manifest.outputs else None
 
     def _needed(self, name: str) -> Artifact:
         found = self.evaluation.input(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from itrpipe.artifacts.files import MATCHING
 from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.seeds import Spread, by_seed, spread
 from itrpipe.reporting.series import Series
@@ -59,7 +60,9 @@ def matching_scores(series: Sequence[Series[Run]]) -> list[MatchingScores]:
     models: set[str] = set()
     found = []
     for each in series:
-        runs = [run for run in by_seed(each).values() if run.matching is not None and _model(run) not in models]
+        runs = [
+            run for run in by_seed(each).values() if run.figures(MATCHING) is not None and _model(run) not in models
+        ]
         models |= {_model(run) for run in runs}
         if runs:
             found.append(MatchingScores(replace(each, all=tuple(runs)), _values(runs)))
@@ -80,7 +83,7 @@ def _model(run: Run) -> str:
 
 
 def _values(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, Spread | None]]]:
-    measured = [run.matching for run in runs if run.matching is not None]
+    measured = [run.figures(MATCHING) for run in runs if run.figures(MATCHING) is not None]
     return {
         choice: {
             side: {name: _mean([each[choice][side][name] for each in measured]) for name in MEASURES}
@@ -135,7 +138,11 @@ def _caption(choice: str, scores: Sequence[MatchingScores]) -> str:
 
 def _pairs(choice: str, scores: Sequence[MatchingScores]) -> str:
     measured = [
-        run.matching[choice][side] for each in scores for run in each.runs if run.matching for side in DIRECTIONS
+        run.figures(MATCHING)[choice][side]
+        for each in scores
+        for run in each.runs
+        if run.figures(MATCHING)
+        for side in DIRECTIONS
     ]
     pairs, phrase_pairs = (_span([int(each[key] or 0) for each in measured]) for key in ("pairs", "phrase_pairs"))
     return f"Of {pairs} pairs in each direction; {phrase_pairs} of these have words or phrases of both kinds."

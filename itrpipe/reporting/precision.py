@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from itrpipe.artifacts.files import ECCV_CAPTION
 from itrpipe.evaluation.rsum import CUTOFFS
 from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.tables import DASH, ORACLE, Cell, Row, SpannedTable, Table
@@ -39,7 +40,7 @@ def _oracle_precision(run: Run) -> Mapping[str, Any] | None:
 
 
 def _part(name: str) -> Callable[[Run], Mapping[str, Any] | None]:
-    return lambda run: None if run.eccv_caption is None else run.eccv_caption[name]
+    return lambda run: None if run.figures(ECCV_CAPTION) is None else run.figures(ECCV_CAPTION)[name]
 
 
 def _by_direction(

@@ -6,6 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from itrpipe.artifacts.files import (
+    ALIGNMENT,
+    DISCRIMINATION,
+    ECCV_CAPTION,
+    FALSE_NEGATIVES,
+    MATCHING,
+    QUERY_LENGTH,
+    WORDS,
+)
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference, excludes_zero
 from itrpipe.reporting.collect import Run
@@ -56,13 +65,13 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
         "epochs": [member.epochs for member in run.members],
         "models": [member.artifact.name for member in run.members],
         "metrics": run.metrics,
-        "matching": run.matching,
-        "estimated_false_negatives": run.false_negatives,
-        "words": run.words,
-        "discrimination": run.discrimination,
-        "query_length": run.query_length,
-        "alignment": run.alignment,
-        "eccv_caption": run.eccv_caption,
+        "matching": run.figures(MATCHING),
+        "estimated_false_negatives": run.figures(FALSE_NEGATIVES),
+        "words": run.figures(WORDS),
+        "discrimination": run.figures(DISCRIMINATION),
+        "query_length": run.figures(QUERY_LENGTH),
+        "alignment": run.figures(ALIGNMENT),
+        "eccv_caption": run.figures(ECCV_CAPTION),
         "published": [each.model_dump() for each in published if each.run in (run.label, run.evaluation.name)],
     }
 

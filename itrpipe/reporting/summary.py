@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from itrpipe.artifacts.files import DISCRIMINATION, MATCHING, WORDS
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference, excludes_zero
 from itrpipe.reporting.collect import DIRECTIONS, Run
@@ -195,7 +196,7 @@ def _matching(scores: Sequence[MatchingScores]) -> list[str]:
         sides = "".join(side.rjust(len(columns)) for side in ("image to text", "text to image"))
         lines += ["", *_wrapped(f"matching accuracy in percent, {title.lower()}"), " " * _NAME + sides]
         lines += ["run".ljust(_NAME) + columns * 2, _RULE]
-        for run, measured in ((run, run.matching) for each in scores for run in each.runs):
+        for run, measured in ((run, run.figures(MATCHING)) for each in scores for run in each.runs):
             assert measured is not None
             values = [measured[choice][side][name] for side in DIRECTIONS for name in MEASURES]
             lines += _row(run.name, "".join(_percent(value).rjust(_MEASURE) for value in values))
@@ -204,7 +205,7 @@ def _matching(scores: Sequence[MatchingScores]) -> list[str]:
 
 def _words(runs: Sequence[Run]) -> list[str]:
     """One line for every run that judged words."""
-    judged = [(run.name, run.words) for run in runs if run.words is not None]
+    judged = [(run.name, run.figures(WORDS)) for run in runs if run.figures(WORDS) is not None]
     if not judged:
         return []
     spans = "".join(name.rjust(count * _WORD_NUMBER) for name, count in _WORD_SPANS.items())
@@ -218,7 +219,7 @@ def _words(runs: Sequence[Run]) -> list[str]:
 
 def _discrimination(runs: Sequence[Run]) -> list[str]:
     """For every run a line for each generator of sentences."""
-    measured = [(run.name, run.discrimination) for run in runs if run.discrimination]
+    measured = [(run.name, run.figures(DISCRIMINATION)) for run in runs if run.figures(DISCRIMINATION)]
     if not measured:
         return []
     lines = ["", "negative sentences that score below their caption, in percent"]

@@ -22,7 +22,7 @@ def view(source: Source) -> list[tuple[Group, SpannedTable]] | None:
 
 
 def _alignment(runs: Sequence[Run]) -> SpannedTable | None:
-    shown = [(run, run.alignment) for run in runs if run.alignment is not None]
+    shown = [(run, run.figures(ALIGNMENT)) for run in runs if run.figures(ALIGNMENT) is not None]
     if not shown:
         return None
     rows = [

@@ -46,7 +46,11 @@ class Told:
 
     def figures(self, generator: str) -> list[dict[str, Any]]:
         """What each of the runs measured with a generator that wrote sentences for it."""
-        found = [run.discrimination[generator] for run in self.runs.get(generator, []) if run.discrimination]
+        found = [
+            run.figures(DISCRIMINATION)[generator]
+            for run in self.runs.get(generator, [])
+            if run.figures(DISCRIMINATION)
+        ]
         return [each for each in found if each["percent"] is not None]
 
     def percent(self, generator: str) -> Spread | None:
@@ -83,8 +87,8 @@ def generator_title(name: str) -> str:
 
 
 def _told(series: Series[Run]) -> Told:
-    names = sorted({name for run in series.all for name in run.discrimination or ()})
-    measured = {name: tuple(run for run in series.all if name in (run.discrimination or ())) for name in names}
+    names = sorted({name for run in series.all for name in run.figures(DISCRIMINATION) or ()})
+    measured = {name: tuple(run for run in series.all if name in (run.figures(DISCRIMINATION) or ())) for name in names}
     return Told(series, {name: list(by_seed(replace(series, all=runs)).values()) for name, runs in measured.items()})
 
 

@@ -52,7 +52,7 @@ class FalseNegatives:
 
 def view(source: Source) -> FalseNegatives | None:
     """Of every run once, the shown one first."""
-    measured = list({run.label: run for run in source.runs if run.false_negatives is not None}.values())
+    measured = list({run.label: run for run in source.runs if run.figures(FALSE_NEGATIVES) is not None}.values())
     if not measured:
         return None
     gallery = source.gallery(measured[0], TRAIN)
@@ -68,7 +68,7 @@ def estimated(runs: Sequence[Run], gallery: Gallery | None, count: int, seed: in
         count: examples of each list.
         seed: of their choice.
     """
-    measured = [(run, run.false_negatives) for run in runs if run.false_negatives is not None]
+    measured = [(run, run.figures(FALSE_NEGATIVES)) for run in runs if run.figures(FALSE_NEGATIVES) is not None]
     if not measured:
         return None
     titles = {"texts_for_images": "Texts for images", "images_for_texts": "Images for texts"}
@@ -105,7 +105,7 @@ def _area(value: float | None) -> str:
 def _examples(run: Run, gallery: Gallery, count: int, seed: int) -> dict[str, list[Example]]:
     """Half of the anchors with a likely false negative among what is shown, half without, where there are enough."""
     found: dict[str, list[Example]] = {}
-    listed = groupby(run.hard_candidates, key=lambda row: (row["direction"], row["anchor_id"]))
+    listed = groupby(run.rows(HARD_CANDIDATES), key=lambda row: (row["direction"], row["anchor_id"]))
     anchors = [(direction, list(rows)[:SHOWN]) for (direction, _), rows in listed]
     for number, direction in enumerate(SEARCHES):
         own = [rows for name, rows in anchors if name == direction]

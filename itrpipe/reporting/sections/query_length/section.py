@@ -23,7 +23,7 @@ def view(source: Source) -> list[tuple[Group, SpannedTable]] | None:
 
 
 def _query_length(runs: Sequence[Run]) -> SpannedTable | None:
-    shown = [(run, run.query_length) for run in runs if run.query_length is not None]
+    shown = [(run, run.figures(QUERY_LENGTH)) for run in runs if run.figures(QUERY_LENGTH) is not None]
     if not shown:
         return None
     columns = [f"{_words(bucket)} ({bucket['captions']:,})" for bucket in shown[0][1]]

@@ -124,7 +124,7 @@ class _Mapped:
     @classmethod
     def read(cls, run: Run) -> _Mapped:
         captions: dict[str, dict[str, Rows]] = {}
-        for row in run.word_maps:
+        for row in run.rows(WORD_MAPS):
             where = run.evaluation.folder / WORD_MAPS
             if len(row["values"]) != row["rows"] * row["columns"] or not row["start"] < row["end"] <= len(row["text"]):
                 raise DataError(f"{where}: a word of caption {row['caption_id']} has no place or map; evaluate again")
@@ -151,7 +151,9 @@ def word_map_view(runs: Sequence[Run], count: int, picture_of: Callable[[Run, st
     Raises:
         DataError: a word of an evaluation does not lie in its caption, or has a map of another size than it says.
     """
-    mapped = [_Mapped.read(run) for run in of_different_methods((run for run in runs if run.word_maps), MOST_RUNS)]
+    mapped = [
+        _Mapped.read(run) for run in of_different_methods((run for run in runs if run.rows(WORD_MAPS)), MOST_RUNS)
+    ]
     everywhere = [caption for each in mapped for caption in each.captions]
     shown = sorted(dict.fromkeys(everywhere), key=lambda caption: -everywhere.count(caption))[:count]
     mapped = [each for each in mapped if each.captions.keys() & set(shown)]

@@ -140,7 +140,7 @@ class _Scored:
     @classmethod
     def read(cls, run: Run) -> _Scored:
         examples: dict[tuple[str, int], dict[str, Rows]] = {}
-        for row in run.fragments or []:
+        for row in run.rows(PHRASES):
             if row["kind"] == _WORD and not any(map(str.isalnum, _said(row))):
                 continue  # parsers count punctuation marks as words; what one scores would only distract
             images = examples.setdefault((row["caption_id"], row["example"]), {})
@@ -177,7 +177,7 @@ def phrase_view(runs: Sequence[Run], count: int, picture_of: Callable[[Run, str]
     Raises:
         DataError: an evaluation's words do not lie in their caption one after the other.
     """
-    scored = [_Scored.read(run) for run in of_different_methods((run for run in runs if run.fragments), MOST_RUNS)]
+    scored = [_Scored.read(run) for run in of_different_methods((run for run in runs if run.rows(PHRASES)), MOST_RUNS)]
     everywhere = [caption for each in scored for caption in each.captions]
     shown = sorted(dict.fromkeys(everywhere), key=lambda caption: -everywhere.count(caption))[:count]
     scored = [found for each in scored if (found := each.only(shown)).captions]

@@ -128,21 +128,27 @@ def wrong_words_view(runs: Sequence[Run], count: int, picture_of: Callable[[Run,
     Raises:
         DataError: an evaluation's words do not lie in their sentence one after the other.
     """
-    judged = [run for run in runs if run.words is not None]
+    judged = [run for run in runs if run.figures(WORDS) is not None]
     if not judged:
         return None
     shown = of_different_methods(judged, 1)[0]
-    examples = [_example(shown, row, picture_of) for row in shown.word_corrections[:count]]
+    examples = [_example(shown, row, picture_of) for row in shown.rows(WORD_CORRECTIONS)[:count]]
     return WrongWords(shown, examples, _table(judged))
 
 
 def _table(runs: Sequence[Run]) -> Table:
     rows = []
     for run in runs:
-        assert run.words is not None
-        cells = [_cell(name, figure_of(run.words, name)) for name in COLUMNS]
+        assert run.figures(WORDS) is not None
+        cells = [_cell(name, figure_of(run.figures(WORDS), name)) for name in COLUMNS]
         # Older evaluations do not say what was masked; it was single words.
-        rows.append(Row(run.name, cells, f"{run.label}, {run.words.get('mask', 'words')} masked{_fluency(run.words)}"))
+        rows.append(
+            Row(
+                run.name,
+                cells,
+                f"{run.label}, {run.figures(WORDS).get('mask', 'words')} masked{_fluency(run.figures(WORDS))}",
+            )
+        )
     return Table("Wrong words in sentences that the model wrote", list(COLUMNS.values()), rows, _CAPTION)
 
 
