@@ -14,11 +14,11 @@ from itrpipe.cli.options import (
     DatasetOption,
     DeviceOption,
     DryRunOption,
-    NoDepsOption,
+    RunOptions,
     SetOption,
-    TrustOption,
     mapping,
     overrides_of,
+    taking,
 )
 from itrpipe.errors import UsageError
 
@@ -52,8 +52,9 @@ def prepare(
 
 
 @app.command(cls=listing("extract", conf="Extractors and importers (--features)"))
+@taking(RunOptions)
 def extract(
-    dataset: DatasetOption = "scenes",
+    given: RunOptions,
     features: Annotated[
         str | None, typer.Option("--features", "-f", help="Extractor, importer, A+B, or known features.")
     ] = None,
@@ -66,11 +67,6 @@ def extract(
     ] = None,
     ids: Annotated[Path | None, typer.Option("--ids", help="arrays: text file of image ids, one a line.")] = None,
     device: DeviceOption = None,
-    settings: SetOption = None,
-    data: DataOption = Path("data"),
-    no_deps: NoDepsOption = False,
-    trust: TrustOption = False,
-    dry_run: DryRunOption = False,
 ) -> None:
     """Write visual features of every image as features.h5.
 
@@ -84,16 +80,17 @@ def extract(
     """
     from itrpipe.commands.stages import define_features, run_stage
 
-    overrides = overrides_of(
-        settings, {"device": device, "shard": shard, "strict": strict or None, **mapping(map, ids)}
+    named = {"device": device, "shard": shard, "strict": strict or None, **mapping(map, ids)}
+    definition, known, overrides = define_features(
+        *given.where, features, source, name, overrides_of(given.settings, named)
     )
-    definition, known, overrides = define_features(data, dataset, features, source, name, overrides)
-    run_stage(data, dataset, "extract", overrides, conf=known, definition=definition, dry_run=dry_run, no_deps=no_deps)
+    run_stage(*given.where, "extract", overrides, conf=known, definition=definition, **given.how)
 
 
 @app.command()
+@taking(RunOptions)
 def parse(
-    dataset: DatasetOption = "scenes",
+    given: RunOptions,
     backend: Annotated[str | None, typer.Option("--backend", help="rules or spacy; without it rules.")] = None,
     tagger: Annotated[str | None, typer.Option("--tagger", help="rules, foreign: hanta or lexicon.")] = None,
     source: Annotated[Path | None, typer.Option("--from", help="Import this file of graphs instead.")] = None,
@@ -101,11 +98,6 @@ def parse(
     show: Annotated[
         str | None, typer.Option("--show", metavar="CAPTION", help="Print the graph of one caption and end.")
     ] = None,
-    settings: SetOption = None,
-    data: DataOption = Path("data"),
-    no_deps: NoDepsOption = False,
-    trust: TrustOption = False,
-    dry_run: DryRunOption = False,
 ) -> None:
     """Write the scene graph of every caption.
 
@@ -123,13 +115,13 @@ def parse(
         raise UsageError(f"--from imports graphs and --backend {backend} makes them; leave one of both out")
     conf = backend or ("foreign" if source else "rules")
     place = str(source.resolve()) if source else None
-    overrides = overrides_of(settings, {"tagger": tagger, "file": place, "format": format})
+    overrides = given.overrides(tagger=tagger, file=place, format=format)
     if show is not None:
         from itrpipe.plan.planning import Planner
         from itrpipe.progress import Reporter
         from itrpipe.stages.base import Need
         from itrpipe.stages.parse import print_graph
 
-        print_graph(Planner(data, dataset, overrides).configure_checked(Need("parse", conf))[0], show, Reporter())
+        print_graph(Planner(*given.where, overrides).configure_checked(Need("parse", conf))[0], show, Reporter())
         return
-    run_stage(data, dataset, "parse", overrides, conf=conf, dry_run=dry_run, no_deps=no_deps)
+    run_stage(*given.where, "parse", overrides, conf=conf, **given.how)

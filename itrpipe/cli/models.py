@@ -10,20 +10,12 @@ import typer
 from itrpipe.cli.app import app
 from itrpipe.cli.listing import listing
 from itrpipe.cli.options import (
-    BackboneOption,
-    DataOption,
-    DatasetOption,
-    DeviceOption,
-    DryRunOption,
-    FeaturesOption,
-    MethodOption,
-    NoDepsOption,
-    SeedOption,
-    SetOption,
-    TrustOption,
+    ModelOptions,
+    TrainedOptions,
     encoders,
     followed_by,
     overrides_of,
+    taking,
     whole_path,
     with_negatives,
     with_positives,
@@ -31,9 +23,9 @@ from itrpipe.cli.options import (
 
 
 @app.command(cls=listing("train", conf="Methods (--method)", defaults="Backbones (--backbone)"))
+@taking(ModelOptions)
 def train(
-    method: MethodOption = "triplet",
-    backbone: BackboneOption = None,
+    given: ModelOptions,
     negatives_from: Annotated[
         str | None, typer.Option("--negatives-from", help="aoq: backbone whose round one mines; scan, bfan: vsrn.")
     ] = None,
@@ -49,19 +41,10 @@ def train(
     text: Annotated[
         str | None, typer.Option("--text", metavar="ID|FOLDER", help="dual-encoder, ascl: text encoder, or random.")
     ] = None,
-    dataset: DatasetOption = "scenes",
-    features: FeaturesOption = None,
-    seed: SeedOption = None,
     track: Annotated[
         list[str] | None,
         typer.Option("--track", metavar="TRACKER", help="Follow with tensorboard, mlflow or wandb; repeatable."),
     ] = None,
-    device: DeviceOption = None,
-    settings: SetOption = None,
-    data: DataOption = Path("data"),
-    no_deps: NoDepsOption = False,
-    trust: TrustOption = False,
-    dry_run: DryRunOption = False,
 ) -> None:
     """Train a model and embed every split; a model with cross-attention scores val and test instead.
 
@@ -72,21 +55,18 @@ def train(
     """
     from itrpipe.commands.stages import run_stage
 
-    if vision or (text and not method.startswith("ascl")):
-        backbone = backbone or "dual-encoder"
-    named = {"backbone": backbone, "features": features, "seed": seed, "device": device, "teacher": negatives_from}
-    overrides = overrides_of([*(settings or []), *encoders(vision, text), *followed_by(track)], named)
-    method = with_positives(with_negatives(method, negatives), positives)
-    run_stage(data, dataset, "train", overrides, conf=method, dry_run=dry_run, no_deps=no_deps)
+    named = {**given.model, "device": given.device, "teacher": negatives_from}
+    if vision or (text and not given.method.startswith("ascl")):
+        named["backbone"] = given.backbone or "dual-encoder"
+    overrides = overrides_of([*(given.settings or []), *encoders(vision, text), *followed_by(track)], named)
+    method = with_positives(with_negatives(given.method, negatives), positives)
+    run_stage(*given.where, "train", overrides, conf=method, **given.how)
 
 
 @app.command("mine-negatives")
+@taking(ModelOptions)
 def mine_negatives(
-    method: MethodOption = "triplet",
-    backbone: BackboneOption = None,
-    dataset: DatasetOption = "scenes",
-    features: FeaturesOption = None,
-    seed: SeedOption = None,
+    given: ModelOptions,
     engine: Annotated[str | None, typer.Option("--engine", help="torch or faiss.")] = None,
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Drop captions that repeat one of the positive's.")
@@ -97,12 +77,6 @@ def mine_negatives(
     guard: Annotated[
         str | None, typer.Option("--guard", help="fne: write how likely each candidate is a false negative.")
     ] = None,
-    device: DeviceOption = None,
-    settings: SetOption = None,
-    data: DataOption = Path("data"),
-    no_deps: NoDepsOption = False,
-    trust: TrustOption = False,
-    dry_run: DryRunOption = False,
 ) -> None:
     """Find the hardest negatives of the whole training set.
 
@@ -113,39 +87,25 @@ def mine_negatives(
     """
     from itrpipe.commands.stages import run_stage
 
-    model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "engine": engine}
+    model = {"method": given.method, **given.model, "engine": engine, "device": given.device}
     model |= {"drop_duplicates": drop_duplicates or None, "rescore_with": rescore_with, "guard": guard}
-    run_stage(
-        data,
-        dataset,
-        "mine_negatives",
-        overrides_of(settings, {**model, "device": device}),
-        dry_run=dry_run,
-        no_deps=no_deps,
-    )
+    run_stage(*given.where, "mine_negatives", given.overrides(**model), **given.how)
 
 
 @app.command()
+@taking(TrainedOptions)
 def synthesize(
+    given: TrainedOptions,
     by: Annotated[str, typer.Option("--by", help="phrases, words or vse-c.")] = "phrases",
     method: Annotated[
         str | None, typer.Option("--method", "-m", help="Training of the model that writes; pretrain.")
     ] = None,
     backbone: Annotated[str | None, typer.Option("--backbone", "-b", help="Model: uniter, uniter-large.")] = None,
-    dataset: DatasetOption = "scenes",
     split: Annotated[str | None, typer.Option("--split", help="Whose captions: train, val or test.")] = None,
-    features: FeaturesOption = None,
-    seed: SeedOption = None,
     language_model: Annotated[
         str | None, typer.Option("--language-model", metavar="ID|FOLDER", help="GPT-2 that measures perplexity.")
     ] = None,
     wordnet: Annotated[Path | None, typer.Option("--wordnet", help="vse-c: folder of a WordNet database.")] = None,
-    device: DeviceOption = None,
-    settings: SetOption = None,
-    data: DataOption = Path("data"),
-    no_deps: NoDepsOption = False,
-    trust: TrustOption = False,
-    dry_run: DryRunOption = False,
 ) -> None:
     """Write negative sentences for every caption of a split, the training split unless --split names another.
 
@@ -161,10 +121,6 @@ def synthesize(
     """
     from itrpipe.commands.stages import run_stage
 
-    named = {"method": method, "backbone": backbone, "features": features, "seed": seed, "device": device}
-    named |= {
-        "split": split,
-        "language_model": whole_path(language_model),
-        "wordnet": wordnet and str(wordnet.resolve()),
-    }
-    run_stage(data, dataset, "synthesize", overrides_of(settings, named), conf=by, dry_run=dry_run, no_deps=no_deps)
+    named = {"method": method, "backbone": backbone, **given.model, "device": given.device, "split": split}
+    named |= {"language_model": whole_path(language_model), "wordnet": wordnet and str(wordnet.resolve())}
+    run_stage(*given.where, "synthesize", given.overrides(**named), conf=by, **given.how)

@@ -1,10 +1,14 @@
-"""Options that several commands share."""
+"""Options that several commands share, each declared once."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -44,6 +48,95 @@ FeaturesOption = Annotated[
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of training.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What every command takes that runs a plan."""
+
+    dataset: DatasetOption = "scenes"
+    settings: SetOption = None
+    data: DataOption = Path("data")
+    no_deps: NoDepsOption = False
+    trust: TrustOption = False
+    dry_run: DryRunOption = False
+
+    @property
+    def where(self) -> tuple[Path, str]:
+        """The data folder and the dataset."""
+        return self.data, self.dataset
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What is done with the plan."""
+        return {"dry_run": self.dry_run, "no_deps": self.no_deps}
+
+    def overrides(self, **named: Any) -> list:
+        """The options of this name that were given, and `--set` assignments."""
+        return overrides_of(self.settings, named)
+
+
+@dataclass(frozen=True)
+class TrainedOptions(RunOptions):
+    """What commands take beside that where a trained model is used."""
+
+    features: FeaturesOption = None
+    seed: SeedOption = None
+    device: DeviceOption = None
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The settings that name the model."""
+        return {"features": self.features, "seed": self.seed}
+
+
+@dataclass(frozen=True)
+class ModelOptions(TrainedOptions):
+    """What commands take beside that where the model has a method and a backbone."""
+
+    method: MethodOption = "triplet"
+    backbone: BackboneOption = None
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The settings that name the model, but for its method."""
+        return {"backbone": self.backbone, **super().model}
+
+
+_LEADING = ("method", "backbone")
+
+
+def taking(options: type[RunOptions], **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command shared options, which it gets as its first argument, beside its own ones.
+
+    Args:
+        options: the shared ones.
+        defaults: of shared options that have others in this command.
+    """
+    hints, keyword = get_type_hints(options, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    values = {each.name: defaults.get(each.name, each.default) for each in fields(options)}
+    shared = [inspect.Parameter(name, keyword, default=value, annotation=hints[name]) for name, value in values.items()]
+    # As users read them: which model, what of it, where, and how it is run.
+    last = [each.name for each in fields(RunOptions)]
+    shared.sort(key=lambda each: last.index(each.name) if each.name in last else -1)
+
+    def with_shared(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            command(options(**{each.name: values.pop(each.name) for each in shared}), **values)
+
+        types = get_type_hints(command, include_extras=True)
+        own = [
+            each.replace(kind=keyword, annotation=types[name])
+            for name, each in list(inspect.signature(command).parameters.items())[1:]
+        ]
+        leading = [each for each in shared if each.name in _LEADING]
+        parameters = [*leading, *own, *(each for each in shared if each not in leading)]
+        run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run
+
+    return with_shared
 
 
 def encoders(vision: str | None, text: str | None) -> list[str]:

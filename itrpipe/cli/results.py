@@ -9,29 +9,22 @@ import typer
 
 from itrpipe.cli.app import app
 from itrpipe.cli.options import (
-    BackboneOption,
     DataOption,
     DatasetOption,
-    DeviceOption,
     DryRunOption,
-    FeaturesOption,
-    MethodOption,
-    NoDepsOption,
-    SeedOption,
+    ModelOptions,
     SetOption,
     TrustOption,
     overrides_of,
+    taking,
     whole_path,
 )
 
 
 @app.command()
+@taking(ModelOptions)
 def evaluate(
-    method: MethodOption = "triplet",
-    backbone: BackboneOption = None,
-    dataset: DatasetOption = "scenes",
-    features: FeaturesOption = None,
-    seed: SeedOption = None,
+    given: ModelOptions,
     ensemble_with: Annotated[
         list[str] | None,
         typer.Option(
@@ -74,12 +67,6 @@ def evaluate(
     canary: Annotated[
         bool, typer.Option("--canary", help="Score again with the images taken away: recall must fall to chance.")
     ] = False,
-    device: DeviceOption = None,
-    settings: SetOption = None,
-    data: DataOption = Path("data"),
-    no_deps: NoDepsOption = False,
-    trust: TrustOption = False,
-    dry_run: DryRunOption = False,
 ) -> None:
     """Measure a trained model, or the mean of several, on a split.
 
@@ -104,36 +91,27 @@ def evaluate(
     if canary:
         refuse_ensembles(ensemble_with, rerank)
     protocols, leaky = chosen_protocols(protocol or [])
-    model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "split": split}
-    model |= {"ensemble_with": ensemble_with or None, "rerank": rerank, "device": device}
+    model = {"method": given.method, **given.model, "device": given.device, "split": split}
+    model |= {"ensemble_with": ensemble_with or None, "rerank": rerank}
     model |= {"eccv": eccv or None, "discriminate": discriminate or None, "protocols": protocols}
     model["language_model"] = whole_path(language_model)
-    overrides = overrides_of(settings, model)
+    overrides = given.overrides(**model)
     if leaky:
         refuse_other_models({item.key: item.value for item in overrides if item.scope in (None, "evaluate")})
-    folder = run_stage(data, dataset, "evaluate", overrides, dry_run=dry_run, no_deps=no_deps)
-    if canary and not dry_run:
-        release_canary(folder, device, Reporter())
-    if leaky and not dry_run:
-        write_leaky_diagonal(folder, device, Reporter())
+    folder = run_stage(*given.where, "evaluate", overrides, **given.how)
+    if canary and not given.dry_run:
+        release_canary(folder, given.device, Reporter())
+    if leaky and not given.dry_run:
+        write_leaky_diagonal(folder, given.device, Reporter())
 
 
 @app.command()
+@taking(ModelOptions, method="tags-dc")
 def explain(
+    given: ModelOptions,
     image: Annotated[str, typer.Option("--image", metavar="ID|FILE", help="Image of the dataset, or a photograph.")],
     caption: Annotated[str, typer.Option("--caption", help="Any sentence.")],
-    method: MethodOption = "tags-dc",
-    backbone: BackboneOption = None,
-    dataset: DatasetOption = "scenes",
-    features: FeaturesOption = None,
-    seed: SeedOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every word.")] = False,
-    device: DeviceOption = None,
-    settings: SetOption = None,
-    data: DataOption = Path("data"),
-    no_deps: NoDepsOption = False,
-    trust: TrustOption = False,
-    dry_run: DryRunOption = False,
 ) -> None:
     """Show which words of a caption do not belong to an image, and what should stand there.
 
@@ -146,23 +124,19 @@ def explain(
     """
     from itrpipe.commands.explain import explain as explain_caption
 
-    named = {"backbone": backbone, "features": features, "seed": seed, "device": device}
-    overrides = overrides_of(settings, named)
-    explain_caption(data, dataset, image, caption, method, overrides, no_deps=no_deps, dry_run=dry_run, as_json=as_json)
+    overrides = given.overrides(**given.model, device=given.device)
+    explain_caption(*given.where, image, caption, given.method, overrides, **given.how, as_json=as_json)
 
 
 @app.command()
+@taking(ModelOptions)
 def search(
+    given: ModelOptions,
     caption: Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="What to find images for.")] = None,
     image: Annotated[
         str | None,
         typer.Option("--image", metavar="ID|FILE", help="Find captions for this image or photograph instead."),
     ] = None,
-    method: MethodOption = "triplet",
-    backbone: BackboneOption = None,
-    dataset: DatasetOption = "scenes",
-    features: FeaturesOption = None,
-    seed: SeedOption = None,
     split: Annotated[str, typer.Option("--split", help="Where to search: test, val or train.")] = "test",
     top: Annotated[int, typer.Option("--top", metavar="K", min=1, help="How many answers.")] = 10,
     index: Annotated[
@@ -183,12 +157,6 @@ def search(
         Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with the photographs.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    device: DeviceOption = None,
-    settings: SetOption = None,
-    data: DataOption = Path("data"),
-    no_deps: NoDepsOption = False,
-    trust: TrustOption = False,
-    dry_run: DryRunOption = False,
 ) -> None:
     """Find the images of a split for a sentence, or its captions for an image.
 
@@ -202,10 +170,10 @@ def search(
     from itrpipe.commands.search import Question, Way
     from itrpipe.commands.search import search as search_split
 
-    named = {"backbone": backbone, "features": features, "seed": seed, "device": device}
     way = Way(split, top, index, prefilter, candidates)
-    given = (Question(caption, image), method, overrides_of(settings, named), way)
-    search_split(data, dataset, *given, page=html, no_deps=no_deps, dry_run=dry_run, as_json=as_json)
+    overrides = given.overrides(**given.model, device=given.device)
+    asked = (Question(caption, image), given.method, overrides, way)
+    search_split(*given.where, *asked, page=html, **given.how, as_json=as_json)
 
 
 @app.command()
@@ -235,13 +203,10 @@ def report(
 
 
 @app.command()
+@taking(ModelOptions)
 def export(
+    given: ModelOptions,
     to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="To be made; must not exist or be empty.")],
-    method: MethodOption = "triplet",
-    backbone: BackboneOption = None,
-    dataset: DatasetOption = "scenes",
-    features: FeaturesOption = None,
-    seed: SeedOption = None,
     split: Annotated[str | None, typer.Option("--split", help="Evaluated and exported: test, val or train.")] = None,
     embeddings: Annotated[
         str, typer.Option("--embeddings", metavar="FORM", help="Also embeddings of the split: parquet, npy or none.")
@@ -252,12 +217,6 @@ def export(
         str | None, typer.Option("--license", metavar="NAME", help="For the card, such as apache-2.0.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
-    device: DeviceOption = None,
-    settings: SetOption = None,
-    data: DataOption = Path("data"),
-    no_deps: NoDepsOption = False,
-    trust: TrustOption = False,
-    dry_run: DryRunOption = False,
 ) -> None:
     """Write a trained model and its card to a folder that the Hugging Face hub accepts.
 
@@ -270,7 +229,6 @@ def export(
     from itrpipe.commands.export import Wanted
     from itrpipe.commands.export import export as export_model
 
-    model = {"method": method, "backbone": backbone, "features": features, "seed": seed, "split": split}
     wanted = Wanted(to, embeddings, index, trec, license_name, force)
-    overrides = overrides_of(settings, {**model, "device": device})
-    export_model(data, dataset, wanted, overrides, no_deps=no_deps, dry_run=dry_run)
+    overrides = given.overrides(method=given.method, **given.model, split=split, device=given.device)
+    export_model(*given.where, wanted, overrides, **given.how)
