@@ -117,7 +117,7 @@ def test_help_of_train_names_every_method_and_backbone_with_one_line(invoke: Inv
 
     lines = invoke("train", "--help").out.splitlines()
     for name in (*load_declaration("train").confs, *backbones()):
-        described = [line for line in lines if line.split()[:1] == [name]]
+        described = [line for line in lines if line.startswith(f"  {name} ")]
         assert described, name
         assert all(len(line.split()) > 2 for line in described), described
 

@@ -16,7 +16,7 @@ from itrpipe.artifacts.sources import DigestCache, folder_digests, local_folders
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
-from itrpipe.models.registry import backbones
+from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, prepare_need
@@ -112,7 +112,7 @@ class ByModel(SynthesizeSettings):
             hint = did_you_mean(name, train.backbones()) or f"; known: {', '.join(sorted(train.backbones()))}"
             raise ValueError(f"there is no backbone of this name{hint}")
         if "writing" not in settings_of(name).answers:
-            able = " or ".join(each for each, declared in backbones().items() if "writing" in declared.answers)
+            able = " or ".join(each for each, declared in backbone_classes().items() if "writing" in declared.answers)
             raise ValueError(f"it cannot write words in masked places, only {able} can; give --backbone {able}")
         return name
 

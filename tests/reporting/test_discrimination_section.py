@@ -92,7 +92,7 @@ def test_many_methods_make_several_tables() -> None:
         manifest = SimpleNamespace(finished="2026-03-01", inputs=inputs)
         run = SimpleNamespace(
             seed=0,
-            discrimination=measured({"vse-c": (50.0 + number, 10)}),
+            figures=lambda file: measured({"vse-c": (50.0 + number, 10)}),
             manifest=manifest,
             settings={"interval_level": 0.9},
         )
