@@ -1,0 +1,94 @@
+"""The stage `report`: its files, what decides whether it is made again, and what it warns of."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.artifacts.sources import DigestCache
+from itrpipe.config import declared_stages
+from itrpipe.datasets.definition import load_definition, save_definition
+from itrpipe.stages import report
+
+Invoke = Callable[..., Any]
+PUBLISHED = {"run": "aoq.vsepp", "where": "a table", "rsum": 400.0}
+
+
+def settings(**more: Any) -> report.ReportSettings:
+    given = {"title": "", "examples": 2, "seed": 0, "bootstrap_samples": 100, "interval_level": 0.95}
+    return report.ReportSettings.model_validate({**given, **more})
+
+
+def made(invoke: Invoke, root: Path) -> Path:
+    outcome = invoke("report", "--dataset", "tiny", "--data", root, "--set", "bootstrap_samples=100")
+    assert outcome.code == 0, outcome.err
+    folder = Path(outcome.out.split("report: ")[1].split()[0]).parent
+    assert read_manifest(folder).stage == "report"
+    return folder
+
+
+@pytest.mark.slow
+def test_it_writes_a_page_its_tables_as_text_and_its_numbers(chain: Path, invoke: Invoke) -> None:
+    folder = made(invoke, chain)
+    assert {path.name for path in folder.iterdir()} == {
+        report.PAGE,
+        report.SUMMARY,
+        report.MARKDOWN,
+        report.RESULTS,
+        "manifest.json",
+    }
+    numbers = json.loads((folder / report.RESULTS).read_text())
+    assert [run["label"] for run in numbers["runs"]] == ["triplet.vsepp", "aoq.vsepp"]
+    rsum = numbers["runs"][1]["metrics"]["full"]["rsum"]["value"]
+    assert f"{rsum:.1f}" in (folder / report.SUMMARY).read_text()
+    assert f"{rsum:.1f}" in (folder / report.MARKDOWN).read_text()
+    assert f"{rsum:.1f}" in (folder / report.PAGE).read_text()
+    assert made(invoke, chain) == folder
+
+
+@pytest.mark.slow
+def test_photographs_that_are_gone_are_told_and_the_page_is_made_all_the_same(
+    chain: Path, finished_chain: Path, invoke: Invoke
+) -> None:
+    known = load_definition(chain, "tiny")
+    assert known.prepare is not None
+    moved = known.prepare.model_copy(update={"source": str(finished_chain / "nowhere")})
+    save_definition(chain, "tiny", known.model_copy(update={"prepare": moved}))
+    folder = made(invoke, chain)
+    assert any("the page shows no photographs" in each for each in read_manifest(folder).messages)
+    assert (folder / report.PAGE).is_file()
+
+
+def test_without_an_evaluation_it_says_what_to_run(defined: Path, invoke: Invoke) -> None:
+    outcome = invoke("report", "--dataset", "tiny", "--data", defined)
+    assert outcome.code != 0
+    assert "itrpipe evaluate" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_published_scores_decide_about_the_fingerprint_only_where_there_are_some() -> None:
+    plain = report.fingerprinted(settings())
+    assert not {"published", "tolerance", "tiny"} & plain.keys()
+    assert report.fingerprinted(settings(tiny=True)) == plain
+    assert {"published", "tolerance", "tiny"} <= report.fingerprinted(settings(published=[PUBLISHED])).keys()
+
+
+def test_other_declarations_make_another_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings are compared with those that are declared."""
+    copies = {name: Path(shutil.copy(path, tmp_path)) for name, path in declared_stages().items()}
+    monkeypatch.setattr(report, "declared_stages", lambda: copies)
+
+    def digest(name: str) -> str:
+        return report.sources(settings(), None, DigestCache(tmp_path / name))["declarations"]
+
+    before = digest("first")
+    for name in ("parse", "train"):
+        with copies[name].open("a") as file:
+            file.write("# more\n")
+        assert (digest(name) != before) == (name in report.COMPARED), name
