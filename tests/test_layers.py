@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import pytest
@@ -72,6 +72,26 @@ def test_right_never_imports_left(path: Path) -> None:
             assert LEVEL[target] <= LEVEL.get(room, -1), f"{room} imports {name}"
         for forbidden in FORBIDDEN.get(room, ()):
             assert not f"{name}.".startswith(f"{forbidden}."), f"{room} imports {name}"
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Neither at the top of a file nor inside its functions."""
+    names = {_dotted(path): path for path in FILES}
+    graph = {name: {_module(each, names) for each in imported(path)} - {"", name} for name, path in names.items()}
+    assert sum(map(len, graph.values())) > 1_000
+    while leaves := {name for name, needed in graph.items() if not needed & graph.keys()}:
+        graph = {name: needed for name, needed in graph.items() if name not in leaves}
+    assert not graph, "these import each other, or what does: " + ", ".join(sorted(graph))
+
+
+def _dotted(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _module(name: str, known: Container[str]) -> str:
+    """The module that an import reads: the name itself, or what it lies in; empty for others."""
+    return name if name in known else parent if (parent := name.rpartition(".")[0]) in known else ""
 
 
 def loaded_by(modules: list[str]) -> set[str]:

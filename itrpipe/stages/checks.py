@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, cast
 
 from itrpipe.errors import UsageError
 from itrpipe.methods.declaration import Mined
+from itrpipe.mining.settings import MineSettings
 from itrpipe.stages.base import Planned
 from itrpipe.stages.extract import passes_of
 from itrpipe.training.settings import TrainSettings
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from itrpipe.stages.mine_negatives import MineSettings
 
 _READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
 _REMEDIES = {
@@ -59,7 +58,7 @@ def check_mining(step: Planned) -> None:
     """
     offered = _offered(step)
     if offered is not None:
-        refuse_longer_lists(cast("MineSettings", step.settings), offered)
+        refuse_longer_lists(cast(MineSettings, step.settings), offered)
 
 
 def refuse_longer_lists(
@@ -119,7 +118,7 @@ def _refuse_other_features(step: Planned, settings: TrainSettings) -> None:
 
 def _refuse_longer_draws(step: Planned, mined: Mined) -> None:
     mining, drawn = step.inputs["mine_negatives"], f"{step.need.conf}.top"
-    lists, offered = cast("MineSettings", mining.settings), _offered(mining)
+    lists, offered = cast(MineSettings, mining.settings), _offered(mining)
     if offered is not None:
         refuse_longer_lists(lists, offered, {drawn: (mined.texts, mined.images)})
     held = _held(lists)

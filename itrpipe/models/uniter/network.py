@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +26,9 @@ from itrpipe.errors import DataError
 from itrpipe.models.base import ImageBatch, Matcher, TextBatch, smallest_count
 from itrpipe.models.transformer import EncoderLayer, initialise
 from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.weights import load_published
+
+__all__ = ["UniterEncoder", "build", "load_published"]
 
 NORM_EPSILON = 1e-12
 """Of every layer norm, as in BERT."""
@@ -347,13 +349,6 @@ class TokenHead(nn.Module):
     def forward(self, states: Tensor, words: Tensor) -> Tensor:
         """Logits [..., V] of states [..., d] and word embeddings [V, d]."""
         return F.linear(self.norm(F.gelu(self.transform(states))), words, self.bias)
-
-
-def load_published(model: UniterEncoder, path: Path) -> str:
-    """See `itrpipe.models.uniter.weights`."""
-    from itrpipe.models.uniter import weights  # which imports this module
-
-    return weights.load_published(model, path)
 
 
 def build(settings: Uniter, image_dim: int, vocabulary_size: int) -> UniterEncoder:

@@ -22,13 +22,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from itrpipe.errors import DataError
 from itrpipe.features.extractors.state_dict import read_state, refuse_not_finite
-from itrpipe.models.uniter.network import UniterEncoder
 
 _JOINED = ("query", "key", "value")
 _PARTS = (
@@ -61,11 +61,15 @@ _OPTIONAL = ("match", "rank", "word_match", "masked_word", "correction", "image"
 """Parts that a file may lack; the last one is what BERT lacks."""
 
 
-def load_published(model: UniterEncoder, path: Path) -> str:
+def load_published(model: Any, path: Path) -> str:
     """Gives a model published weights, and says in one line which of its parts they have not.
 
     Heads that a file lacks start from others where UNITER or TAGS does so (see `UniterEncoder.derive_heads`); whether
     it has a rank head is told by `rank_output.weight`.
+
+    Args:
+        model: a `UniterEncoder`.
+        path: of UNITER, TAGS or BERT.
 
     Raises:
         DataError: the file is damaged, has other sizes than the model, lacks a part of the encoder, or holds values

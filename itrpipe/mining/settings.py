@@ -1,0 +1,114 @@
+"""What determines mined negatives. Light: plans bind it without torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from itrpipe.config import Settings, did_you_mean
+from itrpipe.training.settings import backbones, canonical_backbone
+
+
+class WindowSettings(Settings):
+    """Which of the candidates are kept, in the words of sentence-transformers; see `itrpipe/mining/windows.py`.
+
+    Attributes:
+        range_min, range_max: ranks, counted from the hardest, between which candidates are kept.
+        min_score, max_score: scores between which they are kept.
+        absolute_margin, relative_margin: distance to the score of the positive that they keep.
+    """
+
+    range_min: int = Field(default=0, ge=0)
+    range_max: int | None = Field(default=None, ge=1)
+    min_score: float | None = None
+    max_score: float | None = None
+    absolute_margin: float | None = None
+    relative_margin: float | None = None
+
+
+class MineSettings(Settings):
+    """Which model mines, and how much.
+
+    Attributes:
+        method: configuration of `train` of the mining model, a round-one method.
+        backbone, seed, features, train_share: of the mining model; the lists are of the training images that it saw.
+        drop_duplicates: drop candidates whose caption is word for word one of the positive's.
+        window: which of the candidates are kept.
+        num_texts: captions kept for each image.
+        num_images: images kept for each caption.
+        engine: `torch`, or `faiss`; with a flat index they differ in the order of equal scores alone.
+        precision: of the products of embeddings by `torch`; `bf16+fp32` gives the lists of `fp32` at nearly the speed
+            of `bf16`.
+        rescore_with: backbone of a second model of the same method, seed and features, which orders the candidates
+            anew; from then on all scores are its own. Empty: none.
+        rescore_texts, rescore_images: candidates of each list that it scores; the lists are cut to these. 0: all.
+        index: of `faiss`: `flat` searches everything, `ivf` the nearest of many clusters of vectors.
+        num_lists: clusters of `ivf`; 0: about 4 sqrt(n) of n vectors.
+        num_probes: clusters of `ivf` that are searched; 0: one in four.
+        guard: `fne` writes how likely each candidate is a false negative, by the mining model's similarities.
+        guard_prior: of `fne`: p, share of matches among all pairs.
+        guard_batch_size: of `fne`: pairs whose negatives compete in the statistics of mismatches.
+    """
+
+    method: str
+    backbone: str
+    features: str
+    seed: int = Field(ge=0)
+    train_share: float = Field(default=1.0, gt=0, le=1)
+    num_texts: int = Field(ge=1, le=10_000_000)
+    num_images: int = Field(ge=1, le=10_000_000)
+    engine: Literal["torch", "faiss"]
+    precision: Literal["fp32", "bf16", "bf16+fp32"]
+    drop_duplicates: bool
+    window: WindowSettings = Field(default_factory=WindowSettings)
+    rescore_with: str = ""
+    rescore_texts: int = Field(default=0, ge=0)
+    rescore_images: int = Field(default=0, ge=0)
+    index: Literal["flat", "ivf"] = "flat"
+    num_lists: int = Field(default=0, ge=0)
+    num_probes: int = Field(default=0, ge=0)
+    guard: Literal["none", "fne"] = "none"
+    guard_prior: float = Field(default=1e-4, gt=0, lt=1)
+    guard_batch_size: int = Field(default=32, ge=2, le=10_000_000)
+
+    @field_validator("guard")
+    @classmethod
+    def _knows_the_scores(cls, value: str, info: ValidationInfo) -> str:
+        if value != "none" and info.data.get("rescore_with"):
+            raise ValueError(
+                "it reads similarities of embeddings and rescore_with replaces them; leave one of both out"
+            )
+        return value
+
+    @field_validator("backbone", "rescore_with")
+    @classmethod
+    def _known_backbone(cls, value: str, info: ValidationInfo) -> str:
+        name = canonical_backbone(value)
+        if name not in backbones() and not (info.field_name == "rescore_with" and not name):
+            hint = did_you_mean(name, backbones()) or f"; known: {', '.join(sorted(backbones()))}"
+            raise ValueError(f"there is no backbone of this name{hint}")
+        if name == info.data.get("backbone"):
+            raise ValueError("this model mines already, and its order would stay as it is; name another backbone")
+        return name
+
+    @field_validator("rescore_texts", "rescore_images")
+    @classmethod
+    def _within_the_lists(cls, value: int, info: ValidationInfo) -> int:
+        held = str(info.field_name).replace("rescore", "num")
+        if value and not info.data.get("rescore_with"):
+            raise ValueError("there is no second model; add --rescore-with BACKBONE")
+        if value > info.data.get(held, value):
+            raise ValueError(f"the lists hold {held} = {info.data[held]}; give that at most, or 0 for all")
+        return value
+
+    @field_validator("index", "num_lists", "num_probes")
+    @classmethod
+    def _of_an_index(cls, value: str | int, info: ValidationInfo) -> str | int:
+        if value in ("flat", 0):
+            return value
+        if info.data.get("engine") == "torch":
+            raise ValueError("engine torch searches everything, without an index; add --engine faiss")
+        if info.data.get("index") == "flat":
+            raise ValueError("a flat index has no clusters; add --set index=ivf")
+        return value
