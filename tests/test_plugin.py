@@ -79,6 +79,9 @@ def test_its_configurations_are_shown_and_spelled_for_the_user(site: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "train.toml [conf.smooth-soft]" in done.stdout
     assert "train.toml [defaults.mean-words.scenes]" in done.stdout
+    shown = run("-m", "itrpipe", "train", "--help").stdout
+    assert "triplet loss with a soft maximum over the negatives" in " ".join(shown.split())
+    assert "mean-colours       mean colours of the cells of a grid" in run("-m", "itrpipe", "extract", "--help").stdout
     done = run("-m", "itrpipe", "train", "--method", "smoth", "--dry-run")
     assert done.returncode == 2
     assert "did you mean 'smooth'?" in done.stderr

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer.core import TyperCommand
-
-if TYPE_CHECKING:
-    HelpFormatter = Any
 
 
 def listing(stage: str, **tables: str) -> type[TyperCommand]:
@@ -19,7 +16,9 @@ def listing(stage: str, **tables: str) -> type[TyperCommand]:
     """
 
     class Listing(TyperCommand):
-        def format_help_text(self, ctx: Any, formatter: HelpFormatter) -> None:
+        """Adds the lists behind the text; they are read only when help is asked for."""
+
+        def format_help_text(self, ctx: Any, formatter: Any) -> None:
             from itrpipe.config import described
 
             super().format_help_text(ctx, formatter)

@@ -120,6 +120,17 @@ class Pairing:
 
 
 def pair(runs: list[Run], library: Library | None, options: Options, baseline_method: str) -> Pairing:
+    """Puts runs on one test set beside round one and their controls.
+
+    Args:
+        runs: sorted.
+        library: their dataset; None when it was removed.
+        options: of the report.
+        baseline_method: the method of round one.
+
+    Raises:
+        DataError: rankings do not fit the dataset.
+    """
     split = None if library is None else library.split(runs[0].settings["split"])
     if split is not None:
         check_rankings(runs, split)
@@ -128,6 +139,15 @@ def pair(runs: list[Run], library: Library | None, options: Options, baseline_me
 
 
 def make_group(runs: list[Run], pairing: Pairing, options: Options, prefix: str, baseline_method: str) -> Group:
+    """What the runs on one test set tell together.
+
+    Args:
+        runs: sorted.
+        pairing: of these runs, with what is significant on the whole page.
+        options: of the report.
+        prefix: of the names in its drawings.
+        baseline_method: the method of round one.
+    """
     level, split, series = options.interval_level, pairing.split, pairing.series
     comparisons = compare(runs, split, options.bootstrap_samples, level)
     seeds = over_seeds(series, pairing.compared, split is not None, baseline_method)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from itrpipe.artifacts.files import CROSS_RETRIEVAL, HISTORY, RANKINGS
 from itrpipe.evaluation.cross_retrieval import rank_histogram
 from itrpipe.evaluation.recall import recall
 from itrpipe.reporting.collect import DIRECTIONS, Run, models
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLE, ORDER = "Curves", 80
-READS = (HISTORY, RANKINGS, CROSS_RETRIEVAL)
+READS = ()
 MAX_K = 50
 _BY_EPOCH = {
     "loss": "Loss per pair",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from itrpipe.artifacts.files import HISTORY
 from itrpipe.reporting.collect import models
 from itrpipe.reporting.model import Model
 from itrpipe.reporting.plots import Key, Look, Plot, legend, looks_of, panel, svg, zero_line
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLE, ORDER = "Difficulty", 140
-READS = (HISTORY,)
+READS = ()
 QUARTILES = ("mean_gap_lower_quartile", "mean_gap_median", "mean_gap_upper_quartile")
 """Columns of a history: of the gaps of a step, mean over the steps of an epoch."""
 STEPS = "steps"

@@ -17,11 +17,10 @@ from itrpipe.errors import DataError
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.examples import SHOWN, Example, Gallery
 from itrpipe.reporting.sections.base import Source
-from itrpipe.reporting.sections.mined.section import SEARCHES
+from itrpipe.reporting.sections.mined.section import MINED_SPLIT, SEARCHES
 from itrpipe.reporting.tables import DASH, Cell, Row, Table
 
 TITLE, ORDER = "False negatives", 100
-TRAIN = "train"
 READS = (FALSE_NEGATIVES, HARD_CANDIDATES)
 LIKELY = 0.5
 """Probability above which a candidate is likelier a match than not."""
@@ -55,22 +54,20 @@ def view(source: Source) -> FalseNegatives | None:
     measured = list({run.label: run for run in source.runs if run.figures(FALSE_NEGATIVES) is not None}.values())
     if not measured:
         return None
-    gallery = source.gallery(measured[0], TRAIN)
+    gallery = source.gallery(measured[0], MINED_SPLIT)
     return estimated(measured, gallery, source.options.examples, source.options.seed)
 
 
-def estimated(runs: Sequence[Run], gallery: Gallery | None, count: int, seed: int) -> FalseNegatives | None:
-    """Collects what evaluations wrote; None where none did.
+def estimated(runs: Sequence[Run], gallery: Gallery | None, count: int, seed: int) -> FalseNegatives:
+    """Collects what evaluations wrote.
 
     Args:
-        runs: of a report.
-        gallery: of the training split of the first run that estimated; None when the dataset was removed.
+        runs: that estimated.
+        gallery: of the training split of the first of them; None when the dataset was removed.
         count: examples of each list.
         seed: of their choice.
     """
-    measured = [(run, run.figures(FALSE_NEGATIVES)) for run in runs if run.figures(FALSE_NEGATIVES) is not None]
-    if not measured:
-        return None
+    measured = [(run, run.figures(FALSE_NEGATIVES)) for run in runs]
     titles = {"texts_for_images": "Texts for images", "images_for_texts": "Images for texts"}
     tables = [_table(name, title, measured) for name, title in titles.items()]
     shown = measured[0][0]

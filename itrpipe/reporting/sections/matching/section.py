@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itrpipe.artifacts.files import MATCHING
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 
 TITLE, ORDER = "Matching accuracy", 50
-READS = (MATCHING,)
+READS = ()
 
 
 def view(source: Source) -> list[Group] | None:

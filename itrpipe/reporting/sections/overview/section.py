@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from itrpipe.artifacts.files import METRICS
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 
 TITLE, ORDER = "Overview", 10
-READS = (METRICS,)
+READS = ()
 
 
 def view(source: Source) -> Sequence[Group]:

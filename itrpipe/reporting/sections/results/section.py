@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from itrpipe.artifacts.files import ECCV_CAPTION, METRICS
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 
 TITLE, ORDER = "Results", 30
-READS = (METRICS, ECCV_CAPTION)
+READS = ()
 
 
 def view(source: Source) -> Sequence[Group]:

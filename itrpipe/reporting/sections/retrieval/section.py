@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from itrpipe.artifacts.files import RANKINGS
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.examples import Example, retrieval_examples
 from itrpipe.reporting.sections.base import Source
 
 TITLE, ORDER = "Retrieval", 170
-READS = (RANKINGS,)
+READS = ()
 
 
 @dataclass(frozen=True)

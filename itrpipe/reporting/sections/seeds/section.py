@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itrpipe.artifacts.files import METRICS, RANKINGS
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 
 TITLE, ORDER = "Across seeds", 20
-READS = (METRICS, RANKINGS)
+READS = ()
 
 
 def view(source: Source) -> list[Group] | None:
