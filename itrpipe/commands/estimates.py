@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import Manifest, is_finished, list_artifacts, read_manifest
+from itrpipe.artifacts.artifact import Manifest, check_artifact, is_finished, list_artifacts, read_manifest
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.plan.pipeline import RESUMED
 from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter
+from itrpipe.stages.base import Input, Job, load_stage
 
 ALIKE = ("method", "backbone", "features", "split")
 """Settings in which an earlier artifact must agree, where both have them: others hardly change the time of a stage."""
@@ -31,6 +32,7 @@ class Cost:
         earlier: its name.
         unlike: in what it differs, seed aside; empty where in nothing.
         scaled: what its time was scaled to; empty where it was not.
+        measured: what the stage itself measured of a step of unknown cost; empty where nothing.
     """
 
     step: Step
@@ -38,6 +40,7 @@ class Cost:
     earlier: str = ""
     unlike: str = ""
     scaled: str = ""
+    measured: str = ""
 
     @property
     def note(self) -> str:
@@ -48,6 +51,8 @@ class Cost:
 
 def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
     """Costs of steps from earlier artifacts of the same stage and configuration, of any seed.
+
+    Where there is none, the stage may measure a part of the cost on this machine, see `itrpipe.stages.base`.
 
     A training whose configuration never ran takes those of another one with the same method and backbone.
 
@@ -65,7 +70,8 @@ def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
         manifest = _readable(folder) if is_finished(folder) else None
         if manifest and RESUMED not in manifest.messages:
             manifests.setdefault(manifest.stage, []).append((folder.name, manifest))
-    return [_cost(step, manifests.get(step.need.stage, [])) for step in steps]
+    costs = [_cost(step, manifests.get(step.need.stage, [])) for step in steps]
+    return [cost if cost.earlier else replace(cost, measured=_measured(cost.step)) for cost in costs]
 
 
 def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
@@ -76,7 +82,7 @@ def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
     if not costs:
         return
     known = [cost.seconds for cost in costs if cost.seconds is not None]
-    if not known:
+    if not known and not any(cost.measured for cost in costs):
         reporter.say("estimated cost: unknown, nothing of this kind was made of these data before", style="bold")
         return
     reporter.say("estimated cost", style="bold")
@@ -84,7 +90,10 @@ def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
     for cost in costs:
         location = cost.step.location
         time = "unknown" if cost.seconds is None else f"{cost.seconds:.0f} s"
-        reporter.say(f"    {location.stage + '/' + location.name:<{width}} {time:>9}  {cost.note}".rstrip())
+        note = cost.note or cost.measured
+        reporter.say(f"    {location.stage + '/' + location.name:<{width}} {time:>9}  {note}".rstrip())
+    if not known:
+        return
     unknown = len(costs) - len(known)
     parts = [duration(sum(known))]
     parts += [f"{unknown} step{'s' if unknown > 1 else ''} of unknown cost"] if unknown else []
@@ -107,6 +116,19 @@ def _cost(step: Step, manifests: Iterable[tuple[str, Manifest]]) -> Cost:
         unlike.insert(0, f"{earlier[EPOCHS]} epoch{'s' if earlier[EPOCHS] > 1 else ''}")
         scaled = f"scaled to {settings[EPOCHS]}"
     return Cost(step, seconds, name, " and ".join(unlike), scaled)
+
+
+def _measured(step: Step) -> str:
+    measured = getattr(load_stage(step.need.stage), "measured", None)
+    if measured is None:
+        return ""
+    finished = {
+        name: folder for name, each in step.inputs.items() if each.state == "up to date" and (folder := each.finished)
+    }
+    inputs = {name: Input(folder, check_artifact(folder)) for name, folder in finished.items()}
+    location = step.location
+    names = location.dataset, step.need.conf
+    return measured(Job(*names, step.settings, step.execution, inputs, step.definition, location.partial, Reporter()))
 
 
 def _likeness(earlier: Mapping[str, Any], planned: Mapping[str, Any]) -> int:

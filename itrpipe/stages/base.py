@@ -15,6 +15,9 @@ without torch, and defines:
                                                       asked when a step is planned and, while it waits, whenever another
                                                       one is finished
     run(job) -> None                                  does the work inside `job.folder`
+    measured(job) -> str                              optional: a part of the cost of what never ran on these data,
+                                                      measured in about a second; `job.inputs` holds what is finished,
+                                                      and `job.folder` is not there
     show(folder, reporter) -> None                    optional: prints the result of a finished artifact, when it is
                                                       asked for again
 """

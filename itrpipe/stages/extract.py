@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from pydantic import Field, create_model, field_validator
 
 from itrpipe.artifacts.disk import make_folder, read_stamped_json, write_stamped_json
@@ -22,6 +21,7 @@ from itrpipe.features.shard import Shard, parse_shard
 from itrpipe.stages.base import Job, Need, prepare_need, reason_with_file
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from itrpipe.datasets.prepared import PreparedDataset
@@ -252,6 +252,8 @@ def _noted(job: Job, name: str) -> dict[str, str]:
 
 
 def _extract_whole(job: Job, work: _Extraction) -> None:
+    import numpy as np
+
     from itrpipe.features.passes import Target, merge
     from itrpipe.features.store import FEATURES
 
@@ -281,6 +283,8 @@ def _extract_shard(job: Job, work: _Extraction) -> None:
 
 
 def _join(job: Job, work: _Extraction, shards: list[Shard]) -> None:
+    import numpy as np
+
     from itrpipe.features.passes import Target, merge, open_shards
     from itrpipe.features.store import FEATURES, FeatureWriter
 
@@ -353,6 +357,8 @@ def _finish(job: Job, work: _Extraction, failed: Mapping[int, str]) -> None:
 
 def _import(job: Job, prepared: PreparedDataset) -> None:
     """Copies the features of every image out of published files."""
+    import numpy as np
+
     from itrpipe.features.importers.matching import match
     from itrpipe.features.passes import Target
     from itrpipe.features.store import FEATURES, FeatureWriter

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from pydantic import Field
 
 from itrpipe.artifacts.disk import make_folder
@@ -23,6 +22,7 @@ from itrpipe.scene_graph.tokenise import MOST_LETTERS, MOST_WORDS, parsed_part
 from itrpipe.stages.base import Job, Need, prepare_need
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
     from itrpipe.scene_graph.graph import SceneGraph
@@ -80,6 +80,8 @@ def fingerprinted(settings: BackendSettings) -> dict[str, Any]:
 
 def run(job: Job) -> None:
     """Writes scene_graphs.parquet."""
+    import numpy as np
+
     from itrpipe.scene_graph.parsing import Parts
 
     captions = _captions(job)

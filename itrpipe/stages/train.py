@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from itrpipe.artifacts.artifact import PARTIAL
 from itrpipe.artifacts.files import HISTORY
 from itrpipe.artifacts.sources import DigestCache, local_folders
@@ -207,6 +205,29 @@ def run(job: Job) -> None:
     _record(job, trainer)
 
 
+def measured(job: Job) -> str:
+    """Time for the scores of val and test of a model without embeddings: often longer than an epoch of training."""
+    import torch
+
+    from itrpipe.reporting.tables import duration
+    from itrpipe.training.encode import pairs_of, seconds_per_pair
+    from itrpipe.training.saved import build_model
+
+    read = {"prepare", "extract", *(["parse"] if job.settings.model.reads_phrases else [])}
+    if job.settings.model.embeds or not read <= job.inputs.keys():
+        return ""
+    encoders = _open_encoders(job)
+    splits, tokens = _load_splits(job, encoders)
+    scored = [data for name, data in splits.items() if name != "train"]
+    if not scored:
+        return ""
+    model = build_model(job.settings.model_dump(mode="json"), scored[0].image_dim, len(tokens), encoders)
+    pairs, device = sum(map(pairs_of, scored)), torch.device(resolve_device(job.execution.device))
+    largest, precision = max(scored, key=pairs_of), job.settings.score_precision
+    pace = seconds_per_pair(model.to(device).eval(), largest, device, precision)
+    return f"of it {duration(pairs * pace)} for the scores of val and test, {pairs:,} pairs, at the pace measured now"
+
+
 def _local_encoders(settings: TrainSettings) -> dict[str, Path]:
     """`vision`, `text`, `tokenizer` and `initial`, those of them that name a folder or file of this machine."""
     published = settings.model.published_weights()
@@ -300,6 +321,8 @@ def _read_captions(job: Job, train: SplitData, tokens: CaptionTokens, model: Any
 
 
 def _build_method(job: Job, train: SplitData) -> Method:
+    import numpy as np
+
     from itrpipe.errors import DataError
     from itrpipe.negatives.lists import FILES, PROBABILITY_OF, read_list
 

@@ -34,14 +34,18 @@ STEPS = ("replace", "rename", "fsync", "unlink", "remove", "rmdir", "mkdir", "tr
 Fault = Callable[[], None]
 
 
-def warm() -> None:
-    """Imports what commands import, and makes blocks so small that a few images fill several."""
+def modules() -> list[str]:
+    """All modules of itrpipe but weights, and the detector that brings in triton, which few commands need."""
     import itrpipe
 
-    for module in pkgutil.walk_packages(itrpipe.__path__, "itrpipe."):
-        # Weights, and the detector that brings in triton, which no command of the campaign needs.
-        if not module.name.endswith("__main__") and "extractors.butd" not in module.name:
-            importlib.import_module(module.name)
+    names = [module.name for module in pkgutil.walk_packages(itrpipe.__path__, "itrpipe.")]
+    return [name for name in names if not name.endswith("__main__") and "extractors.butd" not in name]
+
+
+def warm() -> None:
+    """Imports what commands import, and makes blocks so small that a few images fill several."""
+    for name in modules():
+        importlib.import_module(name)
     for name in ("faiss", "HanTa.HanoverTagger", "matplotlib.font_manager", "rich.progress", "nltk"):
         with suppress(ImportError):
             importlib.import_module(name)
@@ -104,7 +108,7 @@ class Child:
         self._log = os.memfd_create("output")
         self.pid = os.fork()
         if not self.pid:
-            _become(arguments, folder, self._log, faults)
+            become(arguments, folder, self._log, faults)
         self._handle = os.pidfd_open(self.pid)
 
     def ended(self, seconds: float) -> bool:
@@ -137,7 +141,8 @@ def run(arguments: Sequence[str], folder: Path, *faults: Fault) -> Outcome:
     return Child(arguments, folder, *faults).wait()
 
 
-def _become(arguments: Sequence[str], folder: Path, log: int, faults: Sequence[Fault]) -> NoReturn:
+def become(arguments: Sequence[str], folder: Path, log: int, faults: Sequence[Fault]) -> NoReturn:
+    """Makes this process, a forked one, a command whose output goes to `log`."""
     code: Any = 1
     try:
         with suppress(OSError):

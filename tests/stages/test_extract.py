@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +21,7 @@ from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.store import FeatureFile
+from tests.commands import Command
 
 Invoke = Callable[..., Any]
 PIXELS = ("--features", "pixels", "--set", "height=6", "--set", "width=8")
@@ -345,15 +342,12 @@ def test_features_of_another_name_made_meanwhile_stay_known(
 # One go, shards, kills: the same bytes
 
 
-def command(root: Path, *arguments: object) -> list[str]:
-    return [sys.executable, "-m", "itrpipe", "extract", "--dataset", "mine", "--data", str(root), *map(str, arguments)]
+def command(root: Path, *arguments: object) -> Command:
+    return Command("extract", "--dataset", "mine", "--data", root, *arguments)
 
 
 def run(root: Path, *arguments: object) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command(root, *arguments), env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return command(root, *arguments).finish()
 
 
 @pytest.mark.slow
@@ -390,15 +384,11 @@ def kill_extraction(prepared: Path, folder: Path, arguments: list[str]) -> Path:
     """Kills an extraction at a random moment after it has begun to write rows; returns its data folder."""
     for attempt in range(5):
         root = Path(shutil.copytree(prepared, folder / f"killed {attempt}"))
-        process = subprocess.Popen(
-            command(root, *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        while process.poll() is None and not list(root.glob("mine/extract/*.partial/.work/features.h5")):
+        process = command(root, *arguments)
+        while process.running() and not list(root.glob("mine/extract/*.partial/.work/features.h5")):
             time.sleep(0.002)
         time.sleep(random.Random().uniform(0, 0.2))
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
         if list(root.glob("mine/extract/*.partial")):
             return root
     raise AssertionError("it was always finished before it could be killed")

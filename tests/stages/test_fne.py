@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +21,7 @@ from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
 from itrpipe.negatives.lists import FILES, read_list
 from itrpipe.training.checkpoint import load_weights
 from itrpipe.training.saved import MODEL, load_model
+from tests.commands import Command
 
 Invoke = Callable[..., Any]
 # As in the finished chain, so that its round one is up to date.
@@ -99,39 +96,27 @@ def test_a_run_that_would_never_draw_is_refused_when_planning(run: Callable[...,
     assert "no negative would ever be drawn" in outcome.err
 
 
-def training(root: Path) -> subprocess.Popen[str]:
+def training(root: Path) -> Command:
     small = sets("epochs=6", "checkpoint_seconds=0", *SMALL[1:-1])
-    return subprocess.Popen(
-        [sys.executable, "-m", "itrpipe", "train", "--method", "fne", "--backbone", "vsepp", *small,
-         "--dataset", "tiny", "--data", str(root)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )  # fmt: skip
+    model = ("--method", "fne", "--backbone", "vsepp")
+    return Command("train", *model, *small, "--dataset", "tiny", "--data", root)
 
 
 @pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_bytes(chain: Path, tmp_path: Path) -> None:
     whole = shutil.copytree(chain, tmp_path / "whole")
-    process = training(whole)
-    assert process.wait(timeout=120) == 0, process.communicate()[0]
+    training(whole).finish()
     process = training(chain)
     checkpoint = ".work/checkpoint.safetensors"
     position: dict[str, Any] = {"step": 0, "epoch": 0}
-    while process.poll() is None and not (position["epoch"] and position["step"]):
+    while process.running() and not (position["epoch"] and position["step"]):
         for path in chain.glob(f"tiny/train/fne*.partial/{checkpoint}"):
             with safe_open(path, framework="np") as file:
                 position = json.loads(file.metadata()["position"])
         time.sleep(0.001)
-    assert process.poll() is None, "the run ended before it was killed"
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    process = training(chain)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-    assert "going on in epoch" in output
+    assert process.running(), "the run ended before it was killed"
+    process.kill()
+    assert "going on in epoch" in training(chain).finish()
     found, expected = (read_manifest(folder_of(root, "train", "fne.vsepp")).outputs for root in (chain, whole))
     assert found == expected
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from safetensors import safe_open
+
+from tests.commands import Command
 
 RECIPE = """
 dataset = "scenes"
@@ -57,19 +54,8 @@ CHAIN = ["prepare", "extract", "train", "mine_negatives", "evaluate", "report"]
 pytestmark = pytest.mark.slow
 
 
-def start(recipe: Path, data: Path) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "itrpipe", "run", str(recipe), "--data", str(data)]
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-
-
-def finish(recipe: Path, data: Path) -> str:
-    process = start(recipe, data)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    return output
+def start(recipe: Path, data: Path) -> Command:
+    return Command("run", recipe, "--data", data)
 
 
 def outputs(data: Path, *, page: bool = False) -> dict[str, dict]:
@@ -92,7 +78,7 @@ def recipe(tmp_path_factory) -> Path:
 def reference(recipe, tmp_path_factory) -> Path:
     """The whole chain, never interrupted."""
     data = tmp_path_factory.mktemp("reference")
-    finish(recipe, data)
+    start(recipe, data).finish()
     return data
 
 
@@ -106,12 +92,6 @@ def copy_up_to(stage: str, reference: Path, data: Path) -> None:
         shutil.rmtree(second_round)
 
 
-def kill(process: subprocess.Popen) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-
-
 @pytest.mark.parametrize("stage", CHAIN)
 def test_a_killed_stage_ends_with_the_same_bytes(stage, recipe, reference, tmp_path):
     data = tmp_path / "data"
@@ -121,14 +101,14 @@ def test_a_killed_stage_ends_with_the_same_bytes(stage, recipe, reference, tmp_p
     ]
     moment = random.Random().uniform(0, max(durations))
     process = start(recipe, data)
-    while process.poll() is None and not list(data.glob(f"scenes/{stage}/*.partial")):
+    while process.running() and not list(data.glob(f"scenes/{stage}/*.partial")):
         time.sleep(0.002)
     time.sleep(moment)
-    kill(process)
+    process.kill()
     for folder in data.glob(f"scenes/{stage}/[!.]*"):
         assert folder.name.endswith(".partial") or (folder / "manifest.json").exists(), f"{folder} looks finished"
 
-    output = finish(recipe, data)
+    output = start(recipe, data).finish()
     page = stage == "report"
     assert outputs(data, page=page) == outputs(reference, page=page), (
         f"killed after {moment:.3f} s of {stage}:\n{output}"
@@ -140,15 +120,15 @@ def test_training_goes_on_at_its_checkpoint_and_not_from_the_start(recipe, refer
     data = tmp_path / "data"
     copy_up_to("train", reference, data)
     process = start(recipe, data)
-    while process.poll() is None and not list(data.glob("scenes/train/triplet*.partial/.work/checkpoint.safetensors")):
+    while process.running() and not list(data.glob("scenes/train/triplet*.partial/.work/checkpoint.safetensors")):
         time.sleep(0.002)
-    kill(process)
+    process.kill()
     (partial,) = data.glob("scenes/train/triplet*.partial")
     with safe_open(partial / ".work" / "checkpoint.safetensors", framework="np") as checkpoint:
         position = json.loads(checkpoint.metadata()["position"])
     assert (position["epoch"], position["step"]) != (0, 0)
 
-    output = finish(recipe, data)
+    output = start(recipe, data).finish()
     assert f"going on in epoch {position['epoch'] + 1} after step {position['step']}" in output
     (manifest,) = data.glob("scenes/train/triplet*/manifest.json")
     record = json.loads(manifest.read_text())
@@ -160,8 +140,7 @@ def test_two_processes_on_one_chain_make_every_artifact_once(recipe, reference, 
     data = tmp_path / "data"
     copy_up_to("mine_negatives", reference, data)
     first, second = start(recipe, data), start(recipe, data)
-    texts = [process.communicate(timeout=240)[0] for process in (first, second)]
-    assert (first.returncode, second.returncode) == (0, 0), texts
+    texts = [process.finish() for process in (first, second)]
     assert outputs(data) == outputs(reference)
     made = [text.count("\n  done in ") for text in texts]
     assert sum(made) == 5, texts
@@ -180,35 +159,19 @@ SMALL_MINING = (
 )
 
 
-def start_mining(data: Path, how: str) -> subprocess.Popen:
+def start_mining(data: Path, how: str) -> Command:
     small = (f"--set={text}" for text in SMALL_MINING)
-    return command(data, "mine-negatives", "--backbone", "vsepp", *small, *MINING[how])
-
-
-def command(data: Path, name: str, *arguments: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "itrpipe", name, *arguments, "--data", str(data)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def wait(process: subprocess.Popen) -> None:
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
+    return Command("mine-negatives", "--backbone", "vsepp", *small, *MINING[how], "--data", data)
 
 
 @pytest.fixture(scope="module")
 def mined(tmp_path_factory) -> Path:
     """A dataset with two models, and lists mined in every way without an interruption."""
     data = tmp_path_factory.mktemp("mined")
-    wait(command(data, "prepare", "--train", "48", "--val", "8", "--test", "12"))
-    wait(command(data, "extract", "--features", "scenes", "--set=batch=4"))
+    Command("prepare", "--train", "48", "--val", "8", "--test", "12", "--data", data).finish()
+    Command("extract", "--features", "scenes", "--set=batch=4", "--data", data).finish()
     for how in MINING:
-        wait(start_mining(data, how))
+        start_mining(data, how).finish()
     return data
 
 
@@ -219,11 +182,11 @@ def test_killed_mining_ends_with_the_same_lists(how, mined, tmp_path):
     shutil.rmtree(data / "scenes" / "mine_negatives")
     moment = random.Random().uniform(0, 0.2)
     process = start_mining(data, how)
-    while process.poll() is None and not list(data.glob("scenes/mine_negatives/*.partial/.work/state.safetensors")):
+    while process.running() and not list(data.glob("scenes/mine_negatives/*.partial/.work/state.safetensors")):
         time.sleep(0.002)
     time.sleep(moment)
-    kill(process)
-    wait(start_mining(data, how))
+    process.kill()
+    start_mining(data, how).finish()
     (name,) = (f"mine_negatives/{path.parent.name}" for path in data.glob("scenes/mine_negatives/*/manifest.json"))
     expected = outputs(mined)[name]
     assert len([file for file in expected if file.endswith(".parquet")]) == 2

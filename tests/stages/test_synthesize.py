@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -39,6 +35,7 @@ from itrpipe.synthesis.rules import RULES
 from itrpipe.synthesis.sentences import SENTENCES_FILE, SentenceFile
 from itrpipe.synthesis.statistics import synthesis_statistics
 from itrpipe.synthesis.true_negatives import read_scenes, true_negatives
+from tests.commands import Command
 
 Invoke = Callable[..., Any]
 IMAGES, CAPTIONS, KEEP = 12, 60, 6
@@ -388,17 +385,6 @@ def test_images_without_features_have_no_sentences_of_a_model(written: Path, tmp
     assert rules.num_tokens is None
 
 
-def start(root: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "itrpipe", "synthesize", "--data", str(root), *options],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["phrases", "vse-c"])
 def test_killed_in_the_middle_it_ends_in_the_same_bytes(root: Path, invoke: Invoke, by: str) -> None:
@@ -407,12 +393,11 @@ def test_killed_in_the_middle_it_ends_in_the_same_bytes(root: Path, invoke: Invo
     expected, _ = made_by(invoke, root, *options[:2], small=small)
     whole = read_manifest(expected).outputs
     shutil.rmtree(expected)
-    process = start(root, *options)
+    process = Command("synthesize", "--data", root, *options)
     blocks = expected.with_name(expected.name + ".partial") / ".work" / synthesize.BLOCKS
-    while process.poll() is None and len(list(blocks.glob("*.parquet"))) < 3:
+    while process.running() and len(list(blocks.glob("*.parquet"))) < 3:
         time.sleep(0.001)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.kill()
     done = {path: path.stat().st_mtime_ns for path in blocks.glob("*.parquet")}
     assert 3 <= len(done) < (30 if by == "phrases" else CAPTIONS)
     assert not expected.exists()
