@@ -38,8 +38,9 @@ endif
 demo: install ## round one, mining and AOQ on the embedded dataset, with a report
 	$(BIN)/itrpipe run demo
 
+# Commands that tests start begin sooner where Python may keep its bytecode.
 test: install ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 faults: install ## kills, full disks, flipped bits and other faults over the whole chain; ARGS='--only bytes --seed 1'
 	$(BIN)/python -m tests.faults $(ARGS)
