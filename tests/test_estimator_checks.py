@@ -13,6 +13,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
 from itrpipe.methods.base import Batch
 from itrpipe.methods.registry import method_module, methods
+from itrpipe.mining import arithmetic
 from itrpipe.models.base import ImageEncoding, Matcher, inner_products
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import network_module
@@ -117,7 +118,8 @@ def test_the_first_phase_of_ssamt(check: str) -> None:
 
 
 @pytest.mark.parametrize("backbone", sorted(backbones()))
-def test_every_backbone_can_choose_its_precision(backbone: str) -> None:
+def test_every_backbone_can_choose_its_precision(backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "_SECONDS", 0.02)
     model, data = builder(settings(FIRST[backbone], backbone))(), ToyPairs(uneven=backbone not in EVEN)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = training_seconds(model, data, 8, torch.device("cpu"))  # pyright: ignore
