@@ -12,6 +12,7 @@ from itrpipe.cli.listing import listing
 from itrpipe.cli.options import (
     ModelOptions,
     TrainedOptions,
+    backbone_for,
     encoders,
     followed_by,
     overrides_of,
@@ -56,9 +57,10 @@ def train(
     from itrpipe.commands.stages import run_stage
 
     named = {**given.model, "device": given.device, "teacher": negatives_from}
-    if vision or (text and not given.method.startswith("ascl")):
-        named["backbone"] = given.backbone or "dual-encoder"
-    overrides = overrides_of([*(given.settings or []), *encoders(vision, text), *followed_by(track)], named)
+    chosen = encoders(vision, text)
+    if chosen and not given.backbone:
+        named["backbone"] = backbone_for(chosen, given.method)
+    overrides = overrides_of([*(given.settings or []), *chosen, *followed_by(track)], named)
     method = with_positives(with_negatives(given.method, negatives), positives)
     run_stage(*given.where, "train", overrides, conf=method, **given.how)
 

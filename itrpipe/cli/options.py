@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -144,6 +144,19 @@ def encoders(vision: str | None, text: str | None) -> list[str]:
     given = {"vision": vision, "text": text}
     paths = {name: Path(value).expanduser() for name, value in given.items() if value}
     return [f"train.model.{name}={path.resolve() if path.is_dir() else given[name]}" for name, path in paths.items()]
+
+
+def backbone_for(encoders: Iterable[str], method: str) -> str:
+    """The usual backbone of a method, or `dual-encoder` where that one has no such encoders.
+
+    Raises:
+        UsageError: there is no such method.
+    """
+    from itrpipe.training.settings import settings_of, usual_backbone
+
+    usual = usual_backbone(method)
+    named = {each.partition("=")[0].rpartition(".")[2] for each in encoders}
+    return usual if named <= settings_of(usual).model_fields.keys() else "dual-encoder"
 
 
 def followed_by(trackers: list[str] | None) -> list[str]:
