@@ -63,9 +63,15 @@ def test_a_method_and_a_backbone_of_others_go_through_the_whole_chain(
     settings = json.loads(manifest.read_text())["settings"]
     assert (settings["loss"]["temperature"], settings["model"]["embed_dim"]) == (0.1, 16)
     assert run(*trained(root, "--set", "evaluate.bootstrap_samples=100")).stdout.count("up to date") >= 3
-    done = run("-m", "itrpipe", "report", "--dataset", "tiny", "--data", root, "--set", "bootstrap_samples=100")
+    report = ("-m", "itrpipe", "report", "--dataset", "tiny", "--data", root, "--set", "bootstrap_samples=100")
+    done = run(*report)
     assert done.returncode == 0, done.stderr
     assert "smooth maximum" in done.stdout
+    table = site / "itrpipe_example" / "smooth" / "train.toml"
+    declared = table.read_text()
+    table.write_text(f"{declared}\n# A comment more.\n")
+    assert "declarations of smooth changed" in run(*report, "--dry-run").stdout
+    table.write_text(declared)
     out = tmp_path / "exported"
     wanted = [each for each in trained(root, "--to", str(out)) if each != "evaluate"]
     done = run(*wanted[:2], "export", *wanted[2:], "--set", "evaluate.bootstrap_samples=100")

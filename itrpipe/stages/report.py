@@ -69,9 +69,11 @@ def label(conf: str, settings: ReportSettings) -> str:
 
 
 def sources(settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digest of the declarations that settings are compared with."""
+    """Digests of the declarations that settings are compared with, those of plug-ins included."""
     files = [declared_stages()[stage] for stage in COMPARED]
-    return {"declarations": cache.combined(files, files[0].parent, "hashing declarations")}
+    brought = {file for stage in COMPARED for file in load_declaration(stage).brought.values()}
+    digests = {f"declarations of {file.parent.name}": cache.digest(file) for file in sorted(brought)}
+    return {"declarations": cache.combined(files, files[0].parent, "hashing declarations"), **digests}
 
 
 def needs(settings: ReportSettings, definition: DatasetDefinition) -> dict[str, Need]:
