@@ -87,7 +87,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _remembered(work: str, device: torch.device, measure: Callable[[torch.device], Seconds]) -> Seconds:
-    path, key = _cache(), f"{work} on {_hardware(device)}"
+    path, key = _cache(), f"{work} on {hardware(device)}"
     known = {} if path is None else _read(path)
     if key in known:
         return Seconds(**known[key])
@@ -124,7 +124,9 @@ def _cache() -> Path | None:
         return None
 
 
-def _hardware(device: torch.device) -> str:
+def hardware(device: torch.device | str) -> str:
+    """Name of a processor or GPU, and the version of torch that computes on it."""
+    device = torch.device(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     return f"{name}, torch {torch.__version__}"
 

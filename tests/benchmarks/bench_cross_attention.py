@@ -93,6 +93,26 @@ def test_score_matrix_against_one_caption_at_a_time(name):
 
 
 @pytest.mark.parametrize("name", SCORINGS)
+def test_score_matrix_against_bare_products(name):
+    """The limit is the product of all regions with all real words in oneDNN's layout, in tiles that are not kept."""
+    scoring, (regions, words, lengths) = SCORINGS[name], sides(IMAGES, CAPTIONS)
+    left = regions.flatten(0, 1).split(1_008)
+    right = torch.randn(int(lengths.sum()), DIM).split(2_048)
+    with torch.inference_mode():
+        for products in ("fp32", "bf16"):
+            rows, columns = ([_in_layout(each, products) for each in side] for side in (left, right))
+            seconds, limit = paired(
+                lambda products=products: score_matrix(regions, None, words, lengths, scoring, products),
+                lambda rows=rows, columns=columns: [F.linear(a, b) for a in rows for b in columns],
+            )
+            print(f"\n  {name}, {products}: {seconds / limit:.2f} times the bare product ({seconds:.2f} s)")
+
+
+def _in_layout(matrix, products):
+    return matrix.bfloat16() if products == "bf16" else matrix.to_mkldnn()
+
+
+@pytest.mark.parametrize("name", SCORINGS)
 def test_training_against_one_caption_at_a_time(name):
     scoring, (regions, words, lengths) = SCORINGS[name], sides(64, 64)
     inputs = regions.requires_grad_(), words.requires_grad_()

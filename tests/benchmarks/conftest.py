@@ -1,0 +1,22 @@
+"""What the machine can do at most, before what is made of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from measure import paired
+
+
+@pytest.fixture(scope="session", autouse=True)
+def machine_limits() -> None:
+    """Prints the rates of bare products and of a copy, which the ratios below are to be read beside."""
+    from itrpipe.mining.arithmetic import hardware
+
+    print(f"\n  {hardware('cpu')}, {torch.get_num_threads()} threads")
+    left, right = (torch.randn(2_048, 2_048) for _ in range(2))
+    halves, operations = (left.bfloat16(), right.bfloat16()), 2 * 2_048**3
+    single, half = paired(lambda: left @ right, lambda: halves[0] @ halves[1])
+    print(f"  products: {operations / single / 1e9:.0f} GFLOP/s in fp32, {operations / half / 1e9:.0f} in bf16")
+    source, copy = torch.zeros(1 << 26), torch.zeros(1 << 26)
+    seconds, _ = paired(lambda: copy.copy_(source), lambda: None)
+    print(f"  copies: {2 * source.nbytes / seconds / 1e9:.1f} GB/s read and written")
