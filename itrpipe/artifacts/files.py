@@ -1,7 +1,7 @@
 """Names of the files that one stage writes and another room reads."""
 
 METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
-"""Of every evaluation."""
+"""Files of every evaluation."""
 
 QUERY_LENGTH, ALIGNMENT, ECCV_CAPTION = "query_length.json", "alignment.json", "eccv_caption.json"
 MATCHING, PHRASES = "matching.json", "phrases.parquet"
@@ -9,10 +9,10 @@ FALSE_NEGATIVES, HARD_CANDIDATES = "false_negatives.json", "false_negatives.parq
 WORD_MAPS = "word_maps.parquet"
 WORDS, WORD_CORRECTIONS = "words.json", "word_corrections.parquet"
 DISCRIMINATION = "discrimination.json"
-"""Of evaluations that ask for it, or whose model can be asked; see `itrpipe.analysis.questions`."""
+"""Files of evaluations that ask for them, or whose model can be asked; see `itrpipe.analysis.questions`."""
 
 HISTORY = "history.parquet"
-"""Of a training."""
+"""File of a training."""
 
 STATISTICS = "statistics.json"
-"""Of mined negatives, and of written sentences."""
+"""File of mined negatives, and of written sentences."""

@@ -27,7 +27,9 @@ from itrpipe.errors import UsageError
 def prepare(
     dataset: DatasetOption = "scenes",
     source: Annotated[Path | None, typer.Option("--source", help="Caption file or folder of the dataset.")] = None,
-    format: Annotated[str | None, typer.Option("--format", help="Format, where it is not recognised.")] = None,
+    format: Annotated[
+        str | None, typer.Option("--format", help="Format of the captions, if it is not recognised.")
+    ] = None,
     train: Annotated[int | None, typer.Option("--train", help="scenes: training images.")] = None,
     val: Annotated[int | None, typer.Option("--val", help="scenes: validation images.")] = None,
     test: Annotated[int | None, typer.Option("--test", help="scenes: test images.")] = None,
@@ -56,10 +58,13 @@ def prepare(
 def extract(
     given: RunOptions,
     features: Annotated[
-        str | None, typer.Option("--features", "-f", help="Extractor, importer, A+B, or known features.")
+        str | None,
+        typer.Option("--features", "-f", help="Extractor or importer, several as A+B, or the name of features."),
     ] = None,
     source: Annotated[Path | None, typer.Option("--from", help="Import these files instead of extracting.")] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Know the features by this name.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the features, for several versions side by side.")
+    ] = None,
     shard: Annotated[str | None, typer.Option("--shard", metavar="I/N", help="Extract one of N parts only.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first image that cannot be used.")] = False,
     map: Annotated[
@@ -94,7 +99,9 @@ def parse(
     backend: Annotated[str | None, typer.Option("--backend", help="rules or spacy; without it rules.")] = None,
     tagger: Annotated[str | None, typer.Option("--tagger", help="rules, foreign: hanta or lexicon.")] = None,
     source: Annotated[Path | None, typer.Option("--from", help="Import this file of graphs instead.")] = None,
-    format: Annotated[str | None, typer.Option("--format", help="Of that file, where it is not recognised.")] = None,
+    format: Annotated[
+        str | None, typer.Option("--format", help="Format of that file, if it is not recognised.")
+    ] = None,
     show: Annotated[
         str | None, typer.Option("--show", metavar="CAPTION", help="Print the graph of one caption and end.")
     ] = None,

@@ -28,7 +28,10 @@ from itrpipe.cli.options import (
 def train(
     given: ModelOptions,
     negatives_from: Annotated[
-        str | None, typer.Option("--negatives-from", help="aoq: backbone whose round one mines; scan, bfan: vsrn.")
+        str | None,
+        typer.Option(
+            "--negatives-from", help="aoq: backbone whose round one is mined; vsrn by default for scan and bfan."
+        ),
     ] = None,
     negatives: Annotated[
         str | None, typer.Option("--negatives", help="triplet: synthetic adds the sentences of itrpipe synthesize.")
@@ -100,7 +103,8 @@ def synthesize(
     given: TrainedOptions,
     by: Annotated[str, typer.Option("--by", help="phrases, words or vse-c.")] = "phrases",
     method: Annotated[
-        str | None, typer.Option("--method", "-m", help="Training of the model that writes; pretrain.")
+        str | None,
+        typer.Option("--method", "-m", help="Configuration that trains the writing model; default: pretrain."),
     ] = None,
     backbone: Annotated[str | None, typer.Option("--backbone", "-b", help="Model: uniter, uniter-large.")] = None,
     split: Annotated[str | None, typer.Option("--split", help="Whose captions: train, val or test.")] = None,

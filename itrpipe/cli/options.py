@@ -43,7 +43,7 @@ BackboneOption = Annotated[
 FeaturesOption = Annotated[
     str | None,
     typer.Option(
-        "--features", "-f", metavar="NAME", help="Features to read; default: the only ones, dual-encoder: pixels."
+        "--features", "-f", metavar="NAME", help="Features to read; default: the only ones, or pixels for dual-encoder."
     ),
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of training.")]

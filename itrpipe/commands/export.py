@@ -86,7 +86,7 @@ class _Chain:
 
     @classmethod
     def behind(cls, folder: Path) -> _Chain:
-        """Of a finished evaluation.
+        """The chain behind a finished evaluation.
 
         Raises:
             MissingInputError: what it was made from was removed.

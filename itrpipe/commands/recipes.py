@@ -77,7 +77,7 @@ def _checked(name: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_checked)]
-"""Of a dataset or of features, which becomes that of a folder."""
+"""Name of a dataset or of features, which becomes that of a folder."""
 Overrides = Annotated[dict[str, Any], BeforeValidator(_by_dotted_keys)]
 """Settings by their dotted keys, which may also be written as tables: `aoq = { loss.alpha = 0.4 }`."""
 

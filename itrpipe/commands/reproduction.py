@@ -165,7 +165,7 @@ class Reproduction:
         return self._planners[key]
 
     def _overrides(self, each: RecipeRun) -> list[Override]:
-        """Of the recipe, of its backbones, of the run, of `--tiny`, and of the command line: the weakest first."""
+        """Overrides of recipe, backbones, run, `--tiny` and command line: the weakest first."""
         recipe = self.recipe
         own = [*self._from(recipe.overrides), *self._of_backbones(recipe.backbones), *self._from(each.overrides)]
         if self.options.tiny:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 INDEXES = ("flat", "ivf")
 CANDIDATES = 128
-"""Of a prefilter, where their number is not given."""
+"""Candidates of a prefilter, where their number is not given."""
 QUERY = "the query"
 
 

@@ -24,7 +24,7 @@ _BLOCK_VALUES = 1 << 22
 
 @dataclass(frozen=True)
 class Precision:
-    """Of each of Q queries.
+    """Precision measures of each of Q queries.
 
     Attributes:
         average: [Q] AP@R, 0..1.

@@ -45,7 +45,7 @@ class Seconds:
 
 
 def product_seconds(device: torch.device | str = "cpu") -> Seconds:
-    """Of the product of two square matrices of 1,024 rows, as mining multiplies embeddings; on one processor core."""
+    """Times of a product of two square matrices of 1,024 rows, as in mining; on one processor core."""
     return _remembered("product", torch.device(device), _time_products)
 
 

@@ -15,7 +15,7 @@ from itrpipe.errors import UsageError
 
 MAX_REDRAWS = 20
 LEAST_WEIGHT = 1e-3
-"""Of a candidate that is a match for certain, so that an anchor with no others still has a negative."""
+"""Weight of a candidate that is a match for certain, so that an anchor with no others still has a negative."""
 
 
 @dataclass(frozen=True)

@@ -70,13 +70,13 @@ class Run:
 
     @property
     def manifest(self) -> Manifest:
-        """Of the evaluation, which exists."""
+        """Manifest of the evaluation, which exists."""
         assert self.evaluation.manifest is not None
         return self.evaluation.manifest
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of the evaluation: method, backbone, seed, features, split."""
+        """Settings of the evaluation: method, backbone, seed, features, split."""
         return self.manifest.settings
 
     @cached_property
@@ -90,12 +90,12 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """Of the first member."""
+        """Seed of the first member."""
         return self.members[0].seed
 
     @property
     def declared_place(self) -> int:
-        """Of its method: a method is declared before its ablations."""
+        """Where its method is declared: a method comes before its ablations."""
         return declared_place("train", self.settings["method"])
 
     @property

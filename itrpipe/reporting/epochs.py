@@ -29,7 +29,7 @@ def different_epochs(pairs: Iterable[tuple[Run, Run]]) -> str:
 
 
 def _epochs(run: Run) -> list[float]:
-    """Of every member; empty where one is not known."""
+    """Epochs of every member; empty where one is not known."""
     found = [member.epochs for member in run.members]
     return [each for each in found if each is not None] if None not in found else []
 

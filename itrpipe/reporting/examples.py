@@ -76,11 +76,11 @@ class Gallery:
         self.caption_row = {each: row for row, each in enumerate(split.caption_ids.tolist())}
 
     def picture(self, image: int) -> Picture:
-        """Of an image row."""
+        """The picture of an image row."""
         return self._album.picture(str(self.split.image_ids[image]))
 
     def text(self, caption: int) -> str:
-        """Of a caption row."""
+        """The text of a caption row."""
         return self.split.texts[caption]
 
     def own_text(self, image: int) -> str:

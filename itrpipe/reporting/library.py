@@ -36,7 +36,7 @@ class Library:
         return self.gallery(name).split
 
     def picture(self, image_id: str, named_by: Path) -> Picture:
-        """Of an image that an artifact names.
+        """The picture of an image that an artifact names.
 
         Raises:
             DataError: the dataset has no such image.

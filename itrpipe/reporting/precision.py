@@ -25,7 +25,7 @@ _CXC_CAPTION = "Recall in percent with the matches of Crisscrossed Captions on t
 
 
 def precision_tables(runs: Sequence[Run]) -> list[SpannedTable]:
-    """Of the runs on one test set: where all matches are known, and with those of ECCV Caption and CxC."""
+    """Tables of runs on one test set: with all true matches, if known, and with those of ECCV Caption and CxC."""
     measured = [
         _by_direction(runs, _oracle_precision, PRECISION, "All true matches gathered", _ORACLE_CAPTION),
         _by_direction(runs, _part("eccv_caption"), PRECISION | {"r1": "R@1"}, "ECCV Caption", _ECCV_CAPTION),

@@ -10,7 +10,7 @@ from itrpipe.reporting.thumbnails import Picture
 
 TEMPLATE = "search.html.j2"
 CAPTIONS_SHOWN = 2
-"""Of an image."""
+"""Captions shown with an image."""
 
 
 def render(found: Answers, pictures: Mapping[str, Picture], query: Picture | None) -> str:

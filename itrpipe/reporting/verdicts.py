@@ -97,7 +97,7 @@ def _claim(compared: Sequence[SeedComparison]) -> str:
 
 
 def _claims(told: dict[str, list[SeedComparison]]) -> str:
-    """Of several methods, which are better than all of their controls, and which are worse than one."""
+    """Which of several methods are better than all of their controls, and which are worse than one."""
     kinds = {name: verdict([each.own[_RSUM] for each in compared]) for name, compared in told.items()}
     parts = []
     for kind, words in (("better", "better than all of them"), ("worse", "worse than one of them")):

@@ -55,7 +55,7 @@ class RulesSettings(BackendSettings):
         return self.tagger
 
     def version(self) -> str:
-        """Of the rules, the tagger and the lemmatiser."""
+        """Versions of the rules, the tagger and the lemmatiser."""
         from itrpipe.scene_graph.rules import rules_version
 
         return rules_version(self.tagger)
@@ -83,7 +83,7 @@ class SpacySettings(BackendSettings):
         return self.model
 
     def version(self) -> str:
-        """Of spaCy, the model and how its links are read."""
+        """Versions of spaCy, of the model and of how its links are read."""
         from itrpipe.scene_graph.spacy_backend import spacy_version
 
         return spacy_version(self.model)
@@ -115,7 +115,7 @@ class ForeignSettings(BackendSettings):
         return self.tagger
 
     def version(self) -> str:
-        """Of the alignment and of the words it aligns with."""
+        """Versions of the alignment and of the words it aligns with."""
         from itrpipe.scene_graph.foreign import foreign_version
         from itrpipe.scene_graph.rules import rules_version
 

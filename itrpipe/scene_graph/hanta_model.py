@@ -15,7 +15,7 @@ from itrpipe.errors import DataError, MissingInputError
 
 MODEL = "morphmodel_en.pgz"
 SHA256 = "99ddc9b14b3fe604b245e2d7a3aef59ab1bdd06b1bae4f4ce74738902e2a0265"
-"""Of the model in HanTa 1.2.1, wheel and source distribution."""
+"""File of the model in HanTa 1.2.1, wheel and source distribution."""
 REMEDY = "pip install --force-reinstall HanTa==1.2.1, or choose --tagger lexicon"
 
 

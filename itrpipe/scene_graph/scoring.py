@@ -27,12 +27,12 @@ class Score:
 
     @property
     def precision(self) -> float:
-        """Of what the parser gave, the part that is right; in [0, 1], 1 where it gave nothing."""
+        """Share of what the parser gave that is right; in [0, 1], 1 where it gave nothing."""
         return self.right / self.found if self.found else 1.0
 
     @property
     def recall(self) -> float:
-        """Of what people drew, the part that the parser gave; in [0, 1], 1 where they drew nothing."""
+        """Share of what people drew that the parser gave; in [0, 1], 1 where they drew nothing."""
         return self.right / self.wanted if self.wanted else 1.0
 
     @property

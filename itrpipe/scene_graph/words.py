@@ -106,7 +106,7 @@ CONTAINERS = _words(
     "bottle glass cup bowl plate slice piece pile stack box basket bag can jar row bunch vase tray mug pot "
     "bucket loaf body sheet picture photo image painting view game"
 )
-"""Of X of these, it is the first noun that stands somewhere: a glass of wine on a table."""
+"""In "a glass of wine on a table", the glass is on the table, not the wine."""
 
 # -- open classes -----------------------------------------------------------------------------------------------------
 

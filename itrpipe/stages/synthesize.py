@@ -283,7 +283,7 @@ def run(job: Job) -> None:
 
 
 def _record_speed(job: Job, made: int, seconds: float) -> None:
-    """Of the sentences that this run made; what an interrupted one left has no time here."""
+    """Records the speed of this run alone: how long an interrupted one took for its sentences is not known."""
     if made:
         job.timings["writing sentences"] = round(seconds, 3)
         rate = made / seconds

@@ -41,7 +41,7 @@ class SavedModel:
 
     @property
     def settings(self) -> BackboneSettings:
-        """Of the backbone."""
+        """Settings of the backbone."""
         return _backbone(self.config)
 
     @property

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def asks(evaluation: Evaluation) -> bool:
-    """Of single models that embed, or whose backbone has vectors that stand for that."""
+    """Asked of single models that embed, or whose backbone has vectors to take instead."""
     return evaluation.is_single and (evaluation.backbone.embeds or "mean-vectors" in evaluation.backbone.answers)
 
 

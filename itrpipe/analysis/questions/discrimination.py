@@ -19,7 +19,7 @@ GRAPHS = "graphs"
 
 
 def asks(evaluation: Evaluation) -> bool:
-    """Of single models, where generators of sentences are named."""
+    """Asked of single models, where generators of sentences are named."""
     return evaluation.is_single and bool(evaluation.settings.discriminate)
 
 

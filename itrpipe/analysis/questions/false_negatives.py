@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def asks(evaluation: Evaluation) -> bool:
-    """Of single models whose method estimates them."""
+    """Asked of single models whose method estimates them."""
     return evaluation.is_single and "false-negatives" in evaluation.method.answers
 
 

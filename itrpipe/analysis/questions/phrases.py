@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def asks(evaluation: Evaluation) -> bool:
-    """Of single models that score phrases."""
+    """Asked of single models that score phrases."""
     return (
         evaluation.is_single
         and evaluation.backbone.reads_phrases

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def asks(evaluation: Evaluation) -> bool:
-    """Of every model."""
+    """Asked of every model."""
     return True
 
 

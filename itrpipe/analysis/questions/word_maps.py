@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def asks(evaluation: Evaluation) -> bool:
-    """Of single models of backbones that can have them."""
+    """Asked of single models whose backbone can have them."""
     return evaluation.is_single and "word-maps" in evaluation.backbone.answers
 
 

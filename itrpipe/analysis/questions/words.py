@@ -23,7 +23,7 @@ _FIGURES = {
 
 
 def asks(evaluation: Evaluation) -> bool:
-    """Of single models of backbones that can judge words."""
+    """Asked of single models whose backbone can judge words."""
     return evaluation.is_single and "words" in evaluation.backbone.answers
 
 

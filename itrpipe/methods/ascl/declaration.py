@@ -40,5 +40,5 @@ class Ascl(MethodSettings):
     max_tokens: int = Field(default=62, ge=3, le=65_536)
 
     def longest_made(self) -> int:
-        """Of joined captions."""
+        """The longest joined caption."""
         return self.max_tokens

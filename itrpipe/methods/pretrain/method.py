@@ -100,7 +100,7 @@ class PretrainMethod:
 
 
 def _words(model: UniterEncoder, images: UniterImages, batch: PretrainBatch) -> Tensor:
-    """Of the captions with their own images."""
+    """Loss of masked words, in captions with their own images."""
     texts = batch.texts
     own = batch.rows[:, 0].to(images.count.device)
     logits = masked_word_logits(model, UniterImages(images.regions[own], images.count[own]), texts)

@@ -43,7 +43,7 @@ class Uniter(BackboneSettings):
         return {"tokenizer": self.tokenizer}
 
     def published_weights(self) -> str:
-        """Of UNITER, TAGS or BERT."""
+        """Published weights of UNITER, TAGS or BERT."""
         return self.initial
 
     @model_validator(mode="after")

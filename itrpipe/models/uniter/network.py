@@ -31,7 +31,7 @@ from itrpipe.models.uniter.weights import load_published
 __all__ = ["UniterEncoder", "build", "load_published"]
 
 NORM_EPSILON = 1e-12
-"""Of every layer norm, as in BERT."""
+"""Epsilon of every layer norm, as in BERT."""
 BOX_NUMBERS = 7
 """x0, y0, x1, y1, width, height and area of a region, as fractions of the image."""
 _TILE_SIZES = {"cpu": 1 << 20, "cuda": 1 << 26}

@@ -56,7 +56,7 @@ class Source:
     def first_view(
         self, make: Callable[[Sequence[Run], int, Callable[[Run, str], Picture]], View | None]
     ) -> View | None:
-        """Of the first group that has something to show."""
+        """The view of the first group that has something to show."""
         found = (make(group.runs, self.options.examples, self.picture) for group in self.groups)
         return next((view for view in found if view is not None), None)
 

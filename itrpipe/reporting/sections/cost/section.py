@@ -10,5 +10,5 @@ READS = ()
 
 
 def view(source: Source) -> Provenance:
-    """Of everything that the runs were made from."""
+    """Shows what everything cost that the runs were made from."""
     return source.provenance

@@ -34,7 +34,7 @@ _BY_EPOCH = {
 _LOG_RATIO = 12.0
 _THIN: Any = {"linewidth": 0.8, "alpha": 0.6}
 _STEPS = (1, 2, 5)
-"""Of a decade: where the bins of ranks end."""
+"""Where the bins of ranks end within a decade."""
 
 
 @dataclass(frozen=True)

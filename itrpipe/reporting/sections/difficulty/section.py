@@ -63,7 +63,7 @@ class _Course:
 
 
 def view(source: Source) -> Difficulty | None:
-    """Of all groups."""
+    """Shows all groups."""
     return difficulty_of(models(source.runs[1:]))
 
 
@@ -100,7 +100,7 @@ def _measured(model: Model) -> bool:
 
 
 def _course(series: Series[Model]) -> _Course:
-    """Of the models that are there, as far as all of them go."""
+    """Margins of all models of a series, up to the last epoch that each of them reached."""
     histories = [model.history for model in series.all if model.history and _measured(model)]
     epochs = min(map(len, histories))
     gaps = np.array(

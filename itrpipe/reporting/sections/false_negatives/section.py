@@ -50,7 +50,7 @@ class FalseNegatives:
 
 
 def view(source: Source) -> FalseNegatives | None:
-    """Of every run once, the shown one first."""
+    """Shows every run once, the chosen one first."""
     measured = list({run.label: run for run in source.runs if run.figures(FALSE_NEGATIVES) is not None}.values())
     if not measured:
         return None

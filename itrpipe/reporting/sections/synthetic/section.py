@@ -98,7 +98,7 @@ class Synthetic:
 
 
 def view(source: Source) -> Synthetic | None:
-    """Of all groups."""
+    """Shows the sentences of all groups."""
     return synthetic_view(source.runs, source.libraries, source.options.examples, source.options.seed)
 
 
@@ -207,7 +207,7 @@ def _readers(runs: Iterable[Run]) -> dict[str, tuple[Artifact, dict[str, list[st
 
 
 def _gallery(artifact: Artifact, libraries: Mapping[str, Library | None]) -> Gallery | None:
-    """Of the captions that sentences were made of; None when the dataset was removed."""
+    """Captions that sentences were made from; None when the dataset was removed."""
     prepare = artifact.input("prepare")
     library = None if prepare is None else libraries.get(prepare.name)
     return None if library is None else library.gallery(_split(artifact))

@@ -133,7 +133,7 @@ class _Mapped:
 
 
 def view(source: Source) -> WordMapView | None:
-    """Of the first group with a run that mapped words."""
+    """Shows the first group with a run that mapped words."""
     return source.first_view(word_map_view)
 
 

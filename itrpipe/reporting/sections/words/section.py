@@ -159,7 +159,7 @@ class _Scored:
 
 
 def view(source: Source) -> PhraseView | None:
-    """Of the first group with a run that scored words."""
+    """Shows the first group with a run that scored words."""
     return source.first_view(phrase_view)
 
 

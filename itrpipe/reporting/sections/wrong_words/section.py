@@ -110,7 +110,7 @@ class WrongWords:
 
 
 def view(source: Source) -> WrongWords | None:
-    """Of the first group with a run that judged words."""
+    """Shows the first group with a run that judged words."""
     return source.first_view(wrong_words_view)
 
 
