@@ -110,7 +110,7 @@ class MaskCandidates:
 
 
 def _flatten(table: pa.Table) -> tuple[np.ndarray, ...]:
-    """Arrays of C captions: words of each [C], their spans, candidates of each [C], words of each candidate, all words."""
+    """Arrays of C captions: word counts [C], spans of words, candidates of each [C], words of each, all of these."""
     words = table["tokens"].combine_chunks()
     structs = words.flatten()
     spans = np.stack([structs.field(name).to_numpy() for name in ("start", "end")], axis=1)
