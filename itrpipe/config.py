@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,10 @@ is in one line, and whether reports compare others with it."""
 LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 """Whole numbers that count something, and seeds of all generators, are these at most."""
 SettingsType = TypeVar("SettingsType", bound="Settings")
+_EPOCHS = "epochs"
+_TERM = re.compile(r"(?:(?P<times>[1-9]\d{0,2}) )?(?P<conf>[a-z][a-z0-9-]*)")
+_OWNERS = {"loss": "method", "model": "backbone"}
+"""Group of settings -> the setting that names whose they are."""
 
 
 class Settings(BaseModel):
@@ -206,23 +211,56 @@ def resolve(
     Raises:
         UsageError: there is no such conf.
     """
+    selectors = {*backbones, *DATASET_SELECTORS}
+    chosen = [name for name in (*_with_family(backbone, selectors), dataset) if name]
+    resolved = _declared(declaration, conf, selectors, chosen)
+    _sum_epochs(resolved, lambda name: _declared(declaration, name, selectors, chosen))
+    for layer, origin in overrides:
+        resolved.merge(layer, origin)
+    return resolved
+
+
+def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: list[str]) -> Resolved:
+    """The layers of a declaration alone."""
     parts = _combined(declaration, conf) or [conf]
     if parts[0] not in declaration.confs:
         if reason := plugins.why_unusable(conf):
             raise UsageError(f"{conf!r} cannot be used: {reason}")
         hint = did_you_mean(conf, declaration.confs) or f"; known: {', '.join(declaration.confs) or 'none'}"
         raise UsageError(f"{declaration.path.name} has no configuration {conf!r}{hint}")
-    selectors = {*backbones, *DATASET_SELECTORS}
-    chosen = [name for name in (*_with_family(backbone, selectors), dataset) if name]
     resolved = Resolved()
     for part in parts:
         tables = [(f"conf.{name}", declaration.confs[name]) for name in _extended(declaration, part)]
         for name, table in [("defaults", declaration.defaults), *tables]:
             for section, layer in sorted(_select(table, name, selectors, chosen), key=_weight_in(name, selectors)):
                 resolved.merge({part: layer} if part != conf else layer, declaration.origin(section))
-    for layer, origin in overrides:
-        resolved.merge(layer, origin)
     return resolved
+
+
+def _sum_epochs(resolved: Resolved, other: Callable[[str], Resolved]) -> None:
+    """Gives a configuration the epochs of others where it asks for them, as in `epochs = "triplet + 3 aoq"`.
+
+    The epochs after which the learning rate decays grow in the same proportion to those of the first one named.
+
+    Raises:
+        DataError: what is declared has another form, or one of these has no epochs of its own.
+    """
+    values, rule = resolved.values, resolved.values.get(_EPOCHS)
+    if not isinstance(rule, str):
+        return
+    terms = [_TERM.fullmatch(term.strip()) for term in rule.split("+")]
+    named = [(int(term["times"] or 1), other(term["conf"]).values) for term in terms if term]
+    if len(named) < len(terms) or not all(isinstance(each.get(_EPOCHS), int) for _, each in named):
+        raise DataError(
+            f"{resolved.origins[_EPOCHS]}: epochs = {rule!r}; give a number, or a sum of other configurations' epochs "
+            'that are numbers, such as "triplet + 3 aoq"'
+        )
+    total, first = sum(times * each[_EPOCHS] for times, each in named), named[0][1]
+    values[_EPOCHS] = total
+    if "decay_every" in first:
+        values["decay_every"] = round(first["decay_every"] * total / first[_EPOCHS])
+    if "decay_at" in first:
+        values["decay_at"] = [round(each * total / first[_EPOCHS]) for each in first["decay_at"]]
 
 
 def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsType:
@@ -244,12 +282,14 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
         origin = resolved.origins.get(key) or next(
             (value for name, value in resolved.origins.items() if name.startswith(key + ".")), "default"
         )
+        owner = _OWNERS.get(key.partition(".")[0], "")
+        of = f" of {owner} {resolved.values[owner]!r}" if resolved.values.get(owner) else ""
         if first["type"] == "extra_forbidden":
             known = {name for name in resolved.origins if name != key and not name.startswith(f"{key}.")}
             hint = did_you_mean(key, {*known, *model.model_fields, *declared_stages()})
             stage, _, conf = where.partition(" ")
             remedy = hint or f"; `itrpipe show {stage.replace('_', '-')} {conf}` lists all"
-            raise UsageError(f"{where}: unknown setting {key!r} (from {origin}){remedy}") from None
+            raise UsageError(f"{where}: unknown setting {key!r}{of} (from {origin}){remedy}") from None
         if first["type"] == "missing":
             raise UsageError(f"{where}: setting {key!r} has no value; give --set {key}=…") from None
         message = first["msg"].removeprefix("Value error, ")

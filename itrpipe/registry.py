@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from itrpipe import plugins
 from itrpipe.config import Settings
+from itrpipe.errors import UsageError
 
 DECLARATION = "declaration"
 Declared = TypeVar("Declared", bound=Settings)
@@ -22,23 +23,35 @@ class Registry(Generic[Declared]):
         package: dotted name.
         leaf: module of every folder that needs torch.
         group: of plug-ins; empty where there are none.
+        makes: function of that module.
     """
 
-    def __init__(self, package: str, leaf: str, group: str = "") -> None:
-        self._package, self._leaf, self._group = package, leaf, group
+    def __init__(self, package: str, leaf: str, group: str = "", makes: str = "build") -> None:
+        self._package, self._leaf, self._group, self._makes = package, leaf, group, makes
 
     @functools.cached_property
     def classes(self) -> dict[str, type[Declared]]:
-        """Name -> settings class: `tags-dc`, of the folder `tags_dc`, is configured by `TagsDc`."""
+        """Name -> settings class: `tags-dc`, of the folder `tags_dc`, is configured by `TagsDc`.
+
+        Raises:
+            UsageError: a declaration has no such class.
+        """
         room = Path(str(importlib.import_module(self._package).__file__)).parent
         folders = sorted(path.parent.name for path in room.glob(f"*/{DECLARATION}.py"))
         ours = {folder.replace("_", "-"): self._class(folder) for folder in folders}
         return ours | {name: each.declared for name, each in plugins.usable(self._group).items()}
 
     def module(self, name: str) -> ModuleType:
-        """What needs torch, of a known name."""
+        """What needs torch, of a known name.
+
+        Raises:
+            UsageError: it lacks the function that makes it.
+        """
         brought = plugins.usable(self._group).get(name)
-        return brought.leaf if brought else importlib.import_module(f"{self._package}.{_folder(name)}.{self._leaf}")
+        module = brought.leaf if brought else importlib.import_module(f"{self._package}.{_folder(name)}.{self._leaf}")
+        if self._makes and not hasattr(module, self._makes):
+            raise UsageError(f"{module.__file__} defines no {self._makes}(), which makes {name!r}; define one")
+        return module
 
     def package(self, name: str) -> str:
         """Name and version of the package that brings it; empty for itrpipe."""
@@ -47,7 +60,10 @@ class Registry(Generic[Declared]):
 
     def _class(self, folder: str) -> type[Declared]:
         declaration = importlib.import_module(f"{self._package}.{folder}.{DECLARATION}")
-        return getattr(declaration, "".join(part.capitalize() for part in folder.split("_")))
+        name = "".join(part.capitalize() for part in folder.split("_"))
+        if not hasattr(declaration, name):
+            raise UsageError(f"{declaration.__file__} has no class {name}, as the folder's name asks for; rename it")
+        return getattr(declaration, name)
 
 
 def _folder(name: str) -> str:

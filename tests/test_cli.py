@@ -151,7 +151,10 @@ def test_the_installed_command_runs(cli: Invoke) -> None:
         (["evaluate", "--split", "tset"], ["split = 'tset'", "'test'"]),
         (["train", "--set", "epochs=0"], ["epochs = 0 (from command line)"]),
         (["train", "--set", "epoch=3"], ["unknown setting 'epoch'", "did you mean 'epochs'"]),
-        (["train", "--set", "loss.margn=1"], ["unknown setting 'loss.margn'", "did you mean 'loss.margin'"]),
+        (
+            ["train", "--set", "loss.margn=1"],
+            ["'loss.margn' of method 'triplet' (from command line)", "did you mean 'loss.margin'"],
+        ),
         (["train", "--set", "epochs"], ["'epochs' is not of the form key=value"]),
         (["train", "--seed", "1", "--set", "seed=2"], ["seed is given twice"]),
         (

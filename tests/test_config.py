@@ -37,6 +37,7 @@ from itrpipe.config import (
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Override, Planner, parse_override, scoped_override
 from itrpipe.stages.base import Need, load_stage
+from itrpipe.training.settings import backbones
 
 OTHER_DATASET = "holiday-photos"
 DECLARATIONS = sorted(stages_folder().rglob("*.toml"))
@@ -114,6 +115,35 @@ def test_a_configuration_that_extends_another_comes_after_it_and_is_named_in_the
     for base in ("nowhere", "aoq"):
         with pytest.raises(DataError, match=rf"\[conf.aoq\] extends '{base}', which is no other configuration"):
             resolved_by({"confs": {"aoq": {"extends": base}}})
+
+
+def test_epochs_may_be_those_of_other_configurations() -> None:
+    tables = {
+        "defaults": {"epochs": 30, "decay_every": 15, "decay_at": [3], "vsrn": {"coco": {"epochs": 20}}},
+        "confs": {"base": {}, "second": {"epochs": 10}, "aoq": {"epochs": "base + 2 second", "vsepp": {"epochs": 7}}},
+    }
+    found = resolved_by(tables, backbone="vsrn")
+    assert found.values == {"epochs": 50, "decay_every": 25, "decay_at": [5]}
+    assert found.origins["epochs"] == "4_train.toml [conf.aoq]"
+    assert resolved_by(tables, backbone="vsrn", dataset="coco").values["epochs"] == 40
+    assert resolved_by(tables, backbone="vsepp").values == {"epochs": 7, "decay_every": 15, "decay_at": [3]}
+    assert resolved_by(tables, backbone="vsrn", overrides=[({"epochs": 1}, "command line")]).values["epochs"] == 1
+
+
+@pytest.mark.parametrize("rule", ["twice", "base +", "base - second", "aoq", "0 base", ""])
+def test_epochs_of_another_form_are_refused(rule: str) -> None:
+    tables = {"defaults": {"epochs": 30}, "confs": {"base": {}, "second": {}, "aoq": {"epochs": rule}}}
+    with pytest.raises((DataError, UsageError), match=r"such as|no configuration 'twice'"):
+        resolved_by(tables)
+
+
+@pytest.mark.parametrize("dataset", ["scenes", "flickr30k", "coco", "mine"])
+def test_the_longer_round_one_takes_the_epochs_of_both_rounds(data_root: Path, dataset: str) -> None:
+    for backbone in sorted(backbones()):
+        planner = Planner(data_root, dataset, [Override(None, "backbone", backbone)])
+        found = [planner.configure_checked(Need("train", conf))[0] for conf in ("triplet", "aoq", "triplet-long")]
+        first, second, control = (each.model_dump()["epochs"] for each in found)
+        assert control == first + second, backbone
 
 
 def test_a_variant_of_a_backbone_takes_its_values_and_adds_its_own() -> None:

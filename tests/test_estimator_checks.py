@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
-from itrpipe.methods.base import Batch
+from itrpipe.methods.base import Batch, StatefulMethod
 from itrpipe.methods.registry import method_module, methods
 from itrpipe.mining import arithmetic
 from itrpipe.models.base import ImageEncoding, Matcher, inner_products
@@ -132,6 +133,19 @@ def test_every_backbone_can_choose_its_precision(backbone: str, monkeypatch: pyt
 def test_methods(conf: str, backbone: str) -> None:
     chosen = settings(conf, backbone)
     check_method(method_builder(chosen), builder(chosen), uneven=backbone not in EVEN)
+
+
+@pytest.mark.parametrize("conf", sorted({conf for conf, backbone in PAIRS if backbone == "vsrn"}))
+def test_methods_train_the_loss_of_the_backbone_or_refuse_its_weight(conf: str) -> None:
+    chosen = settings(conf, "vsrn")
+    data = ToyPairs(uneven=False)
+    method = method_builder(chosen)(data)
+    model = builder(chosen)().train()
+    if isinstance(method, StatefulMethod):
+        method.attach(model)
+        method.start_epoch(0)
+    losses = method.losses(model, method.collate(np.arange(8), np.random.default_rng(0)), 1_000)
+    assert ("auxiliary" in losses) is ("auxiliary_weight" not in chosen.loss.unread_options())
 
 
 def test_every_method_is_checked() -> None:

@@ -9,7 +9,7 @@ from itrpipe.features.declaration import FeatureSettings
 from itrpipe.registry import Registry
 
 _EXTRACTORS: Registry[FeatureSettings] = Registry("itrpipe.features.extractors", "extractor", plugins.EXTRACTORS)
-_IMPORTERS: Registry[FeatureSettings] = Registry("itrpipe.features.importers", "importer")
+_IMPORTERS: Registry[FeatureSettings] = Registry("itrpipe.features.importers", "importer", makes="open_source")
 
 
 def extractors() -> dict[str, type[FeatureSettings]]:

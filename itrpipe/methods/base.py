@@ -130,7 +130,17 @@ def same_image_mask(batch: Batch, wanted: bool) -> Tensor | None:
     return batch.images[:, None] == batch.images[None, :] if wanted else None
 
 
+def positive_pairs(data: PairSource, captions: np.ndarray, rng: np.random.Generator) -> Batch:
+    """The captions of these rows [B] with their images, which is all that many methods need of a batch."""
+    images = data.caption_image[captions]
+    return Batch({"positive": data.pairs(images, captions, rng)}, torch.from_numpy(images))
+
+
 def auxiliary_terms(model: Matcher[Any, Any], images: Any, texts: TextBatch, weight: float) -> dict[str, Tensor]:
-    """The backbone's own loss under the name `auxiliary`, or nothing when it has none or weighs nothing."""
+    """The backbone's own loss under the name `auxiliary`, or nothing when it has none or weighs nothing.
+
+    It is a mean over the batch, which published methods add to a sum of B ranking losses. A method whose losses are
+    means divides the weight by B, so that both count as they do there.
+    """
     loss = model.auxiliary_loss(images, texts) if weight else None
     return {} if loss is None else {"auxiliary": weight * loss}

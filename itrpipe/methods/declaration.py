@@ -77,7 +77,8 @@ class MethodSettings(Settings):
     def _reads_what_is_given(self) -> MethodSettings:
         for name in self.unread_options():
             if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} = {getattr(self, name)} is an option that this method does not read")
+                value = getattr(self, name)
+                raise ValueError(f"{name} = {value} is an option that this method does not read; leave it out")
         return self
 
     def unread_options(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from itrpipe.models.cross_attention import CrossAttention, Items, attended_scores, items
+from itrpipe.models.vectors import at_least_single
 
 Products = Literal["fp32", "bf16"]
 
@@ -222,8 +223,3 @@ def _operand(matrix: Tensor, products: Products) -> Tensor:
         # Single precision as well: on AMD, oneDNN is twice as fast as the library that `@` calls.
         return matrix if matrix.is_mkldnn else matrix.to_mkldnn()
     return matrix
-
-
-def at_least_single(vectors: Tensor) -> Tensor:
-    """The vectors in single precision, or in double where they are."""
-    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import INNER_PRODUCT
 from itrpipe.models import attention_tiles
-from itrpipe.models.attention_tiles import at_least_single
 from itrpipe.models.cross_attention import CrossAttention
+from itrpipe.models.vectors import at_least_single
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         return {}
 
     def auxiliary_loss(self, images: ImageT, texts: TextBatch) -> Tensor | None:
-        """A training loss of the model's own, unweighted, for image k with caption k; None where it has none."""
+        """A training loss of the model's own: a mean over image k with caption k; None where it has none."""
         return None
 
 

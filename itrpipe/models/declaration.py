@@ -67,6 +67,4 @@ class RegionBackbone(BackboneSettings):
     embed_dim: int = Field(
         default=1024, ge=1, le=WIDEST, description="Width D of the joint space of images and captions."
     )
-    word_dim: int = Field(
-        default=300, ge=1, le=WIDEST, description="Width of the word embedding that feeds the text GRU."
-    )
+    word_dim: int = Field(default=300, ge=1, le=WIDEST, description="Width of the word embedding.")

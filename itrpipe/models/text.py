@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from itrpipe.models.attention_tiles import at_least_single
 from itrpipe.models.base import TextBatch, l2_normalise
 from itrpipe.models.recurrent import last_states
+from itrpipe.models.vectors import at_least_single
 
 
 class GruTextEncoder(nn.Module):

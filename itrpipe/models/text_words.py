@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from itrpipe.models.attention_tiles import at_least_single
 from itrpipe.models.base import TextBatch, unit_vectors
+from itrpipe.models.vectors import at_least_single
 
 
 class BiGruWordEncoder(nn.Module):

@@ -340,7 +340,13 @@ def _build_method(job: Job, train: SplitData) -> Method:
         for direction, each in mined.items():
             if each.false_negative_probability is not None:
                 lists[f"{PROBABILITY_OF}{direction}"] = each.false_negative_probability
-    return method_module(job.settings.method).build(job.settings.loss, train, lists)
+    method = method_module(job.settings.method).build(job.settings.loss, train, lists)
+    if not hasattr(method, "means"):
+        raise UsageError(
+            f"method {job.settings.method!r} does not say whether its losses are means over a batch; define `means` in "
+            f"{type(method).__name__}"
+        )
+    return method
 
 
 def _precision(job: Job, model: AnyMatcher, data: SplitData) -> str:

@@ -11,8 +11,8 @@ from itrpipe.methods.ssamt.declaration import Ssamt
 UNREAD = [(name, option) for name, kind in methods().items() for option in kind.unread]
 
 
-def test_methods_of_uniter_and_ascl_have_some() -> None:
-    assert {name for name, _ in UNREAD} == {"itm", "pretrain", "tags", "tags-dc", "ascl", "ssamt"}
+def test_some_methods_have_such_options() -> None:
+    assert {name for name, _ in UNREAD} >= {"itm", "pretrain", "tags", "tags-dc", "ascl", "ssamt"}
 
 
 @pytest.mark.parametrize(("name", "option"), UNREAD)

@@ -32,7 +32,7 @@ from itrpipe.losses.fne import (
     sampling_weights,
 )
 from itrpipe.losses.triplet import triplet_loss
-from itrpipe.methods.base import Batch, PairSource, auxiliary_terms, same_image_mask
+from itrpipe.methods.base import Batch, PairSource, auxiliary_terms, positive_pairs, same_image_mask
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.base import DualEncoder, inner_products
 from itrpipe.negatives.memory import FeatureQueues, MomentumTwin, same_image_columns
@@ -103,8 +103,7 @@ class FneMethod:
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """The captions and their images."""
-        images = self._data.caption_image[captions]
-        return Batch({"positive": self._data.pairs(images, captions, rng)}, torch.from_numpy(images))
+        return positive_pairs(self._data, captions, rng)
 
     def attach(self, model: DualEncoder) -> FneState:
         """Copies the model and makes queues as wide as its embeddings."""

@@ -32,8 +32,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from itrpipe.models.attention_tiles import at_least_single
 from itrpipe.models.cross_attention import NORM_EPSILON
+from itrpipe.models.vectors import at_least_single
 
 Variant = Literal["paper", "released"]
 

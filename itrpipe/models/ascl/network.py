@@ -28,7 +28,6 @@ from itrpipe.models import text_tower
 from itrpipe.models.ascl import tiles as ascl_tiles
 from itrpipe.models.ascl.declaration import Ascl
 from itrpipe.models.ascl.fusion import CrossModalFusion, mean_of_real, real_places
-from itrpipe.models.attention_tiles import at_least_single
 from itrpipe.models.base import (
     ImageBatch,
     Matcher,
@@ -42,6 +41,7 @@ from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.dual_encoder.network import Encoders
 from itrpipe.models.text_tower import TextTower
+from itrpipe.models.vectors import at_least_single
 
 _NO_VECTOR = (
     "AsCL reads a vector of the whole image beside its regions, which these features have not; give others by "

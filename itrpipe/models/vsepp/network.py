@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from itrpipe.features.embeddings import INNER_PRODUCT, ORDER
-from itrpipe.models.attention_tiles import at_least_single
 from itrpipe.models.base import (
     DualEncoder,
     ImageBatch,
@@ -23,6 +22,7 @@ from itrpipe.models.base import (
     smallest_count,
 )
 from itrpipe.models.text import GruTextEncoder
+from itrpipe.models.vectors import at_least_single, mean_of_first
 from itrpipe.models.vsepp.declaration import Vsepp
 
 _ORDER_TILE_VALUES = 1 << 24
@@ -40,11 +40,8 @@ def image_projection(image_dim: int, embed_dim: int) -> nn.Linear:
 
 def mean_of_regions(images: ImageBatch) -> Tensor:
     """Mean [B, D_in] over the real regions of each image, in single precision."""
-    regions = images.regions.float()  # [B, R, D_in]
-    if images.count is None or smallest_count(images) == regions.shape[1]:
-        return regions.mean(dim=1)
-    padding = torch.arange(regions.shape[1], device=regions.device) >= images.count[:, None]  # [B, R]
-    return regions.masked_fill(padding[..., None], 0.0).sum(dim=1) / images.count[:, None]
+    full = smallest_count(images) == images.regions.shape[1]
+    return mean_of_first(images.regions.float(), None if full else images.count)
 
 
 def order_scores(images: Tensor, texts: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from itrpipe.errors import DataError
-from itrpipe.models.attention_tiles import at_least_single
 from itrpipe.models.base import (
     DualEncoder,
     ImageBatch,
@@ -22,6 +21,7 @@ from itrpipe.models.base import (
     smallest_count,
 )
 from itrpipe.models.text import GruTextEncoder
+from itrpipe.models.vectors import at_least_single
 from itrpipe.models.vsepp.network import image_projection
 from itrpipe.models.vsrn.captioner import RegionCaptioner
 from itrpipe.models.vsrn.declaration import Vsrn

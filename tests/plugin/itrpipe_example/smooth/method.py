@@ -2,7 +2,7 @@
 
 import torch
 
-from itrpipe.methods.base import Batch, same_image_mask
+from itrpipe.methods.base import positive_pairs, same_image_mask
 
 
 class SmoothMethod:
@@ -15,8 +15,7 @@ class SmoothMethod:
 
     def collate(self, captions, rng):
         """The captions [B] of these rows and their images."""
-        images = self.data.caption_image[captions]
-        return Batch({"positive": self.data.pairs(images, captions, rng)}, torch.from_numpy(images))
+        return positive_pairs(self.data, captions, rng)
 
     def losses(self, model, batch, epoch):
         """tau log sum_n exp((margin + s_n - s_p) / tau), over the negatives of both directions."""
