@@ -19,6 +19,8 @@ from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.protocols import PROTOCOLS, metrics
 from itrpipe.evaluation.ranks import Ranks
+from itrpipe.methods.registry import methods
+from itrpipe.models.registry import backbone_family
 from itrpipe.plan.planning import parse_override
 from itrpipe.reporting.expected import RECALLS, RSUM
 from itrpipe.stages.train import backbones
@@ -362,3 +364,10 @@ def test_published_scores_of_the_test_split_are_not_shown_for_another(
     runs = json.loads((folder / "results.json").read_text(encoding="utf-8"))["runs"]
     assert {run["label"] for run in runs} >= {"aoq.vsrn.val", "aoq.vsrn+vsrn.s1.val"}
     assert not any(run["published"] for run in runs)
+
+
+def test_scenes_runs_every_method_and_every_kind_of_backbone() -> None:
+    """`pretrain` starts others and is not evaluated itself."""
+    runs = load_recipe("scenes").run
+    assert {backbone_family(each.backbone) for each in runs} == {backbone_family(name) for name in backbones()}
+    assert {each.method for each in runs} >= methods().keys() - {"pretrain"}
