@@ -22,20 +22,6 @@ _SHOWN = 200
 """Characters of a path in a message."""
 
 
-def resolve_inside(root: Path, relative: str) -> Path:
-    """Return the real path of an image, refusing every path that leaves the root folder.
-
-    Args:
-        root: folder the path is relative to; may itself be a symbolic link.
-        relative: path with forward slashes, as written in a data file; the file need not exist.
-
-    Raises:
-        DataError: the path is empty, absolute, contains `..`, a backslash or a NUL character, or
-            passes a symbolic link whose target lies outside the root.
-    """
-    return ImageRoot(root, source=root).resolve(relative, record="path")
-
-
 def locate_images(
     root: Path,
     source: Path,
@@ -57,7 +43,7 @@ def locate_images(
         One path per image, with forward slashes, in the order of the data file.
 
     Raises:
-        DataError: there is no image, or a path leaves the root (see `resolve_inside`).
+        DataError: there is no image, or a path leaves the root (see `ImageRoot.resolve`).
         MissingInputError: none of the first 50 images is in any of the folders.
     """
     inside = ImageRoot(root, source)
@@ -104,7 +90,9 @@ class ImageRoot:
             record: where in the data file it stands, such as `image 17` or `line 5`.
 
         Raises:
-            DataError: see `resolve_inside`; the message names the data file and the record.
+            DataError: the path is empty, absolute or too long, contains `..`, a backslash or a character that no file
+                name can hold, or passes a symbolic link whose target lies outside the root; the message names the
+                data file and the record.
         """
         self.resolve(relative, record)
         return "/".join(_parts(relative))

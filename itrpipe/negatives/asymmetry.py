@@ -80,12 +80,6 @@ NOISES: dict[str, Noise] = {"gaussian": gaussian, "shuffle": shuffle, "cutoff": 
 """Name -> noise on states [T, W, D] of captions with lengths [T]."""
 
 
-def draw_kinds(captions: int, kinds: Sequence[str], generator: torch.Generator) -> list[str]:
-    """A kind of noise for each of T captions, all of `kinds` being equally probable ("Mixture" in AsCL Fig. 3b)."""
-    numbers = torch.randint(len(kinds), (captions,), generator=generator, device=generator.device)
-    return [kinds[int(number)] for number in numbers]
-
-
 def add_noise(states: Tensor, lengths: Tensor, kinds: Sequence[str], generator: torch.Generator) -> Tensor:
     """States [T, W, D] with noise of its own kind on each caption.
 

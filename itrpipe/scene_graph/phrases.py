@@ -6,7 +6,7 @@ captions can have in common. Here they are for one graph; `phrase_arrays` holds 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -75,24 +75,6 @@ def phrases_of(graph: SceneGraph, limit: int = MAX_PHRASES, max_words: int | Non
 def word_labels(graph: SceneGraph) -> list[Label]:
     """The label of every token."""
     return [_words(token.lemma) for token in graph.tokens]
-
-
-def label_set(graphs: Iterable[SceneGraph]) -> set[Label]:
-    """The semantic labels of an image: those of all elements and all words of its captions.
-
-    Source: SSAMT, Sec. 3.4, phrase labels.
-    """
-    labels: set[Label] = set()
-    for graph in graphs:
-        labels.update(phrase.label for phrase in elements_of(graph))
-        labels.update(word_labels(graph))
-    return labels
-
-
-def is_positive(label: Label, labels: Collection[Label]) -> bool:
-    """Whether a label is among an image's, or a contiguous part of one of them."""
-    size = len(label)
-    return any(label == other[at : at + size] for other in labels for at in range(len(other) - size + 1))
 
 
 def _head(graph: SceneGraph, each: Object) -> Label:

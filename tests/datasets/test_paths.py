@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.datasets.paths import ImageRoot, locate_images, resolve_inside
+from itrpipe.datasets.paths import ImageRoot, locate_images
 from itrpipe.errors import DataError, MissingInputError
+
+
+def resolve_inside(root: Path, relative: str) -> Path:
+    """The real path of an image below a root."""
+    return ImageRoot(root, source=root).resolve(relative, record="path")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.rules import RULES_VERSION, RulesBackend
-from itrpipe.scene_graph.scoring import Facts, Score, facts_of, score_facts
+from tests.scene_graph.scoring import Facts, Score, facts_of, score_facts
 
 GOLD: dict[str, list[dict[str, Any]]] = tomllib.loads((Path(__file__).parent / "gold.toml").read_text("utf-8"))
 FLOORS = {"objects": 0.93, "attributes": 0.85, "relations": 0.80}

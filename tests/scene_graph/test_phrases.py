@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +17,33 @@ from itrpipe.scene_graph.label_sets import ImageLabels, Labels, offsets
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.scene_graph.phrases import (
     KINDS,
+    Label,
     Phrase,
     elements_of,
-    is_positive,
-    label_set,
     phrases_of,
     word_labels,
 )
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 
 VOCABULARY = ("dog", "cat", "red", "ball", "catch", "on", "mat", "two", ".")
+
+
+def label_set(graphs: Iterable[SceneGraph]) -> set[Label]:
+    """The semantic labels of an image: those of all elements and all words of its captions.
+
+    Source: SSAMT, Sec. 3.4, phrase labels.
+    """
+    labels: set[Label] = set()
+    for graph in graphs:
+        labels.update(phrase.label for phrase in elements_of(graph))
+        labels.update(word_labels(graph))
+    return labels
+
+
+def is_positive(label: Label, labels: Collection[Label]) -> bool:
+    """Whether a label is among an image's, or a contiguous part of one of them."""
+    size = len(label)
+    return any(label == other[at : at + size] for other in labels for at in range(len(other) - size + 1))
 
 
 def words(text: str, lemmas: dict[str, str] | None = None) -> tuple[Token, ...]:

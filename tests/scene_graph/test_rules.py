@@ -13,7 +13,7 @@ from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.hanta import HantaTagger
 from itrpipe.scene_graph.rules import RulesBackend
-from itrpipe.scene_graph.scoring import facts_of
+from tests.scene_graph.scoring import facts_of
 
 TAGGERS = ("hanta", "lexicon")
 

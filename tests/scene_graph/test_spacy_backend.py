@@ -15,8 +15,8 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.scene_graph import spacy_backend
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.links import KINDS
-from itrpipe.scene_graph.scoring import facts_of
 from itrpipe.scene_graph.spacy_backend import SpacyBackend, analysis_of, check_labels, spacy_version
+from tests.scene_graph.scoring import facts_of
 
 # One word a line: text, lemma, tag, label and number of its head. As en_core_web_sm is documented to label them.
 CAPTIONS = {
