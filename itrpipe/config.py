@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from itrpipe import plugins
+from itrpipe.declared_epochs import EPOCHS, summed_epochs
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DATASET_SELECTORS = ("scenes", "flickr8k", "flickr30k", "coco")
@@ -34,8 +34,6 @@ is in one line, and whether reports compare others with it."""
 LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 """Whole numbers that count something, and seeds of all generators, are these at most."""
 SettingsType = TypeVar("SettingsType", bound="Settings")
-_EPOCHS = "epochs"
-_TERM = re.compile(r"(?:(?P<times>[1-9]\d{0,2}) )?(?P<conf>[a-z][a-z0-9-]*)")
 _OWNERS = {"loss": "method", "model": "backbone"}
 """Group of settings -> the setting that names whose they are."""
 
@@ -214,7 +212,10 @@ def resolve(
     selectors = {*backbones, *DATASET_SELECTORS}
     chosen = [name for name in (*_with_family(backbone, selectors), dataset) if name]
     resolved = _declared(declaration, conf, selectors, chosen)
-    _sum_epochs(resolved, lambda name: _declared(declaration, name, selectors, chosen))
+    if isinstance(rule := resolved.values.get(EPOCHS), str):
+        origin = resolved.origins[EPOCHS]
+        others = summed_epochs(rule, lambda name: _declared(declaration, name, selectors, chosen).values, origin)
+        resolved.merge(others, origin)
     for layer, origin in overrides:
         resolved.merge(layer, origin)
     return resolved
@@ -235,32 +236,6 @@ def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: 
             for section, layer in sorted(_select(table, name, selectors, chosen), key=_weight_in(name, selectors)):
                 resolved.merge({part: layer} if part != conf else layer, declaration.origin(section))
     return resolved
-
-
-def _sum_epochs(resolved: Resolved, other: Callable[[str], Resolved]) -> None:
-    """Gives a configuration the epochs of others where it asks for them, as in `epochs = "triplet + 3 aoq"`.
-
-    The epochs after which the learning rate decays grow in the same proportion to those of the first one named.
-
-    Raises:
-        DataError: what is declared has another form, or one of these has no epochs of its own.
-    """
-    values, rule = resolved.values, resolved.values.get(_EPOCHS)
-    if not isinstance(rule, str):
-        return
-    terms = [_TERM.fullmatch(term.strip()) for term in rule.split("+")]
-    named = [(int(term["times"] or 1), other(term["conf"]).values) for term in terms if term]
-    if len(named) < len(terms) or not all(isinstance(each.get(_EPOCHS), int) for _, each in named):
-        raise DataError(
-            f"{resolved.origins[_EPOCHS]}: epochs = {rule!r}; give a number, or a sum of other configurations' epochs "
-            'that are numbers, such as "triplet + 3 aoq"'
-        )
-    total, first = sum(times * each[_EPOCHS] for times, each in named), named[0][1]
-    values[_EPOCHS] = total
-    if "decay_every" in first:
-        values["decay_every"] = round(first["decay_every"] * total / first[_EPOCHS])
-    if "decay_at" in first:
-        values["decay_at"] = [round(each * total / first[_EPOCHS]) for each in first["decay_at"]]
 
 
 def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsType:

@@ -49,7 +49,7 @@ class Registry(Generic[Declared]):
         """
         brought = plugins.usable(self._group).get(name)
         module = brought.leaf if brought else importlib.import_module(f"{self._package}.{_folder(name)}.{self._leaf}")
-        if self._makes and not hasattr(module, self._makes):
+        if not hasattr(module, self._makes):
             raise UsageError(f"{module.__file__} defines no {self._makes}(), which makes {name!r}; define one")
         return module
 

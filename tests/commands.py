@@ -42,15 +42,17 @@ class Command:
 
     def kill(self) -> None:
         """`kill -9` of the command and of all that it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid or 0, signal.SIGKILL)
+        assert self._process.pid
+        for kill in (os.killpg, os.kill):  # it may not yet have a group of its own
+            with suppress(ProcessLookupError):
+                kill(self._process.pid, signal.SIGKILL)
         self.wait()
 
     def wait(self) -> tuple[int, str]:
         """Its exit code, negative for a signal, and all that it printed, when it has ended."""
         self._process.join()
-        output = self._log.read_text() if self._log.exists() else ""
-        self._log.unlink(missing_ok=True)
+        output = self._log.read_text()
+        self._log.unlink()
         assert self._process.exitcode is not None
         return self._process.exitcode, output
 

@@ -17,7 +17,7 @@ from itrpipe.models.registry import backbones
 PACKAGE = Path(itrpipe.__file__).parent
 # From right to left; a room may import itself, its own layer and every layer above it in this list.
 LAYERS = (
-    {"errors", "isolation", "printable", "plugins", "papers"},
+    {"errors", "isolation", "printable", "plugins", "papers", "declared_epochs"},
     {"artifacts", "config", "progress", "registry"},
     {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},

@@ -70,7 +70,7 @@ def test_a_method_and_a_backbone_of_others_go_through_the_whole_chain(
     table = site / "itrpipe_example" / "smooth" / "train.toml"
     declared = table.read_text()
     table.write_text(f"{declared}\n# A comment more.\n")
-    assert "declarations of smooth changed" in run(*report, "--dry-run").stdout
+    assert "declarations of itrpipe_example.smooth changed" in run(*report, "--dry-run").stdout
     table.write_text(declared)
     out = tmp_path / "exported"
     wanted = [each for each in trained(root, "--to", str(out)) if each != "evaluate"]

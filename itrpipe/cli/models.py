@@ -60,10 +60,9 @@ def train(
     from itrpipe.commands.stages import run_stage
 
     named = {**given.model, "device": given.device, "teacher": negatives_from}
-    chosen = encoders(vision, text)
-    if chosen and not given.backbone:
-        named["backbone"] = backbone_for(chosen, given.method)
-    overrides = overrides_of([*(given.settings or []), *chosen, *followed_by(track)], named)
+    if (vision or text) and not given.backbone:
+        named["backbone"] = backbone_for(given.method, vision=vision, text=text)
+    overrides = overrides_of([*(given.settings or []), *encoders(vision, text), *followed_by(track)], named)
     method = with_positives(with_negatives(given.method, negatives), positives)
     run_stage(*given.where, "train", overrides, conf=method, **given.how)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -146,7 +146,7 @@ def encoders(vision: str | None, text: str | None) -> list[str]:
     return [f"train.model.{name}={path.resolve() if path.is_dir() else given[name]}" for name, path in paths.items()]
 
 
-def backbone_for(encoders: Iterable[str], method: str) -> str:
+def backbone_for(method: str, **encoders: str | None) -> str:
     """The usual backbone of a method, or `dual-encoder` where that one has no such encoders.
 
     Raises:
@@ -155,7 +155,7 @@ def backbone_for(encoders: Iterable[str], method: str) -> str:
     from itrpipe.training.settings import settings_of, usual_backbone
 
     usual = usual_backbone(method)
-    named = {each.partition("=")[0].rpartition(".")[2] for each in encoders}
+    named = {name for name, value in encoders.items() if value}
     return usual if named <= settings_of(usual).model_fields.keys() else "dual-encoder"
 
 

@@ -72,7 +72,9 @@ def sources(settings: Settings, definition: StageDefinition | None, cache: Diges
     """Digests of the declarations that settings are compared with, those of plug-ins included."""
     files = [declared_stages()[stage] for stage in COMPARED]
     brought = {file for stage in COMPARED for file in load_declaration(stage).brought.values()}
-    digests = {f"declarations of {file.parent.name}": cache.digest(file) for file in sorted(brought)}
+    digests = {
+        f"declarations of {file.parent.parent.name}.{file.parent.name}": cache.digest(file) for file in sorted(brought)
+    }
     return {"declarations": cache.combined(files, files[0].parent, "hashing declarations"), **digests}
 
 

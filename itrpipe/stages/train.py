@@ -206,7 +206,10 @@ def run(job: Job) -> None:
 
 
 def measured(job: Job) -> str:
-    """Time for the scores of val and test of a model without embeddings: often longer than an epoch of training."""
+    """Time for the scores of val and test of a model without embeddings: often longer than an epoch of training.
+
+    Nothing is told of a model that reads something of the hub.
+    """
     import torch
 
     from itrpipe.reporting.tables import duration
@@ -216,6 +219,9 @@ def measured(job: Job) -> str:
     read = {"prepare", "extract", *(["parse"] if job.settings.model.reads_phrases else [])}
     if job.settings.model.embeds or not read <= job.inputs.keys():
         return ""
+    wanted = job.settings.model.pretrained()
+    if local_folders(wanted).keys() < {name for name, value in wanted.items() if value}:
+        return ""  # a plan downloads nothing
     encoders = _open_encoders(job)
     splits, tokens = _load_splits(job, encoders)
     scored = [data for name, data in splits.items() if name != "train"]

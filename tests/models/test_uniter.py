@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
@@ -155,6 +155,7 @@ def alone(model: UniterEncoder, images: ImageBatch, texts: TextBatch, image: int
 
 
 @settings(max_examples=15)
+@example(count=[6, 1, 3], lengths=[9, 2, 5], tile=1)
 @given(
     count=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4),
@@ -167,7 +168,7 @@ def test_every_score_is_that_of_its_pair_alone(count, lengths, tile):
         patch.setitem(uniter._TILE_SIZES, "cpu", tile)
         found = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
     expected = [[alone(model, images, texts, b, t) for t in range(len(lengths))] for b in range(len(count))]
-    assert found.numel() < 6 or found.std() > 0.01  # few pairs may score alike by chance
+    assert found.numel() < 6 or found.std() > 0.01  # two pairs may score alike by chance; the example has nine
     close(found, torch.tensor(expected), 2e-5)
 
 
