@@ -231,7 +231,7 @@ def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: 
         raise UsageError(f"{declaration.path.name} has no configuration {conf!r}{hint}")
     resolved = Resolved()
     for part in parts:
-        tables = [(f"conf.{name}", declaration.confs[name]) for name in _extended(declaration, part)]
+        tables = [(f"conf.{name}", declaration.confs[name]) for name in extended(declaration, part)]
         for name, table in [("defaults", declaration.defaults), *tables]:
             for section, layer in sorted(_select(table, name, selectors, chosen), key=_weight_in(name, selectors)):
                 resolved.merge({part: layer} if part != conf else layer, declaration.origin(section))
@@ -347,48 +347,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def conf_title(stage: str, conf: str) -> str | None:
-    """What people call a configuration; None where its declaration does not say."""
-    return load_declaration(stage).confs.get(conf, {}).get(SHOWN_AS)
-
-
-def described(stage: str, table: str) -> list[tuple[str, str]]:
-    """Names of a declaration, each with what it is in one line.
-
-    Args:
-        stage: name.
-        table: `conf` for all configurations, `defaults` for backbones that have such a line.
-    """
-    declaration = load_declaration(stage)
-    if table == "conf":
-        return [(name, str(values.get(ABOUT, ""))) for name, values in declaration.confs.items()]
-    tables = {name: values for name, values in declaration.defaults.items() if isinstance(values, Mapping)}
-    return [(name, str(values[ABOUT])) for name, values in tables.items() if ABOUT in values]
-
-
-def backbone_shown_as(name: str) -> str | None:
-    """What people call a backbone; None where its declaration does not say."""
-    return load_declaration("train").defaults.get(name, {}).get(SHOWN_AS)
-
-
-def declared_place(stage: str, conf: str) -> int:
-    """Where a configuration stands among those that are declared; behind all of them where it is not any more."""
-    confs = list(load_declaration(stage).confs)
-    return confs.index(conf) if conf in confs else len(confs)
-
-
-def root_conf(stage: str, conf: str) -> str:
-    """The configuration that one extends in the end: itself where it extends none, or is not declared any more."""
-    declaration = load_declaration(stage)
-    return _extended(declaration, conf)[0] if conf in declaration.confs else conf
-
-
-def is_control(stage: str, conf: str) -> bool:
-    """Whether a configuration is there to be compared with, being another one without what that is about."""
-    return bool(load_declaration(stage).confs.get(conf, {}).get(CONTROL))
-
-
-def _extended(declaration: Declaration, conf: str) -> list[str]:
+def extended(declaration: Declaration, conf: str) -> list[str]:
     """The configuration and those it extends, the one that extends none first.
 
     Raises:
@@ -404,7 +363,7 @@ def _extended(declaration: Declaration, conf: str) -> list[str]:
 
 def kind_of(declaration: Declaration, conf: str) -> str:
     """The `kind` of a configuration, its own or of one that it extends; empty where there is none."""
-    chain = _extended(declaration, conf) if conf in declaration.confs else []
+    chain = extended(declaration, conf) if conf in declaration.confs else []
     kinds = [declaration.confs[name].get("kind") for name in chain]
     return str(next(filter(None, reversed(kinds)), ""))
 

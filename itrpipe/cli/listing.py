@@ -19,7 +19,7 @@ def listing(stage: str, **tables: str) -> type[TyperCommand]:
         """Adds the lists behind the text; they are read only when help is asked for."""
 
         def format_help_text(self, ctx: Any, formatter: Any) -> None:
-            from itrpipe.config import described
+            from itrpipe.declared import described
 
             super().format_help_text(ctx, formatter)
             for table, heading in tables.items():

@@ -17,7 +17,8 @@ from itrpipe.artifacts.files import (
     RANKINGS,
 )
 from itrpipe.artifacts.integrity import read_checked_json
-from itrpipe.config import declared_place, declared_stages
+from itrpipe.config import declared_stages
+from itrpipe.declared import declared_place
 from itrpipe.errors import DataError
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.reporting.chain import Artifact, read_table

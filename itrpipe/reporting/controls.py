@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itrpipe.config import is_control, load_declaration, root_conf
+from itrpipe.config import load_declaration
+from itrpipe.declared import is_control, root_conf
 from itrpipe.methods.registry import methods
 from itrpipe.reporting.collect import Run
 

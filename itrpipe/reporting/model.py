@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from itrpipe.artifacts.files import HISTORY
-from itrpipe.config import is_control
+from itrpipe.declared import is_control
 from itrpipe.reporting.chain import Artifact, read_table
 from itrpipe.reporting.departures import Declared, Departure, departures
 from itrpipe.reporting.titles import backbone_title, method_title, model_title

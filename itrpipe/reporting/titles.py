@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itrpipe.config import backbone_shown_as, conf_title
+from itrpipe.declared import backbone_shown_as, conf_title
 
 _ROUND_ONE = "round one"
 

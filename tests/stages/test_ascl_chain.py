@@ -267,6 +267,15 @@ def test_saved_encoders_of_transformers_are_read(root: Path, invoke: Invoke, sav
     assert (folder_of(root, "ascl.ascl") / "tokenizer").is_dir()
 
 
+def test_a_dry_run_measures_with_encoders_of_this_machine_and_downloads_none(
+    root: Path, invoke: Invoke, saved_encoders: Path
+) -> None:
+    for text, measures in ((saved_encoders / "bert", True), ("nobody/no-such-model", False)):
+        outcome = train(invoke, root, "ascl", "--text", text, "--set", "loss.max_tokens=40", "--seed", "7", "--dry-run")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert ("for the scores of val and test" in outcome.out) is measures
+
+
 def test_other_backbones_are_refused(root: Path, invoke: Invoke) -> None:
     outcome = invoke("train", "--method", "ascl", "--backbone", "vsepp", "--data", root)
     assert outcome.code != 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from itrpipe.artifacts.files import DISCRIMINATION
-from itrpipe.config import conf_title
+from itrpipe.declared import conf_title
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source

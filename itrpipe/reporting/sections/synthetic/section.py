@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from itrpipe.artifacts.files import STATISTICS
 from itrpipe.artifacts.integrity import read_checked_json
-from itrpipe.config import conf_title
+from itrpipe.declared import conf_title
 from itrpipe.errors import DataError
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.collect import Run
