@@ -88,12 +88,19 @@ class Reporter:
 
 PEAK_MEMORY = "peak_gib"
 """Metric of every artifact: `memory_gib` of the process that made it."""
+_largest_worker = 0.0
 
 
 def memory_gib() -> float:
-    """Largest resident memory of this process so far, in GiB."""
+    """Largest resident memory of this process so far, or of one of its workers, in GiB."""
     kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kibibytes / (2**30 if sys.platform == "darwin" else 2**20)
+    return max(_largest_worker, kibibytes / (2**30 if sys.platform == "darwin" else 2**20))
+
+
+def note_memory(gib: float) -> None:
+    """Lets the memory of a worker count."""
+    global _largest_worker
+    _largest_worker = max(_largest_worker, gib)
 
 
 def _live_progress(console: Console) -> Progress:

@@ -10,11 +10,11 @@ import multiprocessing
 import os
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.faults.server import become, modules
+from tests.faults.server import Fault, become, make_parts_small, modules
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload([*modules(), "faiss", "HanTa.HanoverTagger"])
@@ -26,14 +26,16 @@ class Command:
     Args:
         arguments: of `itrpipe`.
         folder: where it runs; None for the working folder.
+        small_parts: a few images fill several parts.
     """
 
-    def __init__(self, *arguments: object, folder: Path | None = None) -> None:
+    def __init__(self, *arguments: object, folder: Path | None = None, small_parts: bool = False) -> None:
         handle, name = tempfile.mkstemp()
         os.close(handle)
         self._log = Path(name)
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        given = ([str(each) for each in arguments], folder or Path.cwd(), self._log, environment)
+        faults = (make_parts_small,) if small_parts else ()
+        given = ([str(each) for each in arguments], folder or Path.cwd(), self._log, environment, faults)
         self._process = _PROCESSES.Process(target=_run, args=given)
         self._process.start()
 
@@ -63,10 +65,12 @@ class Command:
         return output
 
 
-def _run(arguments: list[str], folder: Path, log: Path, environment: Mapping[str, str]) -> None:
+def _run(
+    arguments: list[str], folder: Path, log: Path, environment: Mapping[str, str], faults: Sequence[Fault]
+) -> None:
     import torch
 
     os.environ.clear()
     os.environ.update(environment)
     torch.set_num_threads(1)
-    become(arguments, folder, os.open(log, os.O_WRONLY | os.O_APPEND), ())
+    become(arguments, folder, os.open(log, os.O_WRONLY | os.O_APPEND), faults)

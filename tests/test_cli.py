@@ -173,7 +173,7 @@ def test_the_installed_command_runs(cli: Invoke) -> None:
         (["train", "--set", "word_dim=99999999999"], ["model.word_dim = 99999999999", "65536"]),
         (["train", "--set", "decay_at=[-5]"], ["decay_at.0 = -5", "greater than or equal to 1"]),
         (["export", "--to", "/"], ["--to / is the root of all folders"]),
-        (["prepare", "--set", "workers=100000"], ["workers = 100000", "1024"]),
+        (["prepare", "--set", "workers=100000"], ["workers = 100000", "4096"]),
         (["train", "--dataset", "x" * 300], ["'xxxxxxxxxxxxxxxxxxxx'… has 300 characters; give one of 100 at most"]),
         (["train", "--dataset", "../x"], ["'../x'"]),
         (["prepare", "--dataset", "scenes", "--source", "."], ["'scenes'", "--dataset"]),

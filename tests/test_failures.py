@@ -18,7 +18,7 @@ import torch
 
 import itrpipe
 from itrpipe import cli as command_line
-from itrpipe.cli.launcher import refuse_launchers
+from itrpipe.cli.launcher import launched, restart_with
 from itrpipe.errors import UsageError
 
 Invoke = Callable[..., Any]
@@ -132,7 +132,10 @@ def test_without_standard_output_a_command_still_ends() -> None:
 @pytest.mark.parametrize(
     ("variables", "parts"),
     [
-        ({"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}, ["this is process 2 of 2 (WORLD_SIZE=2)"]),
+        (
+            {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"},
+            ["this is process 2 of 2 (WORLD_SIZE=2)", "(MASTER_ADDR, MASTER_PORT not set)"],
+        ),
         ({"WORLD_SIZE": "4", "LOCAL_RANK": "0"}, ["this is process 1 of 4"]),
         ({"WORLD_SIZE": "2"}, ["this is one process of 2", "env -u WORLD_SIZE itrpipe"]),
         ({"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_RANK": "7"}, ["process 8 of 8", "env -u OMPI_COMM_WORLD_SIZE"]),
@@ -140,7 +143,7 @@ def test_without_standard_output_a_command_still_ends() -> None:
         ({"MV2_COMM_WORLD_SIZE": "2"}, ["MV2_COMM_WORLD_SIZE=2"]),
     ],
 )
-def test_one_of_several_processes_is_refused(
+def test_one_of_several_processes_that_cannot_meet_is_refused(
     variables: dict[str, str], parts: list[str], invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in variables.items():
@@ -148,7 +151,7 @@ def test_one_of_several_processes_is_refused(
     outcome = invoke("status")
     assert outcome.code == UsageError.exit_code
     assert re.fullmatch(r"error: [^\n]*\n", outcome.err)
-    for part in (*parts, "without torchrun", "--shard i/n"):
+    for part in (*parts, "with torchrun or --devices", "--part i/n"):
         assert part in outcome.err
 
 
@@ -164,25 +167,29 @@ def test_one_of_several_processes_is_refused(
     ],
 )
 def test_one_process_alone_is_not(variables: dict[str, str]) -> None:
-    refuse_launchers(variables)
+    assert launched(variables) == 1
 
 
-@pytest.mark.slow
-def test_torchrun_ends_with_one_line_of_every_process(defined: Path) -> None:
-    command = ["train", "--dataset", "tiny", "--backbone", "vsepp", "--data", str(defined)]
-    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "itrpipe", *command],
-        cwd=CHECKOUT,
-        env=environment | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode != 0
-    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    # The launcher may end the second before it speaks, once the first has failed.
-    assert set(said) <= {line for line in said if re.match(r"error: this is process [12] of 2 \(WORLD_SIZE=2\)", line)}
-    assert 1 <= len(said) == len(set(said))
-    assert not list(defined.glob("tiny/*/*"))
+def test_processes_of_torchrun_are_counted() -> None:
+    meeting = {"RANK": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    assert launched({"WORLD_SIZE": "8", **meeting}) == 8
+
+
+def test_as_many_devices_as_processes_are_asked_for(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "::1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="--devices 3, but a launcher has started 2 processes"):
+        restart_with(3)
+    restart_with(2)
+    restart_with(None)
+
+
+def test_devices_start_the_command_again_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda path, arguments: started.append(arguments))
+    monkeypatch.setattr(sys, "argv", ["itrpipe", "train", "--devices", "2"])
+    restart_with(1)
+    assert started == []
+    restart_with(2)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    assert started == [[sys.executable, *launcher, "-m", "itrpipe", "train", "--devices", "2"]]

@@ -18,7 +18,7 @@ PACKAGE = Path(itrpipe.__file__).parent
 # From right to left; a room may import itself, its own layer and every layer above it in this list.
 LAYERS = (
     {"errors", "isolation", "printable", "plugins", "papers", "declared_epochs"},
-    {"artifacts", "config", "declared", "progress", "registry"},
+    {"artifacts", "config", "declared", "progress", "registry", "engine"},
     {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},
     {"methods"},

@@ -17,6 +17,7 @@ from itrpipe.artifacts.disk import read_stamped_json, write_stamped_json
 from itrpipe.commands.stages import run_stage, show_configuration
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
+from itrpipe.engine.execution import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan import pipeline
 from itrpipe.plan.planning import Override, Planner, parse_override
@@ -395,7 +396,12 @@ def test_an_override_that_no_step_reads_is_an_error(defined: Path, tiny: Tiny, t
 def other_value(value: Any) -> Any:
     if isinstance(value, list):
         return ["tensorboard"]
-    return {"auto": "cpu", "": "elsewhere"}.get(value, value) if isinstance(value, str) else value + 1
+    return {"auto": "cpu", "": "elsewhere", "local": "ray"}.get(value, value) if isinstance(value, str) else value + 1
+
+
+def known(stage: str) -> set[str]:
+    """Names of the execution settings of a stage."""
+    return set(load_stage(stage).Execution.model_fields)
 
 
 @pytest.mark.parametrize("stage", declared_stages())
@@ -403,12 +409,13 @@ def test_execution_settings_never_enter_a_fingerprint(stage: str, defined: Path,
     conf = {"prepare": "files", "extract": "precomp"}.get(stage) or next(iter(load_declaration(stage).confs))
     boxes = Override("precomp", "grid", [2, 2])  # which the model of synthesize reads
     plain = Planner(defined, "tiny", [boxes]).plan(Need(stage, conf))
-    for key, value in load_declaration(stage).execution.items():
-        other = "1/2" if key == "shard" else other_value(value)
+    placed = {name: each.default for name, each in SharedExecution.model_fields.items() if name in known(stage)}
+    for key, value in (placed | load_declaration(stage).execution).items():
+        other = "1/2" if key == "part" else other_value(value)
         step = Planner(defined, "tiny", [boxes, Override(None, key, other)]).plan(Need(stage, conf))
         assert step.execution.model_dump(mode="json")[key] == other != value
         assert step.location == plain.location
-    assert not set(load_stage(stage).Execution.model_fields) & set(type(plain.settings).model_fields)
+    assert not known(stage) & set(type(plain.settings).model_fields)
 
 
 # Features

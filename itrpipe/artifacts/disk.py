@@ -251,7 +251,12 @@ def stamped(content: bytes) -> bytes:
     as a checkpoint, or one that no manifest lists yet. JSON, safetensors, Parquet and Arrow hold it in their metadata.
     """
     assert STAMP_HERE.encode() in content
-    return content.replace(STAMP_HERE.encode(), _STAMP + hashlib.sha256(content).hexdigest().encode())
+    return content.replace(STAMP_HERE.encode(), stamp(hashlib.sha256(content).hexdigest()))
+
+
+def stamp(digest: str) -> bytes:
+    """What stands where `STAMP_HERE` stood in a file of this digest."""
+    return _STAMP + digest.encode()
 
 
 def is_stamped(content: bytes) -> bool:
@@ -273,13 +278,13 @@ def check_stamp(path: Path, remedy: str, content: bytes | None = None) -> None:
     """
     chunks = _chunks(path) if content is None else iter([content])
     first = next(chunks, b"")
-    stamp = _STAMPED.search(first)
-    if stamp is None:
+    found = _STAMPED.search(first)
+    if found is None:
         raise DataError(f"{path} has no checksum: it is damaged, or of an earlier version; {remedy}")
-    total = hashlib.sha256(first.replace(stamp[0], STAMP_HERE.encode()))
+    total = hashlib.sha256(first.replace(found[0], STAMP_HERE.encode()))
     for chunk in chunks:
         total.update(chunk)
-    if stamp[0] != _STAMP + total.hexdigest().encode():
+    if found[0] != stamp(total.hexdigest()):
         raise DataError(f"{path} does not match its own checksum; {remedy}")
 
 

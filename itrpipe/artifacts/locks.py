@@ -25,7 +25,9 @@ DEFAULT_HOURS = 72.0
 
 
 @contextlib.contextmanager
-def locked(location: Location, on_wait: Callable[[Path], None] | None = None, part: str = "") -> Iterator[None]:
+def locked(
+    location: Location, on_wait: Callable[[Path], None] | None = None, part: str = "", *, for_parts: bool = False
+) -> Iterator[None]:
     """Holds the lock of an artifact, waiting for another process if need be.
 
     Whoever makes a part holds the lock of the whole while it begins: so a part never begins while the whole is made,
@@ -35,23 +37,32 @@ def locked(location: Location, on_wait: Callable[[Path], None] | None = None, pa
         location: the artifact.
         on_wait: called once with the lock's path when another process holds it; when it raises, so does this.
         part: of the artifact that this process makes while others make other parts; empty for all of it.
+        for_parts: wait for those who make parts, too: they are about to end.
 
     Raises:
-        LockedError: another process makes this part, or all of it is to be made while another makes a part, or it
-            took longer than `ITRPIPE_LOCK_HOURS`.
+        LockedError: another process has the lock and `on_wait` is None, or all of it is to be made while another makes
+            a part, or it took longer than `ITRPIPE_LOCK_HOURS`.
         UnavailableError: the folder is not writable, or its file system gives no locks.
     """
     with contextlib.ExitStack() as held:
         whole = held.enter_context(_acquired(location.lock(), on_wait))
         if part:
-            held.enter_context(_acquired(location.lock(part), None))
+            own = location.lock(part)
+            while not _entered(held, own):
+                if on_wait is None:
+                    raise _taken_already(own)
+                on_wait(own)
+                whole.release()  # who waits for a part holds nothing that its maker could wait for
+                with _waited_for(own):
+                    pass
+                whole = held.enter_context(_waited_for(location.lock()))
             recover_sealed(location)
             if not location.folder.exists():
                 open_partial(location)
             whole.release()
         else:
             for path in _part_locks(location.folder):
-                held.enter_context(_acquired(path, None))
+                held.enter_context(_acquired(path, on_wait if for_parts else None))
         yield
 
 
@@ -95,19 +106,32 @@ def _acquired(path: Path, on_wait: Callable[[Path], None] | None) -> Iterator[Fi
             lock = held.enter_context(_taken(path, timeout=0))
         except Timeout:
             if on_wait is None:
-                raise LockedError(
-                    f"{path}: this artifact is being written by {holder(path)}; wait for it, then run the same "
-                    "command again"
-                ) from None
+                raise _taken_already(path) from None
             on_wait(path)
             lock = held.enter_context(_waited_for(path))
         _sign(path)
         yield lock
 
 
+def _entered(held: contextlib.ExitStack, path: Path) -> bool:
+    """Takes a lock that no other process has, and whether it did."""
+    try:
+        held.enter_context(_acquired(path, None))
+    except LockedError:
+        return False
+    return True
+
+
+def _taken_already(path: Path) -> LockedError:
+    return LockedError(
+        f"{path}: this artifact is being written by {holder(path)}; wait for it, then run the same command again"
+    )
+
+
 @contextlib.contextmanager
 def _waited_for(path: Path) -> Iterator[FileLock]:
-    hours = _patience()
+    """Holds a lock as soon as its holder lets it go."""
+    hours = patience()
     with contextlib.ExitStack() as held:
         try:
             lock = held.enter_context(_taken(path, timeout=hours * 3600))
@@ -140,7 +164,12 @@ def _sign(path: Path) -> None:
         path.write_text(json.dumps({**known, "command": command}), encoding="utf-8")
 
 
-def _patience() -> float:
+def patience() -> float:
+    """Hours that a process waits for another one.
+
+    Raises:
+        UsageError: `ITRPIPE_LOCK_HOURS` is no number of hours.
+    """
     given = os.environ.get(HOURS, "")
     try:
         hours = float(given or DEFAULT_HOURS)

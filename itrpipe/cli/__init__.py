@@ -15,7 +15,7 @@ import typer
 from itrpipe.cli import datasets, models, results, upkeep
 from itrpipe.cli.app import app
 from itrpipe.cli.failures import known_failure
-from itrpipe.cli.launcher import refuse_launchers
+from itrpipe.cli.launcher import run_together
 from itrpipe.errors import BROKEN_PIPE, ItrpipeError
 from itrpipe.isolation import isolate
 from itrpipe.printable import printable
@@ -31,8 +31,7 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", spin_count())  # read when torch is loaded
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        refuse_launchers(os.environ)
-        app()
+        run_together(app)
     except ItrpipeError as error:
         _end(error)
     except SystemExit as leaving:

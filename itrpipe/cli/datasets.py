@@ -10,14 +10,19 @@ import typer
 from itrpipe.cli.app import app
 from itrpipe.cli.listing import listing
 from itrpipe.cli.options import (
+    AddressOption,
     DataOption,
     DatasetOption,
     DeviceOption,
     DryRunOption,
+    EngineOption,
+    PartOption,
     RunOptions,
     SetOption,
+    WorkersOption,
     mapping,
     overrides_of,
+    placed,
     taking,
 )
 from itrpipe.errors import UsageError
@@ -37,6 +42,10 @@ def prepare(
     strict: Annotated[bool, typer.Option("--strict", help="Refuse a dataset with images that cannot be used.")] = False,
     settings: SetOption = None,
     data: DataOption = Path("data"),
+    workers: WorkersOption = None,
+    engine: EngineOption = None,
+    address: AddressOption = None,
+    part: PartOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Read captions, check images.
@@ -50,6 +59,7 @@ def prepare(
     given = {"format": format, "train": train, "val": val, "test": test, "seed": seed}
     given["bad_images"] = "refuse" if strict else None
     definition, execution = define_dataset(data, dataset, source, overrides_of(settings, given))
+    execution += placed(workers, engine, address, part)
     run_stage(data, dataset, "prepare", execution, definition=definition, dry_run=dry_run)
 
 
@@ -65,31 +75,31 @@ def extract(
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the features, for several versions side by side.")
     ] = None,
-    shard: Annotated[str | None, typer.Option("--shard", metavar="I/N", help="Extract one of N parts only.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first image that cannot be used.")] = False,
     map: Annotated[
         list[str] | None, typer.Option("--map", metavar="NAME=ARRAY", help="arrays: dataset=array in the file.")
     ] = None,
     ids: Annotated[Path | None, typer.Option("--ids", help="arrays: text file of image ids, one a line.")] = None,
     device: DeviceOption = None,
+    part: PartOption = None,
 ) -> None:
     """Write visual features of every image as features.h5.
 
     An extractor computes them from the images; several, joined as in frcnn+resnet, fill one file. An importer reads
     files that others have made: --from recognises it, --features names it.
 
-    On a cluster: run it with --shard 1/8 ... --shard 8/8, then once without --shard to join them.
+    In a job array: --part 1/8 ... --part 8/8 on one file system; who makes the last part joins them all.
     Images that cannot be used are left out, listed in manifest.json, and make the exit code 7.
 
     Example: itrpipe extract --dataset flickr30k --from /data/f30k_precomp
     """
     from itrpipe.commands.stages import define_features, run_stage
 
-    named = {"device": device, "shard": shard, "strict": strict or None, **mapping(map, ids)}
+    named = {"device": device, "part": part, "strict": strict or None, **mapping(map, ids)}
     definition, known, overrides = define_features(
         *given.where, features, source, name, overrides_of(given.settings, named)
     )
-    run_stage(*given.where, "extract", overrides, conf=known, definition=definition, **given.how)
+    run_stage(*given.where, "extract", overrides + given.placed, conf=known, definition=definition, **given.how)
 
 
 @app.command()
@@ -105,6 +115,7 @@ def parse(
     show: Annotated[
         str | None, typer.Option("--show", metavar="CAPTION", help="Print the graph of one caption and end.")
     ] = None,
+    part: PartOption = None,
 ) -> None:
     """Write the scene graph of every caption.
 
@@ -122,7 +133,7 @@ def parse(
         raise UsageError(f"--from imports graphs and --backend {backend} makes them; leave one of both out")
     conf = backend or ("foreign" if source else "rules")
     place = str(source.resolve()) if source else None
-    overrides = given.overrides(tagger=tagger, file=place, format=format)
+    overrides = given.overrides(tagger=tagger, file=place, format=format, part=part)
     if show is not None:
         from itrpipe.plan.planning import Planner
         from itrpipe.progress import Reporter

@@ -8,9 +8,12 @@ from typing import Annotated
 import typer
 
 from itrpipe.cli.app import app
+from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.listing import listing
 from itrpipe.cli.options import (
+    DevicesOption,
     ModelOptions,
+    PartOption,
     TrainedOptions,
     backbone_for,
     encoders,
@@ -49,8 +52,9 @@ def train(
         list[str] | None,
         typer.Option("--track", metavar="TRACKER", help="Follow with tensorboard, mlflow or wandb; repeatable."),
     ] = None,
+    devices: DevicesOption = None,
 ) -> None:
-    """Train a model and embed every split; a model with cross-attention scores val and test instead.
+    """Train a model, and embed every split with one that has embeddings.
 
     --vision and --text take any encoders of transformers, for all training steps of the chain; a joint model such as
     CLIP is given as both: --vision openai/clip-vit-base-patch32 --text openai/clip-vit-base-patch32
@@ -59,10 +63,12 @@ def train(
     """
     from itrpipe.commands.stages import run_stage
 
+    restart_with(devices)
     named = {**given.model, "device": given.device, "teacher": negatives_from}
     if (vision or text) and not given.backbone:
         named["backbone"] = backbone_for(given.method, vision=vision, text=text)
-    overrides = overrides_of([*(given.settings or []), *encoders(vision, text), *followed_by(track)], named)
+    settings = [*(given.settings or []), *encoders(vision, text), *followed_by(track)]
+    overrides = overrides_of(settings, named) + given.placed
     method = with_positives(with_negatives(given.method, negatives), positives)
     run_stage(*given.where, "train", overrides, conf=method, **given.how)
 
@@ -71,28 +77,37 @@ def train(
 @taking(ModelOptions)
 def mine_negatives(
     given: ModelOptions,
-    engine: Annotated[str | None, typer.Option("--engine", help="torch or faiss.")] = None,
+    library: Annotated[str | None, typer.Option("--library", help="What searches: torch or faiss.")] = None,
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Drop captions that repeat one of the positive's.")
     ] = False,
     rescore_with: Annotated[
         str | None, typer.Option("--rescore-with", help="Second model that orders what was found, such as bfan.")
     ] = None,
+    candidates: Annotated[
+        Path | None,
+        typer.Option("--candidates", metavar="FILE", help="Embeddings of further images or captions to find."),
+    ] = None,
     guard: Annotated[
         str | None, typer.Option("--guard", help="fne: write how likely each candidate is a false negative.")
     ] = None,
+    part: PartOption = None,
 ) -> None:
     """Find the hardest negatives of the whole training set.
 
     Windows, as in sentence-transformers: --set range_min= range_max= min_score= max_score= absolute_margin=
-    relative_margin=. Approximate search: --engine faiss --set index=ivf num_lists= num_probes=.
+    relative_margin=. Approximate search: --library faiss --set index=ivf num_lists= num_probes=.
+
+    --candidates FILE mines against more than the training set: images or captions that belong to nobody, embedded by
+    the same model, as `itrpipe export --embeddings parquet` writes them. Training cannot read such lists.
 
     Example: itrpipe mine-negatives --method triplet --backbone vsrn
     """
     from itrpipe.commands.stages import run_stage
 
-    model = {"method": given.method, **given.model, "engine": engine, "device": given.device}
-    model |= {"drop_duplicates": drop_duplicates or None, "rescore_with": rescore_with, "guard": guard}
+    model = {"method": given.method, **given.model, "library": library, "device": given.device}
+    model |= {"drop_duplicates": drop_duplicates or None, "rescore_with": rescore_with, "guard": guard, "part": part}
+    model["candidates"] = candidates and str(candidates.resolve())
     run_stage(*given.where, "mine_negatives", given.overrides(**model), **given.how)
 
 
@@ -111,6 +126,7 @@ def synthesize(
         str | None, typer.Option("--language-model", metavar="ID|FOLDER", help="GPT-2 that measures perplexity.")
     ] = None,
     wordnet: Annotated[Path | None, typer.Option("--wordnet", help="vse-c: folder of a WordNet database.")] = None,
+    part: PartOption = None,
 ) -> None:
     """Write negative sentences for every caption of a split, the training split unless --split names another.
 
@@ -127,5 +143,5 @@ def synthesize(
     from itrpipe.commands.stages import run_stage
 
     named = {"method": method, "backbone": backbone, **given.model, "device": given.device, "split": split}
-    named |= {"language_model": whole_path(language_model), "wordnet": wordnet and str(wordnet.resolve())}
+    named |= {"language_model": whole_path(language_model), "wordnet": wordnet and str(wordnet.resolve()), "part": part}
     run_stage(*given.where, "synthesize", given.overrides(**named), conf=by, **given.how)

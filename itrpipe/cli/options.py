@@ -47,6 +47,24 @@ FeaturesOption = Annotated[
     ),
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of training.")]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option("--workers", min=0, help="Processes of every step that has parts; 0: what suits it, or the cluster."),
+]
+EngineOption = Annotated[
+    str | None, typer.Option("--engine", help="Where parts are made: local, or ray (itrpipe[ray]) on a cluster.")
+]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", help="Ray cluster, such as auto; without it one of this machine alone.")
+]
+PartOption = Annotated[
+    str | None,
+    typer.Option("--part", metavar="I/N", help="Make one of N shares; the job that makes the last part joins them."),
+]
+DevicesOption = Annotated[
+    int | None,
+    typer.Option("--devices", min=1, help="Processes that train together, one per GPU: torchrun for this machine."),
+]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
 
 
@@ -58,6 +76,9 @@ class RunOptions:
     settings: SetOption = None
     data: DataOption = Path("data")
     no_deps: NoDepsOption = False
+    workers: WorkersOption = None
+    engine: EngineOption = None
+    address: AddressOption = None
     trust: TrustOption = False
     dry_run: DryRunOption = False
 
@@ -72,8 +93,13 @@ class RunOptions:
         return {"dry_run": self.dry_run, "no_deps": self.no_deps}
 
     def overrides(self, **named: Any) -> list:
-        """The options of this name that were given, and `--set` assignments."""
-        return overrides_of(self.settings, named)
+        """The options of this name that were given, `--set` assignments, and where parts are made."""
+        return overrides_of(self.settings, named) + self.placed
+
+    @property
+    def placed(self) -> list:
+        """Where every step makes its parts."""
+        return placed(self.workers, self.engine, self.address)
 
 
 @dataclass(frozen=True)
@@ -221,6 +247,20 @@ def mapping(assignments: list[str] | None, ids: Path | None) -> dict[str, Any]:
         if given.setdefault(f"map.{dataset}", array) != array:
             raise UsageError(f"--map gives {dataset} twice; name one array")
     return given
+
+
+def placed(workers: int | None, engine: str | None, address: str | None, part: str | None = None) -> list:
+    """Where every step of a plan makes its parts, and which share of them.
+
+    Raises:
+        UsageError: there is an address and no engine that has one.
+    """
+    from itrpipe.plan.overrides import EVERYWHERE, Override
+
+    if address and engine != "ray":
+        raise UsageError(f"--address {address} is that of a Ray cluster; add --engine ray")
+    named = {"workers": workers, "engine": engine, "address": address, "part": part}
+    return [Override(EVERYWHERE, key, value) for key, value in named.items() if value is not None]
 
 
 def overrides_of(assignments: list[str] | None, named: dict[str, Any]) -> list:

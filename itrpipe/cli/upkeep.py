@@ -8,14 +8,21 @@ from typing import Annotated
 import typer
 
 from itrpipe.cli.app import app
+from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.options import (
+    AddressOption,
     BackboneOption,
     DataOption,
     DatasetOption,
+    DevicesOption,
     DryRunOption,
+    EngineOption,
+    PartOption,
     SetOption,
     TrustOption,
+    WorkersOption,
     overrides_of,
+    placed,
 )
 
 
@@ -37,17 +44,27 @@ def run(
     ] = False,
     settings: SetOption = None,
     data: DataOption = Path("data"),
+    workers: WorkersOption = None,
+    engine: EngineOption = None,
+    address: AddressOption = None,
+    part: PartOption = None,
+    devices: DevicesOption = None,
     trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Run a recipe, or some of its runs, and compare their scores with the published ones.
 
+    Several jobs on one file system share it with --part 1/3 ... --part 3/3: they run at the same time and wait for each
+    other; one of them trains, while the others wait.
+
     Example: itrpipe run demo
     """
     from itrpipe.commands.reproduction import Options, run_recipe
 
+    restart_with(devices)
     how = {"only": only or (), "tiny": tiny, "keep_going": keep_going, "dry_run": dry_run}
-    run_recipe(data, recipe, Options(source, overrides_of(settings, {}), **how))
+    overrides = overrides_of(settings, {}) + placed(workers, engine, address, part)
+    run_recipe(data, recipe, Options(source, overrides, **how))
 
 
 @app.command()
@@ -110,12 +127,12 @@ def gc(
 
 
 @app.command()
-def doctor(data: DataOption = Path("data")) -> None:
-    """Check versions, device, FAISS, disk and memory.
+def doctor(data: DataOption = Path("data"), address: AddressOption = None) -> None:
+    """Check versions, device, FAISS, disk and memory; with --address a Ray cluster.
 
     Example: itrpipe doctor
     """
     from itrpipe.commands.doctor import examine
 
-    if not examine(data):
+    if not examine(data, address):
         raise typer.Exit(1)

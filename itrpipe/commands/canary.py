@@ -61,7 +61,7 @@ def release_canary(folder: Path, device: str | None, reporter: Reporter) -> None
     manifest = read_manifest(folder)
     trained, split = existing_input(folder, manifest, "train"), manifest.settings["split"]
     opened = evaluated_model(folder, device)
-    difference = _difference(opened, trained, manifest.settings)
+    difference = _difference(opened, trained, folder, manifest.settings)
     found = {
         name: _chances(opened, rows, name, reporter)
         for name, rows in (
@@ -102,7 +102,7 @@ def _chances(opened: TrainedModel, rows: Rows, name: str, reporter: Reporter) ->
     return chances
 
 
-def _difference(opened: TrainedModel, trained: Path, settings: Mapping[str, Any]) -> float:
+def _difference(opened: TrainedModel, trained: Path, evaluated: Path, settings: Mapping[str, Any]) -> float:
     """Largest difference, in standard deviations, between scores that were evaluated and those of the saved model.
 
     Of the first images with all their captions, so that own pairs are among them.
@@ -111,7 +111,7 @@ def _difference(opened: TrainedModel, trained: Path, settings: Mapping[str, Any]
 
     from itrpipe.analysis.canary import FirstRows
 
-    stored = evaluate.read_split(trained, settings["backbone"], settings["split"])
+    stored = evaluate.read_split(trained, evaluated, settings["backbone"], settings["split"])
     split = opened.data.split
     if (
         stored.image_ids.tolist() != split.image_ids.tolist()

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from itrpipe import __version__, plugins
@@ -38,11 +39,12 @@ FAISS_BUILDS = ("faiss-gpu-cuvs", "faiss-gpu", "faiss-gpu-cu12", "faiss-cpu")
 LOW_DISK_GIB = 10
 
 
-def examine(root: Path) -> bool:
+def examine(root: Path, address: str | None = None) -> bool:
     """Prints what is here and what is missing, with the remedy.
 
     Args:
         root: the data folder.
+        address: of a Ray cluster to look at.
 
     Returns:
         Whether everything required is installed, and no two packages that overwrite each other.
@@ -70,6 +72,9 @@ def examine(root: Path) -> bool:
         reason = plugins.unusable().get((each.group, each.name))
         what = f"{each.group.removeprefix('itrpipe.')} {each.name}"
         reporter.say(f"  {'plug-in':<15} {what}, {reason or each.package}", style="red" if reason else None)
+    reporter.say(f"  {'ray':<15} {_version('ray') or 'not installed; clusters need it: pip install itrpipe[ray]'}")
+    for line in _cluster(address, root) if address else ():
+        reporter.say(f"  {'cluster':<15} {line}")
     if len(builds) > 1:
         reporter.say("two builds of faiss are installed")
     elif missing:
@@ -95,6 +100,25 @@ def _faiss(builds: list[str]) -> str:
     if importlib.util.find_spec("faiss"):
         return "installed, not by pip"
     return "not installed; exact mining works without it: pip install 'itrpipe[cpu]'"
+
+
+def _cluster(address: str, root: Path) -> Iterator[str]:
+    """A line for each node of a Ray cluster: what it has, and whether it sees the data folder.
+
+    Raises:
+        MissingInputError: Ray is not installed.
+        UnavailableError: no cluster answers.
+    """
+    from itrpipe.engine.ray import connected, load_ray, nodes
+
+    ray = load_ray()
+    with connected(ray, address):
+        for node in nodes(ray, root.absolute()):
+            has = ", ".join(f"{node.resources.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
+            memory = f"{node.resources.get('memory', 0) / 2**30:.1f} GiB"
+            here = node.itrpipe if node.itrpipe == __version__ else f"{node.itrpipe}, here {__version__}: install one"
+            sees = "sees" if node.sees_data else "DOES NOT SEE"
+            yield f"{node.name}: {has}, {memory}; itrpipe {here}; {sees} {root.absolute()}"
 
 
 def _device() -> str:

@@ -13,7 +13,7 @@ from itrpipe.commands.recipe_sources import check_sizes, define, remember_defini
 from itrpipe.commands.recipes import ForBackbone, Recipe, RecipeRun, chosen_runs, for_backbone, load_recipe, placeholder
 from itrpipe.commands.stages import say_report
 from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.errors import DataError, ItrpipeError, UsageError
+from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.plan.pipeline import print_plan, run, run_step
 from itrpipe.plan.planning import (
     COMMAND_LINE,
@@ -170,7 +170,7 @@ class Reproduction:
         own = [*self._from(recipe.overrides), *self._of_backbones(recipe.backbones), *self._from(each.overrides)]
         if self.options.tiny:
             own += [*self._from(recipe.tiny.overrides), *self._of_backbones(recipe.tiny.backbones)]
-        given = [Override(item.scope or "train", item.key, item.value, item.origin) for item in self.options.overrides]
+        given = [replace(item, scope=item.scope or "train") for item in self.options.overrides]
         return [*own, *given]
 
     def _of_backbones(self, tables: Mapping[str, ForBackbone]) -> list[Override]:
@@ -308,11 +308,10 @@ def _error_of(step: Step, reporter: Reporter) -> ItrpipeError | None:
         return DataError(step.reason)
     try:
         refuse_hopeless([step])
-        unfinished = run_step(step, reporter)
+        run_step(step, reporter)
     except ItrpipeError as error:
         return error
-    name = f"{step.location.stage}/{step.location.name}"
-    return UsageError(f"{name}: {unfinished}; nothing can read it before") if unfinished else None
+    return None
 
 
 def _report(whole: Reproduction, planned: Sequence[PlannedRun]) -> Path | None:

@@ -12,7 +12,7 @@ from itrpipe.errors import UsageError
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
-from itrpipe.training.settings import TrainExecution, TrainSettings
+from itrpipe.training.settings import TrainExecution, TrainSettings, reads_phrases
 
 if TYPE_CHECKING:
     from itrpipe.analysis.canary import TrainedModel
@@ -95,7 +95,7 @@ def trained_run(step: Step) -> TrainedRun:
     Raises:
         UsageError: CUDA was asked for and is not there.
     """
-    from itrpipe.training.device import resolve_device
+    from itrpipe.engine.device import resolve_device
 
     execution, location = step.execution, step.location
     assert isinstance(execution, TrainExecution)
@@ -113,13 +113,13 @@ def evaluated_model(folder: Path, device: str | None) -> TrainedModel:
         MissingInputError: what the model was trained on was removed.
     """
     from itrpipe.analysis.canary import TrainedModel
-    from itrpipe.training.device import resolve_device
+    from itrpipe.engine.device import resolve_device
     from itrpipe.training.splits import Sources
 
     evaluated = read_manifest(folder)
     trained = existing_input(folder, evaluated, "train")
     manifest = read_manifest(trained)
     prepare, extract = (existing_input(trained, manifest, name) for name in ("prepare", "extract"))
-    parse = existing_input(trained, manifest, "parse") if "parse" in manifest.inputs else None
+    parse = existing_input(trained, manifest, "parse") if reads_phrases(manifest.settings["backbone"]) else None
     place = resolve_device(device or "auto")
     return TrainedModel.open(trained, Sources(prepare, extract, parse), evaluated.settings["split"], place)

@@ -127,7 +127,7 @@ def collect_garbage(
 
     An artifact stays when it is the newest of its run or an evaluation, or when one that stays, or is just being
     made, was made from it; what does not is `unused`, or `superseded` where it is an evaluation or was made for one.
-    Folders that a running process holds stay too, shards that wait to be joined, what cannot be read now, what is
+    Folders that a running process holds stay too, parts that wait to be joined, what cannot be read now, what is
     behind a link, and what no stage has made.
 
     Args:

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from itrpipe.artifacts.disk import read_stamped_json, write_stamped_json
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, orientation, refusal
 from itrpipe.datasets.records import SPLITS, Annotations, ImageRecord
+from itrpipe.engine.run import Made
+from itrpipe.engine.work import AGAIN, Part, Work, cut
 
 # Orientations that exchange width and height.
 _TRANSPOSED = (5, 6, 7, 8)
-_BATCH = 32
+_IMAGES = 256
 
 
 class ImageFacts(NamedTuple):
     """What is known about one image file that decodes.
 
     Attributes:
-        size: bytes.
-        mtime_ns: time of the last change, nanoseconds.
         sha256: hash of the file's bytes, 64 hexadecimal digits.
         width: pixels, after the rotation that the EXIF orientation asks for.
         height: pixels, likewise.
     """
 
-    size: int
-    mtime_ns: int
     sha256: str
     width: int
     height: int
@@ -51,57 +48,67 @@ class Leak(NamedTuple):
     second: ImageRecord
 
 
-@dataclass(frozen=True)
-class ImageCheck:
+class ImageCheck(NamedTuple):
     """What `check_images` found.
 
     Attributes:
         facts: by `ImageRecord.file`, for every image that decodes, in the order of the annotations.
         problems: all the others, in the order of the annotations.
-        decoded: how many files were opened rather than taken from `known`.
     """
 
     facts: dict[str, ImageFacts]
     problems: list[Problem]
-    decoded: int
 
 
-def check_images(
-    annotations: Annotations,
-    workers: int,
-    known: Mapping[str, ImageFacts] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> ImageCheck:
-    """Open every image of a dataset and decode it.
+class ImageChecking(Work[ImageRoot]):
+    """Opens every image of a dataset and decodes it: a map over files of images.
 
     Decoding reads the whole of a file's compressed data; JPEG skips the parts of the transform that only
-    full-size pixels need. Threads suffice because Pillow and hashlib work without the interpreter lock.
+    full-size pixels need. Threads help because Pillow and hashlib work without the interpreter lock.
 
     Args:
         annotations: the images and their root.
-        workers: threads, at least 1.
-        known: facts of an earlier check by file; a file whose size and mtime are still those is not opened.
-        progress: called in the calling thread with the number of images done and of all images.
-
-    Returns:
-        Facts and problems of all images; nothing stops at the first problem.
     """
-    inside = ImageRoot(annotations.root, annotations.root)
-    files = list(dict.fromkeys(image.file for image in annotations.images))
-    facts: dict[str, ImageFacts] = {}
-    problems: list[Problem] = []
-    decoded = 0
-    # closing: after Ctrl-C the threads stop now, not when the traceback is forgotten.
-    with closing(_check_all(inside, files, known or {}, workers)) as outcomes:
-        for done, (file, outcome, opened) in enumerate(outcomes, start=1):
-            decoded += opened
-            if isinstance(outcome, ImageFacts):
-                facts[file] = outcome
+
+    title, unit, suffix, overlap = "checking images", "images", ".json", 2
+
+    def __init__(self, annotations: Annotations) -> None:
+        self._root = annotations.root.absolute()
+        self._files = list(dict.fromkeys(image.file for image in annotations.images))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers are told of the files of each part alone."""
+        return self.__dict__ | {"_files": []}
+
+    def parts(self) -> list[Part]:
+        """Files, some at a time."""
+        return cut(self._files, _IMAGES)
+
+    def open(self) -> ImageRoot:
+        """The folder that no image may leave."""
+        return ImageRoot(self._root, self._root)
+
+    def make(self, worker: ImageRoot, part: Part, path: Path) -> None:
+        """Writes what is known of the images of a part, and why the others cannot be used."""
+        outcomes = {file: _check_one(worker, file) for file in part.content}
+        write_stamped_json(path, {"files": list(outcomes.items())})
+
+
+def check_images(annotations: Annotations, make: Callable[[ImageChecking], Made]) -> ImageCheck:
+    """Facts and problems of all images; nothing stops at the first problem.
+
+    Args:
+        annotations: the images and their root.
+        make: makes the parts of the map.
+    """
+    check = ImageCheck({}, [])
+    for path in make(ImageChecking(annotations)).paths:
+        for file, outcome in read_stamped_json(path, AGAIN)["files"]:
+            if isinstance(outcome, list):
+                check.facts[file] = ImageFacts(*outcome)
             else:
-                problems.append(Problem(file, outcome))
-            if progress is not None:
-                progress(done, len(files))
-    return ImageCheck(facts, problems, decoded)
+                check.problems.append(Problem(file, outcome))
+    return check
 
 
 def find_leaks(images: Sequence[ImageRecord], facts: Mapping[str, ImageFacts]) -> list[Leak]:
@@ -125,42 +132,17 @@ def find_leaks(images: Sequence[ImageRecord], facts: Mapping[str, ImageFacts]) -
     return leaks
 
 
-_Outcome = tuple[str, ImageFacts | str, bool]
-
-
-def _check_all(
-    inside: ImageRoot, files: list[str], known: Mapping[str, ImageFacts], workers: int
-) -> Generator[_Outcome, None, None]:
-    """Yield file, facts or reason, and whether the file was opened, in the order of the files."""
-
-    def check_batch(start: int) -> list[_Outcome]:
-        return [_check_one(inside, file, known.get(file)) for file in files[start : start + _BATCH]]
-
-    pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="image-check")
-    try:
-        for outcomes in pool.map(check_batch, range(0, len(files), _BATCH)):
-            yield from outcomes
-    finally:
-        # Ctrl-C must not wait for a hundred thousand queued images.
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _check_one(inside: ImageRoot, file: str, known: ImageFacts | None) -> _Outcome:
+def _check_one(inside: ImageRoot, file: str) -> ImageFacts | str:
+    """Facts of a file, or why it cannot be used."""
     try:
         path = inside.resolve(file, record="image")
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return file, "is not a regular file", False
-        if known is not None and (known.size, known.mtime_ns) == (status.st_size, status.st_mtime_ns):
-            return file, known, False
+        if not stat.S_ISREG(path.stat().st_mode):
+            return "is not a regular file"
         content = path.read_bytes()
         width, height = decode_size(content)
-        digest = hashlib.sha256(content).hexdigest()
-        return file, ImageFacts(len(content), status.st_mtime_ns, digest, width, height), True
-    except FileNotFoundError as error:
-        return file, refusal(error), False
+        return ImageFacts(hashlib.sha256(content).hexdigest(), width, height)
     except DECODER_ERRORS as error:
-        return file, refusal(error), True
+        return refusal(error)
 
 
 def decode_size(content: bytes) -> tuple[int, int]:

@@ -8,7 +8,7 @@ row i of `captions_of_image` is a slice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 IMAGES_FILE = "images.parquet"
 CAPTIONS_FILE = "captions.parquet"
 _REMEDY = "run itrpipe prepare again"
+_CAPTIONS_AT_ONCE = 65_536
 
 
 def write_prepared(
@@ -195,6 +196,31 @@ class PreparedDataset:
         if name not in self._splits:
             raise UsageError(f"{self.folder}: has no split {name!r}; it has {', '.join(self._splits)}")
         return self._splits[name]
+
+
+def captions_of(folder: Path, split: str) -> Iterator[tuple[str, str]]:
+    """Id and text of the captions of a split, in their order, without all of them in memory.
+
+    Args:
+        folder: artifact of `prepare`.
+        split: name.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    path = folder / CAPTIONS_FILE
+    try:
+        with pq.ParquetFile(checked(path), page_checksum_verification=True) as file:
+            for batch in file.iter_batches(_CAPTIONS_AT_ONCE, columns=["caption_id", "split", "text"]):
+                own = batch.filter(pc.equal(batch["split"], split))  # pyright: ignore[reportAttributeAccessIssue]
+                yield from zip(own["caption_id"].to_pylist(), own["text"].to_pylist(), strict=True)
+    except (OSError, pa.ArrowException) as error:
+        damage = DataError(f"{path}: is truncated or damaged ({' '.join(str(error).split())}); {_REMEDY}")
+        raise reading_error(error, path, damage) from error
 
 
 def _image_schema() -> pa.Schema:

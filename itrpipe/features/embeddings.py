@@ -9,15 +9,18 @@ embeddings are compared.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import h5py
 import numpy as np
 
 from itrpipe.artifacts.disk import reading_error, require_space
 from itrpipe.artifacts.integrity import checked
+from itrpipe.engine.files import StoredRows
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.hdf5 import open_hdf5
 
@@ -123,6 +126,47 @@ class EmbeddingWriter:
         self.close()
 
 
+Side = Literal["image", "caption"]
+
+
+@dataclass(frozen=True)
+class EmbeddingRows:
+    """Embeddings of one split where they lie, read some rows at a time; what is read is not mapped.
+
+    Attributes:
+        path, split: where.
+        images: [N, D] float32.
+        texts: [T, D] float32.
+        owners: [T] int64 row of the image that each caption describes.
+        measure: `INNER_PRODUCT` or `ORDER`.
+    """
+
+    path: Path
+    split: str
+    images: StoredRows
+    texts: StoredRows
+    owners: StoredRows
+    measure: str
+
+    @classmethod
+    def open(cls, path: Path, split: str) -> EmbeddingRows:
+        """Finds the embeddings of a split.
+
+        Raises:
+            DataError: the file is truncated or not an embeddings file.
+            MissingInputError: it has no such split.
+        """
+        with _opened(path, split) as file:
+            names = ("images", "texts", "caption_image")
+            rows = [_stored(path, dataset_of(file, f"{split}/{name}")) for name in names]
+            return cls(path, split, *rows, measure=str(file[split].attrs["measure"]))
+
+    def ids(self, side: Side, start: int, stop: int) -> list[str]:
+        """Ids of consecutive images or captions."""
+        with _opened(self.path, self.split) as file:
+            return np.char.decode(dataset_of(file, f"{self.split}/{side}_id")[start:stop], "utf-8").tolist()
+
+
 def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
     """Opens the embeddings of a split as memory maps.
 
@@ -130,18 +174,24 @@ def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
         DataError: the file is truncated or not an embeddings file.
         MissingInputError: it has no such split.
     """
+    with _opened(path, split) as file:
+        return SplitEmbeddings(
+            images=_map(path, dataset_of(file, f"{split}/images")),
+            image_ids=np.char.decode(dataset_of(file, f"{split}/image_id")[:], "utf-8"),
+            texts=_map(path, dataset_of(file, f"{split}/texts")),
+            caption_ids=np.char.decode(dataset_of(file, f"{split}/caption_id")[:], "utf-8"),
+            caption_image=dataset_of(file, f"{split}/caption_image")[:],
+            measure=str(file[split].attrs["measure"]),
+        )
+
+
+@contextmanager
+def _opened(path: Path, split: str) -> Iterator[h5py.File]:
     try:
         with open_hdf5(checked(path)) as file:
             if split not in file:
                 raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
-            return SplitEmbeddings(
-                images=_map(path, dataset_of(file, f"{split}/images")),
-                image_ids=np.char.decode(dataset_of(file, f"{split}/image_id")[:], "utf-8"),
-                texts=_map(path, dataset_of(file, f"{split}/texts")),
-                caption_ids=np.char.decode(dataset_of(file, f"{split}/caption_id")[:], "utf-8"),
-                caption_image=dataset_of(file, f"{split}/caption_image")[:],
-                measure=str(file[split].attrs["measure"]),
-            )
+            yield file
     except (OSError, KeyError, ValueError) as error:
         damage = DataError(f"{path} cannot be read as embeddings ({error}); run `itrpipe train` again")
         raise reading_error(error, path, damage) from None
@@ -177,8 +227,16 @@ def as_bytes(names: Iterable[str]) -> np.ndarray:
 
 
 def _map(path: Path, dataset: h5py.Dataset) -> np.ndarray:
+    # Copy-on-write: torch wants writable memory, and nothing here writes.
+    return np.memmap(path, dtype=dataset.dtype, mode="c", offset=_offset(dataset), shape=dataset.shape)
+
+
+def _stored(path: Path, dataset: h5py.Dataset) -> StoredRows:
+    return StoredRows(path.absolute(), _offset(dataset), dataset.dtype.str, dataset.shape)
+
+
+def _offset(dataset: h5py.Dataset) -> int:
     offset = dataset.id.get_offset()
     if offset is None:
         raise ValueError(f"{dataset.name} is empty")
-    # Copy-on-write: torch wants writable memory, and nothing here writes.
-    return np.memmap(path, dtype=dataset.dtype, mode="c", offset=offset, shape=dataset.shape)
+    return int(offset)

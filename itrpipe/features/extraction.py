@@ -1,35 +1,37 @@
-"""Runs an extractor over image files: decoding in worker processes, one writer, resumable after any batch.
+"""Extracts features from image files: a map over images, whose parts hold the rows of some of them.
 
 Which images share a batch depends on the dataset and the batch size alone, never on what an earlier run or another
-machine has done already. So features come out equal, byte for byte, in one go, in shards, and after a kill.
+machine has done already. So features come out equal, byte for byte, in one go, in parts, and after a kill.
 """
 
 from __future__ import annotations
 
-import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
 
 from itrpipe.artifacts.disk import reading_error
 from itrpipe.artifacts.integrity import damage_of
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import read_rgb
+from itrpipe.engine.device import resolve_device
+from itrpipe.engine.files import ArrayFile, write_arrays
+from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.extractors.base import Extractor, Images, Transform
-from itrpipe.features.journal import RowJournal
-from itrpipe.features.store import FeatureWriter, largest_magnitudes
+from itrpipe.features.store import largest_magnitudes
 
-# Batches whose rows wait for the writer while the device computes the next ones.
-_UNWRITTEN_BATCHES = 2
+BATCHES_PER_PART = 8
+"""A part holds so many batches of the size that suits the extractor; what is lost in a kill is at most a part."""
 _NOTHING_FOUND = "has no region: the extractor found nothing in it"
 _NOT_FINITE = "has features that are not finite or too large for float16"
 _FLOAT16_MAX = float(np.finfo(np.float16).max)
@@ -37,7 +39,7 @@ _FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """The images to extract, in the order of their rows.
+    """Images to extract.
 
     Attributes:
         root: folder that no image may leave.
@@ -50,6 +52,10 @@ class ImageFiles:
     files: list[str]
     sizes: np.ndarray
     drawn: bool = False
+
+    def of(self, rows: np.ndarray) -> ImageFiles:
+        """Some of them."""
+        return ImageFiles(self.root, [self.files[row] for row in rows.tolist()], self.sizes[rows], self.drawn)
 
 
 class DecodedBatch(NamedTuple):
@@ -88,6 +94,140 @@ def plan_batches(sizes: np.ndarray, group: Callable[[int, int], tuple[int, int]]
     return [rows[start : start + batch] for rows in groups for start in range(0, len(rows), batch)]
 
 
+class Extraction(Work["_Extracting"]):
+    """Features of images by one extractor; a part has `rows` [n] int64 and a row of every dataset for each of these.
+
+    Args:
+        name: of the extractor, for people.
+        images: all images of the dataset.
+        build: makes the extractor on a device; it is pickled.
+        device: `auto`, `cpu` or `cuda`.
+        datasets: which of the extractor's datasets are written; None for all.
+        batch: images per forward pass, at most those of a part; 0 for what suits the extractor.
+        decoders: threads of a worker that decode images.
+        strict: stop at the first image that cannot be used.
+    """
+
+    unit, overlap, in_one_thread = "images", 2, True
+
+    def __init__(
+        self,
+        name: str,
+        images: ImageFiles,
+        build: Callable[[torch.device], Extractor],
+        *,
+        device: str = "cpu",
+        datasets: frozenset[str] | None = None,
+        batch: int = 0,
+        decoders: int = 2,
+        strict: bool = False,
+    ) -> None:
+        self.title = f"extracting {name}"
+        self._images, self._build, self.device = images, build, device
+        self.datasets, self._batch, self._decoders, self._strict = datasets, batch, decoders, strict
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Each worker opens its own, and is told of the images of each part alone."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("extractor", "_images")}
+
+    @cached_property
+    def extractor(self) -> Extractor:
+        """The extractor, opened once in every process."""
+        return self._build(torch.device(resolve_device(self.device)))
+
+    def parts(self) -> list[Part]:
+        """Images of equal groups beside each other, some at a time."""
+        order = np.concatenate(plan_batches(self._images.sizes, self.extractor.group, len(self._images.sizes)))
+        parts = cut(order, BATCHES_PER_PART * self.extractor.batch)
+        return [replace(part, content=(part.content, self._images.of(part.content))) for part in parts]
+
+    def open(self) -> _Extracting:
+        """The extractor with threads that decode images for it."""
+        return _Extracting(self.extractor, self._decoders, self.slots, pinned=resolve_device(self.device) == "cuda")
+
+    def make(self, worker: _Extracting, part: Part, path: Path) -> None:
+        """Extracts the images of a part.
+
+        Raises:
+            DataError: `strict`, and an image cannot be used; or one that an artifact holds is damaged.
+            UnavailableError: the disk cannot give an image now, whatever it holds.
+        """
+        rows, images = part.content
+        extractor = worker.extractor
+        batches = plan_batches(images.sizes, extractor.group, self._batch or extractor.batch)
+        datasets = self.datasets or frozenset(extractor.spec.shapes())
+        found: list[dict[str, np.ndarray]] = []
+        failed: dict[str, str] = {}
+        for batch in worker.decoded(images, batches):
+            usable, arrays, refused = _compute(extractor, batch, images.sizes, datasets)
+            if self._strict and refused:
+                row, reason = refused[0]
+                raise DataError(f"{images.root / images.files[row]}: {reason}; restore the file, or leave --strict")
+            failed |= {str(rows[row]): reason for row, reason in refused}
+            if len(usable):
+                found.append({"rows": rows[usable], **arrays})
+        joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]} if found else {}
+        write_arrays(path, joined, failed)
+
+    def keeps(self, path: Path) -> bool:
+        """Whether a part is as it was written, and no image of it failed: the file may have been restored since."""
+        return super().keeps(path) and not ArrayFile(path).facts
+
+
+class _Extracting:
+    """An extractor, and threads that decode the next images while it computes.
+
+    Parts take turns: while some are computed, the images of the next are decoded and the rows of the last are written.
+
+    Args:
+        extractor: computes.
+        decoders: threads.
+        turns: parts that are computed at the same time.
+        pinned: batches are for a GPU.
+    """
+
+    def __init__(self, extractor: Extractor, decoders: int, turns: int, *, pinned: bool) -> None:
+        self.extractor = extractor
+        self._pinned, self._ahead = pinned, decoders + 1
+        self._pool = ThreadPoolExecutor(decoders, thread_name_prefix="decode")
+        self._turn, self._stopped = threading.Semaphore(turns), threading.Event()
+
+    def decoded(self, images: ImageFiles, batches: Sequence[np.ndarray]) -> Iterator[DecodedBatch]:
+        """Yields batches in their order; from the first on it is the turn of the one who asks.
+
+        Raises:
+            ItrpipeError: all extraction has to stop.
+        """
+        todo, waiting = iter(batches), deque[Future[DecodedBatch]]()
+
+        def decode_more(count: int) -> None:
+            for rows in islice(todo, count):
+                waiting.append(self._pool.submit(self._decode, images, rows))
+
+        decode_more(self._ahead)
+        with self._turn:
+            while waiting:
+                batch = waiting.popleft().result()
+                decode_more(1)
+                if batch.stop is not None:
+                    raise batch.stop
+                yield batch
+
+    def _decode(self, images: ImageFiles, rows: np.ndarray) -> DecodedBatch:
+        if self._stopped.is_set():
+            raise CancelledError
+        batch = decode_batch(images, rows, self.extractor.transform)
+        if self._pinned and batch.images is not None:
+            pinned = [image.pin_memory() for image in batch.images]
+            batch = batch._replace(images=torch.stack(pinned).pin_memory() if torch.is_tensor(batch.images) else pinned)
+        return batch
+
+    def stop(self) -> None:
+        """Lets parts that are being made end, unfinished."""
+        self._stopped.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
 def decode_batch(images: ImageFiles, rows: np.ndarray, transform: Transform) -> DecodedBatch:
     """Decodes and transforms the images of some rows; those that cannot be used come back with their reason."""
     inside = ImageRoot(images.root, images.root)
@@ -111,85 +251,6 @@ def decode_batch(images: ImageFiles, rows: np.ndarray, transform: Transform) -> 
                 rows, None, [], reading_error(error, path, DataError(f"{path} cannot be read ({error})"))
             )
     return DecodedBatch(np.array(usable, dtype=np.int64), _stack(pixels), failed)
-
-
-def extract_images(
-    images: ImageFiles,
-    extractor: Extractor,
-    batches: Sequence[np.ndarray],
-    writer: FeatureWriter,
-    journal: RowJournal,
-    *,
-    slots: np.ndarray,
-    datasets: frozenset[str],
-    workers: int,
-    device: torch.device,
-    strict: bool,
-    on_done: Callable[[int], None],
-) -> None:
-    """Extracts every batch that the journal does not have and writes its rows.
-
-    Args:
-        images: all images of the dataset.
-        extractor: see `Extractor`.
-        batches: of `plan_batches`; a part of them for a shard.
-        writer: of the feature file.
-        journal: of its rows.
-        slots: [N] int64, row of each image in the feature file; differs from its own for a shard.
-        datasets: which of the extractor's datasets are written.
-        workers: decoding processes; 0 decodes in this one.
-        device: where the extractor computes; batches for CUDA are pinned.
-        strict: raise at the first image that cannot be used.
-        on_done: called with the number of images of each finished batch.
-
-    Raises:
-        DataError: `strict`, and an image cannot be used; or one that an artifact holds is damaged.
-        UnavailableError: the disk cannot give an image now, whatever it holds.
-        ItrpipeError: a decoding process died.
-    """
-    for rows in batches:  # A file may have been restored since; then its whole batch is as if it had never failed.
-        journal.forget_failures(slots[rows])
-    todo = [rows for rows in batches if not journal.done[slots[rows]].all()]
-    unwritten: deque[_Unwritten] = deque()
-
-    def settle() -> None:
-        batch = unwritten.popleft()
-        sums = batch.written.result()
-        for slot, reason in batch.failed:
-            journal.fail(slot, reason)
-        journal.record(batch.slots, sums, writer)
-        on_done(len(batch.slots) + len(batch.failed))
-
-    with ThreadPoolExecutor(1, thread_name_prefix="write") as pool, _worker_deaths_as_errors():
-        for batch in _decoded(images, todo, extractor.transform, workers, pin=device.type == "cuda"):
-            if batch.stop is not None:
-                raise batch.stop
-            rows, arrays, failed = _compute(extractor, batch, images.sizes, datasets)
-            if strict and failed:
-                row, reason = failed[0]
-                raise DataError(f"{images.root / images.files[row]}: {reason}; restore the file, or leave --strict")
-            if len(unwritten) == _UNWRITTEN_BATCHES:
-                settle()
-            # A row that is on the disk stays as it is, should an earlier run have cut the batches otherwise.
-            new = ~journal.done[slots[rows]]
-            arrays = {name: values[new] for name, values in arrays.items()}
-            written = pool.submit(_write, writer, slots[rows][new], arrays)
-            unwritten.append(_Unwritten(written, slots[rows][new], [(int(slots[row]), why) for row, why in failed]))
-        while unwritten:
-            settle()
-    journal.save(writer)
-
-
-class _Unwritten(NamedTuple):
-    """A batch on its way to the disk."""
-
-    written: Future[np.ndarray]
-    slots: np.ndarray
-    failed: list[tuple[int, str]]
-
-
-def _write(writer: FeatureWriter, slots: np.ndarray, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    return writer.write(slots, arrays) if len(slots) else np.empty(0, dtype=np.uint32)
 
 
 def _compute(
@@ -225,51 +286,3 @@ def _stack(pixels: list[np.ndarray]) -> Images | None:
     if all(image.shape == pixels[0].shape for image in pixels):
         return torch.from_numpy(np.stack(pixels))
     return [torch.from_numpy(np.ascontiguousarray(image)) for image in pixels]
-
-
-class _Decoding(Dataset):
-    """Batches by number, for the workers of a data loader."""
-
-    def __init__(self, images: ImageFiles, batches: Sequence[np.ndarray], transform: Transform) -> None:
-        self._images, self._batches, self._transform = images, batches, transform
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, number: int) -> DecodedBatch:
-        return decode_batch(self._images, self._batches[number], self._transform)
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch
-
-
-def _decoded(
-    images: ImageFiles, batches: Sequence[np.ndarray], transform: Transform, workers: int, *, pin: bool
-) -> Iterator[DecodedBatch]:
-    """Yields decoded batches in their order, made ahead in worker processes."""
-    loader = DataLoader(
-        _Decoding(images, batches, transform),
-        batch_size=None,
-        collate_fn=_unchanged,
-        num_workers=min(workers, len(batches)),
-        pin_memory=pin,
-        # Workers are forked: they need no start-up, and never touch the device.
-        multiprocessing_context="fork" if workers and batches and sys.platform == "linux" else None,
-    )
-    yield from loader
-
-
-@contextmanager
-def _worker_deaths_as_errors() -> Iterator[None]:
-    """torch reports a decoding process that was killed wherever the main one is at that moment."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        reason = " ".join(str(error).split())
-        raise ItrpipeError(
-            f"a decoding process died ({reason}); too little memory or shared memory? The same command goes on; "
-            "try `--set workers=0`"
-        ) from None

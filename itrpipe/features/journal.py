@@ -1,4 +1,4 @@
-"""Which rows of a feature file are written, kept beside it so that an interrupted run goes on where it stopped."""
+"""Which rows of a feature file are written, kept beside it so that an interrupted import goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BLOCK = 256
 
 
 class RowJournal:
-    """Rows that are on the disk, and rows that never will be because their image cannot be used.
+    """Rows that are on the disk.
 
     Args:
         path: JSON file; read if it is there.
@@ -31,9 +31,8 @@ class RowJournal:
 
     Attributes:
         structure: digest of the feature file without its rows; empty in a new journal.
-        done: [N] bool, written or failed.
-        sums: [N] uint32, `row_sums` of the rows that are written.
-        failed: row -> why its image has no features.
+        done: [N] bool, written.
+        sums: [N] uint32, `row_sums` of these.
     """
 
     def __init__(self, path: Path, rows: int) -> None:
@@ -41,7 +40,6 @@ class RowJournal:
         self.structure = ""
         self.done = np.zeros(rows, dtype=bool)
         self.sums = np.zeros(rows, dtype="<u4")
-        self.failed: dict[int, str] = {}
         self._saved = time.monotonic()
         if path.exists():
             self._read(rows)
@@ -59,18 +57,6 @@ class RowJournal:
         if time.monotonic() - self._saved >= FLUSH_SECONDS:
             self.save(writer)
 
-    def fail(self, row: int, reason: str) -> None:
-        """Notes that the image of `row` cannot be used."""
-        self.done[row] = True
-        self.failed[row] = reason
-
-    def forget_failures(self, rows: np.ndarray) -> None:
-        """Lets the rows of one batch be computed again if an image among them could not be used."""
-        failed = self.failed.keys() & set(rows.tolist())
-        if failed:
-            self.done[rows] = False
-            self.failed = {row: reason for row, reason in self.failed.items() if row not in failed}
-
     def forget_damaged(
         self, arrays: Mapping[str, np.ndarray], on_checked: Callable[[int], None] = lambda count: None
     ) -> int:
@@ -83,7 +69,7 @@ class RowJournal:
         Returns:
             How many there were.
         """
-        written = np.setdiff1d(np.flatnonzero(self.done), np.fromiter(self.failed, dtype=np.int64))
+        written = np.flatnonzero(self.done)
         damaged = 0
         for start in range(0, len(written), _BLOCK):
             rows = written[start : start + _BLOCK]
@@ -97,8 +83,7 @@ class RowJournal:
         """Writes the journal, after everything it says is on the disk."""
         writer.flush()
         done, sums = (base64.b64encode(each.tobytes()).decode("ascii") for each in (np.packbits(self.done), self.sums))
-        failed = {str(row): reason for row, reason in sorted(self.failed.items())}
-        known = {"rows": len(self.done), "done": done, "sums": sums, "failed": failed, "structure": self.structure}
+        known = {"rows": len(self.done), "done": done, "sums": sums, "structure": self.structure}
         write_stamped_json(self.path, known)
         self._saved = time.monotonic()
 
@@ -107,15 +92,10 @@ class RowJournal:
         content = read_stamped_json(self.path, remedy)
         try:
             bits = np.frombuffer(base64.b64decode(content["done"], validate=True), dtype=np.uint8)
-            self.failed = {int(row): str(reason) for row, reason in content["failed"].items()}
             self.done = np.unpackbits(bits, count=rows).astype(bool)
             self.sums = np.frombuffer(base64.b64decode(content["sums"], validate=True), dtype="<u4").copy()
             self.structure = str(content["structure"])
-            whole = (
-                len(self.sums) == content["rows"] == rows
-                and len(bits) == (rows + 7) // 8
-                and all(self.done[list(self.failed)])
-            )
+            whole = len(self.sums) == content["rows"] == rows and len(bits) == (rows + 7) // 8
         except (TypeError, KeyError, ValueError, IndexError, AttributeError, binascii.Error):
             whole = False
         if not whole:

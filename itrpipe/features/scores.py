@@ -75,5 +75,5 @@ def read_scores(path: Path, split: str) -> SplitScores:
                 caption_image=dataset_of(file, f"{split}/caption_image")[:],
             )
     except (OSError, KeyError, ValueError) as error:
-        damage = DataError(f"{path} cannot be read as scores ({error}); run `itrpipe train` again")
+        damage = DataError(f"{path} cannot be read as scores ({error}); run `itrpipe evaluate` again")
         raise reading_error(error, path, damage) from None

@@ -2,19 +2,21 @@
 
 Photographs of one scene are often captioned in the same words. The pair of an image and a foreign caption counts
 as a duplicate when the image has an own caption that is equal to it after lower-casing and without punctuation and
-white space, or, more widely, with the same set of words.
+white space.
 """
 
 from __future__ import annotations
 
+import hashlib
 import string
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from itrpipe.mining.lists import NO_ROW, CandidateLists
+from itrpipe.mining.mined import DIRECTIONS
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,8 @@ class DuplicateCaptions:
     """Finds duplicates among the candidates of lists.
 
     Args:
-        captions: [T] texts.
+        captions: [T] texts; they are read once and not kept.
         caption_image: [T] image row of each caption.
-        token_sets: whether captions with the same set of words count as equal, in any order and number.
 
     Example:
         >>> same = DuplicateCaptions(["A dog.", "a dog", "A cat"], np.array([0, 1, 2]))
@@ -48,17 +49,16 @@ class DuplicateCaptions:
         [True, False]
     """
 
-    def __init__(self, captions: Sequence[str], caption_image: np.ndarray, token_sets: bool = False) -> None:
-        plain = word_sets(captions) if token_sets else plain_texts(captions)
-        numbers: dict[str, int] = {}
-        keys = np.array([numbers.setdefault(text, len(numbers)) for text in plain], dtype=np.int64)
-        counts = np.bincount(keys)
-        self._keys = keys
-        self._groups = len(counts)
-        self._repeated = counts[keys] > 1
+    def __init__(self, captions: Iterable[str], caption_image: np.ndarray) -> None:
+        hashes = np.fromiter((_hashed(plain_text(text)) for text in captions), np.int64, count=len(caption_image))
+        _, self._keys, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+        self._groups, self._images = len(counts), int(caption_image.max(initial=-1)) + 1
+        self._repeated = int((counts[self._keys] > 1).sum())
         self._owned = np.unique(caption_image.astype(np.int64) * self._groups + self._keys)  # (image, text) as a number
         images_of_group = np.bincount(self._owned % self._groups, minlength=self._groups)
-        self._shared = images_of_group[keys] > 1  # [T] several images have this text
+        self._shared = images_of_group[self._keys] > 1  # [T] several images have this text
+        self._marked: dict[str, int] = dict.fromkeys(DIRECTIONS, 0)
+        self._seen: dict[str, int] = dict.fromkeys(DIRECTIONS, 0)
 
     def are_duplicates(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
         """Whether an image has an own caption equal to a given one.
@@ -76,56 +76,51 @@ class DuplicateCaptions:
         found[found] = self._owned[place] == wanted
         return found
 
-    def of_texts(self, lists: CandidateLists) -> np.ndarray:
-        """[N, K] bool: candidate captions that equal an own caption of the image."""
-        row, column = (lists.candidates != NO_ROW).nonzero()
-        return self._marked(lists, row, column, row, lists.candidates[row, column])
+    def mark(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
+        """Marks candidates that are duplicates of a positive, and counts them.
 
-    def of_images(self, lists: CandidateLists) -> np.ndarray:
-        """[T, K] bool: candidate images with an own caption that equals the caption."""
-        row, column = (lists.candidates != NO_ROW).nonzero()
-        return self._marked(lists, row, column, lists.candidates[row, column], row)
+        Args:
+            direction: of the lists: captions of images, or images of captions.
+            part: of the anchors.
+            lists: of these.
 
-    def _marked(
-        self, lists: CandidateLists, row: np.ndarray, column: np.ndarray, images: np.ndarray, captions: np.ndarray
-    ) -> np.ndarray:
+        Returns:
+            [a, K] bool.
+        """
+        row, column = (lists.candidates != NO_ROW).nonzero()
+        anchors, candidates = row + part.start, lists.candidates[row, column].astype(np.int64)
+        pairs = (anchors, candidates) if direction == DIRECTIONS[0] else (candidates, anchors)
         marks = np.zeros(lists.candidates.shape, dtype=bool)
-        marks[row, column] = self.are_duplicates(images, captions)
+        known = (pairs[0] < self._images) & (pairs[1] < len(self._keys))  # of further candidates there are no texts
+        marks[row[known], column[known]] = self.are_duplicates(*(each[known] for each in pairs))
+        self._marked[direction] += int(marks.sum())
+        self._seen[direction] += len(row)
         return marks
 
-    def report(self, texts_for_images: CandidateLists, images_for_texts: CandidateLists) -> DuplicateReport:
-        """Counts duplicates among the captions and in the lists of both directions."""
-        totals = {
-            "texts_for_images": int(texts_for_images.counts.sum()),
-            "images_for_texts": int(images_for_texts.counts.sum()),
-        }
-        candidates = {
-            "texts_for_images": int(self.of_texts(texts_for_images).sum()),
-            "images_for_texts": int(self.of_images(images_for_texts).sum()),
-        }
-        share = {name: count / max(1, totals[name]) for name, count in candidates.items()}
-        return DuplicateReport(int(self._repeated.sum()), int(self._shared.sum()), candidates, share)
+    def report(self) -> DuplicateReport:
+        """Counts duplicates among the captions, and those that were marked in the lists."""
+        share = {name: count / max(1, self._seen[name]) for name, count in self._marked.items()}
+        return DuplicateReport(self._repeated, int(self._shared.sum()), dict(self._marked), share)
 
 
-def plain_texts(captions: Sequence[str]) -> list[str]:
-    """Captions in lower case without punctuation and white space."""
-    lowered = [caption.lower() for caption in captions]
-    table = dict.fromkeys(_separators(lowered))
-    return [caption.translate(table) for caption in lowered]
+class _Separators(dict[int, str | None]):
+    """What becomes of each character: ASCII's punctuation and Unicode's classes P and Z go, all others stay."""
+
+    def __missing__(self, code: int) -> str | None:
+        character = chr(code)
+        separates = character in string.punctuation or character.isspace() or unicodedata.category(character)[0] in "PZ"
+        self[code] = None if separates else character
+        return self[code]
 
 
-def word_sets(captions: Sequence[str]) -> list[str]:
-    """The words of every caption in lower case and alphabetical order, each once."""
-    lowered = [caption.lower() for caption in captions]
-    table = dict.fromkeys(_separators(lowered), " ")
-    return [" ".join(sorted(set(caption.translate(table).split()))) for caption in lowered]
+_SEPARATORS = _Separators()
 
 
-def _separators(texts: Iterable[str]) -> list[int]:
-    """Code points of the punctuation and white space that occur: ASCII's, and of Unicode's classes P and Z."""
-    occurring = set().union(*texts)
-    return [
-        ord(character)
-        for character in occurring
-        if character in string.punctuation or character.isspace() or unicodedata.category(character)[0] in "PZ"
-    ]
+def plain_text(caption: str) -> str:
+    """A caption in lower case without punctuation and white space."""
+    return caption.lower().translate(_SEPARATORS)
+
+
+def _hashed(text: str) -> int:
+    """64 bits of a text, which tell texts apart as surely as is needed for counting."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)

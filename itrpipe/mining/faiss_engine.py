@@ -6,19 +6,27 @@ An anchor's own captions are fetched with the rest and left out.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from itrpipe.engine.device import resolve_device
+from itrpipe.engine.files import ArrayFile, ArrayWriter, write_arrays
+from itrpipe.engine.work import Part, Work, numbered
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.mining.exact import check_inputs
-from itrpipe.mining.lists import NO_ROW, MinedLists, by_score
+from itrpipe.mining.lists import NO_ROW, CandidateLists, by_score
+from itrpipe.mining.mined import DIRECTIONS, layout, row_type, write_slice
+from itrpipe.mining.vectors import Rows, slices
 
 IndexKind = Literal["flat", "ivf"]
 LARGEST_FETCH_ON_GPU = 2_048
 PROBED_SHARE = 1 / 4
+_INDEX = "index"
 
 
 def load_faiss() -> Any:
@@ -36,169 +44,198 @@ def load_faiss() -> Any:
     return faiss
 
 
-class FaissMiner:
-    """Same interface as `ExactMiner`: the highest-scoring captions of images and images of captions.
-
-    A block is a number of anchors of one direction, those of the images first. A flat index gives the lists of
-    `ExactMiner` but for candidates of equal score; IVF misses some, and pads lists that stay too short.
+class Indexing(Work[Any]):
+    """The clusters of both sides, each trained once: a part's file holds a whole index.
 
     Args:
-        image_embeddings: [N, D].
-        text_embeddings: [T, D].
-        caption_image: [T] row of the image each caption belongs to; these pairs are never candidates.
-        num_texts: captions wanted per image.
-        num_images: images wanted per caption.
-        kind: "flat" or "ivf".
-        num_lists: clusters of IVF (nlist), 1..number of vectors searched; 0 makes about 4 sqrt(n) of n vectors.
-        num_probes: clusters that are searched for an anchor (nprobe), 1..num_lists; 0 searches one in four.
-        block_size: anchors per block.
-        device: "cuda" needs a GPU build of faiss and fetches 2,048 candidates at most.
-
-    Attributes:
-        clusters: clusters and probes of IVF, for the search of captions and for that of images.
+        texts, images: [T, D], [N, D], what is searched.
+        clusters: of each, with probes, see `clusters`.
 
     Raises:
-        MissingInputError: faiss is not installed, or is a CPU build where CUDA was asked for.
-        DataError: the arrays do not fit each other, or hold NaN or infinity.
-        UsageError: fewer candidates exist than were asked for, or than the GPU can fetch; or IVF's numbers do not
-            fit each other.
+        MissingInputError: faiss is not installed.
     """
+
+    title, unit = "clustering", "vectors"
+
+    def __init__(self, texts: Rows, images: Rows, sizes: Sequence[tuple[int, int]]) -> None:
+        load_faiss()
+        self._searched, self._sizes = (texts, images), sizes
+        self.key = json.dumps(sizes)
+
+    def parts(self) -> list[Part]:
+        """The two sides."""
+        return numbered((rows.shape[0], side) for side, rows in enumerate(self._searched))
+
+    def open(self) -> Any:
+        """The library."""
+        return load_faiss()
+
+    def make(self, worker: Any, part: Part, path: Path) -> None:
+        """Trains and fills the index of one side."""
+        vectors = _whole(self._searched[part.content])
+        index = new_index(worker, "ivf", vectors.shape[1], *self._sizes[part.content])
+        index.train(vectors)
+        index.add(vectors)
+        write_arrays(path, {_INDEX: worker.serialize_index(index)})
+
+
+class Searching(Work["_Searcher"]):
+    """Highest-scoring captions of images and images of captions by an index of faiss, own pairs left out.
+
+    A part is a number of anchors of one direction, those of the images first; its file holds `rows` and `scores`
+    [a, K]. A flat index gives the lists of `ExactMining` but for candidates of equal score; IVF misses some, and pads
+    lists that stay too short.
+
+    Args:
+        images: [N, D].
+        texts: [T, D].
+        owners: [T] row of the image each caption belongs to, -1 for none; these pairs are never candidates.
+        num_texts: captions wanted per image.
+        num_images: images wanted per caption.
+        indexes: files of `Indexing`; None for a flat index, which each worker makes.
+        block: anchors per part.
+        device: "cuda" needs a GPU build of faiss and fetches 2,048 candidates at most.
+        anchors: how many images and captions, the first ones, get lists; the others are candidates alone. None: all.
+
+    Raises:
+        MissingInputError: faiss is not installed.
+        DataError: the arrays do not fit each other.
+        UsageError: fewer candidates exist than were asked for.
+    """
+
+    title, unit = "mining", "anchors"
 
     def __init__(
         self,
-        image_embeddings: np.ndarray,
-        text_embeddings: np.ndarray,
-        caption_image: np.ndarray,
+        images: Rows,
+        texts: Rows,
+        owners: Rows,
         num_texts: int,
         num_images: int,
-        kind: IndexKind = "flat",
-        num_lists: int = 0,
-        num_probes: int = 0,
-        block_size: int = 4_096,
-        device: Literal["cpu", "cuda"] = "cpu",
+        indexes: Sequence[Path] | None = None,
+        *,
+        block: int = 4_096,
+        device: str = "cpu",
+        anchors: tuple[int, int] | None = None,
     ) -> None:
-        self._faiss = load_faiss()
-        check_inputs(image_embeddings, text_embeddings, caption_image, num_texts, num_images)
-        self._images = _plain("image", image_embeddings)
-        self._texts = _plain("caption", text_embeddings)
-        self._caption_image = caption_image
-        self._kind: IndexKind = kind
-        self._device = device
-        self._block_size = block_size
-        images, texts = len(self._images), len(self._texts)
-        self.clusters = tuple(clusters(searched, num_lists, num_probes) for searched in (texts, images))
-        self._fetch = (min(texts, num_texts + int(np.bincount(caption_image).max())), num_images + 1)
-        self._require_fitting()
-        self._candidates = [
-            np.full((images, num_texts), NO_ROW, np.int32),
-            np.full((texts, num_images), NO_ROW, np.int32),
-        ]
-        self._scores = [np.full(part.shape, -np.inf, np.float32) for part in self._candidates]
-        self._image_blocks = -(-images // block_size)
-        self._done = np.zeros(self._image_blocks - (-texts // block_size), dtype=bool)
-        self._index: tuple[int, Any] | None = None
+        load_faiss()
+        largest_own = check_inputs(images, texts, owners, num_texts, num_images)
+        self.anchors, self.searched, self.owners = (images, texts), (texts, images), owners
+        self.counts = anchors or (images.shape[0], texts.shape[0])
+        self.widths = (num_texts, num_images)
+        self.fetch = (min(texts.shape[0], num_texts + largest_own), num_images + 1)
+        self.indexes, self.device, self._block = indexes, device, block
+        self.key = json.dumps([block, indexes is None, *self.counts])
 
-    def _require_fitting(self) -> None:
-        for (lists, probes), vectors in zip(self.clusters, (len(self._texts), len(self._images)), strict=True):
-            if self._kind == "ivf" and not 1 <= probes <= lists <= vectors:
-                raise UsageError(
-                    f"num_probes = {probes} and num_lists = {lists} do not fit {vectors} vectors: "
-                    f"give 1 <= num_probes <= num_lists <= {vectors}"
-                )
-        if self._device == "cpu":
+    def parts(self) -> list[Part]:
+        """Anchors, some at a time."""
+        contents = [(side, part) for side, count in enumerate(self.counts) for part in slices(count, self._block)]
+        return numbered((part.stop - part.start, (side, part.start, part.stop)) for side, part in contents)
+
+    def open(self) -> _Searcher:
+        """An index, one side at a time."""
+        return _Searcher(self)
+
+    def make(self, worker: _Searcher, part: Part, path: Path) -> None:
+        """Searches for some anchors."""
+        side, start, stop = part.content
+        anchors = np.ascontiguousarray(self.anchors[side].read(start, stop), dtype=np.float32)
+        scores, found = worker.index(side).search(anchors, self.fetch[side])
+        rows = np.arange(start, stop)[:, None]
+        known = found != NO_ROW
+        if side == 0:
+            own = worker.owners[np.where(known, found, 0)] == rows
+        else:
+            own = worker.owners[start:stop, None] == found
+        lists = by_score(np.where(known & ~own, found, NO_ROW), scores)
+        width = self.widths[side]
+        kept = lists.candidates[:, :width].astype(row_type(self.searched[side].shape[0]))
+        write_arrays(path, {"rows": kept, "scores": lists.scores[:, :width]})
+
+    def join(self, paths: Sequence[Path], target: Path) -> None:
+        """Writes the lists of both directions, see `itrpipe.mining.mined`.
+
+        Raises:
+            DiskFullError: no space is left.
+        """
+        shapes = {
+            name: (self.counts[side], self.widths[side], self.searched[side].shape[0])
+            for side, name in enumerate(DIRECTIONS)
+        }
+        with ArrayWriter(target, layout(shapes)) as writer:
+            for part, path in zip(self.parts(), paths, strict=True):
+                side, start, _ = part.content
+                found = ArrayFile(path).all()
+                write_slice(writer, DIRECTIONS[side], start, CandidateLists(found["rows"], found["scores"]))
+
+
+class _Searcher:
+    """The index of one side or the other, on the device of a worker.
+
+    Attributes:
+        owners: [T] of all captions, since those found lie anywhere.
+    """
+
+    def __init__(self, work: Searching) -> None:
+        self._work, self._faiss = work, load_faiss()
+        self._on_gpu = resolve_device(work.device) == "cuda"
+        self._open: tuple[int, Any] | None = None
+        self.owners = work.owners.read(0, work.owners.shape[0])
+        if not self._on_gpu:
             return
         if not hasattr(self._faiss, "StandardGpuResources") or not self._faiss.get_num_gpus():
             raise MissingInputError(
                 "the installed faiss has no CUDA or finds no GPU: pip install 'itrpipe[gpu]', or mine with device cpu"
             )
-        if max(self._fetch) > LARGEST_FETCH_ON_GPU:
+        if max(work.fetch) > LARGEST_FETCH_ON_GPU:
             raise UsageError(
-                f"faiss fetches at most {LARGEST_FETCH_ON_GPU} candidates on a GPU, {max(self._fetch)} are needed with "
+                f"faiss fetches at most {LARGEST_FETCH_ON_GPU} candidates on a GPU, {max(work.fetch)} are needed with "
                 "the own ones: ask for fewer, or mine with the exact engine"
             )
 
-    @property
-    def num_blocks(self) -> int:
-        """Number of blocks that the anchors of both directions are cut into."""
-        return len(self._done)
+    def index(self, side: int) -> Any:
+        """The index that the anchors of a side are searched in."""
+        if self._open is None or self._open[0] != side:
+            self._open = None  # frees the other one first
+            self._open = (side, self._read(side))
+        return self._open[1]
 
-    def pending(self) -> list[int]:
-        """Blocks that are still to be done, ascending."""
-        return np.flatnonzero(~self._done).tolist()
-
-    def step(self, block_index: int) -> None:
-        """Mine one block of anchors.
-
-        Args:
-            block_index: 0..num_blocks - 1, not done before.
-
-        Raises:
-            UsageError: the block does not exist or was done already.
-        """
-        if not 0 <= block_index < self.num_blocks or self._done[block_index]:
-            raise UsageError(f"block {block_index} of {self.num_blocks} is done already or does not exist")
-        direction = int(block_index >= self._image_blocks)
-        start = (block_index - direction * self._image_blocks) * self._block_size
-        anchors = (self._images, self._texts)[direction][start : start + self._block_size]
-        scores, found = self._searched(direction).search(anchors, self._fetch[direction])
-        rows = np.arange(start, start + len(anchors))[:, None]
-        known = found != NO_ROW
-        # -1 would name the last caption; what it finds there is not used.
-        own = self._caption_image[found] == rows if direction == 0 else self._caption_image[rows] == found
-        lists = by_score(np.where(known & ~own, found, NO_ROW), scores)
-        width = self._candidates[direction].shape[1]
-        self._candidates[direction][rows[:, 0]] = lists.candidates[:, :width]
-        self._scores[direction][rows[:, 0]] = lists.scores[:, :width]
-        self._done[block_index] = True
-
-    def _searched(self, direction: int) -> Any:
-        """The index of a direction; one is kept at a time."""
-        if self._index is None or self._index[0] != direction:
-            self._index = None  # frees the other one first
-            self._index = (direction, self._built((self._texts, self._images)[direction], *self.clusters[direction]))
-        return self._index[1]
-
-    def _built(self, vectors: np.ndarray, lists: int, probes: int) -> Any:
-        index = new_index(self._faiss, self._kind, vectors.shape[1], lists, probes)
-        if self._device == "cuda":
+    def _read(self, side: int) -> Any:
+        if self._work.indexes is None:
+            vectors = _whole(self._work.searched[side])
+            index = new_index(self._faiss, "flat", vectors.shape[1], 0, 0)
+            index.add(vectors)
+        else:
+            index = self._faiss.deserialize_index(ArrayFile(self._work.indexes[side]).read(_INDEX))
+        if self._on_gpu:
             self._resources = self._faiss.StandardGpuResources()  # has to outlive the index
             index = self._faiss.index_cpu_to_gpu(self._resources, 0, index)
-        if not index.is_trained:
-            index.train(vectors)
-        index.add(vectors)
         return index
 
-    def state(self) -> dict[str, np.ndarray]:
-        """All that is needed to go on later, see `ExactMiner.state`."""
-        return {"done": self._done.copy()} | {name: array.copy() for name, array in self._arrays().items()}
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        names = ("texts_per_image", "images_per_text", "text_scores", "image_scores")
-        return dict(zip(names, (*self._candidates, *self._scores), strict=True))
+def _whole(values: Rows) -> np.ndarray:
+    return np.ascontiguousarray(values.read(0, values.shape[0]), dtype=np.float32)
 
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from a `state`.
 
-        Raises:
-            DataError: the state comes from other data, or was made with other list lengths or blocks.
-        """
-        expected = {"done": self._done.shape} | {name: array.shape for name, array in self._arrays().items()}
-        found = {name: array.shape for name, array in state.items()}
-        if found != expected:
-            raise DataError(f"saved mining progress has shapes {found}, expected {expected}: start the mining again")
-        self._done = state["done"].astype(bool)
-        for name, array in self._arrays().items():
-            array[...] = state[name]
+def required_clusters(searched: Sequence[int], num_lists: int, num_probes: int) -> list[tuple[int, int]]:
+    """Clusters and probes of IVF, for each side that is searched.
 
-    def result(self) -> MinedLists:
-        """The lists, once all blocks are done.
+    Args:
+        searched: vectors of each side.
+        num_lists: clusters (nlist), 1..number of vectors; 0 makes about 4 sqrt(n) of n vectors.
+        num_probes: clusters that are searched for an anchor (nprobe), 1..num_lists; 0 searches one in four.
 
-        Raises:
-            UsageError: blocks are still to be done.
-        """
-        if self.pending():
-            raise UsageError(f"{len(self.pending())} of {self.num_blocks} blocks are not mined yet: step through them")
-        return MinedLists(**self._arrays())
+    Raises:
+        UsageError: the numbers do not fit each other.
+    """
+    found = [clusters(vectors, num_lists, num_probes) for vectors in searched]
+    for (lists, probes), vectors in zip(found, searched, strict=True):
+        if not 1 <= probes <= lists <= vectors:
+            raise UsageError(
+                f"num_probes = {probes} and num_lists = {lists} do not fit {vectors} vectors: "
+                f"give 1 <= num_probes <= num_lists <= {vectors}"
+            )
+    return found
 
 
 def new_index(faiss: Any, kind: IndexKind, dim: int, lists: int, probes: int) -> Any:
@@ -252,7 +289,7 @@ def clusters(vectors: int, num_lists: int, num_probes: int) -> tuple[int, int]:
 
     Args:
         vectors: n, how many are searched.
-        num_lists, num_probes: as `FaissMiner` takes them.
+        num_lists, num_probes: as `required_clusters` takes them.
     """
     lists = num_lists or min(vectors, round(4 * math.sqrt(vectors)))
     return lists, num_probes or math.ceil(lists * PROBED_SHARE)

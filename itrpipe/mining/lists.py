@@ -16,7 +16,8 @@ class CandidateLists:
     """One direction: the candidates of every anchor, hardest first, in rows of one width.
 
     Attributes:
-        candidates: [A, K] int32 rows of the other side; `NO_ROW` behind the last candidate of a shorter list.
+        candidates: [A, K] int32, or int64 where there are more, rows of the other side; `NO_ROW` behind the last
+            candidate of a shorter list.
         scores: [A, K] float32; minus infinity behind the last candidate.
     """
 
@@ -76,7 +77,7 @@ def drop(lists: CandidateLists, reasons: Mapping[str, np.ndarray]) -> tuple[Cand
     row, column = stays.nonzero()
     counts = stays.sum(axis=1)
     place = np.arange(len(row)) - (counts.cumsum() - counts)[row]
-    candidates = np.full(lists.candidates.shape, NO_ROW, dtype=np.int32)
+    candidates = np.full(lists.candidates.shape, NO_ROW, dtype=lists.candidates.dtype)
     scores = np.full(lists.scores.shape, -np.inf, dtype=np.float32)
     candidates[row, place] = lists.candidates[row, column]
     scores[row, place] = lists.scores[row, column]
@@ -93,5 +94,5 @@ def by_score(candidates: np.ndarray, scores: np.ndarray) -> CandidateLists:
     missing = candidates == NO_ROW
     ranked = np.where(missing, -np.inf, scores).astype(np.float32)
     order = np.lexsort((candidates, -ranked, missing), axis=1)
-    ordered = np.take_along_axis(candidates, order, axis=1).astype(np.int32)
+    ordered = np.take_along_axis(candidates, order, axis=1)
     return CandidateLists(ordered, np.take_along_axis(ranked, order, axis=1))

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.engine.device import resolve_device
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.embeddings import SplitEmbeddings
+from itrpipe.features.embeddings import EmbeddingRows, Side
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import (
     CrossAttentionModel,
@@ -190,35 +191,41 @@ def load_scoring_model(folder: Path) -> SavedModel:
     return saved
 
 
-def open_scorer(
-    saved: SavedModel, prepared: Path, extracted: Path, embeddings: SplitEmbeddings, device: str, memory: int
+def encoded_scorer(
+    trained: Path, prepared: Path, extracted: Path, embeddings: EmbeddingRows, device: str, memory: int
 ) -> PairScorer:
-    """A trained model on the training images and captions that another one embedded.
+    """A trained model on the training images and captions that another one embedded, which it has encoded.
 
     Args:
-        saved: the model, of `load_scoring_model`.
-        prepared: artifact of the captions.
+        trained: artifact of the model.
+        prepared: of the captions.
         extracted: of the features.
         embeddings: by the other model.
-        device: `cpu` or `cuda`.
+        device: `auto`, `cpu` or `cuda`.
         memory: bytes that a batch of pairs takes.
 
     Raises:
         DataError: captions and features are of other images than the embeddings.
         UsageError: the machine has less memory than the encodings take.
     """
-    features = FeatureFile.open(extracted / FEATURES)
+    saved, features = load_scoring_model(trained), FeatureFile.open(extracted / FEATURES)
     split = PreparedDataset.open(prepared).split("train")
     if absent := features.absent(split.image_ids.tolist()):  # training left them out as well
         split = split.without(absent)
-    for ours, theirs in ((split.image_ids, embeddings.image_ids), (split.caption_ids, embeddings.caption_ids)):
-        if not np.array_equal(ours, theirs):
+    sides: tuple[tuple[Side, np.ndarray, int], ...] = (
+        ("image", split.image_ids, embeddings.images.shape[0]),
+        ("caption", split.caption_ids, embeddings.texts.shape[0]),
+    )
+    for side, ours, count in sides:
+        if ours.tolist() != embeddings.ids(side, 0, count):
             raise DataError(
                 f"{prepared} and {extracted} hold {len(ours):,} training rows and the mining model embedded "
-                f"{len(theirs):,} or others; run `itrpipe train` again"
+                f"{count:,} or others; run `itrpipe train` again"
             )
     data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
-    return PairScorer(saved.model, data, saved.embed_dim, torch.device(device), memory)
+    scorer = PairScorer(saved.model, data, saved.embed_dim, torch.device(resolve_device(device)), memory)
+    scorer.encode(lambda count: None)
+    return scorer
 
 
 def _lengths(data: SplitData) -> np.ndarray:

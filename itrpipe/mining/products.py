@@ -16,30 +16,111 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from itrpipe.artifacts.disk import check_stamp
+from itrpipe.engine.files import ArrayFile, ArrayWriter
+from itrpipe.engine.work import AGAIN
 from itrpipe.errors import DataError
 from itrpipe.mining.arithmetic import product_seconds
 from itrpipe.mining.threads import one_thread
+from itrpipe.mining.vectors import Rows, rows_at_once, slices, take
 
 Precision = Literal["fp32", "bf16", "bf16+fp32", "fp32+fp32"]
 """How embeddings are compared: exactly; rounded to bfloat16 and added up in float32; or, where there are two, rounded
 or not to find the candidates that may belong to a list, which are then scored in float32, each by itself."""
 _IN_TWO_STEPS = ("bf16+fp32", "fp32+fp32")
 
-_NORM_ROWS = 4_096
+_NORM_ROWS = 1 << 20
 _SELECT_ROWS = 64
 _GATHERED_PAIRS = 1 << 18
 _SMALLEST = 1e-30
 
 
 @dataclass(frozen=True)
+class SideNorms:
+    """What bounds the rounding of the vectors of one side.
+
+    Attributes:
+        values: [A, 2] float32: Euclidean norm of every vector, and of what rounding it to bfloat16 takes away.
+        largest: of the norms.
+    """
+
+    values: Rows
+    largest: float
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Those of consecutive rows."""
+        return self.values.read(start, stop)
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """Those of some rows."""
+        return take(self.values, rows)
+
+
+@dataclass(frozen=True)
+class Norms:
+    """What bounds the rounding of both sides."""
+
+    images: SideNorms
+    texts: SideNorms
+
+
+def measured_norms(images: Rows, texts: Rows, path: Path) -> Norms:
+    """Measures both sides, a slice at a time, unless that was done before.
+
+    Args:
+        images: [N, D].
+        texts: [T, D].
+        path: of the file of arrays that keeps them.
+
+    Raises:
+        DataError: a vector holds NaN or infinity, or vectors are so long that a product of two can leave the range of
+            float32; or the file is damaged.
+    """
+    sides = {"image": images, "caption": texts}
+    if not path.exists():
+        arrays = {name: ("<f4", (values.shape[0], 2)) for name, values in sides.items()}
+        with ArrayWriter(path, arrays) as writer:
+            for name, values in sides.items():
+                _measure(name, values, writer)
+    check_stamp(path, AGAIN)
+    found = {name: ArrayFile(path).stored(name) for name in sides}
+    image, caption = (SideNorms(each, _largest(each)) for each in found.values())
+    if not image.largest * caption.largest < torch.finfo(torch.bfloat16).max:
+        raise DataError(
+            f"scores are NaN or infinite: the longest vectors have norms {image.largest:g} and {caption.largest:g}; "
+            "normalise the embeddings"
+        )
+    return Norms(image, caption)
+
+
+def _measure(name: str, values: Rows, writer: ArrayWriter) -> None:
+    bad = 0
+    for part in slices(values.shape[0], rows_at_once(values)):
+        vectors = torch.from_numpy(np.ascontiguousarray(values.read(part.start, part.stop), dtype=np.float32))
+        norms = torch.linalg.vector_norm(vectors, dim=1)
+        lost = torch.linalg.vector_norm(vectors - vectors.bfloat16().float(), dim=1)
+        if not bool(norms.isfinite().all()):
+            bad += int((~vectors.isfinite().all(dim=1)).sum())
+        writer.write(name, part.start, torch.stack([norms, lost], dim=1).numpy())
+    if bad:
+        raise DataError(f"{bad} of {values.shape[0]} {name} embeddings hold NaN or infinity: train the model again")
+
+
+def _largest(values: Rows) -> float:
+    parts = slices(values.shape[0], _NORM_ROWS)
+    return max(float(values.read(part.start, part.stop)[:, 0].max()) for part in parts)
+
+
+@dataclass(frozen=True)
 class Embeddings:
-    """The vectors of one side, images or captions, and the norms that bound their rounding.
+    """Some vectors of one side, images or captions, and the norms that bound their rounding.
 
     Attributes:
         vectors: [A, D] float32 on the device.
@@ -52,35 +133,11 @@ class Embeddings:
     residuals: Tensor
 
     @classmethod
-    def of(cls, name: str, vectors: np.ndarray, device: torch.device | str) -> Embeddings:
-        """Puts vectors on the device; on the CPU float32 arrays are not copied.
-
-        Raises:
-            DataError: a vector holds NaN or infinity.
-        """
-        placed = torch.as_tensor(vectors, dtype=torch.float32, device=device)
-        parts = placed.split(_NORM_ROWS)
-        norms = torch.cat([torch.linalg.vector_norm(part, dim=1) for part in parts])
-        residuals = torch.cat([torch.linalg.vector_norm(part - part.bfloat16().float(), dim=1) for part in parts])
-        if not bool(norms.isfinite().all()):
-            bad = sum(int((~part.isfinite().all(dim=1)).sum()) for part in parts)
-            if bad:
-                raise DataError(f"{bad} of {len(placed)} {name} embeddings hold NaN or infinity: train the model again")
-        return cls(placed, norms, residuals)
-
-
-def require_finite_products(images: Embeddings, texts: Embeddings) -> None:
-    """Refuses vectors so long that a product of two can leave the range of float32.
-
-    Raises:
-        DataError: scores are NaN or infinite.
-    """
-    largest = images.norms.max() * texts.norms.max()
-    if not float(largest) < torch.finfo(torch.bfloat16).max:
-        raise DataError(
-            f"scores are NaN or infinite: the longest vectors have norms {float(images.norms.max()):g} and "
-            f"{float(texts.norms.max()):g}; normalise the embeddings"
-        )
+    def of(cls, vectors: np.ndarray, norms: np.ndarray, device: torch.device | str) -> Embeddings:
+        """Puts vectors [A, D] with their norms [A, 2] on the device; on the CPU float32 arrays are not copied."""
+        placed = torch.as_tensor(np.ascontiguousarray(vectors, dtype=np.float32), device=device)
+        measured = torch.as_tensor(norms, dtype=torch.float32, device=device)
+        return cls(placed, measured[:, 0], measured[:, 1])
 
 
 def in_two_steps(precision: Precision) -> bool:
@@ -133,24 +190,20 @@ def _float32_products(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def error_bounds(
-    anchors: Embeddings, rows: Tensor, others: Embeddings, other_rows: Tensor, precision: Precision
-) -> Tensor:
+def error_bounds(anchors: Embeddings, others: Embeddings, precision: Precision) -> Tensor:
     """How far the product of each anchor with any of the others can lie from the score that ranks them.
 
     Args:
         anchors, others: both sides.
-        rows: [a] rows of the anchors.
-        other_rows: [o] rows of the others.
         precision: those in two steps rank by other scores than their products.
 
     Returns:
         [a] float32, 0 where products are the scores.
     """
-    norms, residuals = anchors.norms[rows], anchors.residuals[rows]
+    norms, residuals = anchors.norms, anchors.residuals
     if not in_two_steps(precision):
         return torch.zeros_like(norms)
-    other_norm, other_residual = others.norms[other_rows].max(), others.residuals[other_rows].max()
+    other_norm, other_residual = others.norms.max(), others.residuals.max()
     if precision == "fp32+fp32":
         residuals, other_residual = torch.zeros_like(residuals), torch.zeros_like(other_residual)
     # Products added up in bfloat16 units round twice per term; the float32 score itself rounds once.

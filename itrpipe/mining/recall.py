@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from itrpipe.mining.lists import CandidateLists, MinedLists
+from itrpipe.mining.mined import DIRECTIONS, MinedFile
+from itrpipe.mining.vectors import Rows, rows_at_once, slices, take
 
 SAMPLED_ANCHORS = 200
 _ANCHORS_AT_ONCE = 16
@@ -13,7 +14,7 @@ _ROUNDING = 1e-5
 
 
 def search_recall(
-    images: np.ndarray, texts: np.ndarray, caption_image: np.ndarray, mined: MinedLists, anchors: int = SAMPLED_ANCHORS
+    images: Rows, texts: Rows, caption_image: np.ndarray, mined: MinedFile, anchors: int = SAMPLED_ANCHORS
 ) -> dict[str, float]:
     """Compares sampled lists with exact ones.
 
@@ -30,17 +31,17 @@ def search_recall(
     """
     generator = np.random.default_rng(0)
     found = {}
-    for name, lists, own_side, other_side in (
-        ("texts_for_images", mined.texts_for_images, images, texts),
-        ("images_for_texts", mined.images_for_texts, texts, images),
-    ):
-        rows = np.sort(generator.permutation(len(own_side))[:anchors])
+    for name, own_side, other_side in zip(DIRECTIONS, (images, texts), (texts, images), strict=True):
+        rows = np.sort(generator.permutation(mined.shapes[name][0])[:anchors])
         hits = 0
         for part in np.array_split(rows, -(-len(rows) // _ANCHORS_AT_ONCE)):
-            scores = own_side[part] @ other_side.T
+            own_vectors = take(own_side, part)
+            pieces = slices(other_side.shape[0], rows_at_once(other_side))
+            scores = np.concatenate([own_vectors @ other_side.read(each.start, each.stop).T for each in pieces], axis=1)
             scores[_own(name, part, caption_image, scores.shape[1])] = -np.inf
-            hits += _hits(lists, part, scores)
-        found[name] = hits / lists.candidates[rows].size
+            lists = np.concatenate([mined.read(name, row, row + 1).scores for row in part.tolist()])
+            hits += _hits(lists, scores)
+        found[name] = hits / (len(rows) * mined.shapes[name][1])
     return found
 
 
@@ -51,9 +52,9 @@ def _own(direction: str, rows: np.ndarray, caption_image: np.ndarray, candidates
     return caption_image[rows][:, None] == np.arange(candidates)
 
 
-def _hits(lists: CandidateLists, rows: np.ndarray, exact: np.ndarray) -> int:
-    """Candidates of some anchors that score high enough for the exact lists; exact scores [a, c]."""
-    width = lists.candidates.shape[1]
+def _hits(found: np.ndarray, exact: np.ndarray) -> int:
+    """Scores [a, K] of what was found that are high enough for the exact lists; exact scores [a, c]."""
+    width = found.shape[1]
     top = np.partition(exact, exact.shape[1] - width, axis=1)[:, -width:]
     last = top.min(axis=1) - _ROUNDING * np.abs(top).max(axis=1)
-    return int((lists.scores[rows] >= last[:, None]).sum())
+    return int((found >= last[:, None]).sum())

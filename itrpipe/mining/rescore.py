@@ -6,152 +6,132 @@ these are left out: scores of two models cannot be compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from itrpipe.engine.files import ArrayFile, ArrayWriter, write_arrays
+from itrpipe.engine.work import Part, Work, numbered
 from itrpipe.errors import DataError, UsageError
-from itrpipe.mining.lists import NO_ROW, MinedLists, by_score
+from itrpipe.mining.lists import NO_ROW, by_score
+from itrpipe.mining.mined import DIRECTIONS, POSITIVES, MinedFile, layout, write_slice
+from itrpipe.mining.vectors import Rows, slices
 
 ScorePairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Image rows [P] and caption rows [P] -> scores [P], higher for a better match."""
 
-PAIRS_PER_BLOCK = 16_384
-_NAMES = ("text_scores", "image_scores", "positive_scores")
-_ANCHORED_BY_IMAGES = 0
+PAIRS_PER_BLOCK = 65_536
+_SCORES = "scores"
 
 
-class Rescorer:
+class Rescoring(Work[ScorePairs]):
     """Scores the hardest candidates of both directions again, and every caption with its own image.
 
-    A block is some anchors with all their candidates; blocks may be done in any order, each once; `state` and
-    `restore` carry the work over an interruption. Beside the lists it takes 4 bytes per place of what it scores.
+    A part is some anchors with all their candidates; its file holds `scores` [a, K], minus infinity where a list is
+    shorter. The positives are lists of one candidate.
 
     Args:
-        lists: both directions.
-        caption_image: [T] row of the image each caption belongs to.
-        score_pairs: the second model.
+        name: of the second model, for people.
+        lists: file of both directions.
+        owners: [T] row of the image each caption belongs to, -1 for none.
+        open_scorer: opens the second model; it is pickled.
         top_texts: candidates of each image that are scored again, 1..num_texts.
         top_images: candidates of each caption, 1..num_images.
-        block_pairs: places of the lists in a block, about.
+        device: where pairs are scored.
+        block_pairs: places of the lists in a part, about.
 
     Raises:
         UsageError: more candidates are to be scored than the lists hold.
     """
 
+    unit = "pairs"
+
     def __init__(
         self,
-        lists: MinedLists,
-        caption_image: np.ndarray,
-        score_pairs: ScorePairs,
+        name: str,
+        lists: Path,
+        owners: Rows,
+        open_scorer: Callable[[], ScorePairs],
         top_texts: int,
         top_images: int,
+        device: str = "cpu",
         block_pairs: int = PAIRS_PER_BLOCK,
     ) -> None:
-        self._score_pairs = score_pairs
-        # The last part are lists of one candidate, the positive.
-        self._candidates = (
-            _top(lists.texts_per_image, top_texts),
-            _top(lists.images_per_text, top_images),
-            caption_image.astype(np.int32)[:, None],
+        self.title, self.device = f"scoring by {name}", device
+        self._lists, self._owners, self._open_scorer = lists, owners, open_scorer
+        self._block_pairs = block_pairs
+        self.key = str(block_pairs)
+        shapes = MinedFile(lists).shapes
+        self.tops = {DIRECTIONS[0]: top_texts, DIRECTIONS[1]: top_images, POSITIVES: 1}
+        self._anchors = {name: shapes[name][0] for name in DIRECTIONS} | {POSITIVES: owners.shape[0]}
+        for name in DIRECTIONS:
+            if not 1 <= self.tops[name] <= shapes[name][1]:
+                raise UsageError(
+                    f"{self.tops[name]} candidates are to be scored again but the lists hold {shapes[name][1]}: give "
+                    f"1..{shapes[name][1]}"
+                )
+
+    def parts(self) -> list[Part]:
+        """Consecutive anchors of each direction, and of the positives."""
+        contents = [
+            (name, part)
+            for name, anchors in self._anchors.items()
+            for part in slices(anchors, max(1, self._block_pairs // self.tops[name]))
+        ]
+        return numbered(
+            (self.tops[name] * (part.stop - part.start), (name, part.start, part.stop)) for name, part in contents
         )
-        self._scores = [np.full(part.shape, -np.inf, dtype=np.float32) for part in self._candidates]
-        self._blocks = list(_blocks(self._candidates, block_pairs))
-        self._done = np.zeros(len(self._blocks), dtype=bool)
 
-    @property
-    def num_blocks(self) -> int:
-        """Number of blocks that the anchors are cut into."""
-        return len(self._blocks)
+    def open(self) -> ScorePairs:
+        """The second model with the encodings of everything."""
+        return self._open_scorer()
 
-    def pairs(self, block_index: int) -> int:
-        """Number of pairs that a block scores; places without a candidate are none."""
-        part, rows = self._blocks[block_index]
-        return int((self._candidates[part][rows] != NO_ROW).sum())
-
-    def pending(self) -> list[int]:
-        """Blocks that are still to be done, ascending."""
-        return np.flatnonzero(~self._done).tolist()
-
-    def step(self, block_index: int) -> None:
-        """Score one block.
-
-        Args:
-            block_index: 0..num_blocks - 1, not done before.
+    def make(self, worker: ScorePairs, part: Part, path: Path) -> None:
+        """Scores the candidates of some anchors.
 
         Raises:
-            UsageError: the block does not exist or was done already.
-            DataError: `score_pairs` returned NaN, infinity, or another number of scores than pairs.
+            DataError: the model returned NaN, infinity, or another number of scores than pairs.
         """
-        if not 0 <= block_index < self.num_blocks or self._done[block_index]:
-            raise UsageError(f"block {block_index} of {self.num_blocks} is done already or does not exist")
-        part, rows = self._blocks[block_index]
-        row, column = (self._candidates[part][rows] != NO_ROW).nonzero()
-        anchors = row + rows.start
-        candidates = self._candidates[part][anchors, column]
-        pairs = (anchors, candidates) if part == _ANCHORED_BY_IMAGES else (candidates, anchors)
-        found = np.asarray(self._score_pairs(*pairs))
+        name, start, stop = part.content
+        candidates = self.candidates(name, start, stop)
+        row, column = (candidates != NO_ROW).nonzero()
+        anchors, others = row + start, candidates[row, column]
+        found = np.asarray(worker(*((anchors, others) if name == DIRECTIONS[0] else (others, anchors))))
         if found.shape != anchors.shape or not np.isfinite(found).all():
             raise DataError(
                 f"scores {found.shape} of {len(anchors)} pairs have another number or are NaN or infinite: "
                 "check the model that scores the mined lists again"
             )
-        self._scores[part][anchors, column] = found
-        self._done[block_index] = True
+        scores = np.full(candidates.shape, -np.inf, dtype=np.float32)
+        scores[row, column] = found
+        write_arrays(path, {_SCORES: scores})
 
-    def state(self) -> dict[str, np.ndarray]:
-        """All that is needed to go on later: one made with the same arguments takes it in `restore`."""
-        return {"done": self._done.copy()} | {
-            name: scores.copy() for name, scores in zip(_NAMES, self._scores, strict=True)
-        }
+    def candidates(self, name: str, start: int, stop: int) -> np.ndarray:
+        """[a, K] rows that are scored with anchors start..stop of a direction, or with captions as positives."""
+        if name == POSITIVES:
+            return self._owners.read(start, stop)[:, None]
+        return MinedFile(self._lists).read(name, start, stop).candidates[:, : self.tops[name]]
 
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from a `state`.
+    def join(self, paths: Sequence[Path], target: Path) -> np.ndarray:
+        """Writes the lists by falling scores of the second model, equal ones by rising row.
 
-        Raises:
-            DataError: the state comes from other lists or blocks.
+        Args:
+            paths: of all parts.
+            target: file of lists.
+
+        Returns:
+            [T] float32, its score of every caption with its image; NaN for a caption of none.
         """
-        expected = {name: array.shape for name, array in self.state().items()}
-        found = {name: array.shape for name, array in state.items()}
-        if found != expected:
-            raise DataError(f"saved rescoring progress has shapes {found}, expected {expected}: start the mining again")
-        self._done = state["done"].astype(bool)
-        self._scores = [state[name].astype(np.float32) for name in _NAMES]
-
-    def result(self) -> MinedLists:
-        """The lists by falling scores of the second model, equal ones by rising row.
-
-        Raises:
-            UsageError: blocks are still to be done.
-        """
-        self._require_done()
-        texts, images = (by_score(*part) for part in zip(self._candidates[:2], self._scores[:2], strict=True))
-        return MinedLists(texts.candidates, texts.scores, images.candidates, images.scores)
-
-    def positives(self) -> np.ndarray:
-        """Scores [T] float32 of every caption with its image.
-
-        Raises:
-            UsageError: blocks are still to be done.
-        """
-        self._require_done()
-        return self._scores[2][:, 0]
-
-    def _require_done(self) -> None:
-        if self.pending():
-            raise UsageError(f"{len(self.pending())} of {self.num_blocks} blocks are not scored yet: step through them")
-
-
-def _top(candidates: np.ndarray, top: int) -> np.ndarray:
-    width = candidates.shape[1]
-    if not 1 <= top <= width:
-        raise UsageError(f"{top} candidates are to be scored again but the lists hold {width}: give 1..{width}")
-    return candidates[:, :top]
-
-
-def _blocks(parts: tuple[np.ndarray, ...], block_pairs: int) -> Iterator[tuple[int, slice]]:
-    """Consecutive anchors of each part, as its number and their rows."""
-    for number, candidates in enumerate(parts):
-        height = max(1, block_pairs // candidates.shape[1])
-        for start in range(0, len(candidates), height):
-            yield number, slice(start, min(start + height, len(candidates)))
+        others = {DIRECTIONS[0]: self._anchors[DIRECTIONS[1]], DIRECTIONS[1]: self._anchors[DIRECTIONS[0]]}
+        shapes = {name: (self._anchors[name], self.tops[name], others[name]) for name in DIRECTIONS}
+        positives = np.full(self._anchors[POSITIVES], np.nan, dtype=np.float32)
+        with ArrayWriter(target, layout(shapes)) as writer:
+            for part, path in zip(self.parts(), paths, strict=True):
+                name, start, stop = part.content
+                scores, candidates = ArrayFile(path).read(_SCORES), self.candidates(name, start, stop)
+                if name == POSITIVES:
+                    positives[start:stop] = np.where(candidates[:, 0] == NO_ROW, np.nan, scores[:, 0])
+                else:
+                    write_slice(writer, name, start, by_score(candidates, scores))
+        return positives

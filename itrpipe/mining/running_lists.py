@@ -36,7 +36,7 @@ class RunningLists:
         self._candidates = candidates
 
     def set_floors(self, scores: Tensor, rows: Tensor, bounds: Tensor) -> None:
-        """Guesses the floors of those anchors that have none yet.
+        """Guesses the floors of those anchors that have none yet; see `guessed_floors`.
 
         Args:
             scores: [a, c] products of the anchors with a sample of their candidates, or with all of them.
@@ -44,28 +44,8 @@ class RunningLists:
             bounds: [a] how far a product can lie from the score.
         """
         new = self.floors[rows].isnan()
-        if not bool(new.any()):
-            return
-        seen = scores.shape[1]
-        rank = self._rank(seen)
-        if rank > seen:
-            self.floors[rows[new]] = float("-inf")
-            return
-        floors = torch.cat([_kth(part, rank) for part in _split(scores, new)])
-        if seen == self._candidates:
-            # k products do reach the k-th one; the scores behind them may be less by the rounding of what is kept
-            # in bfloat16, half of the last of 8 bits, and by the bound.
-            kept = floors.abs() * 2**-8 if scores.dtype == torch.bfloat16 else 0.0
-            floors = floors - kept - bounds[new]
-        self.floors[rows[new]] = floors
-
-    def _rank(self, seen: int) -> int:
-        """Place in a sample of `seen` candidates at whose score the floor is put."""
-        k, share = self.keys.shape[1], seen / self._candidates
-        if share == 1:
-            return k
-        expected = k * share
-        return math.ceil(expected + _DEVIATIONS * math.sqrt(expected * (1 - share))) + 1
+        if bool(new.any()):
+            self.floors[rows[new]] = guessed_floors(scores, new, bounds, self.keys.shape[1], self._candidates)
 
     def thresholds(self, rows: Tensor) -> Tensor:
         """The score [a] that a candidate must reach to enter the list of an anchor."""
@@ -95,24 +75,45 @@ class RunningLists:
             joined = torch.cat([self.keys[into], matrix_of_keys(keys[first:last], counts[part])], dim=1)
             self.keys[into] = keep_largest(joined, self.keys.shape[1])
 
-    def unproven(self) -> Tensor:
-        """Anchors whose floor was too high: fewer than k candidates reached it."""
-        return (self.keys[:, 0] == NO_CANDIDATE).nonzero()[:, 0]
+    def sorted_keys(self) -> np.ndarray:
+        """Keys [A, k] int64, falling; `NO_CANDIDATE` where a floor was too high."""
+        pieces = [part.sort(dim=1, descending=True).values.numpy(force=True) for part in self.keys.split(_MERGED_ROWS)]
+        return np.concatenate(pieces)
 
-    def reset(self, rows: Tensor) -> None:
-        """Empties the lists of anchors and forgets their floors."""
-        self.keys[rows] = NO_CANDIDATE
-        self.floors[rows] = float("nan")
 
-    def sorted(self) -> tuple[np.ndarray, np.ndarray]:
-        """Candidates [A, k] int32 and their scores [A, k] float32, falling."""
-        candidates = np.empty(self.keys.shape, dtype=np.int32)
-        scores = np.empty(self.keys.shape, dtype=np.float32)
-        for start in range(0, len(self.keys), _MERGED_ROWS):
-            part = slice(start, start + _MERGED_ROWS)
-            values, indices = unpack(self.keys[part].sort(dim=1, descending=True).values)
-            candidates[part], scores[part] = indices.numpy(force=True), values.numpy(force=True)
-        return candidates, scores
+def guessed_floors(scores: Tensor, wanted: Tensor, bounds: Tensor, k: int, candidates: int) -> Tensor:
+    """The score that k of all candidates are expected to reach, by a sample, less three deviations of that count.
+
+    Args:
+        scores: [a, c] products of anchors with a sample of their candidates, or with all of them.
+        wanted: [a] bool, the anchors that need a floor.
+        bounds: [a] how far a product can lie from the score.
+        k: length of a list.
+        candidates: how many there are in all.
+
+    Returns:
+        [w] float32 of the wanted ones; minus infinity where the sample is too small to tell.
+    """
+    seen = scores.shape[1]
+    rank = _rank(k, seen, candidates)
+    if rank > seen:
+        return torch.full((int(wanted.sum()),), float("-inf"), device=scores.device)
+    floors = torch.cat([_kth(part, rank) for part in _split(scores, wanted)])
+    if seen < candidates:
+        return floors
+    # k products do reach the k-th one; the scores behind them may be less by the rounding of what is kept in bfloat16,
+    # half of the last of 8 bits, and by the bound.
+    kept = floors.abs() * 2**-8 if scores.dtype == torch.bfloat16 else 0.0
+    return floors - kept - bounds[wanted]
+
+
+def _rank(k: int, seen: int, candidates: int) -> int:
+    """Place in a sample of `seen` candidates at whose score the floor is put."""
+    share = seen / candidates
+    if share == 1:
+        return k
+    expected = k * share
+    return math.ceil(expected + _DEVIATIONS * math.sqrt(expected * (1 - share))) + 1
 
 
 def _stable_order(places: Tensor, groups: int) -> Tensor:

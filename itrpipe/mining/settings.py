@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.training.settings import backbones, canonical_backbone
+
+
+def candidate_files(path: Path) -> list[Path]:
+    """The files that `--candidates` names: itself, or the Parquet files of a folder, by name."""
+    return sorted(path.glob("*.parquet")) if path.is_dir() else [path]
 
 
 class WindowSettings(Settings):
@@ -37,7 +43,7 @@ class MineSettings(Settings):
         window: which of the candidates are kept.
         num_texts: captions kept for each image.
         num_images: images kept for each caption.
-        engine: `torch`, or `faiss`; with a flat index they differ in the order of equal scores alone.
+        library: `torch`, or `faiss`; with a flat index they differ in the order of equal scores alone.
         precision: of the products of embeddings by `torch`; `bf16+fp32` gives the lists of `fp32` at nearly the speed
             of `bf16`.
         rescore_with: backbone of a second model of the same method, seed and features, which orders the candidates
@@ -46,6 +52,8 @@ class MineSettings(Settings):
         index: of `faiss`: `flat` searches everything, `ivf` the nearest of many clusters of vectors.
         num_lists: clusters of `ivf`; 0: about 4 sqrt(n) of n vectors.
         num_probes: clusters of `ivf` that are searched; 0: one in four.
+        candidates: file with embeddings by the same model of further images or captions, which belong to nobody and are
+            candidates as well, see `itrpipe.mining.corpus`; empty: none.
         guard: `fne` writes how likely each candidate is a false negative, by the mining model's similarities.
         guard_prior: of `fne`: p, share of matches among all pairs.
         guard_batch_size: of `fne`: pairs whose negatives compete in the statistics of mismatches.
@@ -58,7 +66,7 @@ class MineSettings(Settings):
     train_share: float = Field(default=1.0, gt=0, le=1)
     num_texts: int = Field(ge=1, le=10_000_000)
     num_images: int = Field(ge=1, le=10_000_000)
-    engine: Literal["torch", "faiss"]
+    library: Literal["torch", "faiss"]
     precision: Literal["fp32", "bf16", "bf16+fp32"]
     drop_duplicates: bool
     window: WindowSettings = Field(default_factory=WindowSettings)
@@ -68,9 +76,17 @@ class MineSettings(Settings):
     index: Literal["flat", "ivf"] = "flat"
     num_lists: int = Field(default=0, ge=0)
     num_probes: int = Field(default=0, ge=0)
+    candidates: str = ""
     guard: Literal["none", "fne"] = "none"
     guard_prior: float = Field(default=1e-4, gt=0, lt=1)
     guard_batch_size: int = Field(default=32, ge=2, le=10_000_000)
+
+    @field_validator("candidates")
+    @classmethod
+    def _has_features(cls, value: str, info: ValidationInfo) -> str:
+        if value and info.data.get("rescore_with"):
+            raise ValueError("the second model has no features of further candidates; leave one of both out")
+        return value
 
     @field_validator("guard")
     @classmethod
@@ -107,8 +123,8 @@ class MineSettings(Settings):
     def _of_an_index(cls, value: str | int, info: ValidationInfo) -> str | int:
         if value in ("flat", 0):
             return value
-        if info.data.get("engine") == "torch":
-            raise ValueError("engine torch searches everything, without an index; add --engine faiss")
+        if info.data.get("library") == "torch":
+            raise ValueError("torch searches everything, without an index; add --library faiss")
         if info.data.get("index") == "flat":
             raise ValueError("a flat index has no clusters; add --set index=ivf")
         return value

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from itrpipe.mining.lists import NO_ROW, CandidateLists
+from itrpipe.mining.mined import DIRECTIONS
 
 QUANTILES = {"minimum": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75, "maximum": 1.0}
-DIRECTIONS = ("texts_for_images", "images_for_texts")
+SAMPLED_SCORES = 1 << 22
 BEATEN = {
     "texts_for_images": "hardest_text_beats_own_caption_percent",
     "images_for_texts": "hardest_image_beats_own_image_percent",
@@ -25,23 +27,61 @@ _FEW, _EMPTY = 0.5, 0.01
 """Share of the candidates left, and of the anchors without any, below and above which a list is called short."""
 
 
+class Figures:
+    """What is known of the lists of one direction after all filters; it sees them some anchors at a time.
+
+    Quantiles are those of the scores of every n-th anchor, where there are more than `SAMPLED_SCORES`.
+
+    Args:
+        anchors: A.
+        width: K.
+    """
+
+    def __init__(self, anchors: int, width: int) -> None:
+        self.anchors = anchors
+        self.candidates = self.empty = 0
+        self.dropped: Counter[str] = Counter()
+        self.hardest = np.full(anchors, np.nan, dtype=np.float32)
+        self._step = -(-anchors * width // SAMPLED_SCORES)
+        self._sample: list[np.ndarray] = []
+        self._ends = (np.inf, -np.inf)
+
+    def add(self, part: slice, lists: CandidateLists, dropped: Mapping[str, int]) -> None:
+        """Sees the lists of consecutive anchors, and what each filter took from them."""
+        real, counts = lists.candidates != NO_ROW, lists.counts
+        self.candidates += int(counts.sum())
+        self.empty += int((counts == 0).sum())
+        for name, count in dropped.items():
+            self.dropped[name] += count
+        self.hardest[part] = np.where(counts > 0, lists.scores[:, 0], np.nan)
+        if real.any():
+            scores = lists.scores[real]
+            self._ends = (min(self._ends[0], float(scores.min())), max(self._ends[1], float(scores.max())))
+        chosen = slice(-part.start % self._step, None, self._step)
+        self._sample.append(lists.scores[chosen][real[chosen]])
+
+    def quantiles(self) -> dict[str, float] | None:
+        """Of the scores; None without any."""
+        if not self.candidates:
+            return None
+        lowest, highest = (round(each, _DIGITS) for each in self._ends)
+        found = _quantiles(np.concatenate(self._sample)) or _quantiles(np.array(self._ends))
+        return {**(found or {}), "minimum": lowest, "maximum": highest}
+
+
 def mining_statistics(
-    lists: Mapping[str, CandidateLists],
-    positives: np.ndarray,
-    caption_image: np.ndarray,
-    dropped: Mapping[str, Mapping[str, int]],
+    figures: Mapping[str, Figures], positives: np.ndarray, caption_image: np.ndarray
 ) -> dict[str, Any]:
     """Figures on both directions, ready for JSON.
 
     A margin is the score of a caption with its image less that of the hardest negative: of the image, where texts
-    are mined for images, else of the caption. There are as many margins as captions, less those whose anchor has no
-    candidate left.
+    are mined for images, else of the caption. There are as many margins as captions with an image, less those whose
+    anchor has no candidate left.
 
     Args:
-        lists: direction -> lists after all filters.
-        positives: [T] score of every caption with its image.
+        figures: direction -> what is known of its lists.
+        positives: [T] score of every caption with its image, NaN for a caption of none.
         caption_image: [T] image row of each caption.
-        dropped: direction -> filter -> candidates it took away.
 
     Returns:
         Quantiles under `positive_score`, under each direction (of its negatives) and under the direction with
@@ -49,20 +89,23 @@ def mining_statistics(
         least as high as the positive; and by direction `candidates`, `anchors`, `anchors_without_candidates` and
         `dropped`.
     """
-    anchors = {"texts_for_images": caption_image, "images_for_texts": np.arange(len(positives))}
-    counts = {name: lists[name].counts for name in DIRECTIONS}
-    found: dict[str, Any] = {"positive_score": _quantiles(positives)}
+    owned = ~np.isnan(positives)
+    hardest = {
+        "texts_for_images": figures["texts_for_images"].hardest[caption_image[owned]],
+        "images_for_texts": figures["images_for_texts"].hardest[owned],
+    }
+    found: dict[str, Any] = {"positive_score": _quantiles(positives[owned])}
     for name in DIRECTIONS:
-        usable = counts[name][anchors[name]] > 0
-        margins = positives[usable] - lists[name].scores[anchors[name][usable], 0]
-        found[name] = _quantiles(lists[name].scores[lists[name].candidates != NO_ROW])
+        margins = positives[owned] - hardest[name]
+        margins = margins[~np.isnan(margins)]
+        found[name] = figures[name].quantiles()
         found[f"{name}_margin"] = _quantiles(margins)
         found[BEATEN[name]] = round(100 * float((margins <= 0).mean()), 2) if len(margins) else None
     return found | {
-        "candidates": {name: int(counts[name].sum()) for name in DIRECTIONS},
-        "anchors": {name: len(counts[name]) for name in DIRECTIONS},
-        "anchors_without_candidates": {name: int((counts[name] == 0).sum()) for name in DIRECTIONS},
-        "dropped": {name: dict(dropped[name]) for name in DIRECTIONS},
+        "candidates": {name: figures[name].candidates for name in DIRECTIONS},
+        "anchors": {name: figures[name].anchors for name in DIRECTIONS},
+        "anchors_without_candidates": {name: figures[name].empty for name in DIRECTIONS},
+        "dropped": {name: dict(figures[name].dropped) for name in DIRECTIONS},
     }
 
 

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_LARGEST_INDEX = 2**31 - 1
+LARGEST_INDEX = 2**32 - 1
+"""Rows of either side are below."""
+_SIGN = 2**31 - 1
 NO_CANDIDATE = -0x7F800001 << 32
 """The key of a score of minus infinity at the largest index: no other key is below it."""
 
@@ -23,21 +25,21 @@ def pack(scores: Tensor, indices: Tensor) -> Tensor:
 
     Args:
         scores: [...] float32 without NaN.
-        indices: [...] integers in 0..2^31 - 1.
+        indices: [...] integers in 0..2^32 - 1.
 
     Returns:
         [...] int64.
     """
     bits = (scores + 0.0).view(torch.int32)  # adding zero turns -0.0, which equals 0.0, into 0.0
-    ordered = bits ^ ((bits >> 31) & _LARGEST_INDEX)
-    return (ordered.to(torch.int64) << 32) | (_LARGEST_INDEX - indices)
+    ordered = bits ^ ((bits >> 31) & _SIGN)
+    return (ordered.to(torch.int64) << 32) | (LARGEST_INDEX - indices)
 
 
 def unpack(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores (float32) and indices (int32) of keys made by `pack`."""
+    """Scores (float32) and indices (int64) of keys made by `pack`."""
     ordered = (keys >> 32).to(torch.int32)
-    scores = (ordered ^ ((ordered >> 31) & _LARGEST_INDEX)).view(torch.float32)
-    return scores, (_LARGEST_INDEX - (keys & 0xFFFFFFFF)).to(torch.int32)
+    scores = (ordered ^ ((ordered >> 31) & _SIGN)).view(torch.float32)
+    return scores, LARGEST_INDEX - (keys & 0xFFFFFFFF)
 
 
 def kth_largest(scores: Tensor, k: int) -> Tensor:

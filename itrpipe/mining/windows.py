@@ -13,8 +13,7 @@ import numpy as np
 
 from itrpipe.errors import UsageError
 from itrpipe.mining.lists import CandidateLists
-
-_PAIRS_AT_ONCE = 65_536
+from itrpipe.mining.vectors import Rows, rows_at_once, slices, take
 
 
 @dataclass(frozen=True)
@@ -76,21 +75,23 @@ class Window:
         return marks
 
 
-def positive_scores(images: np.ndarray, texts: np.ndarray, caption_image: np.ndarray) -> np.ndarray:
+def positive_scores(images: Rows, texts: Rows, owners: Rows) -> np.ndarray:
     """Score of every caption with its own image.
 
     Args:
         images: [N, D].
         texts: [T, D].
-        caption_image: [T] image row of each caption.
+        owners: [T] image row of each caption, -1 for none.
 
     Returns:
-        [T] float32.
+        [T] float32, NaN for a caption of no image.
     """
-    scores = np.empty(len(texts), dtype=np.float32)
-    for start in range(0, len(texts), _PAIRS_AT_ONCE):
-        part = slice(start, start + _PAIRS_AT_ONCE)
-        scores[part] = np.einsum("td,td->t", texts[part], images[caption_image[part]])
+    scores = np.full(texts.shape[0], np.nan, dtype=np.float32)
+    for part in slices(len(scores), rows_at_once(texts)):
+        rows = owners.read(part.start, part.stop)
+        owned = rows >= 0
+        pairs = texts.read(part.start, part.stop)[owned], take(images, rows[owned])
+        scores[part.start + np.flatnonzero(owned)] = np.einsum("td,td->t", *pairs)
     return scores
 
 
@@ -98,7 +99,7 @@ def lowest_positives(positives: np.ndarray, caption_image: np.ndarray, num_image
     """Lowest score of every image with an own caption.
 
     Args:
-        positives: [T] score of every caption with its image.
+        positives: [T] score of every caption with its image, NaN for a caption of none.
         caption_image: [T] image row of each caption.
         num_images: N.
 
@@ -106,5 +107,6 @@ def lowest_positives(positives: np.ndarray, caption_image: np.ndarray, num_image
         [N] float32; infinite for an image without captions, which no margin limits.
     """
     lowest = np.full(num_images, np.inf, dtype=np.float32)
-    np.minimum.at(lowest, caption_image, positives)
+    owned = ~np.isnan(positives)
+    np.minimum.at(lowest, caption_image[owned], positives[owned])
     return lowest

@@ -18,8 +18,9 @@ Shapes: B images, T captions, R regions, W words, D embedding width, G width of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -166,8 +167,22 @@ ImageT = TypeVar("ImageT")
 TextT = TypeVar("TextT")
 
 
+ENCODERS = {"encode_images": (0,), "encode_texts": (0,)}
+"""`Matcher.by_rows` of every model."""
+SCORERS = {**ENCODERS, "score_matrix": (0,), "score_pairs": (0, 1)}
+"""The same of models whose scores cost more than their encodings."""
+
+
 class Matcher(nn.Module, Generic[ImageT, TextT]):
-    """What all models have in common; `ImageT` and `TextT` are its encodings."""
+    """What all models have in common; `ImageT` and `TextT` are its encodings.
+
+    Attributes:
+        by_rows: methods whose result has row k for row k of the arguments at these places, and depends on no other row
+            of them but through BatchNorm. Several processes that train a model share these rows. Costly scores of
+            pairs belong here beside the encoders; all else, every process computes.
+    """
+
+    by_rows: ClassVar[Mapping[str, tuple[int, ...]]] = ENCODERS
 
     def encode_images(self, images: ImageBatch) -> ImageT:
         """Encode B images.
@@ -237,6 +252,8 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
     Args:
         scoring: the directions of attention and their options.
     """
+
+    by_rows = SCORERS
 
     def __init__(self, scoring: CrossAttention) -> None:
         super().__init__()

@@ -3,7 +3,8 @@
 `texts_for_images.parquet` has a row per image, `images_for_texts.parquet` a row per caption:
 
     anchor_id       string                     image_id or caption_id
-    candidate_rows  fixed_size_list<int32>[K]  hardest first; row k of the other file is the candidate
+    candidate_rows  fixed_size_list<int32>[K]  hardest first; row k of the other file is the candidate; int64 where
+                                               there are more than 2^31 of them
     scores          fixed_size_list<float16>[K]
     false_negative_probability  fixed_size_list<float16>[K], 0..1, only where mining was told to guard (`--guard fne`)
 
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.artifacts.disk import reading_error
+from itrpipe.artifacts.disk import full_disk_as_error, reading_error
 from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError
 
@@ -36,7 +37,7 @@ class MinedList:
 
     Attributes:
         anchor_ids: [A] strings.
-        candidates: [A, K] int32 rows of the other direction's anchors, hardest first.
+        candidates: [A, K] int32 or int64 rows of the other direction's anchors, hardest first.
         scores: [A, K] float16.
         false_negative_probability: [A, K] float16, 0..1, or None where mining did not estimate it.
     """
@@ -47,17 +48,58 @@ class MinedList:
     false_negative_probability: np.ndarray | None = None
 
 
+class ListWriter:
+    """Writes one direction, some anchors at a time, each time as a row group.
+
+    Args:
+        folder: that the file is written to.
+        direction: a key of `FILES`.
+        width: K.
+        guarded: whether each candidate has a probability to be a false negative.
+        wide: rows of the other side need 64 bits.
+    """
+
+    def __init__(self, folder: Path, direction: str, width: int, *, guarded: bool = False, wide: bool = False) -> None:
+        self._path, self._width = folder / FILES[direction], width
+        fields = [
+            ("anchor_id", pa.string()),
+            ("candidate_rows", pa.list_(pa.int64() if wide else pa.int32(), width)),
+            ("scores", pa.list_(pa.float16(), width)),
+        ]
+        self._schema = pa.schema(fields + ([(PROBABILITY, pa.list_(pa.float16(), width))] if guarded else []))
+        self._writer = pq.ParquetWriter(self._path, self._schema, compression="zstd")
+
+    def write(
+        self, anchor_ids: list[str], candidates: np.ndarray, scores: np.ndarray, probability: np.ndarray | None = None
+    ) -> None:
+        """Writes the next anchors; see `MinedList`.
+
+        Raises:
+            DiskFullError: no space is left.
+        """
+        columns: list[pa.Array] = [pa.array(anchor_ids, pa.string())]
+        for values, field in zip((candidates, scores, probability), list(self._schema)[1:], strict=False):
+            assert values is not None
+            plain = values.astype(field.type.value_type.to_pandas_dtype())
+            columns.append(pa.FixedSizeListArray.from_arrays(pa.array(plain.reshape(-1)), self._width))
+        table = pa.Table.from_arrays(columns, schema=self._schema)
+        with full_disk_as_error(self._path):
+            self._writer.write_table(table, row_group_size=max(1, len(table)))
+
+    def __enter__(self) -> ListWriter:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with full_disk_as_error(self._path):
+            self._writer.close()
+
+
 def write_list(folder: Path, direction: str, mined: MinedList) -> None:
     """Writes one direction; `direction` is a key of `FILES`."""
-    width = mined.candidates.shape[1]
-    columns = {
-        "anchor_id": pa.array(mined.anchor_ids.tolist(), pa.string()),
-        "candidate_rows": _fixed(mined.candidates.astype(np.int32), width),
-        "scores": _fixed(mined.scores.astype(np.float16), width),
-    }
-    if mined.false_negative_probability is not None:
-        columns[PROBABILITY] = _fixed(mined.false_negative_probability.astype(np.float16), width)
-    pq.write_table(pa.table(columns), folder / FILES[direction], compression="zstd")
+    probability = mined.false_negative_probability
+    wide, guarded = mined.candidates.dtype == np.int64, probability is not None
+    with ListWriter(folder, direction, mined.candidates.shape[1], guarded=guarded, wide=wide) as writer:
+        writer.write(mined.anchor_ids.tolist(), mined.candidates, mined.scores, probability)
 
 
 def read_list(folder: Path, direction: str) -> MinedList:
@@ -82,10 +124,6 @@ def read_list(folder: Path, direction: str) -> MinedList:
         reason = str(error).splitlines()[0]
         damage = DataError(f"{path} cannot be read as mined lists ({reason}); run `itrpipe mine-negatives` again")
         raise reading_error(error, path, damage) from None
-
-
-def _fixed(matrix: np.ndarray, width: int) -> pa.FixedSizeListArray:
-    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), width)
 
 
 def _matrix(column: pa.ChunkedArray, width: int) -> np.ndarray:

@@ -11,13 +11,16 @@ from itrpipe.config import COMMAND_LINE, Declaration, Resolved, Settings
 from itrpipe.errors import UsageError
 from itrpipe.stages.base import Need
 
+EVERYWHERE = "*"
+"""Scope of execution settings of all steps that have them, upstream ones included."""
+
 
 @dataclass(frozen=True)
 class Override:
     """One value that replaces what the declarations say.
 
     Attributes:
-        scope: a stage or configuration name it is limited to; None for the requested step only.
+        scope: a stage or configuration name it is limited to; None for the requested step only; `EVERYWHERE`.
         key: dotted or short name of the setting.
         value: the value.
         origin: where it was given, for messages.

@@ -15,14 +15,17 @@ from itrpipe.artifacts import artifact as artifacts
 from itrpipe.artifacts.artifact import INPUTS, UNFINISHED
 from itrpipe.artifacts.disk import full_disk_as_error, read_stamped_json, remove_leftovers, write_stamped_json
 from itrpipe.artifacts.integrity import remember_outputs
-from itrpipe.artifacts.locks import holder, locked
-from itrpipe.errors import DataError, UsageError
+from itrpipe.artifacts.locks import HOURS, holder, locked, patience
+from itrpipe.engine.execution import share_of, whole
+from itrpipe.engine.part import OthersMissing, Share
+from itrpipe.errors import DataError, LockedError, UsageError
 from itrpipe.plan.planning import refuse_hopeless
 from itrpipe.plan.staleness import state_of
 from itrpipe.plan.steps import State, Step, pending_steps, unique_steps
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Input, Job, load_stage
 
+POLL_SECONDS = 1.0
 RESUMED = "resumed after an interruption; timings count the last run only"
 """Message of artifacts whose timings are no measure of what they cost."""
 _MARKS: dict[State, tuple[str, str]] = {
@@ -81,27 +84,39 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
         first = blocked[0].location
         raise UsageError(f"{first.stage}/{first.name} is not up to date and --no-deps was given; run it first")
     for number, step in enumerate(todo):
-        unfinished = run_step(step, reporter)
-        if unfinished and number + 1 < len(todo):
-            raise UsageError(f"{step.location.stage}/{step.location.name}: {unfinished}; nothing can read it before")
+        run_step(step, reporter, needed=number + 1 < len(todo))
         refuse_hopeless(todo[number + 1 :])
     return [step.location.folder for step in steps]
 
 
-def run_step(step: Step, reporter: Reporter) -> str:
-    """Makes one artifact, or a part of it, or finds that another process has made it meanwhile.
+def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:
+    """Makes one artifact, or finds that another process has made it meanwhile.
 
-    Returns:
-        What is left to do when only a part was made, else nothing.
+    Args:
+        step: the artifact. Where its execution settings name a share, only that share of its parts is made; who makes
+            the last part joins all of them.
+        reporter: prints.
+        needed: something reads it that runs later, so that other jobs with other shares are waited for.
     """
+    share = share_of(step.execution)
+    while (others := _run_share(step, reporter, share)) is not None:
+        if others.missing() and not (needed or others.more):
+            return
+        _wait_for(others, step, reporter)
+        share = share if others.more else None
+
+
+def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMissing | None:
+    """Makes one artifact, or a share of its parts, after which it returns what other jobs have to do."""
     location = step.location
     name = f"{location.stage}/{location.name}"
 
     def say_waiting(lock: Path) -> None:
         reporter.say(f"{name}: {holder(lock)} is writing it; waiting for {lock}")
 
-    part = getattr(step.execution, "part", "")
-    with full_disk_as_error(location.partial), locked(location, say_waiting, part):
+    part = "" if share is None else share.name
+    joins = share is None and share_of(step.execution) is not None
+    with full_disk_as_error(location.partial), locked(location, say_waiting, part, for_parts=joins):
         artifacts.recover_sealed(location)
         state, reason = state_of(step)
         if state == "damaged":
@@ -109,34 +124,58 @@ def run_step(step: Step, reporter: Reporter) -> str:
         if state == "up to date":
             known = "up to date after all" if step.state == "stale" else "finished by another run"
             reporter.say(f"{name}: {known}")
-            return ""
-        job, resumed = _begin(step, reporter, part)
+            return None
+        job, resumed = _begin(step, reporter, share)
         reporter.say(f"{name}{' (resuming)' if resumed else ''}", style="bold")
-        _execute(job, resumed)
-        if job.unfinished:
-            write_stamped_json(job.work / UNFINISHED, {"rest": job.unfinished})
-            reporter.say(f"  {job.unfinished}")
-            return job.unfinished
+        others = _execute(job, resumed)
+        if others is not None:
+            _say_share(job, others)
+            return others
         manifest = artifacts.finish(location, _record(step, job))
     remember_outputs(location.folder, manifest)
     summary = ", ".join(f"{key} {_short(value)}" for key, value in manifest.metrics.items() if _is_plain(value))
     reporter.say(f"  done in {manifest.timings['total']:.1f} s{f': {summary}' if summary else ''}")
-    return ""
+    return None
 
 
-def _begin(step: Step, reporter: Reporter, part: str) -> tuple[Job, bool]:
+def _say_share(job: Job, others: OthersMissing) -> None:
+    """Says, also to `itrpipe status`, what this job has done."""
+    rest = f"{others.missing():,} of {len(others.paths):,} are left to other jobs; who makes the last one joins all"
+    write_stamped_json(job.work / UNFINISHED, {"rest": rest})
+    job.reporter.say(f"  part {others.share} is done ({others.rows:,} {others.unit}); {rest}")
+
+
+def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
+    """Waits until other jobs have made their parts, or the whole.
+
+    Raises:
+        LockedError: it took longer than `ITRPIPE_LOCK_HOURS`.
+    """
+    name, until = f"{step.location.stage}/{step.location.name}", time.monotonic() + 3600 * patience()
+    if others.missing():
+        reporter.say(f"{name}: waiting for {others.missing():,} parts of other jobs (--part i/{others.share.count})")
+    while others.missing() and not (step.location.folder.exists() and state_of(step)[0] == "up to date"):
+        if time.monotonic() > until:
+            raise LockedError(
+                f"{name}: {others.missing():,} parts of other jobs are not made after {patience():g} hours; start "
+                f"these jobs, or wait longer with {HOURS}={2 * patience():g}"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, bool]:
     """Opens the partial folder, and whether it goes on there with what an earlier run has begun."""
     inputs = {
         name: Input(upstream.location.folder, artifacts.check_artifact(upstream.location.folder))
         for name, upstream in step.inputs.items()
     }
-    resumed = step.location.partial.exists() and not part
-    begun = _drop_other_beginning(step, inputs, reporter, part)
+    resumed = step.location.partial.exists() and share is None
+    begun = _drop_other_beginning(step, inputs, reporter, shared=share is not None)
     job = Job(
         dataset=step.location.dataset,
         conf=step.need.conf,
         settings=step.settings,
-        execution=step.execution,
+        execution=step.execution if share is not None else whole(step.execution),
         inputs=inputs,
         definition=step.definition,
         folder=artifacts.open_partial(step.location),
@@ -146,7 +185,7 @@ def _begin(step: Step, reporter: Reporter, part: str) -> tuple[Job, bool]:
     return job, resumed and begun
 
 
-def _drop_other_beginning(step: Step, inputs: Mapping[str, Input], reporter: Reporter, part: str) -> bool:
+def _drop_other_beginning(step: Step, inputs: Mapping[str, Input], reporter: Reporter, *, shared: bool) -> bool:
     """Removes an interrupted beginning that was made from other bytes; whether there is none such."""
     partial = step.location.partial
     record = partial / artifacts.WORK / INPUTS
@@ -157,7 +196,7 @@ def _drop_other_beginning(step: Step, inputs: Mapping[str, Input], reporter: Rep
     changed = [each for each, now in _read_by(inputs).items() if before.get(each) != now]
     if not changed:
         return True
-    if part:
+    if shared:
         raise DataError(f"{partial} was begun before {changed[0]} was made again; {remedy} for every part")
     reporter.say(f"  {changed[0]} was made again since {partial.name} was begun; it begins anew", style="yellow")
     shutil.rmtree(partial)
@@ -169,14 +208,18 @@ def _read_by(inputs: Mapping[str, Input]) -> dict[str, str]:
     return {f"{each.folder.parent.name}/{each.folder.name}": each.manifest.digest for each in inputs.values()}
 
 
-def _execute(job: Job, resumed: bool) -> None:
-    """Runs the stage in its partial folder."""
+def _execute(job: Job, resumed: bool) -> OthersMissing | None:
+    """Runs the stage in its partial folder; returns what other jobs have to do first."""
     start = time.monotonic()
-    load_stage(job.folder.parent.name).run(job)
+    try:
+        load_stage(job.folder.parent.name).run(job)
+    except OthersMissing as others:
+        return others
     job.timings["total"] = round(time.monotonic() - start, 3)
     job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
     if resumed:
         job.messages.append(RESUMED)
+    return None
 
 
 def _record(step: Step, job: Job) -> dict[str, Any]:
@@ -189,7 +232,7 @@ def _record(step: Step, job: Job) -> dict[str, Any]:
         "label": step.location.label,
         "fingerprint": step.location.fingerprint,
         "settings": step.settings.model_dump(mode="json"),
-        "execution": step.execution.model_dump(mode="json"),
+        "execution": whole(step.execution).model_dump(mode="json"),
         "sources": step.sources,
         "inputs": {name: each.manifest.as_input(each.folder.name) for name, each in job.inputs.items()},
         "timings": job.timings,

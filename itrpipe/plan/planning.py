@@ -30,6 +30,7 @@ from itrpipe.config import (
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.plan.overrides import (
+    EVERYWHERE,
     Override,
     SharedKeys,
     below_part,
@@ -146,7 +147,12 @@ class Planner:
         remembered = definition.settings if definition else {}
         scopes = {need.stage, need.conf, *conf.split("+")}
         fitting = [item for item in self.overrides if item.backbone in ("", need.settings.get("backbone"))]
-        chosen = [item for item in fitting if (requested if item.scope is None else item.scope in scopes)]
+        chosen = [
+            item
+            for item in fitting
+            if (requested if item.scope is None else item.scope in scopes)
+            or (item.scope == EVERYWHERE and item.key in module.Execution.model_fields)
+        ]
         self._applied += chosen
         chosen = [Override(None, key, value, "dataset.json") for key, value in remembered.items()] + chosen
         execution, chosen = split_execution(module, declaration, [below_part(item, conf, module) for item in chosen])

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from itrpipe.artifacts.artifact import Manifest
-from itrpipe.artifacts.disk import make_folder
+from itrpipe.engine.execution import MapExecution
+from itrpipe.engine.run import make_parts
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.declaration import ForeignSettings, backend_settings, build_parser
@@ -17,7 +18,7 @@ from itrpipe.scene_graph.declaration import ForeignSettings, backend_settings, b
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from itrpipe.scene_graph.parsing import Parts
+    from itrpipe.scene_graph.parsing import ParsedGraphs
 
 
 class SentenceParser:
@@ -49,22 +50,19 @@ class SentenceParser:
 
     def __call__(self, sentences: pa.Table) -> Path:
         """Writes the graphs of sentences with caption_id, image_id and text, and returns the folder of the file."""
-        from itrpipe.scene_graph.parsing import Item, Parts, parse_pending, usable_cores
+        from itrpipe.scene_graph.parsing import Item, ParsedGraphs, Parsing
         from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, write_graphs
 
         texts = list(dict.fromkeys(sentences["text"].to_pylist()))
         folder = self._work / hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
-        make_folder(folder)
-        parts = Parts(folder, [Item(text) for text in texts])
-        done = len(texts) - sum(len(parts.chunk(number)) for number in parts.pending())
-        with self._reporter.task("parsing sentences", len(texts), "sentences", done) as task:
-            parse_pending(parts, partial(build_parser, self._settings), usable_cores(), task.advance)
-        write_graphs(folder / SCENE_GRAPHS_FILE, _row_groups(sentences, texts, parts))
+        work = Parsing([Item(text) for text in texts], partial(build_parser, self._settings))
+        made = make_parts(work, folder / "parts", MapExecution(), self._reporter, self._reporter.say)
+        write_graphs(folder / SCENE_GRAPHS_FILE, _row_groups(sentences, texts, ParsedGraphs(made.paths)))
         return folder
 
 
-def _row_groups(sentences: pa.Table, texts: list[str], parts: Parts) -> Iterator[pa.Table]:
-    """Rows of a file of scene graphs; `parts` has one graph for each of the texts."""
+def _row_groups(sentences: pa.Table, texts: list[str], graphs: ParsedGraphs) -> Iterator[pa.Table]:
+    """Rows of a file of scene graphs; `graphs` has one for each of the texts."""
     import numpy as np
     import pyarrow as pa
 
@@ -73,5 +71,5 @@ def _row_groups(sentences: pa.Table, texts: list[str], parts: Parts) -> Iterator
     place = {text: row for row, text in enumerate(texts)}
     for start in range(0, len(sentences), ROW_GROUP):
         own = sentences.slice(start, ROW_GROUP).combine_chunks()
-        graphs = parts.take(np.array([place[text] for text in own["text"].to_pylist()], dtype=np.int64))
-        yield pa.Table.from_arrays([own["caption_id"], own["image_id"], *graphs.columns], schema=SCHEMA)
+        found = graphs.take(np.array([place[text] for text in own["text"].to_pylist()], dtype=np.int64))
+        yield pa.Table.from_arrays([own["caption_id"], own["image_id"], *found.columns], schema=SCHEMA)

@@ -5,8 +5,8 @@ without torch, and defines:
 
     SCHEMA_VERSION: int                               raised when the output changes for equal settings
     settings_class(values) -> type[Settings]          which settings a configuration is bound to
-    Execution: type[Settings]                         settings that do not change the result; its optional property
-                                                      `part` names a part that several processes may make at once
+    Execution: type[Settings]                         settings that do not change the result; a `MapExecution` says
+                                                      where maps are made, a `SharedExecution` also which share of them
     label(conf, settings) -> str                      readable part of the artifact's name
     needs(settings, definition) -> dict[str, Need]    input name -> the artifact it reads
     sources(settings, definition, cache) -> dict      digests of files outside the data folder
@@ -34,8 +34,12 @@ from typing import Any, Protocol
 from itrpipe.artifacts.artifact import WORK, Manifest
 from itrpipe.config import Settings, declared_stages, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.engine.run import Made, make_parts
+from itrpipe.engine.work import Work
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.progress import Reporter
+
+PARTS = "parts"
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,6 @@ class Job:
         reporter: prints messages and progress.
         metrics, timings, messages: filled by the stage, recorded in the manifest.
         failed: image that could not be used -> reason; likewise.
-        unfinished: set by the stage when other processes have to do their parts before the artifact is whole; says
-            what is left to do.
     """
 
     dataset: str
@@ -116,12 +118,28 @@ class Job:
     timings: dict[str, float] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    unfinished: str = ""
 
     @property
     def work(self) -> Path:
         """Folder for what only resuming needs; it is gone from the finished artifact."""
         return self.folder / WORK
+
+    def made(self, work: Work, folder: str = PARTS, *, more: bool = False) -> Made:
+        """Makes every part of a map that is not there yet, where the execution settings say.
+
+        A job that makes a share only goes no further than here, so nothing may be written before that is not the same
+        in every job.
+
+        Args:
+            work: the map.
+            folder: below `work`, of the files of its parts.
+            more: another map follows that needs this one.
+
+        Raises:
+            OthersMissing: this job makes a share of the parts, and has made it.
+            ItrpipeError: see `make_parts`.
+        """
+        return make_parts(work, self.work / folder, self.execution, self.reporter, self.warn, more=more)
 
     def warn(self, message: str) -> None:
         """Shows a warning now and keeps it in the manifest."""
@@ -154,8 +172,3 @@ def prepare_need(definition: DatasetDefinition) -> Need:
 def reason_with_file(image_id: str, file: str, reason: str) -> str:
     """Why an image could not be used, with its file where its id does not say that."""
     return reason if image_id == file else f"({file}) {reason}"
-
-
-def no_sources(settings: Settings, definition: StageDefinition | None, cache: Any) -> dict[str, str]:
-    """`sources` of a stage that reads artifacts only."""
-    return {}

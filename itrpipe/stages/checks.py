@@ -56,9 +56,9 @@ def check_mining(step: Planned) -> None:
     Raises:
         UsageError: they are, and the training set is prepared.
     """
-    offered = _offered(step)
-    if offered is not None:
-        refuse_longer_lists(cast(MineSettings, step.settings), offered)
+    offered, settings = _offered(step), cast(MineSettings, step.settings)
+    if offered is not None and not settings.candidates:
+        refuse_longer_lists(settings, offered)
 
 
 def refuse_longer_lists(

@@ -11,13 +11,14 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from itrpipe.analysis.questions import phrases
 from itrpipe.analysis.questions.base import Evaluation, questions, say
-from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.artifacts.artifact import existing_input, read_manifest
 from itrpipe.artifacts.disk import write_json
 from itrpipe.artifacts.files import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.artifacts.sources import DigestCache, folder_digests, local_folders
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.engine.execution import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.results import RESULT_PROTOCOLS
 from itrpipe.progress import Reporter
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitEmbeddings
     from itrpipe.features.scores import SplitScores
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 SENTENCES = "sentences_"
 """What the input name of a generator's sentences begins with; its name follows."""
+SCORED = "scored_"
+"""What the input name of the evaluation of one model of an ensemble begins with; that of the model follows."""
 ECCV_PACKAGE = "eccv_caption"
 LONGEST_LABEL = 200
 """Characters of a label that leave room for the rest of a folder name, which may have 255."""
@@ -127,7 +130,7 @@ class EvaluateSettings(Settings):
         return [first, *map(first.named_by, self.ensemble_with)]
 
 
-class Execution(Settings):
+class Execution(MapExecution):
     """Settings that do not change the result.
 
     Attributes:
@@ -206,6 +209,9 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
     for name, model in _inputs(settings).items():
         same = {"backbone": model.backbone, "seed": model.seed, "features": settings.features}
         wanted[name] = Need("train", model.method, same)
+        if settings.ensemble_with and not training_settings.embeds(model.backbone):
+            alone = {**same, "method": model.method, "split": settings.split}
+            wanted[f"{SCORED}{name}"] = Need("evaluate", "recall", alone)
     for name in settings.discriminate:
         generator = Generator.named(name)
         wanted[f"{SENTENCES}{name}"] = Need("synthesize", generator.conf, generator.wanted(settings.split))
@@ -281,6 +287,8 @@ def _averaged(job: Job) -> SplitScores:
     from itrpipe.features.scores import SplitScores
 
     inputs = _inputs(job.settings)
+    if not job.settings.ensemble_with and not training_settings.embeds(job.settings.backbone):
+        return _scored(job)
     first = _read(job, "train", inputs["train"])
     total = first.scores()
     for name in list(inputs)[1:]:
@@ -293,14 +301,39 @@ def _averaged(job: Job) -> SplitScores:
 
 
 def _read(job: Job, name: str, model: Model) -> SplitEmbeddings | SplitScores:
-    return read_split(job.inputs[name].folder, model.backbone, job.settings.split)
+    trained, alone = job.inputs[name], job.inputs.get(f"{SCORED}{name}")
+    return read_split(trained.folder, alone and alone.folder, model.backbone, job.settings.split)
 
 
-def read_split(trained: Path, backbone: str, split: str) -> SplitEmbeddings | SplitScores:
-    """What training wrote of a split: embeddings, or scores of a backbone that has none.
+def _scored(job: Job) -> SplitScores:
+    """Scores of a model without embeddings, which are kept beside its metrics.
+
+    Raises:
+        MissingInputError: what the model was trained on was removed.
+    """
+    from itrpipe.features.scores import SCORES, write_scores
+    from itrpipe.training.scoring import Scoring
+    from itrpipe.training.splits import Sources
+
+    trained, manifest, split = job.inputs["train"].folder, job.inputs["train"].manifest, job.settings.split
+    read = ["prepare", "extract"]
+    if training_settings.reads_phrases(job.settings.backbone):
+        read.append("parse")  # other models may have been trained on sentences that it helped to write
+    folders = {name: existing_input(trained, manifest, name).absolute() for name in read}
+    sources = Sources(**folders, train_share=manifest.settings.get("train_share", 1.0))
+    work = Scoring(trained.absolute(), sources, split, job.execution.encode_block, job.execution.device)
+    scores = work.join(job.made(work).paths)
+    (job.folder / SCORES).unlink(missing_ok=True)  # of an interrupted run
+    write_scores(job.folder / SCORES, split, scores)
+    return scores
+
+
+def read_split(trained: Path, evaluated: Path | None, backbone: str, split: str) -> SplitEmbeddings | SplitScores:
+    """What is known of a split by a model: its embeddings, or the scores of a backbone that has none.
 
     Args:
         trained: artifact of `train`.
+        evaluated: artifact of `evaluate` of that model alone, for scores.
         backbone: canonical.
         split: name.
 
@@ -313,7 +346,8 @@ def read_split(trained: Path, backbone: str, split: str) -> SplitEmbeddings | Sp
 
     if training_settings.embeds(backbone):
         return read_embeddings(trained / EMBEDDINGS, split)
-    return read_scores(trained / SCORES, split)
+    assert evaluated is not None
+    return read_scores(evaluated / SCORES, split)
 
 
 def _refuse_other_rows(

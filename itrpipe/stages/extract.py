@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, create_model, field_validator
+from pydantic import Field, create_model
 
-from itrpipe.artifacts.disk import make_folder, read_stamped_json, write_stamped_json
+from itrpipe.artifacts.disk import read_stamped_json, require_space, write_stamped_json
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
+from itrpipe.engine.execution import SharedExecution
+from itrpipe.engine.part import OthersMissing
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import FeatureSettings
 from itrpipe.features.registry import extractor_module, extractor_package, extractors, importer_module, importers
-from itrpipe.features.shard import Shard, parse_shard
-from itrpipe.stages.base import Job, Need, prepare_need, reason_with_file
+from itrpipe.stages.base import PARTS, Job, Need, prepare_need, reason_with_file
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
     from itrpipe.datasets.prepared import PreparedDataset
@@ -29,41 +29,27 @@ if TYPE_CHECKING:
     from itrpipe.features.extractors.base import Extractor
     from itrpipe.features.importers.base import FeatureSource
     from itrpipe.features.importers.matching import WantedImage
-    from itrpipe.features.journal import RowJournal
-    from itrpipe.features.passes import Target
     from itrpipe.features.store import FeatureSpec
 
 SCHEMA_VERSION = 1
-JOURNAL, FAILED, NOTES, FINISHED = "rows_done.json", "failed.json", "notes.json", "finished.json"
+JOURNAL, NOTES = "rows_done.json", "notes.json"
 IMPORTED_BLOCK = 64
 
 
-class Execution(Settings):
+class Execution(SharedExecution):
     """Settings that do not change the result beyond rounding.
 
     Attributes:
         device: `auto` takes CUDA when there is one.
-        batch: images per forward pass or block; 0 takes what suits the extractor.
-        workers: decoding processes; 0 decodes in the main one.
-        shard: `i/n` extracts one of n parts only; empty for all.
+        batch: images per forward pass, or per block of an import; 0 takes what suits the extractor.
+        decoders: threads of each worker that decode images.
         strict: stop at the first image that cannot be used.
     """
 
     device: Literal["auto", "cpu", "cuda"]
     batch: int = Field(ge=0, le=1_000_000)
-    workers: int = Field(ge=0, le=1_024)
-    shard: str
+    decoders: int = Field(ge=1, le=1_024)
     strict: bool
-
-    @field_validator("shard")
-    @classmethod
-    def _is_shard(cls, value: str) -> str:
-        return str(parse_shard(value)) if value else ""
-
-    @property
-    def part(self) -> str:
-        """Name of the part of the artifact that this process makes."""
-        return parse_shard(self.shard).name if self.shard else ""
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
@@ -164,81 +150,63 @@ def run(job: Job) -> None:
         _import(job, prepared)
     else:
         _extract(job, prepared, parts)
-    if job.unfinished:
-        return
     file = FeatureFile.open(job.folder / FEATURES)
     job.metrics["images"] = len(file)
     for name in sorted(file.spec.groups()):
         job.metrics[name] = " x ".join(map(str, file.spec.shapes()[name]))
 
 
-@dataclass(frozen=True)
-class _Extraction:
-    """What the three ways to extract have in common.
-
-    Attributes:
-        images: of all splits, in the order of the rows.
-        ids: their ids.
-        extractors: name -> extractor, one pass over the images each.
-        specs: name -> what it contributes to the file.
-        device: where they compute.
-    """
-
-    images: ImageFiles
-    ids: list[str]
-    extractors: dict[str, Extractor]
-    specs: dict[str, FeatureSpec]
-    device: torch.device
-
-    def batches(self, name: str, batch: int) -> list[np.ndarray]:
-        """The rows of each batch of one extractor over the whole dataset."""
-        from itrpipe.features.extraction import plan_batches
-
-        extractor = self.extractors[name]
-        return plan_batches(self.images.sizes, extractor.group, batch or extractor.batch)
-
-
 def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> None:
-    """Runs the extractors one after the other, or one shard of their work, or joins shards."""
-    from itrpipe.features.passes import check_in_place, find_shards
+    """Runs the extractors one after the other and joins what they found."""
+    from itrpipe.features.extraction import Extraction
+    from itrpipe.features.passes import divide, join_features, merge
     from itrpipe.features.store import FEATURES
 
-    if (job.folder / FEATURES).exists():  # killed between the last row and the manifest
-        check_in_place(job.folder / FEATURES, job.work / FINISHED)
-        job.failed |= _noted(job, FAILED)
-        for note in _noted(job, NOTES):
-            job.warn(note)
-        return
-    shards = [] if job.execution.shard else find_shards(job.work)
-    work = _build(job, prepared, parts)
-    if job.execution.shard:
-        _extract_shard(job, work)
-    elif shards:
-        _join(job, work, shards)
-    else:
-        _extract_whole(job, work)
-
-
-def _build(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> _Extraction:
-    import torch
-
-    from itrpipe.features.passes import divide
-    from itrpipe.training.device import resolve_device
-
-    device = torch.device(resolve_device(job.execution.device))
-    extractors = {name: extractor_module(part.kind).build(part, device) for name, part in parts.items()}
-    notes = [f"{name}: {note}" for name, extractor in extractors.items() for note in extractor.notes]
+    execution, images = job.execution, _image_files(job, prepared)
+    options = {"batch": execution.batch, "decoders": execution.decoders, "strict": execution.strict}
+    works = {
+        name: Extraction(name, images, partial(_build, part), device=execution.device, **options)
+        for name, part in parts.items()
+    }
+    notes = [f"{name}: {note}" for name, work in works.items() for note in work.extractor.notes]
     for note in notes:
         job.warn(note)
     _require_equal_notes(job, notes)
-    specs = divide({name: extractor.spec for name, extractor in extractors.items()})
-    return _Extraction(_image_files(job, prepared), prepared.image_ids(), extractors, specs, device)
+    specs = divide({name: work.extractor.spec for name, work in works.items()})
+    ids, every = prepared.image_ids(), merge(specs)
+    require_space(job.folder, 2 * every.bytes_needed(len(ids)), "the features, once in parts and once joined,")
+    passes: dict[str, tuple[FeatureSpec, list[Path]]] = {}
+    others: list[OthersMissing] = []
+    for name, work in works.items():
+        work.datasets = frozenset(specs[name].shapes())
+        try:
+            made = job.made(work, f"{PARTS}/{name}")
+        except OthersMissing as each:  # no extractor waits for another
+            others.append(each)
+            continue
+        if made.rows:
+            job.timings[name] = round(made.seconds, 3)
+            job.metrics[f"{name} images/s"] = round(made.rows / made.seconds, 2)
+        passes[name] = (specs[name], made.paths)
+    if others:
+        paths = [path for each in others for path in each.paths]
+        raise OthersMissing(others[0].share, max(each.rows for each in others), "images", paths, more=False)
+    with job.reporter.task("joining", len(ids) * len(works), "rows") as task:
+        failed = join_features(job.folder / FEATURES, ids, passes, _kinds(job), task.advance)
+    job.failed |= {
+        ids[row]: reason_with_file(ids[row], images.files[row], reason) for row, reason in sorted(failed.items())
+    }
+
+
+def _build(settings: FeatureSettings, device: str | torch.device) -> Extractor:
+    return extractor_module(settings.kind).build(settings, device)
 
 
 def _require_equal_notes(job: Job, notes: list[str]) -> None:
     """Keeps the notes for later runs; they name the commit of a model of the hub, which must not change meanwhile."""
     path = job.work / NOTES
-    begun = list(_noted(job, NOTES)) if path.exists() else notes
+    remedy = f"remove {job.folder} and run the same command again"
+    begun = list(read_stamped_json(path, remedy)) if path.exists() else notes
     if begun != notes:
         raise DataError(
             f"{job.folder} was begun with ({'; '.join(begun)}) and would go on with ({'; '.join(notes)}); "
@@ -247,124 +215,16 @@ def _require_equal_notes(job: Job, notes: list[str]) -> None:
     write_stamped_json(path, dict.fromkeys(notes, ""))
 
 
-def _noted(job: Job, name: str) -> dict[str, str]:
-    return read_stamped_json(job.work / name, f"remove {job.folder} and run the same command again")
-
-
-def _extract_whole(job: Job, work: _Extraction) -> None:
-    import numpy as np
-
-    from itrpipe.features.passes import Target, merge
-    from itrpipe.features.store import FEATURES
-
-    path = job.work / FEATURES
-    failed: dict[int, str] = {}
-    for name in work.extractors:
-        target = Target(path, job.work / f"{name}.json", np.arange(len(work.ids)))
-        target.create(work.ids, merge(work.specs), _kinds(job))
-        failed |= _run_pass(job, work, name, target, work.batches(name, job.execution.batch)).failed
-    _finish(job, work, failed)
-
-
-def _extract_shard(job: Job, work: _Extraction) -> None:
-    from itrpipe.features.passes import SHARDS, shard_target
-
-    shard, images = parse_shard(job.execution.shard), 0
-    # Also where there are fewer batches than shards, so that joining finds every shard.
-    make_folder(job.work / SHARDS / shard.name)
-    for name, spec in work.specs.items():
-        target, batches = shard_target(job.work, shard, name, work.batches(name, job.execution.batch))
-        if len(target.rows):
-            target.create(work.ids, spec, _kinds(job))
-            _run_pass(job, work, name, target, batches)
-            images = max(images, len(target.rows))
-    rest = f"when all {shard.count} are, the same command without --shard joins them"
-    job.unfinished = f"shard {shard} is done ({images:,} images); {rest}"
-
-
-def _join(job: Job, work: _Extraction, shards: list[Shard]) -> None:
-    import numpy as np
-
-    from itrpipe.features.passes import Target, merge, open_shards
-    from itrpipe.features.store import FEATURES, FeatureWriter
-
-    # All of them are looked at before the whole file takes its place on the disk.
-    finished = {
-        name: open_shards(job.work, shards, name, work.ids, spec, work.batches(name, job.execution.batch))
-        for name, spec in work.specs.items()
-    }
-    target = Target(job.work / FEATURES, job.work / JOURNAL, np.arange(len(work.ids)))
-    target.create(work.ids, merge(work.specs), _kinds(job))
-    failed: dict[int, str] = {}
-    with FeatureWriter(target.path) as writer:
-        for name, parts in finished.items():
-            with job.reporter.task(f"joining {name}", len(work.ids), "images") as task:
-                for part in parts:
-                    part.copy(writer, task.advance)
-                    failed |= part.failed
-    _finish(job, work, failed)
-
-
-def _run_pass(job: Job, work: _Extraction, name: str, target: Target, batches: list[np.ndarray]) -> RowJournal:
-    """Runs one extractor over the images of a target that are not yet done."""
-    from itrpipe.features.extraction import extract_images
-    from itrpipe.features.store import FeatureWriter
-
-    datasets = frozenset(work.specs[name].shapes())
-    journal = target.checked_journal(datasets, job.reporter, job.warn)
-    done, started = int(journal.done.sum()), time.monotonic()
-    with (
-        FeatureWriter(target.path) as writer,
-        job.reporter.task(f"extracting {name}", len(target.rows), "images", done) as task,
-    ):
-        extract_images(
-            work.images,
-            work.extractors[name],
-            batches,
-            writer,
-            journal,
-            slots=target.slots(len(work.ids)),
-            datasets=datasets,
-            workers=job.execution.workers,
-            device=work.device,
-            strict=job.execution.strict,
-            on_done=task.advance,
-        )
-    _record_rate(job, name, len(target.rows) - done, time.monotonic() - started)
-    return journal
-
-
-def _record_rate(job: Job, name: str, images: int, seconds: float) -> None:
-    if images:
-        job.timings[name] = round(seconds, 3)
-        job.metrics[f"{name} images/s"] = round(images / seconds, 2)
-
-
-def _finish(job: Job, work: _Extraction, failed: Mapping[int, str]) -> None:
-    """Puts the file in its place and remembers the images that are not in it."""
-    from itrpipe.features.passes import put_in_place, without_failed
-    from itrpipe.features.store import FEATURES
-
-    job.failed |= {
-        work.ids[row]: reason_with_file(work.ids[row], work.images.files[row], reason)
-        for row, reason in sorted(failed.items())
-    }
-    write_stamped_json(job.work / FAILED, job.failed)
-    whole = without_failed(job.work / FEATURES, failed)
-    put_in_place(whole, job.folder / FEATURES, job.work / FINISHED)
-    (job.work / FEATURES).unlink(missing_ok=True)
-
-
 def _import(job: Job, prepared: PreparedDataset) -> None:
     """Copies the features of every image out of published files."""
     import numpy as np
 
+    from itrpipe.features.imported import ImportedFile
     from itrpipe.features.importers.matching import match
-    from itrpipe.features.passes import Target
     from itrpipe.features.store import FEATURES, FeatureWriter
 
-    if job.execution.shard:
-        raise UsageError("imported features are copied in one go; leave --shard out")
+    if job.execution.part:
+        raise UsageError("imported features are copied in one go; leave --part out")
     path = job.folder / FEATURES
     source: FeatureSource = importer_module(job.settings.kind).open_source(_source(job.definition), job.settings)
     job.reporter.say(f"  {source.summary}")
@@ -372,9 +232,9 @@ def _import(job: Job, prepared: PreparedDataset) -> None:
     found = match(source, wanted)
     if found.by_captions:
         job.warn(f"{found.by_captions:,} of {len(wanted):,} images were found by their captions, not by an id")
-    target = Target(path, job.work / JOURNAL, np.arange(len(wanted)))
-    target.create(prepared.image_ids(), source.spec, job.settings.kind)
-    journal = target.checked_journal(frozenset(source.spec.shapes()), job.reporter, job.warn)
+    target = ImportedFile(path, job.work / JOURNAL, prepared.image_ids())
+    target.create(source.spec, job.settings.kind)
+    journal = target.checked_journal(job.reporter, job.warn)
     # Reading a file of 30 GB from its beginning to its end is what disks are fast at.
     order = np.argsort(found.entries, kind="stable")
     todo, started = order[~journal.done[order]], time.monotonic()
@@ -393,7 +253,10 @@ def _import(job: Job, prepared: PreparedDataset) -> None:
             journal.record(rows, sums, writer)
             task.advance(len(rows))
         journal.save(writer)
-    _record_rate(job, "import", len(todo), time.monotonic() - started)
+    if len(todo):
+        seconds = time.monotonic() - started
+        job.timings["import"] = round(seconds, 3)
+        job.metrics["import images/s"] = round(len(todo) / seconds, 2)
 
 
 def _wanted_images(prepared: PreparedDataset) -> list[WantedImage]:
@@ -418,7 +281,7 @@ def _image_files(job: Job, prepared: PreparedDataset) -> ImageFiles:
     # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
     definition = load_definition(prepare.folder.parents[2], job.dataset)
     root = image_root(prepare.manifest.settings, prepare.folder, definition)
-    return ImageFiles(root, prepared.files(), prepared.sizes(), drawn=root == prepare.folder)
+    return ImageFiles(root.absolute(), prepared.files(), prepared.sizes(), drawn=root == prepare.folder)
 
 
 def _kinds(job: Job) -> str:

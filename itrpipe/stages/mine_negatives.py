@@ -2,56 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from itrpipe.artifacts.disk import require_space, write_json
+from itrpipe.artifacts.disk import check_stamp, require_space, write_json
 from itrpipe.artifacts.files import STATISTICS
+from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
-from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.errors import UsageError
-from itrpipe.mining.settings import MineSettings
-from itrpipe.stages.base import Job, Need, no_sources, prepare_need
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.engine.execution import SharedExecution
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.mining.settings import MineSettings, candidate_files
+from itrpipe.stages.base import PARTS, Job, Need, prepare_need
 from itrpipe.stages.checks import candidates, check_mining, refuse_longer_lists
 from itrpipe.training import settings as training_settings
-from itrpipe.training.device import resolve_device
 from itrpipe.training.settings import run_label
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from itrpipe.features.embeddings import SplitEmbeddings
-    from itrpipe.mining.exact import ExactMiner
-    from itrpipe.mining.faiss_engine import FaissMiner
-    from itrpipe.mining.lists import CandidateLists, MinedLists
-    from itrpipe.training.saved import SavedModel
+    from itrpipe.features.embeddings import EmbeddingRows
+    from itrpipe.mining.mined import MinedFile
+    from itrpipe.mining.vectors import Rows
 
 SCHEMA_VERSION = 1
-STATE, RESCORED = "state.safetensors", "rescored.safetensors"
-BYTES_PER_CANDIDATE, BYTES_PER_PROBABILITY = 6, 2
+NORMS, MINED, RESCORED, CORPUS = "norms.arrays", "mined.arrays", "rescored.arrays", "corpus.arrays"
+FURTHER = "further_candidates.json"
+BYTES_PER_CANDIDATE, BYTES_PER_PROBABILITY, BYTES_PER_PLACE = 6, 2, 12
 FAISS_BLOCK = 4_096
 EXPECTED_RECALL = 0.99
 """Share of the exact candidates below which an index is called bad."""
-sources, check = no_sources, check_mining
+check = check_mining
 backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
 
 
-class Execution(Settings):
+class Execution(SharedExecution):
     """Settings that do not change the result.
 
     Attributes:
         device: `auto` takes CUDA when there is one.
-        block: images per block at most; 0 chooses it by `memory_mib`. For `faiss` images or captions; 0 takes 4,096.
-        memory_mib: MiB that mining takes beside the embeddings and the lists, and a second model beside its encodings.
-        checkpoint_seconds: time between two savings of progress.
+        block: images per part at most; 0 chooses it by `memory_mib`. For `faiss` images or captions; 0 takes 4,096.
+        memory_mib: MiB that mining takes beside a slice of the lists, and a second model beside its encodings.
     """
 
     device: Literal["auto", "cpu", "cuda"]
     block: int = Field(ge=0)
     memory_mib: int = Field(ge=16)
-    checkpoint_seconds: float = Field(ge=0)
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
@@ -66,6 +66,24 @@ def label(conf: str, settings: MineSettings) -> str:
     return f"{found}.{run_label(settings.method, models, settings.seed)}"
 
 
+def sources(settings: MineSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+    """Digest of further candidates.
+
+    Raises:
+        MissingInputError: there is no such file.
+    """
+    if not settings.candidates:
+        return {}
+    path = Path(settings.candidates).expanduser()
+    if not path.exists():
+        raise MissingInputError(f"--candidates {path} does not exist; name a file or a folder of Parquet files")
+    return {
+        "candidates": cache.combined(
+            candidate_files(path), path if path.is_dir() else path.parent, "hashing candidates"
+        )
+    }
+
+
 def fingerprinted(settings: MineSettings) -> dict[str, Any]:
     """The settings as the fingerprint sees them: a second model's, an index's or a guard's count where there is one.
 
@@ -75,7 +93,10 @@ def fingerprinted(settings: MineSettings) -> dict[str, Any]:
     unused += () if settings.guard != "none" else ("guard", "guard_prior", "guard_batch_size")
     unused += () if settings.index != "flat" else ("index", "num_lists", "num_probes")
     unused += () if settings.train_share != 1.0 else ("train_share",)
-    return settings.model_dump(mode="json", exclude=set(unused))
+    unused += () if settings.candidates else ("candidates",)
+    values = settings.model_dump(mode="json", exclude=set(unused))
+    values |= {"candidates": "local"} if settings.candidates else {}
+    return values | {"engine": values.pop("library")}  # as it was called when the first lists were mined
 
 
 def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Need]:
@@ -101,92 +122,151 @@ def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Ne
 
 def run(job: Job) -> None:
     """Writes both lists and statistics.json."""
-    from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
-    from itrpipe.mining.guard import guarded
+    from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
     from itrpipe.mining.pair_scorer import load_scoring_model
     from itrpipe.mining.windows import positive_scores
 
     settings = job.settings
-    embeddings = read_embeddings(job.inputs["train"].folder / EMBEDDINGS, "train")
+    embeddings = EmbeddingRows.open(job.inputs["train"].folder / EMBEDDINGS, "train")
     if embeddings.measure != INNER_PRODUCT:
         raise UsageError(
             f"the model {settings.method}.{settings.backbone} compares by {embeddings.measure}, which exact mining "
             "cannot search; mine with a model whose measure is cosine"
         )
-    images, texts = len(embeddings.images), len(embeddings.texts)
-    # Once more: images without features are not among the embeddings.
-    refuse_longer_lists(settings, candidates(embeddings.caption_image))
+    images, texts = embeddings.images.shape[0], embeddings.texts.shape[0]
+    owners = embeddings.owners.read(0, texts)
+    searched = _searched_rows(job, embeddings)
+    if not settings.candidates:  # once more: images without features are not among the embeddings
+        refuse_longer_lists(settings, candidates(owners))
     wanted = images * settings.num_texts + texts * settings.num_images
     width = BYTES_PER_CANDIDATE + (BYTES_PER_PROBABILITY if settings.guard != "none" else 0)
-    require_space(job.folder, width * wanted, "the mined lists")
-    # Read first: what cannot score pairs is better found out before mining than after.
-    second = load_scoring_model(job.inputs["rescorer"].folder) if settings.rescore_with else None
-    mined, facts = _mined(job, embeddings)
-    if second is not None:
-        mined, positives, facts["rescored"] = _rescored(job, second, embeddings, mined)
+    require_space(job.folder, (width + 2 * BYTES_PER_PLACE) * wanted, "the mined lists, twice in parts")
+    if settings.rescore_with:  # what cannot score pairs is better found out before mining than after
+        load_scoring_model(job.inputs["rescorer"].folder)
+    mined, facts = _mined(job, searched)
+    if settings.rescore_with:
+        mined, positives, facts["rescored"] = _rescored(job, embeddings, mined)
     else:
-        positives = positive_scores(embeddings.images, embeddings.texts, embeddings.caption_image)
-    lists, statistics = _filtered(job, embeddings, mined, positives)
-    probability: dict[str, np.ndarray] = {}
-    if settings.guard != "none":
-        sizes = {"prior": settings.guard_prior, "batch_size": settings.guard_batch_size}
-        probability, facts["guard"] = guarded(embeddings, lists, **sizes)
-    _write(job, embeddings, lists, probability)
+        positives = positive_scores(embeddings.images, embeddings.texts, embeddings.owners)
+    statistics = _written(job, embeddings, owners, mined, positives)
     write_json(job.folder / STATISTICS, statistics | facts)
     _show(job, statistics | facts)
 
 
-def _mined(job: Job, embeddings: SplitEmbeddings) -> tuple[MinedLists, dict[str, Any]]:
-    """The lists by the mining model, and where an index was used how well it searched."""
-    from itrpipe.mining.faiss_engine import FaissMiner
-    from itrpipe.mining.resumable import save_progress, work_through
+class _Searched(NamedTuple):
+    """What is searched, and how many of it, the first ones, get lists."""
 
-    miner = _miner(job, embeddings)
-    work_through(miner, job.work / STATE, job.reporter, "mining", checkpoint_seconds=job.execution.checkpoint_seconds)
-    if job.settings.rescore_with:  # which takes long, and mining is not to be repeated after an interruption
-        save_progress(miner, job.work / STATE)
-    mined = miner.result()
-    if isinstance(miner, FaissMiner) and job.settings.index != "flat":
-        return mined, {"search": _search_facts(job, embeddings, mined, miner)}
-    return mined, {}
+    images: Rows
+    texts: Rows
+    owners: Rows
+    anchors: tuple[int, int]
 
 
-def _miner(job: Job, embeddings: SplitEmbeddings) -> ExactMiner | FaissMiner:
-    settings, execution = job.settings, job.execution
-    device = resolve_device(execution.device)
-    arrays = (embeddings.images, embeddings.texts, embeddings.caption_image, settings.num_texts, settings.num_images)
-    if settings.engine == "faiss":
-        from itrpipe.mining.faiss_engine import FaissMiner
+def _searched_rows(job: Job, embeddings: EmbeddingRows) -> _Searched:
+    """The training images and captions, and behind them further candidates, whose ids are written.
 
-        return FaissMiner(
-            *arrays,
-            kind=settings.index,
-            num_lists=settings.num_lists,
-            num_probes=settings.num_probes,
-            block_size=execution.block or FAISS_BLOCK,
-            device="cuda" if device == "cuda" else "cpu",
+    Raises:
+        DataError: their file is damaged or of no known form, or another model's.
+    """
+    rows = (embeddings.images, embeddings.texts, embeddings.owners)
+    anchors = (embeddings.images.shape[0], embeddings.texts.shape[0])
+    if not job.settings.candidates:
+        return _Searched(*rows, anchors)
+    from itrpipe.mining.corpus import open_corpus
+    from itrpipe.mining.vectors import EqualRows, JoinedRows
+
+    path = Path(job.settings.candidates).expanduser()
+    corpus = open_corpus(path, job.work / CORPUS)
+    if corpus.rows.shape[1] != embeddings.images.shape[1]:
+        raise DataError(
+            f"--candidates {path} holds vectors of width {corpus.rows.shape[1]} and the mining model's have "
+            f"{embeddings.images.shape[1]}; embed them with the model that mines"
         )
-    from itrpipe.mining.exact import ExactMiner
-    from itrpipe.mining.products import faster_in_two_steps, in_two_steps
+    known = embeddings.ids(corpus.side, 0, anchors[corpus.side == "caption"])
+    if twice := set(known).intersection(corpus.ids):
+        raise DataError(
+            f"--candidates {path}: {len(twice):,} of {len(corpus.ids):,} ids are in the training set, such as "
+            f"{min(twice)}; leave them out, they are candidates already"
+        )
+    write_json(job.folder / FURTHER, {"side": corpus.side, "ids": corpus.ids})
+    job.metrics["further candidates"] = len(corpus.ids)
+    if corpus.side == "image":
+        return _Searched(JoinedRows((rows[0], corpus.rows)), rows[1], rows[2], anchors)
+    nobody = EqualRows((len(corpus.ids),), -1)
+    return _Searched(rows[0], JoinedRows((rows[1], corpus.rows)), JoinedRows((rows[2], nobody)), anchors)
 
-    # Both give the same lists to the last bit, so that the machine decides.
-    precision = faster_in_two_steps(device) if in_two_steps(settings.precision) else settings.precision
-    return ExactMiner(
-        *arrays,
-        block_size=execution.block or None,
-        precision=precision,
-        device=device,
+
+def _mined(job: Job, searched: _Searched) -> tuple[MinedFile, dict[str, Any]]:
+    """The lists by the mining model, and where an index was used how well it searched."""
+    from itrpipe.mining.exact import ExactMining
+    from itrpipe.mining.merging import join_mined
+    from itrpipe.mining.mined import MinedFile
+    from itrpipe.mining.products import measured_norms
+
+    settings, execution = job.settings, job.execution
+    norms = measured_norms(searched.images, searched.texts, job.work / NORMS)
+    if settings.library == "faiss":
+        return _by_faiss(job, searched)
+    work = ExactMining(
+        *searched[:3],
+        norms,
+        settings.num_texts,
+        settings.num_images,
+        block=execution.block,
+        precision=settings.precision,
+        device=execution.device,
         memory=execution.memory_mib * 2**20,
+        anchors=searched.anchors,
     )
+    made = job.made(work, f"{PARTS}/mined", more=bool(settings.rescore_with))
+    path = job.work / MINED
+    if made.rows or not _is_whole(job, path):
+        with job.reporter.task("joining", sum(searched.anchors), "lists") as task:
+            join_mined(work, made.paths, path, task.advance)
+    return MinedFile(path), {}
 
 
-def _search_facts(job: Job, embeddings: SplitEmbeddings, mined: MinedLists, miner: FaissMiner) -> dict[str, Any]:
+def _is_whole(job: Job, path: Path) -> bool:
+    """Whether a joined file of an interrupted run is there, as it was written."""
+    if not path.exists():
+        return False
+    try:
+        check_stamp(path, "it is made again")
+    except DataError:
+        job.warn(f"{path.name} was damaged; it is made again")
+        return False
+    return True
+
+
+def _by_faiss(job: Job, searched: _Searched) -> tuple[MinedFile, dict[str, Any]]:
+    """The lists by faiss, and of an index what it found of the exact ones."""
+    from itrpipe.mining.faiss_engine import Indexing, Searching, required_clusters
+    from itrpipe.mining.mined import MinedFile
+
+    settings, execution = job.settings, job.execution
+    sides = (searched.texts, searched.images)
+    indexes = None
+    if settings.index != "flat":
+        sizes = required_clusters([each.shape[0] for each in sides], settings.num_lists, settings.num_probes)
+        indexes = job.made(Indexing(*sides, sizes), f"{PARTS}/index", more=True).paths
+    options = {"block": execution.block or FAISS_BLOCK, "device": execution.device, "anchors": searched.anchors}
+    work = Searching(*searched[:3], settings.num_texts, settings.num_images, indexes, **options)
+    made = job.made(work, f"{PARTS}/mined", more=bool(settings.rescore_with))
+    path = job.work / MINED
+    if made.rows or not _is_whole(job, path):
+        work.join(made.paths, path)
+    mined = MinedFile(path)
+    return mined, {"search": _search_facts(job, searched, mined, sizes)} if indexes else {}
+
+
+def _search_facts(job: Job, searched: _Searched, mined: MinedFile, sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Clusters, probes and measured recall of an index; a warning where it missed much."""
+    from itrpipe.mining.mined import DIRECTIONS
     from itrpipe.mining.recall import SAMPLED_ANCHORS, search_recall
-    from itrpipe.mining.statistics import DIRECTIONS
 
-    recall = search_recall(embeddings.images, embeddings.texts, embeddings.caption_image, mined)
-    lists, probes = (dict(zip(DIRECTIONS, numbers, strict=True)) for numbers in zip(*miner.clusters, strict=True))
+    owners = searched.owners.read(0, searched.owners.shape[0])
+    recall = search_recall(searched.images, searched.texts, owners, mined)
+    lists, probes = (dict(zip(DIRECTIONS, numbers, strict=True)) for numbers in zip(*sizes, strict=True))
     worst = min(DIRECTIONS, key=lambda name: recall[name])
     if recall[worst] < EXPECTED_RECALL:
         job.warn(
@@ -197,79 +277,87 @@ def _search_facts(job: Job, embeddings: SplitEmbeddings, mined: MinedLists, mine
     return {"num_lists": lists, "num_probes": probes, "recall": recall, "sampled_anchors": SAMPLED_ANCHORS}
 
 
-def _rescored(
-    job: Job, second: SavedModel, embeddings: SplitEmbeddings, mined: MinedLists
-) -> tuple[MinedLists, np.ndarray, dict[str, Any]]:
+def _rescored(job: Job, embeddings: EmbeddingRows, mined: MinedFile) -> tuple[MinedFile, np.ndarray, dict[str, Any]]:
     """The lists in the order of the second model, its scores [T] of the positives, and what was done.
 
-    Its encodings are not saved: an interrupted run encodes again and goes on with the pairs.
+    Its encodings are not kept: every worker encodes, and so does an interrupted run that goes on.
     """
-    from itrpipe.mining.pair_scorer import open_scorer
-    from itrpipe.mining.rescore import Rescorer
-    from itrpipe.mining.resumable import work_through
+    from itrpipe.mining.mined import MinedFile
+    from itrpipe.mining.pair_scorer import encoded_scorer
+    from itrpipe.mining.rescore import Rescoring
 
-    settings, prepared, extracted = job.settings, job.inputs["prepare"].folder, job.inputs["extract"].folder
+    settings, execution = job.settings, job.execution
     model = run_label(settings.method, settings.rescore_with, settings.seed)
-    device, memory = resolve_device(job.execution.device), job.execution.memory_mib * 2**20
-    scorer = open_scorer(second, prepared, extracted, embeddings, device, memory)
     texts, images = settings.rescore_texts or settings.num_texts, settings.rescore_images or settings.num_images
-    rescorer = Rescorer(mined, embeddings.caption_image, scorer, texts, images)
-    with job.reporter.task(f"encoding by {model}", scorer.num_items, "rows") as task:
-        scorer.encode(task.advance)
-    path, seconds = job.work / RESCORED, job.execution.checkpoint_seconds
-    work_through(rescorer, path, job.reporter, f"scoring by {model}", "pairs", rescorer.pairs, seconds)
-    return rescorer.result(), rescorer.positives(), {"model": model, "texts": texts, "images": images}
+    folders = [job.inputs[name].folder.absolute() for name in ("rescorer", "prepare", "extract")]
+    opening = partial(encoded_scorer, *folders, embeddings, execution.device, execution.memory_mib * 2**20)
+    work = Rescoring(model, mined.path.absolute(), embeddings.owners, opening, texts, images, execution.device)
+    made = job.made(work, f"{PARTS}/rescored")
+    positives = work.join(made.paths, job.work / RESCORED)
+    return MinedFile(job.work / RESCORED), positives, {"model": model, "texts": texts, "images": images}
 
 
-def _filtered(
-    job: Job, embeddings: SplitEmbeddings, mined: MinedLists, positives: np.ndarray
-) -> tuple[dict[str, CandidateLists], dict[str, Any]]:
-    """The lists after all filters, and the figures on both."""
+def _written(
+    job: Job, embeddings: EmbeddingRows, owners: np.ndarray, mined: MinedFile, positives: np.ndarray
+) -> dict[str, Any]:
+    """Writes the lists after all filters, some anchors at a time, and returns the figures on them."""
     from dataclasses import asdict
 
+    from itrpipe.features.embeddings import read_embeddings
     from itrpipe.mining.duplicates import DuplicateCaptions
+    from itrpipe.mining.guard import Guard
     from itrpipe.mining.lists import drop
-    from itrpipe.mining.statistics import mining_statistics
+    from itrpipe.mining.mined import DIRECTIONS
+    from itrpipe.mining.statistics import Figures, mining_statistics
     from itrpipe.mining.windows import Window, lowest_positives
+    from itrpipe.negatives.lists import ListWriter
 
-    anchors = {
-        "texts_for_images": lowest_positives(positives, embeddings.caption_image, len(embeddings.images)),
-        "images_for_texts": positives,
-    }
-    found = {"texts_for_images": mined.texts_for_images, "images_for_texts": mined.images_for_texts}
-    same = DuplicateCaptions(_captions(job, embeddings), embeddings.caption_image)
-    duplicates = same.report(found["texts_for_images"], found["images_for_texts"])
-    window = Window(**job.settings.window.model_dump())
-    lists, dropped = {}, {}
-    for name, each in found.items():
-        reasons = window.reasons(each, anchors[name])
-        if job.settings.drop_duplicates:
-            marked = same.of_texts(each) if name == "texts_for_images" else same.of_images(each)
-            reasons = {"duplicates": marked, **reasons}
-        lists[name], dropped[name] = drop(each, reasons)
-    statistics = mining_statistics(lists, positives, embeddings.caption_image, dropped)
-    return lists, {**statistics, "duplicates": asdict(duplicates)}
+    settings, images = job.settings, embeddings.images.shape[0]
+    anchors = {DIRECTIONS[0]: lowest_positives(positives, owners, images), DIRECTIONS[1]: positives}
+    sides: dict[str, Literal["image", "caption"]] = {DIRECTIONS[0]: "image", DIRECTIONS[1]: "caption"}
+    same = DuplicateCaptions(_captions(job, embeddings), owners)
+    guard = None
+    if settings.guard != "none":
+        whole = read_embeddings(embeddings.path, embeddings.split)
+        guard = Guard(whole, prior=settings.guard_prior, batch_size=settings.guard_batch_size)
+    window = Window(**settings.window.model_dump())
+    figures = {name: Figures(*mined.shapes[name]) for name in DIRECTIONS}
+    for name, (count, width) in mined.shapes.items():
+        wide = mined.read(name, 0, 1).candidates.dtype.itemsize > 4
+        with (
+            ListWriter(job.folder, name, width, guarded=guard is not None, wide=wide) as writer,
+            job.reporter.task(f"writing {name.replace('_', ' ')}", count, "lists") as task,
+        ):
+            for part, found in mined.slices(name):
+                marked = same.mark(name, part, found)
+                reasons = window.reasons(found, anchors[name][part])
+                lists, dropped = drop(found, {"duplicates": marked, **reasons} if settings.drop_duplicates else reasons)
+                figures[name].add(part, lists, dropped)
+                probability = guard.probability(name, lists) if guard else None
+                ids = embeddings.ids(sides[name], part.start, part.stop)
+                writer.write(ids, lists.candidates, lists.scores, probability)
+                task.advance(len(ids))
+        job.metrics[name] = width
+    job.metrics |= {"images": images, "captions": len(owners)}
+    statistics = mining_statistics(figures, positives, owners) | {"duplicates": asdict(same.report())}
+    return statistics | ({"guard": guard.facts()} if guard else {})
 
 
-def _captions(job: Job, embeddings: SplitEmbeddings) -> list[str]:
-    """The training captions in the order of their embeddings."""
-    from itrpipe.datasets.prepared import PreparedDataset
+def _captions(job: Job, embeddings: EmbeddingRows) -> Iterator[str]:
+    """The training captions in the order of their embeddings, which is that of the dataset."""
+    from itrpipe.datasets.prepared import captions_of
 
-    split = PreparedDataset.open(job.inputs["prepare"].folder).split("train")
-    texts = dict(zip(split.caption_ids.tolist(), split.texts, strict=True))
-    return [texts[caption_id] for caption_id in embeddings.caption_ids.tolist()]
-
-
-def _write(
-    job: Job, embeddings: SplitEmbeddings, lists: Mapping[str, CandidateLists], probability: Mapping[str, np.ndarray]
-) -> None:
-    from itrpipe.negatives.lists import MinedList, write_list
-
-    for direction, ids in (("texts_for_images", embeddings.image_ids), ("images_for_texts", embeddings.caption_ids)):
-        mined = MinedList(ids, lists[direction].candidates, lists[direction].scores, probability.get(direction))
-        write_list(job.folder, direction, mined)
-        job.metrics[direction] = mined.candidates.shape[1]
-    job.metrics |= {"images": len(embeddings.images), "captions": len(embeddings.texts)}
+    count, at_once = embeddings.texts.shape[0], 65_536
+    wanted = (
+        caption_id
+        for start in range(0, count, at_once)
+        for caption_id in embeddings.ids("caption", start, start + at_once)
+    )
+    own = next(wanted, None)
+    for caption_id, text in captions_of(job.inputs["prepare"].folder, "train"):
+        if caption_id == own:  # of images without features there are no embeddings
+            yield text
+            own = next(wanted, None)
 
 
 def _show(job: Job, statistics: Mapping[str, Any]) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from itrpipe.artifacts.disk import make_folder
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.engine.execution import SharedExecution
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.declaration import BackendSettings, ForeignSettings, backend_settings, build_parser
@@ -26,21 +23,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from itrpipe.scene_graph.graph import SceneGraph
-    from itrpipe.scene_graph.parsing import Item, Parts
+    from itrpipe.scene_graph.parsing import Item, ParsedGraphs
 
 SCHEMA_VERSION = 1
-PARTS = "parts"
+Execution = SharedExecution
 LIMIT = f"{MOST_WORDS} words or a word of more than {MOST_LETTERS} letters"
-
-
-class Execution(Settings):
-    """Settings that do not change the result.
-
-    Attributes:
-        workers: processes; 0 takes one per core.
-    """
-
-    workers: int = Field(ge=0, le=1_024)
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
@@ -82,17 +69,17 @@ def run(job: Job) -> None:
     """Writes scene_graphs.parquet."""
     import numpy as np
 
-    from itrpipe.scene_graph.parsing import Parts
+    from itrpipe.scene_graph.parsing import ParsedGraphs, Parsing
 
     captions = _captions(job)
     items = _items(job, captions)
     distinct = {item: row for row, item in enumerate(dict.fromkeys(items))}
-    folder = job.work / PARTS
-    make_folder(folder)
-    parts = Parts(folder, list(distinct))
-    _parse(job, parts)
+    made = job.made(Parsing(list(distinct), partial(build_parser, job.settings)))
+    if made.rows:
+        job.timings["parsing"] = round(made.seconds, 3)
+        job.metrics["captions/s"] = round(made.rows / made.seconds, 1)
     rows = np.fromiter((distinct[item] for item in items), dtype=np.int64, count=len(items))
-    counts = _write(job, captions, parts, rows)
+    counts = _write(job, captions, ParsedGraphs(made.paths), rows)
     job.metrics |= {"captions": len(items), "distinct": len(distinct), **_averages(counts)}
     _say_statistics(job, counts)
 
@@ -120,34 +107,20 @@ def _items(job: Job, captions: pa.Table) -> list[Item]:
     return read_foreign(file, job.settings.format, captions["caption_id"].to_pylist(), texts)
 
 
-def _parse(job: Job, parts: Parts) -> None:
-    from itrpipe.scene_graph.parsing import parse_pending, usable_cores
-
-    missing = sum(len(parts.chunk(number)) for number in parts.pending())
-    done, started = len(parts.items) - missing, time.monotonic()
-    with job.reporter.task("parsing", len(parts.items), "captions", done) as task:
-        build = partial(build_parser, job.settings)
-        parse_pending(parts, build, job.execution.workers or usable_cores(), task.advance)
-    if missing:
-        seconds = time.monotonic() - started
-        job.timings["parsing"] = round(seconds, 3)
-        job.metrics["captions/s"] = round(missing / seconds, 1)
-
-
-def _write(job: Job, captions: pa.Table, parts: Parts, rows: np.ndarray) -> Counter[str]:
+def _write(job: Job, captions: pa.Table, graphs: ParsedGraphs, rows: np.ndarray) -> Counter[str]:
     """Writes the file and counts what is in it.
 
     Args:
         captions: T rows.
-        parts: all parsed.
-        rows: int64 [T], number of each caption's item in `parts`.
+        graphs: of all items.
+        rows: int64 [T], number of each caption's item.
     """
     from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, count_elements, write_graphs
 
     counts = Counter(captions=len(rows))
 
     def counted() -> Iterator[pa.Table]:
-        for table in _row_groups(captions, parts, rows):
+        for table in _row_groups(captions, graphs, rows):
             counts.update(count_elements(table), cut=sum(map(_is_cut, table["text"].to_pylist())))
             yield table
 
@@ -159,15 +132,15 @@ def _is_cut(text: str) -> bool:
     return parsed_part(text) != text
 
 
-def _row_groups(captions: pa.Table, parts: Parts, rows: np.ndarray) -> Iterator[pa.Table]:
+def _row_groups(captions: pa.Table, graphs: ParsedGraphs, rows: np.ndarray) -> Iterator[pa.Table]:
     import pyarrow as pa
 
     from itrpipe.scene_graph.stored import ROW_GROUP, SCHEMA
 
     for start in range(0, len(rows), ROW_GROUP):
         own = captions.slice(start, ROW_GROUP).combine_chunks()
-        graphs = parts.take(rows[start : start + ROW_GROUP])
-        yield pa.Table.from_arrays([own["caption_id"], own["image_id"], *graphs.columns], schema=SCHEMA)
+        found = graphs.take(rows[start : start + ROW_GROUP])
+        yield pa.Table.from_arrays([own["caption_id"], own["image_id"], *found.columns], schema=SCHEMA)
 
 
 def _averages(counts: Counter[str]) -> dict[str, float]:

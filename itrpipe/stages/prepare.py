@@ -17,6 +17,7 @@ from itrpipe.artifacts.disk import require_space, write_text
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.engine.execution import SharedExecution
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.stages.base import Job, Need, reason_with_file
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from itrpipe.datasets.scenes import ScenesDataset
 
 SCHEMA_VERSION = 1
+Execution = SharedExecution
 IMAGES_FOLDER = "images"
 SCENES_FILE, LEAKS_FILE = "scenes.jsonl", "leaks.tsv"
 BYTES_PER_SCENE = 10_000
@@ -71,16 +73,6 @@ class ScenesSettings(Settings):
     seed: int = Field(ge=0)
     family_size: int = Field(ge=1)
     keep_probability: float = Field(ge=0, le=1)
-
-
-class Execution(Settings):
-    """Settings that do not change the result.
-
-    Attributes:
-        workers: threads that check images, or processes that paint them.
-    """
-
-    workers: int = Field(ge=1, le=1_024)
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
@@ -157,8 +149,7 @@ def _prepare_files(job: Job) -> None:
     annotations = read_source(job.settings, job.definition)
     for note in annotations.notes:
         job.warn(note)
-    with job.reporter.task("checking images", len(annotations.images), "images") as task:
-        check = check_images(annotations, job.execution.workers, progress=lambda done, total: task.advance(1))
+    check = check_images(annotations, job.made)
     usable = _without_bad_images(job, annotations, check)
     leaks = find_leaks(usable.images, check.facts)
     if leaks:
@@ -208,25 +199,16 @@ def _without_bad_images(job: Job, annotations: Annotations, check: ImageCheck) -
 
 
 def _prepare_scenes(job: Job) -> None:
-    from itrpipe.datasets.image_check import check_images
-    from itrpipe.datasets.scenes import annotations, damaged_images, generate, write_images
+    from itrpipe.datasets.scenes import Painting, annotations, generate, write_images
 
     settings = job.settings
     dataset = generate(
         settings.train, settings.val, settings.test, settings.seed, settings.family_size, settings.keep_probability
     )
     images = job.folder / IMAGES_FOLDER
-    require_space(job.folder, len(dataset.scenes) * BYTES_PER_SCENE, "drawing the scenes")
-    if damaged := damaged_images(dataset.scenes, images):
-        job.warn(f"{len(damaged):,} pictures of an earlier run are damaged ({damaged[0]} …); they are drawn again")
-    with job.reporter.task("drawing scenes", len(dataset.scenes), "images") as task:
-        write_images(dataset.scenes, images, job.execution.workers, lambda done, total: task.advance(1))
-    records = annotations(dataset, images)
-    check = check_images(records, job.execution.workers)
-    if check.problems:
-        problem = check.problems[0]
-        raise DataError(f"{images / problem.file}: {problem.reason}; remove {images} and run `itrpipe prepare` again")
-    records, facts = _below(IMAGES_FOLDER, records, check.facts, job.folder)
+    require_space(job.folder, 2 * len(dataset.scenes) * BYTES_PER_SCENE, "drawing the scenes, once in parts")
+    facts = write_images(job.made(Painting(dataset.scenes)).paths, images)
+    records, facts = _below(IMAGES_FOLDER, annotations(dataset, images), facts, job.folder)
     _write_tables(job, records, facts)
     _write_scenes(job, dataset)
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from itrpipe.artifacts.disk import make_folder, require_space, write_json
+from itrpipe.artifacts.disk import require_space, write_json
 from itrpipe.artifacts.files import STATISTICS
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.artifacts.sources import DigestCache, folder_digests, local_folders
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.engine.device import resolve_device
+from itrpipe.engine.execution import SharedExecution
 from itrpipe.errors import UsageError
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
-from itrpipe.stages.base import Job, Need, prepare_need
+from itrpipe.stages.base import PARTS, Job, Need, prepare_need
 from itrpipe.stages.prepare import SCENES_FILE
-from itrpipe.training.device import resolve_device
 from itrpipe.training.settings import run_label, settings_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from itrpipe.synthesis.sentences import SentenceFile
 
 SCHEMA_VERSION = 1
-BLOCKS = "blocks"
 TRAIN = "train"
 BYTES_PER_SENTENCE = 35
 UNTRAINED_SHARE = 0.5
@@ -73,8 +73,14 @@ class SynthesizeSettings(Settings):
         """What is read beside the captions."""
         raise NotImplementedError
 
-    def open(self, job: Job) -> Opened:
-        """The maker itself."""
+    def open(self, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
+        """The maker itself.
+
+        Args:
+            folders: input name -> artifact.
+            device: `auto`, `cpu` or `cuda`.
+            memory: bytes that the words of sentences take while a model ranks them.
+        """
         raise NotImplementedError
 
 
@@ -128,12 +134,11 @@ class ByModel(SynthesizeSettings):
         needed = {"extract": Need("extract", self.features), "train": Need("train", self.method, wanted)}
         return needed | ({"parse": Need("parse", self.graphs)} if self.masks == "phrases" else {})
 
-    def open(self, job: Job) -> Opened:
+    def open(self, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
         """The trained model on the split."""
         from itrpipe.synthesis.by_model import ModelSettings
         from itrpipe.synthesis.open_model import ModelSources, open_model_maker
 
-        folders = {name: each.folder for name, each in job.inputs.items()}
         sources = ModelSources(
             folders["prepare"],
             folders["extract"],
@@ -143,8 +148,7 @@ class ByModel(SynthesizeSettings):
             self.train_share,
         )
         values = self.model_dump(include=set(ModelSettings.__dataclass_fields__))
-        device = resolve_device(job.execution.device)
-        return open_model_maker(sources, ModelSettings(**values), device, job.execution.memory_mib * 2**20)
+        return open_model_maker(sources, ModelSettings(**values), resolve_device(device), memory)
 
 
 class ByRules(SynthesizeSettings):
@@ -170,20 +174,20 @@ class ByRules(SynthesizeSettings):
         """The words of the captions with their parts of speech, which the scene graphs of the rules have."""
         return {"parse": Need("parse", "rules")}
 
-    def open(self, job: Job) -> Opened:
+    def open(self, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
         """The rules on the split, with the nouns of the training split."""
         from itrpipe.synthesis.open_rules import open_rule_maker
 
         wordnet = Path(self.wordnet).expanduser() if self.wordnet else None
-        folders = job.inputs["prepare"].folder, job.inputs["parse"].folder
         rules = {"min_count": self.min_count, "rules": self.rules, "keep": self.keep, "seed": self.seed}
-        return open_rule_maker(*folders, wordnet, **rules, split=self.split, train_share=self.train_share)
+        read = folders["prepare"], folders["parse"]
+        return open_rule_maker(*read, wordnet, **rules, split=self.split, train_share=self.train_share)
 
 
 MAKERS: dict[str, type[SynthesizeSettings]] = {"model": ByModel, "rules": ByRules}
 
 
-class Execution(Settings):
+class Execution(SharedExecution):
     """Settings that do not change the result.
 
     Attributes:
@@ -250,25 +254,24 @@ def _local_folders(settings: SynthesizeSettings) -> dict[str, Path]:
 
 def run(job: Job) -> None:
     """Writes sentences.parquet and statistics.json."""
-    from itrpipe.synthesis.make import make_pending
-    from itrpipe.synthesis.sentences import SentenceBlocks, SentenceFile
+    from itrpipe.synthesis.make import Writing
+    from itrpipe.synthesis.sentences import SentenceFile, join_parts
     from itrpipe.synthesis.statistics import synthesis_statistics
 
     settings = job.settings
     # Read first: what cannot be used is better found out before the sentences are written than after.
     reader = _language_model(job) if settings.language_model else None
-    scenes = _scenes(job)
-    opened = settings.open(job)
+    scenes, device = _scenes(job), job.execution.device
+    folders = {name: each.folder.absolute() for name, each in job.inputs.items()}
+    opening = partial(settings.open, folders, device, job.execution.memory_mib * 2**20)
+    work = Writing(opening, settings.block, device if settings.maker == "model" else "cpu")
+    opened = work.opened
     count = len(opened.texts)
-    make_folder(job.work / BLOCKS)
-    blocks = SentenceBlocks(job.work / BLOCKS, count, settings.block)
-    missing = sum(len(blocks.captions(block)) for block in blocks.pending())
-    needed = BYTES_PER_SENTENCE * settings.most_kept * (missing + count)
+    made_before = settings.block * len(list((job.work / PARTS).glob(f"*{work.suffix}")))
+    needed = BYTES_PER_SENTENCE * settings.most_kept * (max(0, count - made_before) + count)
     require_space(job.folder, needed, "the file of sentences, once in parts and once joined,")
-    started = time.monotonic()
-    made = make_pending(opened.maker, blocks, job.reporter)
-    seconds = time.monotonic() - started
-    blocks.join(job.folder)
+    made = job.made(work)
+    join_parts(made.paths, job.folder)
     file = SentenceFile(job.folder)
     statistics = synthesis_statistics(file, count)
     if reader is not None:
@@ -277,17 +280,12 @@ def run(job: Job) -> None:
         statistics["true_negatives"] = _judged(job, file, scenes)
     write_json(job.folder / STATISTICS, statistics)
     job.metrics |= {"kept": statistics["sentences"], "captions": count}
-    _record_speed(job, made, seconds)
+    if made.rows == count:  # how long an interrupted run took for its sentences is not known
+        job.timings["writing sentences"] = round(made.seconds, 3)
+        rate = statistics["sentences"] / made.seconds
+        job.metrics["sentences/s"] = round(rate) if rate >= 100 else round(rate, 1)
     _say(statistics, job.reporter)
     _warn(job, statistics, opened.num_tokens)
-
-
-def _record_speed(job: Job, made: int, seconds: float) -> None:
-    """Records the speed of this run alone: how long an interrupted one took for its sentences is not known."""
-    if made:
-        job.timings["writing sentences"] = round(seconds, 3)
-        rate = made / seconds
-        job.metrics["sentences/s"] = round(rate) if rate >= 100 else round(rate, 1)
 
 
 def _language_model(job: Job) -> LanguageModel:

@@ -11,18 +11,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from itrpipe.artifacts.artifact import PARTIAL
 from itrpipe.artifacts.files import HISTORY
 from itrpipe.artifacts.sources import DigestCache, local_folders
 from itrpipe.config import Settings, leaves
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.engine.device import resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.methods.registry import method_module, method_package, methods
 from itrpipe.models.registry import backbone_family, backbone_package, network_module
+from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.checks import check_training
 from itrpipe.training import settings as training_settings
-from itrpipe.training.device import resolve_device
 from itrpipe.training.settings import TrainExecution, TrainSettings, run_label, settings_of
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from itrpipe.training.data import SplitData
     from itrpipe.training.encode import AnyMatcher
     from itrpipe.training.loop import LoopSettings, Trainer
+    from itrpipe.training.splits import Sources
     from itrpipe.training.tracking import Tracking
 
 SCHEMA_VERSION = 2
@@ -147,15 +151,43 @@ def _refuse_without_embeddings(settings: TrainSettings) -> None:
 
 
 def run(job: Job) -> None:
-    """Trains, keeps the weights that validated best, and embeds every split with them."""
+    """Trains, keeps the weights that validated best, and embeds every split with them where the model embeds.
+
+    Of several processes of a launcher all train; the first does all else.
+    """
+    from itrpipe.features.embeddings import EMBEDDINGS
+    from itrpipe.models.base import DualEncoder as AnyDualEncoder
+    from itrpipe.training.encoding import Encoding
+    from itrpipe.training.outputs import write_history
+    from itrpipe.training.ranks import joined_by
+    from itrpipe.training.saved import save_model
+    from itrpipe.training.world import World
+
+    told = {field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.name != "reporter"}
+    with joined_by(World.joined(), _train_along, told):
+        trainer, splits, tokens = _trainer(job)
+        model = trainer.run()
+    save_model(job.folder, model, tokens, job.settings.model_dump(mode="json"), splits["train"].image_dim)
+    write_history(job.folder / HISTORY, trainer.position.history)
+    if isinstance(model, AnyDualEncoder):
+        rows = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
+        work = Encoding(job.folder.absolute(), _sources(job), rows, job.execution.encode_block, job.execution.device)
+        work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
+    _record(job, trainer)
+
+
+def _train_along(told: dict[str, Any]) -> None:
+    """What the other processes do while the first one trains: the same, without a word."""
+    trainer, *_ = _trainer(Job(**told, reporter=Reporter(Console(quiet=True))))
+    trainer.run()
+
+
+def _trainer(job: Job) -> tuple[Trainer, dict[str, SplitData], CaptionTokens]:
+    """What trains the model, with the data."""
     import torch
 
-    from itrpipe.features.embeddings import EMBEDDINGS
-    from itrpipe.features.scores import SCORES
-    from itrpipe.models.base import DualEncoder as AnyDualEncoder
     from itrpipe.training.loop import Trainer
-    from itrpipe.training.outputs import write_embeddings, write_history, write_scores
-    from itrpipe.training.saved import build_model, save_model, start_from
+    from itrpipe.training.saved import build_model, start_from
 
     if job.execution.threads:
         torch.set_num_threads(job.execution.threads)
@@ -193,20 +225,11 @@ def run(job: Job) -> None:
         job.reporter,
         _tracking(job),
     )
-    model = trainer.run()
-    save_model(job.folder, model, tokens, settings, image_dim)
-    write_history(job.folder / HISTORY, trainer.position.history)
-    device, block = trainer.device, job.execution.encode_block
-    if isinstance(model, AnyDualEncoder):
-        write_embeddings(job.folder / EMBEDDINGS, model, splits, device, block, job.reporter)
-    else:
-        precision = job.settings.score_precision
-        write_scores(job.folder / SCORES, model, splits, device, block, precision, job.reporter)
-    _record(job, trainer)
+    return trainer, splits, tokens
 
 
 def measured(job: Job) -> str:
-    """Time for the scores of val and test of a model without embeddings: often longer than an epoch of training.
+    """Time that an evaluation of a model without embeddings takes for its scores: often longer than an epoch.
 
     Nothing is told of a model that reads something of the hub.
     """
@@ -224,14 +247,13 @@ def measured(job: Job) -> str:
         return ""  # a plan downloads nothing
     encoders = _open_encoders(job)
     splits, tokens = _load_splits(job, encoders)
-    scored = [data for name, data in splits.items() if name != "train"]
-    if not scored:
+    if "test" not in splits:
         return ""
-    model = build_model(job.settings.model_dump(mode="json"), scored[0].image_dim, len(tokens), encoders)
-    pairs, device = sum(map(pairs_of, scored)), torch.device(resolve_device(job.execution.device))
-    largest, precision = max(scored, key=pairs_of), job.settings.score_precision
-    pace = seconds_per_pair(model.to(device).eval(), largest, device, precision)
-    return f"of it {duration(pairs * pace)} for the scores of val and test, {pairs:,} pairs, at the pace measured now"
+    data, precision = splits["test"], job.settings.score_precision
+    model = build_model(job.settings.model_dump(mode="json"), data.image_dim, len(tokens), encoders)
+    pairs, device = pairs_of(data), torch.device(resolve_device(job.execution.device))
+    pace = seconds_per_pair(model.to(device).eval(), data, device, precision)
+    return f"to evaluate it: {duration(pairs * pace)} for the scores of test, {pairs:,} pairs, at the pace measured now"
 
 
 def _local_encoders(settings: TrainSettings) -> dict[str, Path]:
@@ -269,17 +291,23 @@ def _require_words(tokens: CaptionTokens, min_word_count: int) -> None:
 
 def _load_splits(job: Job, encoders: Encoders | None) -> tuple[dict[str, SplitData], CaptionTokens]:
     from itrpipe.training.captions import named_tokens
-    from itrpipe.training.splits import Sources, load_encoder_splits, load_phrase_splits, load_splits
+    from itrpipe.training.splits import load_encoder_splits, load_phrase_splits, load_splits
 
-    settings = job.settings
-    folders = {name: job.inputs[name].folder for name in ("prepare", "extract", "parse") if name in job.inputs}
-    sources = Sources(**folders, train_share=settings.train_share)
+    settings, sources = job.settings, _sources(job)
     if encoders is not None:
         return load_encoder_splits(sources, settings.min_word_count, job.warn, settings.model, encoders)
     if not settings.model.reads_phrases:
         return load_splits(sources, settings.min_word_count, job.warn, named_tokens(settings.model))
     words = {"max_words": settings.model.max_words, "with_phrases": settings.model.phrases}
     return load_phrase_splits(sources, settings.min_word_count, job.warn, **words)
+
+
+def _sources(job: Job) -> Sources:
+    from itrpipe.training.splits import Sources
+
+    read = ("prepare", "extract", "parse")
+    folders = {name: job.inputs[name].folder.absolute() for name in read if name in job.inputs}
+    return Sources(**folders, train_share=job.settings.train_share)
 
 
 def _require_room_for_joined_captions(settings: TrainSettings, model: AnyMatcher) -> None:
@@ -358,12 +386,15 @@ def _build_method(job: Job, train: SplitData) -> Method:
 def _precision(job: Job, model: AnyMatcher, data: SplitData) -> str:
     """That of the settings; for `auto` the faster one, which is told and recorded."""
     from itrpipe.training.precision import AUTO, chosen_precision
+    from itrpipe.training.world import World
 
-    settings = job.settings
+    settings, world, chosen = job.settings, World.joined(), ""
     if settings.precision != AUTO:
         return settings.precision
-    device = resolve_device(job.execution.device)
-    job.metrics["precision"] = chosen_precision(job.work, model, data, settings.batch_size, device)
+    if world.leads:
+        device = resolve_device(job.execution.device)
+        chosen = chosen_precision(job.work, model, data, settings.batch_size, device)
+    job.metrics["precision"] = world.agreed(chosen)
     job.reporter.say(f"  precision {job.metrics['precision']}, the faster one for this model on this machine")
     return job.metrics["precision"]
 
@@ -377,9 +408,12 @@ def _loop_settings(job: Job, precision: str) -> LoopSettings:
 
 def _tracking(job: Job) -> Tracking:
     """What follows the training; in one folder for all trainings of the dataset, where trackers compare them."""
-    from itrpipe.training.tracking import TrackedRun, tracking_with
+    from itrpipe.training.tracking import TrackedRun, Tracking, tracking_with
+    from itrpipe.training.world import World
 
     execution = job.execution
+    if not World.joined().leads:
+        return Tracking.off()
     folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
     if execution.trackers:
         job.reporter.say(f"  followed by {' and '.join(execution.trackers)} in {folder}")

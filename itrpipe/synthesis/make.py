@@ -1,49 +1,48 @@
-"""Makes the sentences of all captions, block by block."""
+"""Makes the sentences of all captions of a split: a map over blocks of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
-from itrpipe.progress import Reporter
-from itrpipe.synthesis.sentences import Sentence, SentenceBlocks
-
-
-class SentenceMaker(Protocol):
-    """Makes negative sentences."""
-
-    def make(self, rows: range, block: int) -> tuple[Sequence[Sentence], Mapping[str, int]]:
-        """Sentences of some captions, in their order.
-
-        Args:
-            rows: of the captions.
-            block: number of the block, which everything random depends on beside the seed.
-
-        Returns:
-            The rows of the file, and how many sentences were drawn, by what became of them.
-        """
-        ...
+from itrpipe.engine.work import Part, Work, cut
+from itrpipe.synthesis.opened import Opened, SentenceMaker
+from itrpipe.synthesis.sentences import write_part
 
 
-def make_pending(maker: SentenceMaker, blocks: SentenceBlocks, reporter: Reporter) -> int:
-    """Makes and writes every block that is not there yet, and returns how many kept sentences these have.
+class Writing(Work[SentenceMaker]):
+    """Sentences of captions, in one Parquet file per block.
 
     Args:
-        maker: makes them.
-        blocks: what is to be made, and where to.
-        reporter: shows the progress.
-
-    Raises:
-        DiskFullError: no space is left.
+        open_maker: reads what makes them; it is pickled.
+        block_size: captions of a block.
+        device: `cpu`, `cuda` or `auto`.
     """
-    pending = blocks.pending()
-    total = sum(len(blocks.captions(block)) for block in range(len(blocks)))
-    done = total - sum(len(blocks.captions(block)) for block in pending)
-    kept = 0
-    with reporter.task("writing sentences", total, "captions", done) as task:
-        for block in pending:
-            sentences, drawn = maker.make(blocks.captions(block), block)
-            blocks.write(block, sentences, drawn)
-            kept += sum(each.kept for each in sentences)
-            task.advance(len(blocks.captions(block)), f"{kept:,} sentences")
-    return kept
+
+    title, unit, suffix, in_one_thread = "writing sentences", "captions", ".parquet", True
+
+    def __init__(self, open_maker: Callable[[], Opened], block_size: int, device: str = "cpu") -> None:
+        self._open_maker, self._block_size, self.device = open_maker, block_size, device
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Each worker opens its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "opened"}
+
+    @cached_property
+    def opened(self) -> Opened:
+        """What makes the sentences, opened once in every process."""
+        return self._open_maker()
+
+    def parts(self) -> list[Part]:
+        """Blocks of captions."""
+        return cut(range(len(self.opened.texts)), self._block_size)
+
+    def open(self) -> SentenceMaker:
+        """The maker."""
+        return self.opened.maker
+
+    def make(self, worker: SentenceMaker, part: Part, path: Path) -> None:
+        """Writes the sentences of a block."""
+        write_part(path, *worker.make(part.content, int(part.name)))

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-from itrpipe.synthesis.make import SentenceMaker
+from itrpipe.synthesis.sentences import Sentence
+
+
+class SentenceMaker(Protocol):
+    """Makes negative sentences."""
+
+    def make(self, rows: range, block: int) -> tuple[Sequence[Sentence], Mapping[str, int]]:
+        """Sentences of some captions, in their order.
+
+        Args:
+            rows: of the captions.
+            block: number of the block, which everything random depends on beside the seed.
+
+        Returns:
+            The rows of the file, and how many sentences were drawn, by what became of them.
+        """
+        ...
 
 
 class Opened(NamedTuple):

@@ -1,4 +1,4 @@
-"""Synthetic sentences on disk: one Parquet file, made block by block, that goes on after an interruption.
+"""Synthetic sentences on disk: one Parquet file, joined from those of its parts.
 
 `sentences.parquet` has a row per sentence, those of a caption together and in the order of the captions:
 
@@ -39,6 +39,7 @@ from itrpipe.artifacts.disk import (
     write_bytes,
 )
 from itrpipe.artifacts.integrity import checked
+from itrpipe.engine.work import AGAIN
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.synthesis.edits import Edit
 
@@ -76,69 +77,43 @@ class Sentence(NamedTuple):
     reason: str
 
 
-class SentenceBlocks:
-    """The blocks of captions whose sentences are made, each with a file of its own as soon as it is done.
+def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, int]) -> None:
+    """Writes the sentences of some captions.
 
     Args:
-        folder: exists; a file in it is whole, and a block that has one is not made again.
-        num_captions: T.
-        block_size: captions of a block.
+        path: the file.
+        sentences: of these captions, in their order.
+        drawn: reason -> how many sentences it was that became of, those without a row included.
+
+    Raises:
+        DiskFullError: no space is left.
     """
+    known = {_DRAWN: json.dumps(dict(drawn)).encode(), CHECKSUM.encode(): STAMP_HERE.encode()}
+    table = _table(sentences).replace_schema_metadata(known)
+    stream = io.BytesIO()
+    pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
+    write_bytes(path, stamped(stream.getvalue()))
 
-    def __init__(self, folder: Path, num_captions: int, block_size: int) -> None:
-        self._folder, self._num_captions, self._block_size = folder, num_captions, block_size
 
-    def __len__(self) -> int:
-        return -(-self._num_captions // self._block_size)
+def join_parts(paths: Sequence[Path], folder: Path) -> None:
+    """Writes `sentences.parquet` into a folder from files of `write_part`; each becomes a row group.
 
-    def captions(self, block: int) -> range:
-        """Rows of the captions of a block."""
-        start = block * self._block_size
-        return range(start, min(start + self._block_size, self._num_captions))
-
-    def pending(self) -> list[int]:
-        """Blocks that are still to be made, ascending."""
-        return [block for block in range(len(self)) if not self._path(block).exists()]
-
-    def write(self, block: int, sentences: Sequence[Sentence], drawn: Mapping[str, int]) -> None:
-        """Writes the file of a block.
-
-        Args:
-            block: its number.
-            sentences: of its captions, in their order.
-            drawn: reason -> how many sentences it was that became of, those without a row included.
-
-        Raises:
-            DiskFullError: no space is left.
-        """
-        known = {_DRAWN: json.dumps(dict(drawn)).encode(), CHECKSUM.encode(): STAMP_HERE.encode()}
-        table = _table(sentences).replace_schema_metadata(known)
-        stream = io.BytesIO()
-        pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
-        write_bytes(self._path(block), stamped(stream.getvalue()))
-
-    def join(self, folder: Path) -> None:
-        """Writes `sentences.parquet` into a folder from the files of all blocks; each becomes a row group.
-
-        Raises:
-            DataError: a block's file is damaged.
-            DiskFullError: no space is left.
-        """
-        path = folder / SENTENCES_FILE
-        drawn: Counter[str] = Counter()
-        with (
-            full_disk_as_error(path),
-            pq.ParquetWriter(path, SCHEMA, compression="zstd", write_page_checksum=True) as out,
-        ):
-            for block in range(len(self)):
-                table, counts = _read(self._path(block), "remove it and run the same command again")
-                drawn.update(counts)
-                if table.num_rows:
-                    out.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)
-            out.add_key_value_metadata({_DRAWN: json.dumps(dict(sorted(drawn.items()))).encode()})
-
-    def _path(self, block: int) -> Path:
-        return self._folder / f"{block:06}.parquet"
+    Raises:
+        DataError: a file is damaged.
+        DiskFullError: no space is left.
+    """
+    path = folder / SENTENCES_FILE
+    drawn: Counter[str] = Counter()
+    with (
+        full_disk_as_error(path),
+        pq.ParquetWriter(path, SCHEMA, compression="zstd", write_page_checksum=True) as out,
+    ):
+        for each in paths:
+            table, counts = read_part(each)
+            drawn.update(counts)
+            if table.num_rows:
+                out.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)
+        out.add_key_value_metadata({_DRAWN: json.dumps(dict(sorted(drawn.items()))).encode()})
 
 
 class SentenceFile:
@@ -210,14 +185,19 @@ def _table(sentences: Sequence[Sentence]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def _read(path: Path, remedy: str) -> tuple[pa.Table, dict[str, int]]:
+def read_part(path: Path) -> tuple[pa.Table, dict[str, int]]:
+    """Sentences of a file of `write_part`, and what became of all that were drawn.
+
+    Raises:
+        DataError: it is not as it was written.
+    """
     try:
         content = path.read_bytes()
-        check_stamp(path, remedy, content)
+        check_stamp(path, AGAIN, content)
         file = pq.ParquetFile(pa.BufferReader(content))
         return file.read(), _drawn(file)
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise reading_error(error, path, _damage(path, error, remedy)) from None
+        raise reading_error(error, path, _damage(path, error, AGAIN)) from None
 
 
 def _drawn(file: pq.ParquetFile) -> dict[str, int]:

@@ -5,6 +5,7 @@ Shapes: S masked captions, n sentences, W tokens, M labelled positions, V token 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -40,8 +41,7 @@ class UniterSentences:
     ) -> None:
         self._model, self._load, self._device = model.to(device).eval(), images, device
         self._memory = memory
-        self._rows = torch.empty(0, dtype=torch.int64, device=device)
-        self._embedded: UniterImages | None = None
+        self._kept = threading.local()  # blocks are written in several threads
 
     @torch.inference_mode()
     def mlm_logits(self, images: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
@@ -75,8 +75,9 @@ class UniterSentences:
 
     def _images(self, images: Tensor) -> tuple[UniterImages, Tensor]:
         """Embedded images, and the number of each asked for among them."""
-        if self._embedded is None or not bool(torch.isin(images, self._rows).all()):
-            self._rows = images.unique()
-            batch = self._load(self._rows.cpu().numpy()).to(self._device)
-            self._embedded = self._model.encode_images(batch)
-        return self._embedded, torch.searchsorted(self._rows, images)
+        kept: tuple[Tensor, UniterImages] | None = getattr(self._kept, "images", None)
+        if kept is None or not bool(torch.isin(images, kept[0]).all()):
+            rows = images.unique()
+            kept = rows, self._model.encode_images(self._load(rows.cpu().numpy()).to(self._device))
+            self._kept.images = kept
+        return kept[1], torch.searchsorted(kept[0], images)

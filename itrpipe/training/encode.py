@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from itrpipe.features.embeddings import EmbeddingWriter
 from itrpipe.models.base import DualEncoder, ImageBatch, Matcher, TextBatch
-from itrpipe.training.data import SplitData, blocks
+from itrpipe.training.data import blocks
 
 AnyMatcher = Matcher[Any, Any]
 _LONG_ENOUGH = 0.3
@@ -67,17 +66,34 @@ def score_split(
     Returns:
         Scores [N, T] float32. The encodings of all N images are kept meanwhile.
     """
-    encoded = [model.encode_images(data.images(rows).to(device)) for rows in blocks(images, block)]
+    encoded = encoded_blocks(model, data, device, block, images)
     columns = []
     for part in blocks(len(captions), block):
-        texts = model.encode_texts(data.texts(captions[part]).to(device))
         scores = []
-        for each in encoded:
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-                scores.append(model.score_matrix(each, texts).float())
-            advance(scores[-1].numel())
+        for each in score_block(model, encoded, data.texts(captions[part]).to(device), precision):
+            scores.append(each)
+            advance(each.numel())
         columns.append(torch.cat(scores).cpu().numpy())
     return np.concatenate(columns, axis=1)
+
+
+@torch.inference_mode()
+def encoded_blocks(
+    model: AnyMatcher, data: Rows, device: torch.device, block: int, images: int | None = None
+) -> list[Any]:
+    """Encodings of the first images of a split, or of all, `block` at a time."""
+    count = data.num_images if images is None else images
+    return [model.encode_images(data.images(rows).to(device)) for rows in blocks(count, block)]
+
+
+@torch.inference_mode()
+def score_block(model: AnyMatcher, encoded: Sequence[Any], texts: TextBatch, precision: str) -> Iterator[Tensor]:
+    """Yields scores [b, t] float32 of each block of encoded images with captions [t]; see `score_split`."""
+    encodings = model.encode_texts(texts)
+    for each in encoded:
+        with torch.autocast(texts.tokens.device.type, torch.bfloat16, enabled=precision == "bf16"):
+            scores = model.score_matrix(each, encodings).float()
+        yield scores
 
 
 def pairs_of(data: Rows) -> int:
@@ -110,11 +126,12 @@ def seconds_per_pair(model: AnyMatcher, data: Rows, device: torch.device, precis
 
 @torch.inference_mode()
 def encode_images(
-    model: DualEncoder, data: Rows, device: torch.device, block: int, limit: int | None = None
+    model: DualEncoder, data: Rows, device: torch.device, block: int, rows: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
-    """Yields image embeddings [<=block, D] float32 in row order."""
-    for rows in blocks(min(limit or data.num_images, data.num_images), block):
-        yield model.encode_images(data.images(rows).to(device)).embedding.float().cpu().numpy()
+    """Yields image embeddings [<=block, D] float32, of all images or of the given rows in their order."""
+    chosen = np.arange(data.num_images) if rows is None else rows
+    for part in blocks(len(chosen), block):
+        yield model.encode_images(data.images(chosen[part]).to(device)).embedding.float().cpu().numpy()
 
 
 @torch.inference_mode()
@@ -125,45 +142,3 @@ def encode_texts(
     chosen = np.arange(data.num_captions) if rows is None else rows
     for part in blocks(len(chosen), block):
         yield model.encode_texts(data.texts(chosen[part]).to(device)).embedding.float().cpu().numpy()
-
-
-def write_split(
-    path: Path,
-    model: DualEncoder,
-    data: SplitData,
-    device: torch.device,
-    block: int,
-    advance: Callable[[int], None],
-) -> None:
-    """Encodes a whole split and adds it to an embeddings file.
-
-    Args:
-        path: the file.
-        model: in evaluation mode, on `device`.
-        data: the split.
-        device: where to compute.
-        block: images or captions per forward pass.
-        advance: called with the number of rows done.
-    """
-    writer: EmbeddingWriter | None = None
-    try:
-        for kind, encode in (("images", encode_images), ("texts", encode_texts)):
-            start = 0
-            for embedding in encode(model, data, device, block):
-                if writer is None:
-                    split = data.split
-                    writer = EmbeddingWriter(
-                        path,
-                        split.name,
-                        split.image_ids,
-                        split.caption_ids,
-                        split.caption_image,
-                        embedding.shape[1],
-                        model.measure,
-                    )
-                writer.write(kind, start, embedding)
-                start += len(embedding)
-                advance(len(embedding))
-    finally:
-        if writer is not None:
-            writer.close()

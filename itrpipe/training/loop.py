@@ -8,6 +8,7 @@ state (weights, optimiser moments, tensors of the method, dropout's generator, r
 from __future__ import annotations
 
 import math
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from itrpipe.errors import DataError, UsageError
@@ -32,7 +31,9 @@ from itrpipe.training.finite import FirstNonFinite
 from itrpipe.training.optimizers import OPTIMIZERS
 from itrpipe.training.prefetch import Prefetcher
 from itrpipe.training.schedule import decay_after, step_decay, warmup_and_decay_to_floor, warmup_and_linear_decay
+from itrpipe.training.spread import spread
 from itrpipe.training.tracking import Tracking
+from itrpipe.training.world import World
 
 CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
 
@@ -51,6 +52,7 @@ class LoopSettings:
         precision: `fp32` or `bf16` (autocast around the encoders).
         score_precision: of the scores of validation.
         validate_every: updates after each of which a validation comes, beside that at the end of an epoch; 0: none.
+        encode_chunk: rows of an encoder at a time in training; 0 for all.
         selection: `rsum` (six recalls) or `r1+r5` (four), summed over both directions on the validation split.
         validation_images: validate on the first so many images.
         seed: of everything random.
@@ -83,10 +85,14 @@ class LoopSettings:
     optimizer: str = "adam"
     decay_at: tuple[int, ...] = ()
     validate_every: int = 0
+    encode_chunk: int = 0
 
 
 class Trainer:
-    """Trains one model with one method.
+    """Trains one model with one method, alone or as one of several processes.
+
+    Of several each makes the same trainer. All of them compute the same losses of the same batches, and encode or score
+    a share of each; the first writes checkpoints and decides.
 
     Args:
         settings: see `LoopSettings`.
@@ -119,10 +125,10 @@ class Trainer:
         self._settings, self._method, self._work, self._reporter = settings, method, work, reporter
         self._train, self._validation = train, validation
         self._tracking = tracking or Tracking.off()
-        self._accelerator = start_accelerator(device, settings.precision)
-        optimizer = OPTIMIZERS[settings.optimizer](model, settings.learning_rate)
-        self._model, self._optimizer = self._accelerator.prepare(model, optimizer)
-        self.device = self._accelerator.device
+        self.device, self._world = training_device(device), World.joined()
+        self._model = model.to(self.device)
+        self._optimizer = OPTIMIZERS[settings.optimizer](self._model, settings.learning_rate)
+        self._spread = spread(self._model, self._world, settings.encode_chunk)
         self._stateful = method if isinstance(method, StatefulMethod) else None
         self._method_state = None if self._stateful is None else self._stateful.attach(self._model)
         self.position = Position()
@@ -142,7 +148,7 @@ class Trainer:
         """
         checkpoint = self._work / CHECKPOINT
         if checkpoint.exists():
-            self.position = load_checkpoint(checkpoint, self._model, self._optimizer.optimizer, self._method_state)
+            self.position = load_checkpoint(checkpoint, self._model, self._optimizer, self._method_state)
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         done = sum(self._steps[: self.position.epoch]) + self.position.step
         most = min(sum(self._steps), self._total_updates * self._settings.accumulate)
@@ -150,7 +156,9 @@ class Trainer:
             while self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates:
                 self._train_epoch(task)
                 self._validate_and_save()
+        self._world.wait()  # until the first process has written them
         load_weights(self._work / BEST, self._model, unfinished=True)
+        self._spread.end(self._model)
         self._model.eval()
         return self._model
 
@@ -163,7 +171,7 @@ class Trainer:
         scores = score_split(self._model, data, self.device, block, images, captions, precision)
         metrics = protocols.metrics(ranks(scores, data.caption_image[captions]))
         metrics["r1+r5"] = metrics["rsum"] - metrics["i2t_r10"] - metrics["t2i_r10"]
-        return metrics
+        return self._world.agreed(metrics)
 
     def _train_epoch(self, task: Task) -> None:
         settings, position = self._settings, self.position
@@ -201,7 +209,7 @@ class Trainer:
                 self._model.train()
                 self._totals = {}
                 start = saved = time.monotonic()
-            elif time.monotonic() - saved >= settings.checkpoint_seconds:
+            elif self._world.leads and time.monotonic() - saved >= settings.checkpoint_seconds:
                 self._collect()
                 self._save()
                 saved = time.monotonic()
@@ -228,13 +236,14 @@ class Trainer:
         settings, position = self._settings, self.position
         first = position.step - position.step % settings.accumulate
         gathered = min(settings.accumulate, steps - first)  # an epoch may end before its last update is full
-        with self._accelerator.autocast():
+        self._spread.begin_step(settings.seed, position.epoch, position.step)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
             losses = self._method.losses(self._model, batch, position.epoch)
         self._finite.see_losses(losses, position.step + 1)
         total = torch.stack(list(losses.values())).sum()
         if position.step == first:
             self._optimizer.zero_grad()
-        self._accelerator.backward(total / gathered)
+        (total / gathered).backward()
         position.step += 1
         updated = position.step == first + gathered
         if updated:
@@ -252,6 +261,7 @@ class Trainer:
         rate = self._rate()
         for group in self._optimizer.param_groups:
             group["lr"] = rate
+        self._world.average_gradients(self._model.parameters())
         norm = self._finite.clip(self._settings.gradient_clip, self.position.step)
         self._optimizer.step()
         self.position.updates += 1
@@ -293,8 +303,8 @@ class Trainer:
                 )
 
     def _save(self) -> None:
-        path, optimizer = self._work / CHECKPOINT, self._optimizer.optimizer
-        save_checkpoint(path, self._model, optimizer, self.position, self._method_state)
+        if self._world.leads:
+            save_checkpoint(self._work / CHECKPOINT, self._model, self._optimizer, self.position, self._method_state)
 
     def _validate_and_save(self) -> None:
         """Validates, keeps the weights if they are the best so far, writes history and checkpoint."""
@@ -307,7 +317,8 @@ class Trainer:
         best = score > position.best_score
         if best:
             position.best_score, position.best_row = score, len(position.history)
-            save_weights(self._work / BEST, self._model, unfinished=True)
+            if self._world.leads:
+                save_weights(self._work / BEST, self._model, unfinished=True)
         position.history.append(self._history_row(epochs, metrics, best))
         position.sums = {}
         if ends:
@@ -340,24 +351,16 @@ class Trainer:
         }
 
 
-def start_accelerator(device: str, precision: str) -> Accelerator:
-    """Starts Accelerate for one process.
-
-    Args:
-        device: `cpu` or `cuda`.
-        precision: `fp32` or `bf16`.
+def training_device(device: str) -> torch.device:
+    """The device of this process: with several GPUs that of its place on the machine.
 
     Raises:
-        UsageError: CUDA was asked for and is not there, or several processes were launched.
+        UsageError: CUDA was asked for and is not there.
     """
-    if device == "cuda" and not torch.cuda.is_available():
+    if device != "cuda":
+        return torch.device(device)
+    if not torch.cuda.is_available():
         raise UsageError("--device cuda: no CUDA device is visible; use --device cpu or check `itrpipe doctor`")
-    # Accelerate keeps its settings for the whole process; a pipeline trains several models in one.
-    AcceleratorState._reset_state(reset_partial_state=True)
-    accelerator = Accelerator(cpu=device == "cpu", mixed_precision="bf16" if precision == "bf16" else "no")
-    if accelerator.num_processes > 1:
-        raise UsageError(
-            f"{accelerator.num_processes} processes were launched, but a run trains on one device; "
-            "start `itrpipe train` without a launcher"
-        )
-    return accelerator
+    place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(place)
+    return place

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
+from itrpipe.engine.execution import MapExecution
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.methods.registry import methods
 from itrpipe.models.declaration import BackboneSettings
@@ -120,13 +121,15 @@ class TrainSettings(Settings):
         return methods()[info.data["method"]].model_validate(value) if "method" in info.data else value
 
 
-class TrainExecution(Settings):
+class TrainExecution(MapExecution):
     """Settings that change how training is executed, not what comes out.
 
     Attributes:
         device: `auto` takes CUDA when there is one.
         threads: CPU threads; 0 leaves the choice to the library.
         encode_block: rows per forward pass when validating and embedding.
+        encode_chunk: images or captions that an encoder computes at a time in training; 0 for the whole batch. The
+            gradient is the same, in the memory of one chunk and for about a third more time (gradient caching).
         prefetch: batches made ahead.
         checkpoint_seconds: time between two checkpoints inside an epoch.
         trackers: of `TRACKERS`, those that get the numbers of the training while it runs.
@@ -136,6 +139,7 @@ class TrainExecution(Settings):
     device: Literal["auto", "cpu", "cuda"]
     threads: int = Field(ge=0, le=4_096)
     encode_block: int = Field(ge=1)
+    encode_chunk: int = Field(ge=0)
     prefetch: int = Field(ge=1, le=10_000)
     checkpoint_seconds: float = Field(ge=0)
     trackers: tuple[str, ...] = ()

@@ -50,7 +50,7 @@ def load_splits(
         tokens: turns captions into ids; None for a vocabulary of our own.
     """
     prepared, features = PreparedDataset.open(sources.prepare), FeatureFile.open(sources.extract / FEATURES)
-    chosen = {name: _usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
+    chosen = {name: usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
     if tokens is None:
         # Words of training images without features count, as they did when the images had some.
         parts = [
@@ -75,7 +75,7 @@ def load_encoder_splits(
         encoders: opened.
     """
     prepared, features = PreparedDataset.open(sources.prepare), FeatureFile.open(sources.extract / FEATURES)
-    chosen = {name: _usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
+    chosen = {name: usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
     reading = Reading.of(settings)
     if encoders.tokenizer is not None and encoders.text is not None:
         tokens: CaptionTokens = PieceIds(encoders.tokenizer, reading, encoders.text.max_tokens)
@@ -130,7 +130,7 @@ def load_phrase_splits(
     assert sources.parse is not None
     prepared, features = PreparedDataset.open(sources.prepare), FeatureFile.open(sources.extract / FEATURES)
     phrases = CaptionPhrases.read(sources.parse, max_words)
-    chosen = {name: _usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
+    chosen = {name: usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
     vocabulary = phrase_vocabulary(phrases, chosen["train"], min_word_count)
     splits: dict[str, SplitData] = {
         name: PhraseSplitData(split, features, vocabulary, phrases, with_phrases) for name, split in chosen.items()
@@ -138,7 +138,9 @@ def load_phrase_splits(
     return splits, vocabulary
 
 
-def _usable(split: Split, features: FeatureFile, train_share: float, warn: Callable[[str], None]) -> Split:
+def usable(
+    split: Split, features: FeatureFile, train_share: float, warn: Callable[[str], None] = lambda message: None
+) -> Split:
     """A split as it is trained on: of training images the wanted share, and of these those that have features."""
     split = _share(split, train_share)
     absent = features.absent(split.image_ids.tolist()) if split.name == "train" else []

@@ -20,6 +20,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from accelerate.state import PartialState
 from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracker, WandBTracker
 from torch import Tensor
 
@@ -150,6 +151,8 @@ class Tracking:
 
     def _start(self) -> None:
         self._recorded = recorded = self._read_record()
+        if self._openers:
+            PartialState(cpu=True)  # Accelerate's trackers ask it which process they run in
         for name, opener in self._openers.items():
             sent = Sent(**recorded.get(name, {}))
             make_folder(self._run.folder)

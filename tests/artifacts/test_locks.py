@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ import sys
 from pathlib import Path
 from itrpipe.artifacts.artifact import Location
 from itrpipe.artifacts.locks import locked
-with locked(Location(Path(sys.argv[1]), "tiny", "train", "aoq.vsrn", "ab" * 32)):
+with locked(Location(Path(sys.argv[1]), "tiny", "train", "aoq.vsrn", "ab" * 32), part=sys.argv[2]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -38,12 +40,40 @@ with locked(Location(Path(sys.argv[1]), "tiny", "train", "aoq.vsrn", "ab" * 32))
 @pytest.fixture
 def other(data_root: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock of the artifact."""
-    command = [sys.executable, "-c", HOLD, str(data_root)]
+    with holding(data_root, "") as process:
+        yield process
+
+
+@contextmanager
+def holding(data_root: Path, part: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock of the artifact or of a part of it."""
+    command = [sys.executable, "-c", HOLD, str(data_root), part]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
+
+
+def test_a_second_job_of_one_part_waits_for_the_first_and_lets_others_begin(place: Location, data_root: Path) -> None:
+    waited: list[Path] = []
+
+    def on_wait(path: Path) -> None:
+        """Ends the first one, once this one holds nothing and a third has made its part."""
+        waited.append(path)
+        threading.Thread(target=begin_another_and_end_the_first).start()
+
+    def begin_another_and_end_the_first() -> None:
+        with holding(data_root, "2-of-2"):
+            pass
+        first.kill()
+
+    with holding(data_root, "1-of-2") as first:
+        with locked(place, on_wait, "1-of-2"):
+            assert first.wait() != 0
+            assert is_locked(place.partial)
+        assert waited == [place.lock("1-of-2")]
+    assert not is_locked(place.partial)
 
 
 def test_a_lock_says_who_holds_it_and_since_when(place: Location, other: subprocess.Popen[str]) -> None:

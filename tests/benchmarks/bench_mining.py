@@ -14,12 +14,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 import torch
 
-from itrpipe.mining.exact import ExactMiner, MinedLists
+from itrpipe.engine.work import Part
+from itrpipe.mining.exact import ExactMining
+from itrpipe.mining.lists import MinedLists
+from itrpipe.mining.merging import join_mined
+from itrpipe.mining.mined import MinedFile
+from itrpipe.mining.products import measured_norms
+from itrpipe.mining.vectors import HeldRows
 
 IMAGES, CAPTIONS_PER_IMAGE, DIM = 20_000, 5, 1_024
 NUM_TEXTS, NUM_IMAGES = 300, 60
@@ -43,11 +50,37 @@ def embeddings() -> tuple[np.ndarray, np.ndarray]:
     return both[0], both[1]
 
 
-def mine(images: np.ndarray, texts: np.ndarray) -> MinedLists:
-    miner = ExactMiner(images, texts, CAPTION_IMAGE, NUM_TEXTS, NUM_IMAGES, precision="bf16+fp32")
-    for block in miner.pending():
-        miner.step(block)
-    return miner.result()
+class Mining:
+    """Mining of embeddings in memory, part by part; its files lie in a folder.
+
+    Attributes:
+        parts: all of them.
+    """
+
+    def __init__(self, images: np.ndarray, texts: np.ndarray, folder: Path) -> None:
+        rows = HeldRows(images), HeldRows(texts), HeldRows(CAPTION_IMAGE)
+        norms = measured_norms(*rows[:2], folder / "norms.arrays")
+        self._work = ExactMining(*rows, norms, NUM_TEXTS, NUM_IMAGES, precision="bf16+fp32", as_given=True)
+        self._folder, self._worker, self.parts = folder, self._work.open(), self._work.parts()
+
+    def make(self, part: Part) -> None:
+        """Mines one part."""
+        self._work.make(self._worker, part, self._path(part))
+
+    def lists(self) -> MinedLists:
+        """The lists of all parts."""
+        join_mined(self._work, [self._path(part) for part in self.parts], self._folder / "mined.arrays")
+        return MinedFile(self._folder / "mined.arrays").lists()
+
+    def _path(self, part: Part) -> Path:
+        return self._folder / f"{part.name}{self._work.suffix}"
+
+
+def mine(images: np.ndarray, texts: np.ndarray, folder: Path) -> MinedLists:
+    mining = Mining(images, texts, folder)
+    for part in mining.parts:
+        mining.make(part)
+    return mining.lists()
 
 
 def memory_high_water() -> int:
@@ -81,7 +114,8 @@ def measured_memory(folder: Path) -> dict[str, float]:
     """Bytes that mining took beyond the embeddings and the interpreter with torch."""
     images, texts = np.load(folder / "images.npy"), np.load(folder / "texts.npy")
     before = memory_high_water()
-    mine(images, texts)
+    with TemporaryDirectory() as name:
+        mine(images, texts, Path(name))
     return {"beyond": memory_high_water() - before}
 
 
@@ -118,9 +152,9 @@ class Competitors:
 
 
 def measured_times(folder: Path) -> dict[str, float]:
-    """Our seconds, and those of the product and of faiss, taken in turn with our blocks; saves the lists.
+    """Our seconds, and those of the product and of faiss, taken in turn with our parts; saves the lists.
 
-    The searches of faiss take minutes: `QUERIES` of each side are measured every few blocks, and scaled. Taken in
+    The searches of faiss take minutes: `QUERIES` of each side are measured every few parts, and scaled. Taken in
     turn, a noisy machine slows all three alike.
     """
     vectors = np.load(folder / "images.npy"), np.load(folder / "texts.npy")
@@ -128,19 +162,20 @@ def measured_times(folder: Path) -> dict[str, float]:
     others.product()
     others.searches(0)
     product, searches = [], []
-    start = time.perf_counter()
-    miner = ExactMiner(*vectors, CAPTION_IMAGE, NUM_TEXTS, NUM_IMAGES, precision="bf16+fp32")
-    ours = time.perf_counter() - start
-    for block in miner.pending():
+    with TemporaryDirectory() as name:
         start = time.perf_counter()
-        miner.step(block)
+        mining = Mining(*vectors, Path(name))
+        ours = time.perf_counter() - start
+        for turn, part in enumerate(mining.parts):
+            start = time.perf_counter()
+            mining.make(part)
+            ours += time.perf_counter() - start
+            product.append(others.product())
+            if turn % 4 == 0:
+                searches.append(others.searches(turn))
+        start = time.perf_counter()
+        lists = mining.lists()
         ours += time.perf_counter() - start
-        product.append(others.product())
-        if block % 4 == 0:
-            searches.append(others.searches(block))
-    start = time.perf_counter()
-    lists = miner.result()
-    ours += time.perf_counter() - start
     np.savez(folder / "lists.npz", **vars(lists))
     return {"ours": ours, "product": statistics.mean(product), "searches": statistics.mean(searches)}
 

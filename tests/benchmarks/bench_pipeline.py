@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import io
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from bench_features import compare
 from measure import paired, show
+from rich.console import Console
 
-from itrpipe.datasets.scenes import generate, paint, write_images
+from itrpipe.datasets.scenes import Painting, generate, paint, write_images
 from itrpipe.datasets.scenes.build import file_name
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
+from itrpipe.engine.execution import MapExecution
+from itrpipe.engine.run import make_parts
 from itrpipe.evaluation.bootstrap import intervals
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.features.extraction import ImageFiles
 from itrpipe.features.extractors.scenes import extractor as scenes
 from itrpipe.features.extractors.scenes.declaration import Scenes
-from itrpipe.mining.exact import ExactMiner
+from itrpipe.mining.exact import ExactMining
+from itrpipe.mining.merging import join_mined
+from itrpipe.mining.mined import MinedFile
+from itrpipe.mining.products import measured_norms
+from itrpipe.mining.vectors import HeldRows
+from itrpipe.progress import Reporter
 
 IMAGES = 256
 
@@ -28,11 +37,17 @@ def drawings():
     return generate(IMAGES, 4, 4, seed=5).of_split("train").scenes
 
 
+def write_drawings(drawings, folder):
+    made = make_parts(
+        Painting(drawings), folder / "drawn", MapExecution(workers=1), Reporter(Console(quiet=True)), print
+    )
+    write_images(made.paths, folder)
+
+
 def test_drawing_against_painting_alone(drawings, tmp_path):
     def draw():
-        for path in tmp_path.glob("*.jpg"):
-            path.unlink()
-        write_images(drawings, tmp_path)
+        shutil.rmtree(tmp_path)
+        write_drawings(drawings, tmp_path)
 
     def paint_and_encode():
         for scene in drawings:
@@ -43,24 +58,30 @@ def test_drawing_against_painting_alone(drawings, tmp_path):
 
 
 def test_extraction_against_a_bare_forward_pass(drawings, tmp_path):
-    write_images(drawings, tmp_path)
+    write_drawings(drawings, tmp_path)
     sizes = np.array([(HEIGHT, WIDTH)] * IMAGES)
     images = ImageFiles(tmp_path, [file_name(scene) for scene in drawings], sizes)
     compare("scenes", images, scenes.build(Scenes(kind="scenes"), torch.device("cpu")), 64, tmp_path)
 
 
 @pytest.mark.parametrize(("images", "dim"), [(1_000, 1_024), (4_000, 256)])
-def test_mining_against_one_matrix_product(images, dim):
+def test_mining_against_one_matrix_product(images, dim, tmp_path):
     rng = np.random.default_rng(0)
     caption_image = np.repeat(np.arange(images), 5)
     image_vectors = rng.standard_normal((images, dim), dtype=np.float32)
     text_vectors = rng.standard_normal((5 * images, dim), dtype=np.float32)
 
     def mine():
-        miner = ExactMiner(image_vectors, text_vectors, caption_image, 300, 60)
-        for block in miner.pending():
-            miner.step(block)
-        return miner.result()
+        rows = HeldRows(image_vectors), HeldRows(text_vectors), HeldRows(caption_image)
+        (tmp_path / "norms.arrays").unlink(missing_ok=True)
+        work = ExactMining(*rows, measured_norms(*rows[:2], tmp_path / "norms.arrays"), 300, 60)
+        worker, parts = work.open(), work.parts()
+        paths = [tmp_path / f"{part.name}{work.suffix}" for part in parts]
+        for part, path in zip(parts, paths, strict=True):
+            path.unlink(missing_ok=True)
+            work.make(worker, part, path)
+        join_mined(work, paths, tmp_path / "mined.arrays")
+        return MinedFile(tmp_path / "mined.arrays").lists()
 
     left, right = torch.from_numpy(image_vectors), torch.from_numpy(text_vectors)
     ours, limit = paired(mine, lambda: left @ right.T, rounds=3)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from rich.console import Console
 
-from itrpipe.features.extraction import ImageFiles, decode_batch, extract_images, plan_batches
+from itrpipe.engine.execution import MapExecution
+from itrpipe.engine.run import make_parts
+from itrpipe.features.extraction import Extraction, ImageFiles, decode_batch, plan_batches
 from itrpipe.features.extractors.base import Extractor
-from itrpipe.features.passes import Target
-from itrpipe.features.store import FeatureWriter
+from itrpipe.features.passes import join_features
+from itrpipe.progress import Reporter
 
 PHOTOGRAPH = (375, 500)
 """Height and width of most images of Flickr30K."""
@@ -30,31 +34,20 @@ def write_photographs(folder: Path, count: int, size: tuple[int, int] = PHOTOGRA
 
 
 def whole_and_forward(
-    images: ImageFiles, extractor: Extractor, batch: int, folder: Path, workers: int, device: torch.device
+    images: ImageFiles, extractor: Extractor, batch: int, folder: Path, decoders: int, device: torch.device
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """Extraction from files to features.h5, and bare forward passes over the decoded batches."""
     batches = plan_batches(images.sizes, extractor.group, batch)
-    count = len(images.files)
-    target = Target(folder / "features.h5", folder / "rows.json", np.arange(count))
+    ids, quiet = [str(row) for row in range(len(images.files))], Reporter(Console(quiet=True))
+    options = {"device": device.type, "batch": batch, "decoders": decoders, "strict": True}
+    work = Extraction("bench", images, lambda device: extractor, **options)
     loaded = [decode_batch(images, rows, extractor.transform) for rows in batches]
 
     def extract() -> None:
-        target.path.unlink(missing_ok=True)
-        target.create([str(row) for row in range(count)], extractor.spec, "bench")
-        with FeatureWriter(target.path) as writer:
-            extract_images(
-                images,
-                extractor,
-                batches,
-                writer,
-                target.read_journal(),
-                slots=target.slots(count),
-                datasets=frozenset(extractor.spec.shapes()),
-                workers=workers,
-                device=device,
-                strict=True,
-                on_done=lambda count: None,
-            )
+        shutil.rmtree(folder / "parts", ignore_errors=True)
+        (folder / "features.h5").unlink(missing_ok=True)
+        made = make_parts(work, folder / "parts", MapExecution(workers=1), quiet, print)
+        join_features(folder / "features.h5", ids, {"bench": (extractor.spec, made.paths)}, "bench")
 
     def forward() -> None:
         for each in loaded:

@@ -38,7 +38,10 @@ from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.mining.exact import ExactMiner
+from itrpipe.mining.exact import ExactMining
+from itrpipe.mining.merging import join_mined
+from itrpipe.mining.products import measured_norms
+from itrpipe.mining.vectors import HeldRows, stored
 from itrpipe.models import attention_tiles
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.models.bfan import network as bfan
@@ -273,7 +276,7 @@ def mining(scale: Scale, clock: Clock) -> Iterator[Line]:
 
 
 def large_mining(scale: Scale, clock: Clock) -> Iterator[Line]:
-    """The same of embeddings that lie in files, read as memory maps and once."""
+    """The same of embeddings that lie in files, once."""
     with tempfile.TemporaryDirectory() as folder:
         images, texts = (
             np.memmap(f"{folder}/{name}", np.float32, "w+", shape=(count, scale.dim))
@@ -305,11 +308,17 @@ def _mine_and_multiply(
     left, right = (torch.from_numpy(each).to(clock.device, torch.bfloat16) for each in (images, texts))
 
     def mine() -> None:
-        arrays = (images, texts, owners, scale.num_texts, scale.num_images)
-        miner = ExactMiner(*arrays, precision="bf16+fp32", device=clock.device, memory=2**31)
-        for block in miner.pending():
-            miner.step(block)
-        miner.result()
+        rows = stored(images), stored(texts), HeldRows(owners)
+        options = {"precision": "bf16+fp32", "device": clock.device.type, "memory": 2**31, "as_given": True}
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            norms = measured_norms(*rows[:2], folder / "norms.arrays")
+            work = ExactMining(*rows, norms, scale.num_texts, scale.num_images, **options)
+            worker, parts = work.open(), work.parts()
+            paths = [folder / f"{part.name}{work.suffix}" for part in parts]
+            for part, path in zip(parts, paths, strict=True):
+                work.make(worker, part, path)
+            join_mined(work, paths, folder / "mined.arrays")
 
     def product() -> None:
         for part in right.split(8_192):
@@ -414,8 +423,8 @@ def extraction(scale: Scale, clock: Clock) -> Iterator[Line]:
         for kind, build, settings, count, batch in kinds:
             images = write_photographs(folder, count, scale.photograph)
             extractor: Any = build(settings, clock.device)  # pyright: ignore
-            workers = min(16, max(1, os.cpu_count() or 1))
-            both = whole_and_forward(images, extractor, batch, folder, workers, clock.device)
+            decoders = min(16, max(1, os.cpu_count() or 1))
+            both = whole_and_forward(images, extractor, batch, folder, decoders, clock.device)
             seconds, bound = replace(clock, rounds=min(2, clock.rounds)).in_turn(*both)
             yield Line(f"extraction, {kind}", seconds, bound, "bare forward passes", f"{count / seconds:.1f} images/s")
 

@@ -13,8 +13,12 @@ import pytest
 from PIL import Image
 
 from itrpipe.datasets import image_check, pictures
-from itrpipe.datasets.image_check import ImageFacts, Leak, Problem, check_images, decode_size, find_leaks
+from itrpipe.datasets.image_check import ImageCheck, ImageFacts, Leak, Problem, check_images, decode_size, find_leaks
 from itrpipe.datasets.records import Annotations, ImageRecord
+from itrpipe.engine import run as engine
+from itrpipe.engine.run import Made
+from itrpipe.engine.work import Work
+from tests.maps import made
 
 
 def encoded(width: int = 60, height: int = 40, kind: str = "JPEG", seed: int = 0, **options: object) -> bytes:
@@ -37,14 +41,16 @@ def dataset(root: Path, **contents: bytes) -> Annotations:
     return Annotations([ImageRecord(name, name, "train") for name in contents], [], root)
 
 
+def check(annotations: Annotations, workers: int = 1) -> ImageCheck:
+    return check_images(annotations, lambda work: made(work, annotations.root / ".parts", workers))
+
+
 def test_facts_are_those_of_the_file(tmp_path: Path) -> None:
     content = encoded()
-    found = check_images(dataset(tmp_path, **{"a.jpg": content}), workers=1)
-    status = (tmp_path / "a.jpg").stat()
+    found = check(dataset(tmp_path, **{"a.jpg": content}))
     digest = hashlib.sha256(content).hexdigest()
-    assert found.facts == {"a.jpg": ImageFacts(len(content), status.st_mtime_ns, digest, 60, 40)}
+    assert found.facts == {"a.jpg": ImageFacts(digest, 60, 40)}
     assert found.problems == []
-    assert found.decoded == 1
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -75,7 +81,7 @@ def test_jpeg_of_every_colour_and_scan_is_decoded_to_its_end(mode: str, progress
 @pytest.mark.parametrize("kept", [0.02, 0.5, 0.9])
 def test_other_truncated_images_are_refused(tmp_path: Path, kind: str, kept: float) -> None:
     content = encoded(kind=kind)
-    found = check_images(dataset(tmp_path, a=content[: int(len(content) * kept)]), workers=1)
+    found = check(dataset(tmp_path, a=content[: int(len(content) * kept)]))
     assert [problem.file for problem in found.problems] == ["a"]
     assert found.facts == {}
 
@@ -101,7 +107,7 @@ def test_all_problems_are_collected_in_order(tmp_path: Path, monkeypatch: pytest
     for name in ("gone.jpg", "link.jpg", "loop.jpg", "folder.jpg", "pipe.jpg", "../outside.jpg"):
         annotations.images.append(ImageRecord(name, name, "val"))
     monkeypatch.setattr(pictures, "MAX_PIXELS", 300 * 300 - 1)
-    found = check_images(annotations, workers=2)
+    found = check(annotations)
     assert list(found.facts) == ["good.jpg", "last.png"]
     reasons = dict(found.problems)
     expected = {
@@ -125,34 +131,45 @@ def test_all_problems_are_collected_in_order(tmp_path: Path, monkeypatch: pytest
 def test_a_real_decompression_bomb_is_refused_without_being_unpacked(tmp_path: Path) -> None:
     stream = io.BytesIO()
     Image.new("1", (20_000, 20_000)).save(stream, "PNG")
-    found = check_images(dataset(tmp_path, bomb=stream.getvalue()), workers=1)
+    found = check(dataset(tmp_path, bomb=stream.getvalue()))
     assert "bomb" in found.problems[0].reason
 
 
-def test_known_files_are_not_opened_again_unless_they_changed(tmp_path: Path) -> None:
-    annotations = dataset(tmp_path, a=encoded(seed=1), b=encoded(seed=2), c=encoded(seed=3))
-    first = check_images(annotations, workers=2)
-    assert first.decoded == 3
-    again = check_images(annotations, workers=2, known=first.facts)
-    assert (again.facts, again.decoded) == (first.facts, 0)
-    (tmp_path / "b").write_bytes(encoded(30, 20, seed=4))
-    status = (tmp_path / "c").stat()
-    os.utime(tmp_path / "c", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    (tmp_path / "a").unlink()
-    changed = check_images(annotations, workers=2, known=first.facts)
-    assert changed.decoded == 2
-    assert changed.facts["b"][3:] == (30, 20)
-    assert changed.facts["c"].sha256 == first.facts["c"].sha256
-    assert changed.problems == [Problem("a", "is not there")]
+def numbers(root: Path, count: int) -> Annotations:
+    return dataset(root, **{f"{number}": encoded(8, 8, seed=number) for number in range(count)})
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_progress_counts_every_image_once(tmp_path: Path, workers: int) -> None:
-    annotations = dataset(tmp_path, **{f"{number}": encoded(8, 8, seed=number) for number in range(70)})
+def test_what_was_checked_before_an_interruption_is_not_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_check, "_IMAGES", 3)
+    annotations, parts, opened = numbers(tmp_path, 8), tmp_path / "parts", []
+    (tmp_path / "4").unlink()
+    first = check_images(annotations, lambda work: made(work, parts))
+    assert first.problems == [Problem("4", "is not there")]
+    (parts / "000001.json").unlink()
+    (parts / "000002.json").write_bytes((parts / "000002.json").read_bytes().replace(b"8", b"9"))
+    monkeypatch.setattr(image_check, "decode_size", lambda content: (opened.append(content), decode_size(content))[1])
+    told: list[str] = []
+    assert check_images(annotations, lambda work: made(work, parts, warn=told.append)) == first
+    assert sorted(opened) == sorted((tmp_path / name).read_bytes() for name in "3567")
+    assert told == [f"1 of 2 parts in {parts} were damaged; they are made again"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_image_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    monkeypatch.setattr(image_check, "_IMAGES", 16)
+    annotations = numbers(tmp_path, 70)
     annotations.images.append(annotations.images[0])
-    seen: list[tuple[int, int]] = []
-    found = check_images(annotations, workers, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(done, 70) for done in range(1, 71)]
+    rows: list[int] = []
+
+    def make(work: Work) -> Made:
+        found = made(work, tmp_path / "parts", workers)
+        rows.append(found.rows)
+        return found
+
+    found = check_images(annotations, make)
+    assert rows == [70]
     assert list(found.facts) == [str(number) for number in range(70)]
 
 
@@ -167,15 +184,17 @@ def test_an_interrupt_does_not_wait_for_the_images_in_the_queue(
         time.sleep(0.01)  # 10 s for the first thousand, however busy the machine is
         return 8, 8
 
-    def interrupt(done: int, total: int) -> None:
+    def interrupt(gib: float) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(image_check, "_IMAGES", 64)
     monkeypatch.setattr(image_check, "decode_size", slow)
+    monkeypatch.setattr(engine, "note_memory", interrupt)  # which is called after the first part
     with pytest.raises(KeyboardInterrupt) as caught:
-        check_images(annotations, 1, progress=interrupt)
+        check(annotations)
     stopped = len(opened)
     time.sleep(0.1)
-    assert len(opened) == stopped < 1000
+    assert 64 <= len(opened) == stopped < 1000
     assert caught.tb is not None  # held, as at the top of a program, so that nothing ends for lack of references
 
 
@@ -184,14 +203,14 @@ def test_leaks_are_the_same_bytes_in_two_splits() -> None:
     contents = {"t1": "A", "t2": "A", "v1": "B", "x1": "A", "x2": "B", "x3": "C"}
     images = [ImageRecord(name, name, split) for name, split in reversed(splits.items())]
     by_name = {image.file: image for image in images}
-    facts = {name: ImageFacts(1, 1, content, 1, 1) for name, content in contents.items()}
+    facts = {name: ImageFacts(content, 1, 1) for name, content in contents.items()}
     leaks = find_leaks(images, facts)
     assert set(leaks) == {Leak(by_name["t2"], by_name["x1"]), Leak(by_name["v1"], by_name["x2"])}
 
 
 def test_one_picture_in_many_places_gives_as_many_leaks_not_their_square() -> None:
     images = [ImageRecord(str(number), str(number), "train" if number < 500 else "test") for number in range(1000)]
-    facts = dict.fromkeys((image.file for image in images), ImageFacts(1, 1, "same", 1, 1))
+    facts = dict.fromkeys((image.file for image in images), ImageFacts("same", 1, 1))
     leaks = find_leaks(images, facts)
     assert len(leaks) == 500
     assert {leak.first.image_id for leak in leaks} == {"0"}

@@ -21,7 +21,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 
 def facts_of(annotations: Annotations) -> dict[str, ImageFacts]:
     return {
-        image.file: ImageFacts(5, 6, hashlib.sha256(image.file.encode()).hexdigest(), 10 + row, 20 + row)
+        image.file: ImageFacts(hashlib.sha256(image.file.encode()).hexdigest(), 10 + row, 20 + row)
         for row, image in enumerate(annotations.images)
     }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,21 +16,25 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
+from itrpipe.datasets.image_check import ImageFacts, decode_size
 from itrpipe.datasets.scenes import (
     HEIGHT,
     KINDS,
     PATTERNS,
     SETTINGS,
     WIDTH,
+    Painting,
     PlacedObject,
     Scene,
+    build,
     generate,
     paint,
     write_images,
 )
 from itrpipe.datasets.scenes.paint import PAINTERS
 from itrpipe.datasets.scenes.world import KIND_TABLE
-from itrpipe.errors import DiskFullError, UsageError
+from itrpipe.errors import DiskFullError
+from tests.maps import made
 
 
 @pytest.fixture(scope="module")
@@ -123,20 +129,33 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_files_are_the_same_with_any_number_of_workers(scenes: list[Scene], tmp_path: Path) -> None:
-    calls: list[tuple[int, int]] = []
-    assert write_images(scenes, tmp_path / "one", progress=lambda done, total: calls.append((done, total))) == 40
-    assert calls == [(done, 40) for done in range(1, 41)]
-    assert write_images(scenes, tmp_path / "two", workers=2) == 40
-    files = _contents(tmp_path / "one")
-    assert files == _contents(tmp_path / "two")
+def _painted(scenes: list[Scene], folder: Path, workers: int = 1) -> dict[str, ImageFacts]:
+    return write_images(made(Painting(scenes), folder / "parts", workers).paths, folder / "images")
+
+
+def test_files_are_the_same_with_any_number_of_workers(
+    scenes: list[Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_SCENES", 16)
+    facts = _painted(scenes, tmp_path / "one")
+    assert len(list((tmp_path / "one" / "parts").glob("*.arrow"))) == 3
+    assert _painted(scenes, tmp_path / "two", workers=2) == facts
+    files = _contents(tmp_path / "one" / "images")
+    assert files == _contents(tmp_path / "two" / "images")
     assert set(files) == {f"train-{index:06d}.jpg" for index in range(40)}
+    assert _contents(tmp_path / "one" / "parts") == _contents(tmp_path / "two" / "parts")
+
+
+def test_facts_are_those_of_the_files(scenes: list[Scene], tmp_path: Path) -> None:
+    facts = _painted(scenes[:4], tmp_path)
+    for name, content in _contents(tmp_path / "images").items():
+        assert facts[name] == ImageFacts(hashlib.sha256(content).hexdigest(), *decode_size(content))
 
 
 def test_images_are_the_painted_scenes(scenes: list[Scene], tmp_path: Path) -> None:
-    write_images(scenes[:4], tmp_path)
+    _painted(scenes[:4], tmp_path)
     for scene in scenes[:4]:
-        with Image.open(tmp_path / f"{scene.image_id}.jpg") as image:
+        with Image.open(tmp_path / "images" / f"{scene.image_id}.jpg") as image:
             assert image.format == "JPEG"
             error = np.abs(np.asarray(image, dtype=np.int16) - _pixels(scene)).mean()
         assert error < 6  # lossy, but the same picture
@@ -146,57 +165,70 @@ def test_images_are_the_painted_scenes(scenes: list[Scene], tmp_path: Path) -> N
     "damage",
     [
         pytest.param(lambda data: data[: len(data) // 2], id="half"),
-        pytest.param(lambda data: data[:-2], id="without end marker"),
+        pytest.param(lambda data: data[:-2], id="without its end"),
         pytest.param(lambda data: b"", id="empty"),
         pytest.param(lambda data: b"not a picture", id="text"),
-        pytest.param(lambda data: data[:-900] + bytes([data[-900] ^ 1]) + data[-899:], id="one bit of the picture"),
-        pytest.param(lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:], id="one bit of the comment"),
+        pytest.param(lambda data: data[:-900] + bytes([data[-900] ^ 1]) + data[-899:], id="one bit at the end"),
+        pytest.param(lambda data: data[:9000] + bytes([data[9000] ^ 1]) + data[9001:], id="one bit of a picture"),
     ],
 )
-def test_broken_files_are_painted_again(scenes: list[Scene], tmp_path: Path, damage) -> None:
-    write_images(scenes[:5], tmp_path)
+def test_broken_parts_are_painted_again(
+    scenes: list[Scene], tmp_path: Path, damage: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_SCENES", 2)
+    work, told = Painting(scenes[:5]), []
+    paths = made(work, tmp_path).paths
     whole = _contents(tmp_path)
-    broken = tmp_path / "train-000002.jpg"
-    broken.write_bytes(damage(broken.read_bytes()))
-    assert write_images(scenes[:5], tmp_path) == 1
+    paths[1].write_bytes(damage(paths[1].read_bytes()))
+    assert made(work, tmp_path, warn=told.append).rows == 2
+    assert told == [f"1 of 3 parts in {tmp_path} were damaged; they are made again"]
     assert _contents(tmp_path) == whole
-    assert write_images(scenes[:5], tmp_path) == 0
+    assert made(work, tmp_path).rows == 0
 
 
-def test_pictures_of_another_seed_are_not_reused(scenes: list[Scene], tmp_path: Path) -> None:
-    others = generate(train=4, val=0, test=0, seed=10).scenes
-    write_images(others, tmp_path)
-    assert write_images(scenes[:4], tmp_path) == 4
+def test_pictures_that_an_interruption_has_cut_are_written_again(scenes: list[Scene], tmp_path: Path) -> None:
+    _painted(scenes[:5], tmp_path)
+    whole = _contents(tmp_path / "images")
+    broken = tmp_path / "images" / "train-000002.jpg"
+    broken.write_bytes(broken.read_bytes()[:100])
+    _painted(scenes[:5], tmp_path)
+    assert _contents(tmp_path / "images") == whole
 
 
-def test_interrupted_write_leaves_no_partial_picture(
+def test_interrupted_write_leaves_no_partial_part(
     scenes: list[Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(source: object, target: object) -> None:
-        raise KeyboardInterrupt
+    replace_file = os.replace
+
+    def interrupted(source: object, target: Path) -> None:
+        if Path(target).suffix == ".arrow":
+            raise KeyboardInterrupt
+        replace_file(source, target)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            write_images(scenes[:2], tmp_path)
-    assert not list(tmp_path.glob("*.jpg"))
-    assert write_images(scenes[:2], tmp_path) == 2
-    assert set(_contents(tmp_path)) == {"train-000000.jpg", "train-000001.jpg"}
+            made(Painting(scenes[:2]), tmp_path)
+    assert not list(tmp_path.glob("*.arrow"))
+    assert made(Painting(scenes[:2]), tmp_path).rows == 2
+    assert set(_contents(tmp_path)) == {"000000.arrow", "division.json"}
 
 
 def test_full_disk_is_told(scenes: list[Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(source: object, target: object) -> None:
+    def full(*given: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(DiskFullError, match=r"train-000000\.jpg"):
-        write_images(scenes[:1], tmp_path)
+    work = Painting(scenes[:1])
+    part = work.parts()[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        with pytest.raises(DiskFullError, match=r"000000\.arrow"):
+            work.make(None, part, tmp_path / "000000.arrow")
     assert not list(tmp_path.iterdir())
-
-
-def test_no_workers_is_an_error(scenes: list[Scene], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="workers = 0"):
-        write_images(scenes, tmp_path, workers=0)
+    work.make(None, part, tmp_path / "000000.arrow")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(DiskFullError, match="images"):
+        write_images([tmp_path / "000000.arrow"], tmp_path / "images")
 
 
 def test_package_imports_neither_torch_nor_pyarrow() -> None:

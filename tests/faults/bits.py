@@ -18,23 +18,22 @@ DAMAGED = 4
 # File of a finished artifact -> commands that read it, found by the times of last access. Every one has to refuse it.
 READ = {
     "scenes/prepare/scenes-*/captions.parquet": "extract parse train mine synthesize rules evaluate report export",
-    "scenes/prepare/scenes-*/images.parquet": "extract shards train pretrain report search",
+    "scenes/prepare/scenes-*/images.parquet": "extract shares train pretrain evaluate-pairs report search",
     "scenes/prepare/scenes-*/images/test-000000.jpg": "extract report",
-    "scenes/prepare/scenes-*/images/train-000003.jpg": "extract shards",
+    "scenes/prepare/scenes-*/images/train-000003.jpg": "extract shares",
     "scenes/prepare/scenes-*/truth.parquet": "evaluate report export",
     "scenes/prepare/scenes-*/scenes.jsonl": "synthesize rules",
     "scenes/prepare/scenes-*/manifest.json": "extract parse report",
-    "scenes/extract/scenes-*/features.h5": "train train-pairs rescore pretrain synthesize search canary",
+    "scenes/extract/scenes-*/features.h5": "train train-pairs rescore pretrain synthesize evaluate-pairs search canary",
     "scenes/extract/scenes-*/manifest.json": "train search",
     "scenes/parse/rules.hanta-*/scene_graphs.parquet": "synthesize rules",
     "scenes/parse/rules.hanta-*/manifest.json": "synthesize",
     "scenes/train/triplet.vsepp-*/embeddings.h5": "mine rescore evaluate",
     "scenes/train/triplet.vsepp-*/history.parquet": "report",
     "scenes/train/triplet.vsepp-*/manifest.json": "mine evaluate report",
-    "scenes/train/triplet.scan-*/scores.h5": "evaluate-pairs",
-    "scenes/train/triplet.scan-*/model.safetensors": "rescore",
-    "scenes/train/triplet.scan-*/vocab.json": "rescore",
-    "scenes/train/triplet.scan-*/config.json": "rescore",
+    "scenes/train/triplet.scan-*/model.safetensors": "rescore evaluate-pairs",
+    "scenes/train/triplet.scan-*/vocab.json": "rescore evaluate-pairs",
+    "scenes/train/triplet.scan-*/config.json": "rescore evaluate-pairs",
     "scenes/train/aoq.vsepp-*/embeddings.h5": "evaluate-aoq export search canary",
     "scenes/train/aoq.vsepp-*/model.safetensors": "export search canary",
     "scenes/train/aoq.vsepp-*/vocab.json": "export search canary",
@@ -51,6 +50,7 @@ READ = {
     "scenes/mine_negatives/exact.triplet.vsepp-*/manifest.json": "train-aoq",
     "scenes/synthesize/vse-c-*/sentences.parquet": "train-rules",
     "scenes/synthesize/vse-c-*/manifest.json": "train-rules",
+    "scenes/evaluate/triplet.scan-*/scores.h5": "evaluate-both",
     "scenes/evaluate/aoq.vsepp-*/metrics.json": "report export canary",
     "scenes/evaluate/aoq.vsepp-*/rankings.parquet": "report export",
     "scenes/evaluate/aoq.vsepp-*/cross_retrieval.parquet": "report",
@@ -68,23 +68,26 @@ READ = {
 CACHES = {"scenes/sources.json": "parse train report", "mine/sources.json": "own-extract own-train"}
 # Step -> after how many of which step on the disk it is killed, and the unfinished work that it goes on with.
 UNFINISHED = (
-    ("prepare", "replace */images/*", 9, "images/train-000002.jpg"),
+    ("prepare", "replace */parts/*", 3, ".work/parts/000001.arrow .work/parts/division.json"),
+    ("own-prepare", "replace */parts/*", 3, ".work/parts/000001.json"),
     (
         "extract",
-        "replace */.scenes.json.*",
-        3,
-        ".work/features.h5 .work/scenes.json .work/inputs.json",
+        "replace */parts/scenes/*",
+        5,
+        ".work/parts/scenes/000001.arrays .work/parts/scenes/division.json .work/inputs.json",
     ),
     ("extract", "replace */.manifest.json.*", 1, "features.h5 manifest.json"),
-    ("shards", "", 0, ".work/shards/1-of-2/scenes.h5 .work/shards/2-of-2/scenes.json .work/unfinished.json"),
+    ("shares", "", 0, ".work/parts/scenes/000000.arrays .work/parts/scenes/division.json .work/unfinished.json"),
     ("parse", "replace */parts/*", 3, ".work/parts/000001.arrow"),
     ("train", "replace */.checkpoint.safetensors.*", 4, ".work/checkpoint.safetensors"),
+    ("train", "replace */parts/*", 7, ".work/parts/000001.arrays .work/parts/division.json"),
     ("train", "replace */.model.safetensors.*", 1, "model.safetensors .work/checkpoint.safetensors"),
     ("train", "replace */.manifest.json.*", 1, "embeddings.h5 model.safetensors"),
     ("train-aoq", "replace */.checkpoint.safetensors.*", 3, ".work/checkpoint.safetensors"),
-    ("mine", "replace */.state.safetensors.*", 2, ".work/state.safetensors"),
-    ("rescore", "replace */.rescored.safetensors.*", 2, ".work/rescored.safetensors"),
-    ("synthesize", "replace */blocks/*", 2, ".work/blocks/000000.parquet"),
+    ("mine", "replace */parts/mined/*", 4, ".work/parts/mined/000001.arrays"),
+    ("rescore", "replace */parts/rescored/*", 2, ".work/parts/rescored/000000.arrays .work/mined.arrays"),
+    ("synthesize", "replace */parts/*", 3, ".work/parts/000000.parquet"),
+    ("evaluate-pairs", "replace */parts/*", 5, ".work/parts/000001.arrays .work/parts/division.json"),
     ("own-extract", "replace */.rows_done.json.*", 1, "features.h5 .work/rows_done.json"),
 )
 # Unfinished work that the next run writes anew and never reads.
@@ -127,9 +130,8 @@ def places_in(file: str) -> tuple[str, ...]:
         return ("entry",)
     if file.endswith("features.h5"):
         return ("header", "id", "value")
-    return {".h5": ("header", "value"), ".safetensors": ("header", "value"), ".parquet": ("page", "footer")}.get(
-        Path(file).suffix, ("value",)
-    )
+    places = {".parquet": ("page", "footer")} | dict.fromkeys((".h5", ".arrays", ".safetensors"), ("header", "value"))
+    return places.get(Path(file).suffix, ("value",))
 
 
 _MARKS = {
@@ -226,7 +228,8 @@ def _judge(folder: Path, chain: Chain, name: str, flipped: _Flipped, found: Find
     arguments = chain.arguments(step, len(step.commands) - 1 if flipped.artifact.name.endswith(".partial") else 0)
     outcome = run(arguments, folder)
     if outcome.code == 0 and not flipped.must and chain.same(folder, step):
-        told = flipped.path.name in outcome.output or str(flipped.path).endswith(_UNREAD)
+        again = f"/{flipped.path.parent.name} were damaged; they are made again"
+        told = flipped.path.name in outcome.output or again in outcome.output or str(flipped.path).endswith(_UNREAD)
         if not told:
             sort = "silent" if flipped.path.name == "manifest.json" else "differing"
             found.note(sort, f"does not say what was made again: {outcome}")

@@ -35,7 +35,6 @@ title = "faults"
 "train.loss.sum_epochs" = 1
 "train.checkpoint_seconds" = 0
 "mine_negatives.block" = 4
-"mine_negatives.checkpoint_seconds" = 0
 "mine_negatives.num_texts" = 5
 "mine_negatives.num_images" = 3
 "aoq.loss.top_texts" = 5
@@ -55,7 +54,7 @@ def _sets(*texts: str) -> tuple[str, ...]:
 _EXTRACT = "extract.batch=4"
 _TRAIN = ("train.epochs=2", "train.batch_size=16", "train.min_word_count=1", "train.checkpoint_seconds=0")
 _ONE = _sets(_EXTRACT, *_TRAIN, "train.model.embed_dim=16", "train.model.word_dim=8", "train.loss.sum_epochs=1")
-_LISTS = ("block=4", "checkpoint_seconds=0", "num_texts=5", "num_images=3")
+_LISTS = ("block=4", "num_texts=5", "num_images=3")
 _TWO = (*_ONE, *_sets(*(f"mine_negatives.{text}" for text in _LISTS), "aoq.top_texts=5", "aoq.top_images=3"))
 _SMALL = (
     "model.embed_dim=16",
@@ -69,6 +68,8 @@ _RULED = ("sentences=vse-c", "synthesize.min_count=2", "synthesize.keep=3", "syn
 _SCORES = _sets("bootstrap_samples=100", "ranking_depth=5")
 _VSEPP, _AOQ = ("--backbone", "vsepp"), ("--method", "aoq", "--backbone", "vsepp")
 _PAIRS = ("--backbone", "scan")
+_SCORING = _sets(*(f"evaluate.{text}" for text in ("bootstrap_samples=100", "ranking_depth=5", "encode_block=6")))
+_BY_TWO = ("evaluate", *_PAIRS, *_ONE, *_SCORING, "--workers=2")
 _EXPORT = ("export", *_AOQ, *_TWO, *_SCORES, "--to", "exported/model", "--trec")
 
 
@@ -97,12 +98,8 @@ _EXTRACTING = ("extract", "--features", "scenes", *_sets("batch=4"))
 STEPS = (
     Step("prepare", (("prepare", "--train=16", "--val=4", "--test=4", *_sets("workers=1")),)),
     Step("extract", (_EXTRACTING,)),
-    Step(
-        "shards",
-        ((*_EXTRACTING, "--shard=1/2"), (*_EXTRACTING, "--shard=2/2"), _EXTRACTING),
-        start="prepare",
-        same_as="extract",
-    ),
+    Step("shares", ((*_EXTRACTING, "--part=1/2"), (*_EXTRACTING, "--part=2/2")), start="prepare", same_as="extract"),
+    Step("extract-by-two", ((*_EXTRACTING, "--workers=2"),), start="prepare", same_as="extract"),
     Step("parse", (("parse", *_sets("workers=1")),)),
     Step("parse-by-three", (("parse", *_sets("workers=3")),), start="extract", same_as="parse"),
     Step("train", (("train", *_VSEPP, *_ONE),)),
@@ -115,7 +112,9 @@ STEPS = (
     Step("rules", (("synthesize", "--by=vse-c", *_sets("min_count=2", "keep=3", "block=16")),)),
     Step("train-rules", (("train", "--negatives=synthetic", *_VSEPP, *_ONE, *_sets(*_RULED)),)),
     Step("evaluate", (("evaluate", *_VSEPP, *_ONE, *_SCORES),)),
-    Step("evaluate-pairs", (("evaluate", *_PAIRS, *_ONE, *_SCORES),)),
+    Step("evaluate-pairs", (("evaluate", *_PAIRS, *_ONE, *_SCORING),)),
+    Step("evaluate-pairs-by-two", (_BY_TWO,), start="evaluate", same_as="evaluate-pairs"),
+    Step("evaluate-both", (("evaluate", *_PAIRS, *_ONE, *_SCORING, "--ensemble-with=vsepp"),)),
     Step("evaluate-aoq", (("evaluate", *_AOQ, *_TWO, *_SCORES),)),
     Step("report", (("report", *_sets("bootstrap_samples=100", "examples=2")),)),
     Step("export", ((*_EXPORT, "--embeddings=parquet", "--index"),)),

@@ -52,11 +52,10 @@ def warm() -> None:
     import torch
 
     from itrpipe.features import journal
-    from itrpipe.scene_graph import parsing
 
     torch.set_num_threads(1)
     journal.FLUSH_SECONDS = 0.0
-    parsing.CHUNK = 16
+    make_parts_small()
     tasks = Path("/proc/self/task").glob("*/comm")
     # Arrow brings in an allocator whose thread a fork stops and starts again.
     others = [path.read_text().strip() for path in tasks if path.parent.name != str(os.getpid())]
@@ -64,6 +63,21 @@ def warm() -> None:
         raise SystemExit(f"a fork would lose the threads {', '.join(lost)}")
     gc.collect()
     gc.freeze()
+
+
+def make_parts_small() -> None:
+    """Lets a few images and captions fill several parts."""
+    from itrpipe.datasets import image_check
+    from itrpipe.datasets.scenes import build
+    from itrpipe.features import extraction
+    from itrpipe.features.extractors import pretrained
+    from itrpipe.features.extractors.scenes.extractor import ScenesExtractor
+    from itrpipe.scene_graph import parsing
+
+    extraction.BATCHES_PER_PART = 1
+    ScenesExtractor.batch = pretrained._BATCH = 4
+    image_check._IMAGES = build._SCENES = 4
+    parsing.CHUNK = 16
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,11 @@
-"""The extraction loop: batches that never depend on history, failed images, resuming, and shards."""
+"""Extraction: batches that never depend on history, failed images, what an interrupted run left, and shares."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +13,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from rich.console import Console
 
-from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UnavailableError, UsageError
-from itrpipe.features.extraction import ImageFiles, extract_images, plan_batches
+from itrpipe.engine.execution import SharedExecution
+from itrpipe.engine.files import ArrayFile
+from itrpipe.engine.part import OthersMissing
+from itrpipe.engine.run import make_parts
+from itrpipe.errors import DataError, UnavailableError, UsageError
+from itrpipe.features import extraction
+from itrpipe.features.extraction import Extraction, ImageFiles, plan_batches
 from itrpipe.features.extractors.base import channels_first
-from itrpipe.features.passes import Target, divide, find_shards, merge, open_shards, shard_target, without_failed
-from itrpipe.features.shard import Shard, parse_shard
-from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter
+from itrpipe.features.passes import divide, join_features, merge
+from itrpipe.features.store import FeatureFile, FeatureSpec
+from itrpipe.progress import Reporter
+from tests.maps import made
 
 SIZES = [(8, 8), (8, 12), (12, 8)]
 COUNT = 23
@@ -74,42 +77,36 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(ImageFiles(root, [f"{row}.png" for row in range(COUNT)], sizes), [f"i{row}" for row in range(COUNT)])
 
 
-def extract(
+@pytest.fixture(autouse=True)
+def one_batch_per_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extraction, "BATCHES_PER_PART", 1)
+
+
+def extracting(
     folder: Folder,
-    target: Target,
-    batches: Sequence[np.ndarray],
     extractor: MeanColour | None = None,
     *,
-    workers: int = 0,
+    batch: int = 0,
+    decoders: int = 2,
     strict: bool = False,
-    count: Callable[[int], None] = lambda count: None,
-) -> dict[int, str]:
-    extractor = extractor or MeanColour()
-    target.create(folder.ids, extractor.spec, "test")
-    journal = target.read_journal()
-    with FeatureWriter(target.path) as writer:
-        extract_images(
-            folder.images,
-            extractor,
-            batches,
-            writer,
-            journal,
-            slots=target.slots(COUNT),
-            datasets=frozenset(extractor.spec.shapes()),
-            workers=workers,
-            device=torch.device("cpu"),
-            strict=strict,
-            on_done=count,
-        )
-    return journal.failed
+    datasets: frozenset[str] | None = None,
+) -> Extraction:
+    given = extractor or MeanColour()
+    options = {"batch": batch, "decoders": decoders, "strict": strict, "datasets": datasets}
+    return Extraction("test", folder.images, lambda device: given, **options)
 
 
-def whole(tmp_path: Path) -> Target:
-    return Target(tmp_path / "whole.h5", tmp_path / "whole.json", np.arange(COUNT))
+def joined(folder: Folder, paths: Sequence[Path], path: Path, spec: FeatureSpec = MeanColour.spec) -> dict[int, str]:
+    return join_features(path, folder.ids, {"test": (spec, paths)}, "test")
 
 
-def batches_of(folder: Folder, batch: int = 4) -> list[np.ndarray]:
-    return plan_batches(folder.images.sizes, MeanColour().group, batch)
+def extract(folder: Folder, target: Path, extractor: MeanColour | None = None, **options: Any) -> dict[int, str]:
+    """Writes a feature file, and its parts into a folder beside it; the images that failed."""
+    return joined(folder, made(extracting(folder, extractor, **options), parts_of(target)).paths, target)
+
+
+def parts_of(target: Path) -> Path:
+    return target.with_suffix(".parts")
 
 
 @settings(max_examples=60)
@@ -125,28 +122,42 @@ def test_batches_hold_every_row_once_and_one_group_each(sizes: list[tuple[int, i
     assert len(batches) == sum(-(-count // batch) for count in of_group)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_every_image_gets_its_own_features(folder: Folder, tmp_path: Path, workers: int) -> None:
-    target = whole(tmp_path)
-    assert extract(folder, target, batches_of(folder), workers=workers) == {}
-    file = FeatureFile.open(target.path)
+@pytest.mark.parametrize("decoders", [1, 3])
+def test_every_image_gets_its_own_features(folder: Folder, tmp_path: Path, decoders: int) -> None:
+    target = tmp_path / "whole.h5"
+    assert extract(folder, target, decoders=decoders) == {}
+    file = FeatureFile.open(target)
     for row in range(COUNT):
         expected = np.asarray(Image.open(folder.images.root / f"{row}.png"), dtype=np.float32).mean(axis=(0, 1))
         np.testing.assert_allclose(file.regions[row, 0], expected, rtol=1e-3)
         np.testing.assert_array_equal(file.global_[row], folder.images.sizes[row])
 
 
-def test_done_batches_are_not_computed_again_and_the_bytes_are_equal(folder: Folder, tmp_path: Path) -> None:
-    batches, target = batches_of(folder), whole(tmp_path)
-    extract(folder, target, batches)
-    expected = target.path.read_bytes()
+def test_parts_hold_every_image_once_and_know_only_their_own(folder: Folder) -> None:
+    work = extracting(folder)
+    parts = work.parts()
+    assert [part.rows for part in parts] == [4, 4, 4, 4, 4, 3]
+    assert np.sort(np.concatenate([part.content[0] for part in parts])).tolist() == list(range(COUNT))
+    for part in parts:
+        rows, images = part.content
+        assert images.files == [folder.images.files[row] for row in rows]
+        np.testing.assert_array_equal(images.sizes, folder.images.sizes[rows])
+    assert not {"_images", "extractor"} & work.__getstate__().keys()
 
-    interrupted = Target(tmp_path / "again.h5", tmp_path / "again.json", target.rows)
-    extract(folder, interrupted, batches[:3])
+
+def test_done_parts_are_not_computed_again_and_the_bytes_are_equal(folder: Folder, tmp_path: Path) -> None:
+    target, again = tmp_path / "whole.h5", tmp_path / "again.h5"
+    extract(folder, target)
+    extract(folder, again)
+    parts = sorted(parts_of(again).glob("*.arrays"))
+    whole = [path.read_bytes() for path in parts]
+    for path in parts[3:]:
+        path.unlink()
     extractor = MeanColour()
-    extract(folder, interrupted, batches, extractor)
-    assert extractor.seen == [len(rows) for rows in batches[3:]]
-    assert interrupted.path.read_bytes() == expected
+    extract(folder, again, extractor)
+    assert sorted(extractor.seen) == [3, 4, 4]
+    assert [path.read_bytes() for path in parts] == whole
+    assert again.read_bytes() == target.read_bytes()
 
 
 def break_images(folder: Folder) -> dict[int, str]:
@@ -162,23 +173,22 @@ def break_images(folder: Folder) -> dict[int, str]:
 def test_failed_images_are_named_with_a_reason_and_absent_from_the_finished_file(
     folder: Folder, tmp_path: Path
 ) -> None:
-    words, target = break_images(folder), whole(tmp_path)
-    failed = extract(folder, target, batches_of(folder), workers=1)
+    words, target = break_images(folder), tmp_path / "whole.h5"
+    failed = extract(folder, target)
     assert failed.keys() == words.keys()
     assert all(word in failed[row] for row, word in words.items())
-    file = FeatureFile.open(without_failed(target.path, failed))
+    file = FeatureFile.open(target)
     left = [row for row in range(COUNT) if row not in words]
     assert file.image_id.tolist() == [folder.ids[row] for row in left]
     assert (file.count == 2).all()
     np.testing.assert_array_equal(file.global_, folder.images.sizes[left])
     assert (np.asarray(file.regions[:, 0]) > 0).all()
-    assert without_failed(target.path, {}) == target.path
 
 
 def test_strict_stops_at_the_first_bad_image(folder: Folder, tmp_path: Path) -> None:
     (folder.images.root / "2.png").unlink()
     with pytest.raises(DataError, match=r"2\.png: is not there; restore the file, or leave --strict"):
-        extract(folder, whole(tmp_path), batches_of(folder), strict=True)
+        extract(folder, tmp_path / "whole.h5", strict=True)
 
 
 def test_a_path_that_leaves_the_root_is_a_failed_image(folder: Folder, tmp_path: Path) -> None:
@@ -186,7 +196,7 @@ def test_a_path_that_leaves_the_root_is_a_failed_image(folder: Folder, tmp_path:
     folder.images.files[0] = "../outside.png"
     (folder.images.root / "3.png").unlink()
     (folder.images.root / "3.png").symlink_to(tmp_path / "outside.png")
-    failed = extract(folder, whole(tmp_path), batches_of(folder))
+    failed = extract(folder, tmp_path / "whole.h5")
     assert failed.keys() == {0, 3}
     assert "contains '..'" in failed[0]
     assert "symbolic link" in failed[3]
@@ -195,10 +205,8 @@ def test_a_path_that_leaves_the_root_is_a_failed_image(folder: Folder, tmp_path:
 def test_no_usable_image_is_an_error(folder: Folder, tmp_path: Path) -> None:
     for path in folder.images.root.iterdir():
         path.unlink()
-    target = whole(tmp_path)
-    failed = extract(folder, target, batches_of(folder))
-    with pytest.raises(DataError, match="none of the 23 images could be used"):
-        without_failed(target.path, failed)
+    with pytest.raises(DataError, match=r"none of the 23 images could be used; the first .*is not there"):
+        extract(folder, tmp_path / "whole.h5")
 
 
 # Damage of what is unfinished
@@ -210,116 +218,58 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(bytes(content))
 
 
-def test_rows_that_changed_on_the_disk_are_made_again(folder: Folder, tmp_path: Path) -> None:
-    target = whole(tmp_path)
-    extract(folder, target, batches_of(folder))
-    expected = target.path.read_bytes()
-    file = FeatureFile.open(target.path)
-    offset = expected.index(np.asarray(file.regions[7]).tobytes())
-    flip(target.path, offset + 1)
-    journal = target.read_journal()
-    checked: list[int] = []
-    assert journal.forget_damaged(FeatureFile.open(target.path).arrays(), checked.append) == 1
-    assert sum(checked) == COUNT
-    assert np.flatnonzero(~journal.done).tolist() == [7]
-    with FeatureWriter(target.path) as writer:
-        journal.save(writer)
-    extract(folder, target, batches_of(folder))
-    assert target.path.read_bytes() == expected
+@pytest.mark.parametrize("where", ["a row", "the header", "the end"])
+def test_a_part_that_changed_on_the_disk_is_made_again(folder: Folder, tmp_path: Path, where: str) -> None:
+    target, told = tmp_path / "whole.h5", []
+    extract(folder, target)
+    expected = target.read_bytes()
+    path = parts_of(target) / "000002.arrays"
+    whole, row = path.read_bytes(), ArrayFile(path).read("regions", 1, 2)
+    if where == "the end":
+        path.write_bytes(whole[:-3])
+    else:
+        flip(path, whole.index(row.tobytes()) + 1 if where == "a row" else whole.index(b"regions"))
+    extractor = MeanColour()
+    again = made(extracting(folder, extractor), parts_of(target), warn=told.append)
+    assert (again.rows, extractor.seen) == (4, [4])
+    assert told == [f"1 of 6 parts in {parts_of(target)} were damaged; they are made again"]
+    assert path.read_bytes() == whole
+    joined(folder, again.paths, target)
+    assert target.read_bytes() == expected
 
 
-def test_the_structure_of_a_feature_file_cannot_change_unseen(folder: Folder, tmp_path: Path) -> None:
-    target = whole(tmp_path)
-    extract(folder, target, batches_of(folder))
-    content = target.path.read_bytes()
-    flip(target.path, content.index(b"i22"))
-    with pytest.raises(DataError, match=r"whole\.h5 is damaged; remove"):
-        target.read_journal()
+# Shares
 
 
-def test_a_damaged_shard_is_not_joined(folder: Folder, tmp_path: Path) -> None:
-    batches, spec = batches_of(folder), MeanColour.spec
-    for number in (1, 2):
-        part, own = shard_target(tmp_path, Shard(number, 2), "test", batches)
-        part.path.parent.mkdir(parents=True)
-        extract(folder, part, own)
-    part, _ = shard_target(tmp_path, Shard(2, 2), "test", batches)
-    content = part.path.read_bytes()
-    flip(part.path, content.index(np.asarray(FeatureFile.open(part.path).regions[3]).tobytes()))
-    finished = open_shards(tmp_path, find_shards(tmp_path), "test", folder.ids, spec, batches)
-    target = whole(tmp_path)
-    target.create(folder.ids, spec, "test")
-    with FeatureWriter(target.path) as writer:
-        finished[0].copy(writer, lambda count: None)
-        with pytest.raises(DataError, match=r"2-of-2.test\.h5 does not match its checksums from row \d+"):
-            finished[1].copy(writer, lambda count: None)
-
-
-# Shards
-
-
-@pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "a/b", "1/2/3", " 1/2", "-1/2"])
-def test_what_is_no_shard_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="i/n"):
-        parse_shard(text)
+def make_share(work: Extraction, folder: Path, share: str) -> OthersMissing:
+    with pytest.raises(OthersMissing) as others:
+        make_parts(work, folder, SharedExecution(part=share), Reporter(Console(quiet=True)), print)
+    return others.value
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 30])
-def test_shards_join_to_the_bytes_of_one_go(folder: Folder, tmp_path: Path, count: int) -> None:
+def test_shares_join_to_the_bytes_of_one_go(folder: Folder, tmp_path: Path, count: int) -> None:
     break_images(folder)
-    batches, target = batches_of(folder), whole(tmp_path)
-    expected = extract(folder, target, batches)
+    target, shared = tmp_path / "whole.h5", tmp_path / "shared.h5"
+    expected = extract(folder, target)
+    images, missing = [], []
     for number in range(1, count + 1):
-        part, own = shard_target(tmp_path, Shard(number, count), "test", batches)
-        if own:
-            extract(folder, part, own)
-        else:
-            part.journal.parent.mkdir(parents=True, exist_ok=True)
-    joined = Target(tmp_path / "joined.h5", tmp_path / "joined.json", target.rows)
-    joined.create(folder.ids, MeanColour.spec, "test")
-    failed: dict[int, str] = {}
-    with FeatureWriter(joined.path) as writer:
-        for part in open_shards(tmp_path, find_shards(tmp_path), "test", folder.ids, MeanColour.spec, batches):
-            part.copy(writer, lambda rows: None)
-            failed |= part.failed
-    assert failed == expected
-    assert joined.path.read_bytes() == target.path.read_bytes()
+        others = make_share(extracting(folder), parts_of(shared), f"{number}/{count}")
+        images.append(others.rows)
+        missing.append(others.missing())
+    assert sum(images) == COUNT
+    assert missing == sorted(missing, reverse=True)
+    assert missing[-1] == 0
+    assert extract(folder, shared) == expected
+    assert shared.read_bytes() == target.read_bytes()
 
 
-def test_missing_unfinished_and_foreign_shards_are_refused(folder: Folder, tmp_path: Path) -> None:
-    batches, target = batches_of(folder), whole(tmp_path)
-    target.create(folder.ids, MeanColour.spec, "test")
-    first, own = shard_target(tmp_path, Shard(1, 2), "test", batches)
-    extract(folder, first, own)
-    with pytest.raises(MissingInputError, match="shard 2/2 is not finished; run the same command with --shard 2/2"):
-        find_shards(tmp_path)
-    second, own = shard_target(tmp_path, Shard(2, 2), "test", batches)
-    extract(folder, second, own[:1])
-
-    def join(parts: list[np.ndarray]) -> None:
-        open_shards(tmp_path, find_shards(tmp_path), "test", folder.ids, MeanColour.spec, parts)
-
-    with pytest.raises(MissingInputError, match="shard 2/2 is not finished"):
-        join(batches)
-    extract(folder, second, own)
-    join(batches)
-    with pytest.raises(DataError, match="another batch size"):
-        join(batches_of(folder, batch=3))
-    (tmp_path / "shards" / "1-of-3").mkdir()
-    with pytest.raises(DataError, match="shards of 2 and of 3"):
-        find_shards(tmp_path)
-
-
-def test_a_shard_begun_with_another_batch_size_is_refused_even_if_it_is_as_large(
-    folder: Folder, tmp_path: Path
-) -> None:
-    """Its rows would be taken for those of other images."""
-    first, own = shard_target(tmp_path, Shard(1, 2), "test", batches_of(folder, batch=1))
-    extract(folder, first, own[:3])
-    second, own = shard_target(tmp_path, Shard(1, 2), "test", batches_of(folder, batch=2))
-    assert second.path == first.path
-    with pytest.raises(DataError, match="another batch size"):
-        extract(folder, second, own)
+def test_a_job_with_a_share_makes_nothing_of_the_others(folder: Folder, tmp_path: Path) -> None:
+    extractor = MeanColour()
+    others = make_share(extracting(folder, extractor), tmp_path, "2/4")
+    assert [path.name for path in sorted(tmp_path.glob("*.arrays"))] == ["000001.arrays", "000005.arrays"]
+    assert sorted(extractor.seen) == [3, 4]
+    assert (others.rows, others.missing(), len(others.paths)) == (7, 4, 6)
 
 
 # What an interrupted run left
@@ -327,32 +277,39 @@ def test_a_shard_begun_with_another_batch_size_is_refused_even_if_it_is_as_large
 
 def test_failed_images_are_tried_again_by_the_next_run(folder: Folder, tmp_path: Path) -> None:
     path = folder.images.root / "2.png"
-    content, batches, target = path.read_bytes(), batches_of(folder), whole(tmp_path)
+    content, target = path.read_bytes(), tmp_path / "whole.h5"
     path.unlink()
-    assert extract(folder, target, batches[:5]).keys() == {2}
+    assert extract(folder, target).keys() == {2}
     path.write_bytes(content)
     extractor = MeanColour()
-    assert extract(folder, target, batches, extractor) == {}
-    complete = Target(tmp_path / "complete.h5", tmp_path / "complete.json", target.rows)
-    extract(folder, complete, batches)
-    assert target.path.read_bytes() == complete.path.read_bytes()
+    assert extract(folder, target, extractor) == {}
+    assert extractor.seen == [4]
+    complete = tmp_path / "complete.h5"
+    extract(folder, complete)
+    assert target.read_bytes() == complete.read_bytes()
     # So a run that goes on with --strict stops at what the first one left out.
     path.unlink()
-    again = Target(tmp_path / "again.h5", tmp_path / "again.json", target.rows)
-    extract(folder, again, batches[:5])
+    again = tmp_path / "again.h5"
+    extract(folder, again)
     with pytest.raises(DataError, match=r"2\.png"):
-        extract(folder, again, batches, strict=True)
+        extract(folder, again, strict=True)
 
 
-def test_rows_on_the_disk_are_not_written_again_when_batches_are_cut_otherwise(folder: Folder, tmp_path: Path) -> None:
-    target = whole(tmp_path)
-    extract(folder, target, batches_of(folder, batch=4)[:2])
-    before = FeatureFile.open(target.path).arrays()["regions"][:, 1].copy()
-    done = target.read_journal().done.copy()
-    counted: list[int] = []
-    extract(folder, target, batches_of(folder, batch=3), count=counted.append)
-    np.testing.assert_array_equal(FeatureFile.open(target.path).arrays()["regions"][done, 1], before[done])
-    assert sum(counted) == COUNT - done.sum()
+def test_parts_on_the_disk_are_not_made_again_when_batches_are_cut_otherwise(folder: Folder, tmp_path: Path) -> None:
+    """Which images a part holds depends on the extractor's batch size and never on that of a run."""
+    target = tmp_path / "whole.h5"
+    paths = made(extracting(folder, batch=4), parts_of(target)).paths
+    before = [path.read_bytes() for path in paths]
+    for path in paths[2:]:
+        path.unlink()
+    extractor = MeanColour()
+    again = made(extracting(folder, extractor, batch=3), parts_of(target))
+    assert again.rows == COUNT - 8
+    assert sorted(extractor.seen) == [1, 1, 1, 3, 3, 3, 3]
+    assert [path.read_bytes() for path in paths[:2]] == before[:2]
+    assert [path.read_bytes() for path in paths[2:5]] != before[2:5]
+    assert joined(folder, again.paths, target) == {}
+    assert len(FeatureFile.open(target)) == COUNT
 
 
 def test_a_disk_that_fails_stops_the_run_and_blames_no_image(
@@ -365,15 +322,16 @@ def test_a_disk_that_fails_stops_the_run_and_blames_no_image(
             raise OSError(5, "Input/output error", str(path))
         return read_rgb(path)
 
-    target, batches = whole(tmp_path), batches_of(folder)
+    target = tmp_path / "whole.h5"
     with monkeypatch.context() as patch:
         patch.setattr("itrpipe.features.extraction.read_rgb", read)
         with pytest.raises(
             UnavailableError, match=r"7\.png cannot be read or written now \(Input/output error\); .* the same command"
         ):
-            extract(folder, target, batches)
-    assert target.read_journal().failed == {}
-    assert extract(folder, target, batches) == {}
+            extract(folder, target)
+    (part,) = [each for each in extracting(folder).parts() if 7 in each.content[0]]
+    assert not (parts_of(target) / f"{part.name}.arrays").exists()
+    assert extract(folder, target) == {}
 
 
 def test_features_that_are_not_finite_make_a_failed_image(folder: Folder, tmp_path: Path) -> None:
@@ -383,21 +341,8 @@ def test_features_that_are_not_finite_make_a_failed_image(folder: Folder, tmp_pa
             rows["global"][sizes[:, 1] == 12] = [1e6, np.nan]
             return rows
 
-    failed = extract(folder, whole(tmp_path), batches_of(folder), Overflowing())
+    failed = extract(folder, tmp_path / "whole.h5", Overflowing())
     assert failed == dict.fromkeys(range(1, COUNT, 3), "has features that are not finite or too large for float16")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="decoding processes are forked on Linux only")
-def test_a_decoding_process_that_is_killed_is_one_line(folder: Folder, tmp_path: Path) -> None:
-    class Killed(MeanColour):
-        def __call__(self, images: torch.Tensor | Sequence[torch.Tensor], sizes: np.ndarray) -> dict[str, np.ndarray]:
-            for child in multiprocessing.active_children():
-                os.kill(child.pid or 0, signal.SIGKILL)
-            time.sleep(1)
-            return super().__call__(images, sizes)
-
-    with pytest.raises(ItrpipeError, match=r"a decoding process died .*`--set workers=0`"):
-        extract(folder, whole(tmp_path), batches_of(folder, batch=1), Killed(), workers=2)
 
 
 # Several extractors
@@ -412,3 +357,25 @@ def test_a_group_of_datasets_comes_from_the_first_that_has_it() -> None:
     assert divide({"resnet": network, "pixels": pixels})["resnet"] == network
     with pytest.raises(UsageError, match=r"resnet\+frcnn: frcnn has regions only"):
         divide({"resnet": network, "frcnn": detector})
+
+
+def test_an_image_that_one_extractor_refuses_is_not_in_the_file(folder: Folder, tmp_path: Path) -> None:
+    class Cautious(MeanColour):
+        def __call__(self, images: torch.Tensor | Sequence[torch.Tensor], sizes: np.ndarray) -> dict[str, np.ndarray]:
+            rows = super().__call__(images, sizes)
+            rows["global"][sizes[:, 1] == 12] = np.inf
+            return rows
+
+    specs = divide({"first": MeanColour.spec.only({"regions"}), "second": MeanColour.spec})
+    passes = {
+        name: (spec, made(extracting(folder, build(), datasets=frozenset(spec.shapes())), tmp_path / name).paths)
+        for (name, spec), build in zip(specs.items(), (MeanColour, Cautious), strict=True)
+    }
+    failed = join_features(tmp_path / "both.h5", folder.ids, passes, "both")
+    extract(folder, tmp_path / "alone.h5")
+    left = [row for row in range(COUNT) if row % 3 != 1]
+    assert sorted(failed) == [row for row in range(COUNT) if row % 3 == 1]
+    both, alone = (FeatureFile.open(tmp_path / name) for name in ("both.h5", "alone.h5"))
+    assert both.image_id.tolist() == [folder.ids[row] for row in left]
+    for name, values in both.arrays().items():
+        np.testing.assert_array_equal(values, alone.arrays()[name][left])

@@ -31,15 +31,13 @@ def test_what_is_saved_is_read(tmp_path: Path, data: st.DataObject, rows: int) -
     path = tmp_path / "rows.json"
     path.unlink(missing_ok=True)
     done = data.draw(st.sets(st.integers(0, rows - 1)))
-    failed = data.draw(st.dictionaries(st.integers(0, rows - 1), st.text(max_size=5), max_size=3))
     journal, writer = RowJournal(path, rows), Flushed(path)
     journal.record(np.array(sorted(done), dtype=np.int64), np.arange(len(done), dtype=np.uint32), writer)
-    for row, reason in failed.items():
-        journal.fail(row, reason)
+    journal.structure = data.draw(st.text(max_size=5))
     journal.save(writer)
     again = RowJournal(path, rows)
-    assert set(np.flatnonzero(again.done).tolist()) == done | set(failed)
-    assert again.failed == failed
+    assert set(np.flatnonzero(again.done).tolist()) == done
+    assert again.structure == journal.structure
     assert again.sums[sorted(done)].tolist() == list(range(len(done)))
 
 
@@ -58,9 +56,6 @@ def test_rows_are_flushed_before_the_journal_says_so(tmp_path: Path) -> None:
         {"sums": "AAAA"},
         {"done": "!"},
         {"done": ""},
-        {"failed": []},
-        {"failed": {"x": ""}},
-        {"failed": {"1": "not done"}},
     ],
 )
 def test_a_journal_that_is_not_of_these_rows_is_refused(tmp_path: Path, change: dict) -> None:

@@ -1,9 +1,11 @@
-"""Exact mining against reference lists and a naive sort; blocks, interruptions, ties and refusals."""
+"""Exact mining against reference lists and a naive sort; parts, interruptions, ties, floors and refusals."""
 
 from __future__ import annotations
 
-import doctest
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from itrpipe.engine.files import ArrayFile
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining import exact
-from itrpipe.mining.exact import ExactMiner, tile_shape
+from itrpipe.mining.exact import IMAGE_KEYS, ExactMining, tile_shape
 from itrpipe.mining.lists import MinedLists
 from itrpipe.mining.products import Embeddings, error_bounds, pair_scores
 from itrpipe.mining.top_k import NO_CANDIDATE
+from tests.maps import made
+from tests.mining.mine import assert_same, exact_work, joined, made_in_order, mine, norms_of
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
@@ -27,29 +32,19 @@ def reference() -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def mine(miner: ExactMiner, blocks=None) -> MinedLists:
-    for block in miner.pending() if blocks is None else blocks:
-        miner.step(block)
-    return miner.result()
-
-
 def naive_lists(images, texts, caption_image, num_texts, num_images):
     scores = images @ texts.T
-    scores[caption_image, np.arange(len(texts))] = -np.inf
+    owned = np.flatnonzero(caption_image >= 0)
+    scores[caption_image[owned], owned] = -np.inf
     by_image = np.argsort(-scores, axis=1, kind="stable")[:, :num_texts]
     by_text = np.argsort(-scores.T, axis=1, kind="stable")[:, :num_images]
     return by_image, by_text, scores
 
 
-def assert_same(first: MinedLists, second: MinedLists):
-    for name in MinedLists.__dataclass_fields__:
-        np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name)
-
-
-@pytest.mark.parametrize("block_size", [7, 40])
-def test_lists_match_reference(reference, block_size):
+@pytest.mark.parametrize("block", [7, 40])
+def test_lists_match_reference(reference, block):
     images, texts = reference["in_img_emb"], reference["in_cap_emb"]
-    lists = mine(ExactMiner(images, texts, np.arange(200) // 5, 50, 10, block_size))
+    lists = mine(images, texts, np.arange(200) // 5, 50, 10, block=block)
     np.testing.assert_array_equal(lists.texts_per_image, reference["out_i2t_fp32"])
     np.testing.assert_array_equal(lists.images_per_text, reference["out_t2i_fp32"])
     assert (lists.texts_per_image.dtype, lists.images_per_text.dtype) == (np.int32, np.int32)
@@ -61,7 +56,7 @@ def test_lists_match_reference(reference, block_size):
 
 def test_bfloat16_keeps_nearly_all_of_the_reference_lists(reference):
     images, texts = reference["in_img_emb"], reference["in_cap_emb"]
-    lists = mine(ExactMiner(images, texts, np.arange(200) // 5, 50, 10, 16, "bf16"))
+    lists = mine(images, texts, np.arange(200) // 5, 50, 10, block=16, precision="bf16")
     kept = [len(set(a) & set(b)) / 50 for a, b in zip(lists.texts_per_image, reference["out_i2t_fp32"], strict=True)]
     assert np.mean(kept) > 0.97
     exact_scores = np.einsum("nd,nkd->nk", images, texts[lists.texts_per_image])
@@ -72,24 +67,27 @@ def test_bfloat16_keeps_nearly_all_of_the_reference_lists(reference):
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
-    block_size=st.integers(5, 40),
-    text_block_size=st.integers(9, 80),
+    block=st.integers(1, 40),
+    text_block=st.integers(1, 80),
     levels=st.sampled_from([2, 100]),
     precision=st.sampled_from(["fp32", "bf16+fp32", "fp32+fp32"]),
+    nobodys=st.booleans(),
     data=st.data(),
 )
-def test_equals_a_stable_sort_with_ties_and_uneven_captions(seed, block_size, text_block_size, levels, precision, data):
+def test_equals_a_stable_sort_with_ties_and_uneven_captions(seed, block, text_block, levels, precision, nobodys, data):
     generator = np.random.default_rng(seed)
     # Small whole numbers: products are exact and, with two levels, mostly tied.
     images = generator.integers(-levels, levels, (30, 3)).astype(np.float32)
     caption_image = generator.permutation(np.concatenate([np.arange(30), generator.integers(0, 30, 40)]))
+    caption_image[generator.random(70) < 0.4 * nobodys] = -1
     texts = generator.integers(-levels, levels, (70, 3)).astype(np.float32)
-    num_texts = data.draw(st.integers(1, 70 - int(np.bincount(caption_image).max())))
+    own = np.bincount(caption_image[caption_image >= 0], minlength=30)
+    num_texts = data.draw(st.integers(1, 70 - int(own.max())))
     num_images = data.draw(st.integers(1, 29))
-    miner = ExactMiner(
-        images, texts, caption_image, num_texts, num_images, block_size, precision, text_block_size=text_block_size
+    options = {"block": block, "text_block": text_block, "precision": precision}
+    lists = mine(
+        images, texts, caption_image, num_texts, num_images, order=lambda parts: generator.permutation(parts), **options
     )
-    lists = mine(miner, generator.permutation(miner.num_blocks))
     by_image, by_text, scores = naive_lists(images, texts, caption_image, num_texts, num_images)
     np.testing.assert_array_equal(lists.texts_per_image, by_image)
     np.testing.assert_array_equal(lists.images_per_text, by_text)
@@ -98,21 +96,21 @@ def test_equals_a_stable_sort_with_ties_and_uneven_captions(seed, block_size, te
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16+fp32", "fp32+fp32"])
-@pytest.mark.parametrize("interrupted_after", [0, 2, 25])
-def test_an_interrupted_run_gives_the_same_lists(reference, interrupted_after, precision):
-    arguments = (reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5, 20, 8, 6, precision)
-    whole = mine(ExactMiner(*arguments, text_block_size=50))
-    first = ExactMiner(*arguments, text_block_size=50)
-    for block in first.pending()[:interrupted_after]:
-        first.step(block)
-    saved = first.state()
-    mine(first)  # what the first miner does later must not reach into the saved state
-    for array in saved.values():
-        array.flags.writeable = False  # nor may the second one write to it
-    second = ExactMiner(*arguments, text_block_size=50)
-    second.restore(saved)
-    assert second.pending() == list(range(interrupted_after, 28))
-    assert_same(mine(second), whole)
+@pytest.mark.parametrize("interrupted_after", [0, 2, 6])
+def test_an_interrupted_run_gives_the_same_lists(reference, tmp_path, interrupted_after, precision):
+    arguments = (reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5, 20, 8)
+    options = {"block": 6, "text_block": 50, "precision": precision}
+    whole = mine(*arguments, **options)
+    first = exact_work(tmp_path, *arguments, **options)
+    every = first.parts()
+    assert len(every) == 7
+    made_in_order(first, every[:interrupted_after], tmp_path / "parts")
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "parts").iterdir()}
+    second = exact_work(tmp_path, *arguments, **options)
+    found = made(second, tmp_path / "parts")
+    assert found.rows == sum(part.rows for part in every[interrupted_after:])
+    assert {name: (tmp_path / "parts" / name).stat().st_mtime_ns for name in kept} == kept
+    assert_same(joined(second, found.paths, tmp_path), whole)
 
 
 def unit_vectors(seed: int, images: int, captions: int, dim: int):
@@ -135,7 +133,8 @@ def pair_score_lists(images, texts, caption_image, num_texts, num_images):
     rows, columns = (torch.from_numpy(part.ravel()) for part in np.indices((len(texts), len(images))))
     scores = pair_scores(torch.from_numpy(texts), torch.from_numpy(images), rows, columns).numpy()
     scores = scores.reshape(len(texts), len(images)).T.copy()
-    scores[caption_image, np.arange(len(texts))] = -np.inf
+    owned = np.flatnonzero(caption_image >= 0)
+    scores[caption_image[owned], owned] = -np.inf
     by_image = np.argsort(-scores, axis=1, kind="stable")[:, :num_texts].astype(np.int32)
     by_text = np.argsort(-scores.T, axis=1, kind="stable")[:, :num_images].astype(np.int32)
     return MinedLists(
@@ -147,11 +146,12 @@ def pair_score_lists(images, texts, caption_image, num_texts, num_images):
 
 
 @pytest.mark.parametrize("precision", ["bf16+fp32", "fp32+fp32"])
-@pytest.mark.parametrize("blocks", [(None, None), (60, 900), (150, 170), (1, 1500), (300, 64)])
+@pytest.mark.parametrize("blocks", [(0, 0), (60, 900), (150, 170), (1, 1500), (300, 64)])
 def test_search_in_two_steps_finds_exactly_the_float32_lists(blocks, precision):
     images, texts, caption_image = unit_vectors(3, 300, 5, 64)
-    miner = ExactMiner(images, texts, caption_image, 40, 12, blocks[0], precision, text_block_size=blocks[1])
-    assert_same(mine(miner), pair_score_lists(images, texts, caption_image, 40, 12))
+    arguments = (images, texts, caption_image, 40, 12)
+    lists = mine(*arguments, block=blocks[0], text_block=blocks[1], precision=precision)
+    assert_same(lists, pair_score_lists(*arguments))
 
 
 @pytest.mark.parametrize("shift", [0.5, -1.0])
@@ -161,55 +161,84 @@ def test_rounded_search_is_exact_on_nearly_equal_vectors(shift):
     images = (np.float32(1) + generator.standard_normal((60, 16)) * 1e-3).astype(np.float32)
     texts = (np.float32(shift) + generator.standard_normal((180, 16)) * 1e-3).astype(np.float32)
     caption_image = np.repeat(np.arange(60), 3)
-    miner = ExactMiner(images, texts, caption_image, 20, 7, 25, "bf16+fp32", text_block_size=70)
-    assert_same(mine(miner), pair_score_lists(images, texts, caption_image, 20, 7))
+    arguments = (images, texts, caption_image, 20, 7)
+    lists = mine(*arguments, block=25, text_block=70, precision="bf16+fp32")
+    assert_same(lists, pair_score_lists(*arguments))
 
 
-def test_floors_guessed_too_high_are_found_out_and_the_lists_made_again():
-    # The first tile, every fourth image and caption, holds the best candidates of all: a sample that misleads.
+@pytest.fixture
+def made_again(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many lists of images and of captions were made again, from all their candidates."""
+    counts = {"images": 0, "texts": 0}
+
+    def counting(name: str) -> Callable[..., Any]:
+        real = getattr(ExactMining, f"{name}_again")
+
+        def again(self: ExactMining, worker: Any, rows: np.ndarray) -> np.ndarray:
+            counts[name] += len(rows)
+            return real(self, worker, rows)
+
+        return again
+
+    for name in counts:
+        monkeypatch.setattr(ExactMining, f"{name}_again", counting(name))
+    return counts
+
+
+def test_floors_guessed_too_high_are_found_out_and_the_lists_made_again(tmp_path, made_again):
+    # The first tile, a quarter of the images and captions, holds the best candidates of all: a sample that misleads.
     images, texts, caption_image = unit_vectors(5, 120, 5, 32)
-    texts[::4] = np.abs(texts[::4])
-    images[::4] = np.abs(images[::4])
-    miner = ExactMiner(images, texts, caption_image, 60, 20, 30, "bf16+fp32", text_block_size=150)
-    for block in miner.pending():
-        miner.step(block)
-    saved = miner.state()
-    assert (saved["text_keys"] == NO_CANDIDATE).any()
-    assert (saved["image_keys"] == NO_CANDIDATE).any()
-    assert_same(miner.result(), pair_score_lists(images, texts, caption_image, 60, 20))
+    texts[:150] = np.abs(texts[:150])
+    images[:30] = np.abs(images[:30])
+    arguments = (images, texts, caption_image, 60, 20)
+    work = exact_work(tmp_path, *arguments, block=30, text_block=150, precision="bf16+fp32")
+    paths = made(work, tmp_path / "parts").paths
+    assert any((ArrayFile(path).read(IMAGE_KEYS) == NO_CANDIDATE).any() for path in paths)
+    assert_same(joined(work, paths, tmp_path), pair_score_lists(*arguments))
+    assert 0 < made_again["images"] < 120
+    assert 0 < made_again["texts"] < 600
+
+
+def test_lists_whose_floors_were_low_enough_are_made_once(made_again):
+    arguments = (*unit_vectors(3, 300, 5, 64), 40, 12)
+    assert_same(mine(*arguments, block=150, text_block=500, precision="bf16+fp32"), pair_score_lists(*arguments))
+    assert sum(made_again.values()) <= 5
 
 
 def test_products_less_exact_than_their_bound_are_noticed(monkeypatch):
-    images, texts, caption_image = unit_vectors(3, 60, 5, 16)
-    miner = ExactMiner(images, texts, caption_image, 40, 12, precision="bf16+fp32")
+    arguments = (*unit_vectors(3, 60, 5, 16), 40, 12)
     monkeypatch.setattr(exact, "multiply", lambda texts, images, precision, out: out.fill_(1.0))
     with pytest.raises(DataError, match="less exact on this machine"):
-        mine(miner)
+        mine(*arguments, precision="bf16+fp32")
 
 
-def test_more_than_2048_candidates_and_tiles_of_a_small_memory():
-    images, texts, caption_image = unit_vectors(7, 700, 5, 16)
-    arguments = (images, texts, caption_image, 2_500, 600)
-    miner = ExactMiner(*arguments, precision="bf16+fp32", memory=2_000_000)
-    assert miner.num_blocks > 10
-    lists = mine(miner)
+def test_more_than_2048_candidates_and_tiles_of_a_small_memory(tmp_path):
+    arguments = (*unit_vectors(7, 700, 5, 16), 2_500, 600)
+    work = exact_work(tmp_path, *arguments, precision="bf16+fp32", memory=2_000_000)
+    assert len(work.parts()) * math.ceil(3_500 / work.tile_texts) > 10
+    assert len(work.parts()) > 1
+    assert work.tile_texts < 3_500
+    lists = joined(work, made(work, tmp_path / "parts").paths, tmp_path)
     assert lists.texts_per_image.shape == (700, 2_500)
     assert_same(lists, pair_score_lists(*arguments))
 
 
-def test_the_bound_of_the_rounding_error_holds_and_is_not_idle():
+def test_the_bound_of_the_rounding_error_holds_and_is_not_idle(tmp_path):
     images, texts, _ = unit_vectors(11, 200, 2, 256)
-    left, right = Embeddings.of("image", images, "cpu"), Embeddings.of("caption", texts, "cpu")
-    rows, columns = torch.arange(200), torch.arange(400)
-    bounds = error_bounds(left, rows, right, columns, "bf16+fp32").double()
+    norms = norms_of(images, texts, tmp_path)
+    left = Embeddings.of(images, norms.images.read(0, 200), "cpu")
+    right = Embeddings.of(texts, norms.texts.read(0, 400), "cpu")
+    bounds = error_bounds(left, right, "bf16+fp32").double()
     rounded_scores = left.vectors.bfloat16().double() @ right.vectors.bfloat16().double().T
     error = (rounded_scores - left.vectors.double() @ right.vectors.double().T).abs().amax(dim=1)
     assert bool((error <= bounds).all())
     assert bool((bounds < 2 * 2**-8).all())  # below the bound from units in the last place
     # Rounding every number the same way is the worst case: the error then comes near the bound.
     worst = torch.full((1, 256), 1 / 16 + 2**-13 + 2**-20)
-    side = Embeddings.of("image", worst.numpy(), "cpu")
-    bound = float(error_bounds(side, torch.arange(1), side, torch.arange(1), "bf16+fp32"))
+    (tmp_path / "worst").mkdir()
+    norms = norms_of(worst.numpy(), worst.numpy(), tmp_path / "worst")
+    side = Embeddings.of(worst.numpy(), norms.images.read(0, 1), "cpu")
+    bound = float(error_bounds(side, side, "bf16+fp32"))
     error = float((worst.double() @ worst.double().T - worst.bfloat16().double() @ worst.bfloat16().double().T).abs())
     assert 0.8 * bound < error <= bound
 
@@ -238,20 +267,40 @@ def test_a_gpu_gives_the_lists_of_the_cpu(precision):
     # Whole numbers up to 8: their products and sums are exact in either precision, and often tied.
     images = generator.integers(-8, 9, (300, 16)).astype(np.float32)
     texts = generator.integers(-8, 9, (1500, 16)).astype(np.float32)
-    arguments = (images, texts, np.arange(1500) // 5, 100, 30, 64, precision)
-    assert_same(mine(ExactMiner(*arguments, device="cuda")), mine(ExactMiner(*arguments)))
+    arguments, options = (images, texts, np.arange(1500) // 5, 100, 30), {"block": 64, "precision": precision}
+    assert_same(mine(*arguments, **options, device="cuda"), mine(*arguments, **options))
 
 
-def test_state_of_another_run_is_refused(reference):
-    images, texts, caption_image = reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5
-    saved = ExactMiner(images, texts, caption_image, 20, 8, 6).state()
-    with pytest.raises(DataError, match="start the mining again"):
-        ExactMiner(images, texts, caption_image, 20, 9, 6).restore(saved)
+def test_parts_of_another_division_are_not_used(reference, tmp_path):
+    arguments = (reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5, 20, 8)
+    made(exact_work(tmp_path, *arguments, block=6), tmp_path / "parts")
+    other = exact_work(tmp_path, *arguments, block=9)
+    found = made(other, tmp_path / "parts")
+    assert found.rows == 40
+    assert_same(joined(other, found.paths, tmp_path), mine(*arguments, block=9))
+
+
+def test_a_damaged_part_is_made_again(reference, tmp_path):
+    arguments = (reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5, 20, 8)
+    work = exact_work(tmp_path, *arguments, block=9, precision="bf16+fp32")
+    paths = made(work, tmp_path / "parts").paths
+    whole = [path.read_bytes() for path in paths]
+    for path in paths[1:3]:
+        content = bytearray(path.read_bytes())
+        content[-5] ^= 1
+        path.write_bytes(content)
+    warned: list[str] = []
+    found = made(work, tmp_path / "parts", warn=warned.append)
+    assert found.rows == sum(part.rows for part in work.parts()[1:3])
+    assert len(warned) == 1
+    assert "2 of 5 parts" in warned[0]
+    assert [path.read_bytes() for path in paths] == whole
+    assert_same(joined(work, found.paths, tmp_path), mine(*arguments, block=9, precision="bf16+fp32"))
 
 
 def test_own_captions_never_appear(reference):
     images, texts = reference["in_img_emb"], reference["in_cap_emb"]
-    lists = mine(ExactMiner(images, texts, np.arange(200) // 5, 195, 39, 16))
+    lists = mine(images, texts, np.arange(200) // 5, 195, 39, block=16)
     assert not (lists.texts_per_image // 5 == np.arange(40)[:, None]).any()
     assert not (lists.images_per_text == (np.arange(200) // 5)[:, None]).any()
     assert all(len(set(row)) == 195 for row in lists.texts_per_image)
@@ -267,18 +316,7 @@ def test_own_captions_never_appear(reference):
 )
 def test_asking_for_more_than_exists_is_refused(reference, num_texts, num_images, message):
     with pytest.raises(UsageError, match=message):
-        ExactMiner(reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5, num_texts, num_images)
-
-
-def test_a_block_is_done_once_and_results_wait_for_all(reference):
-    miner = ExactMiner(reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5, 5, 5, 20)
-    miner.step(1)
-    with pytest.raises(UsageError, match="1 of 2 blocks are not mined"):
-        miner.result()
-    with pytest.raises(UsageError, match="block 1 of 2 is done already"):
-        miner.step(1)
-    with pytest.raises(UsageError, match="block 2 of 2"):
-        miner.step(2)
+        mine(reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5, num_texts, num_images)
 
 
 def test_bad_embeddings_are_refused(reference):
@@ -286,15 +324,14 @@ def test_bad_embeddings_are_refused(reference):
     broken = texts.copy()
     broken[[3, 9], 0] = np.nan
     with pytest.raises(DataError, match="2 of 200 caption embeddings"):
-        ExactMiner(images, broken, caption_image, 5, 5)
+        mine(images, broken, caption_image, 5, 5)
     with pytest.raises(DataError, match="do not fit each other"):
-        ExactMiner(images, texts[:, :8], caption_image, 5, 5)
+        mine(images, texts[:, :8], caption_image, 5, 5)
+    with pytest.raises(DataError, match="do not fit each other"):
+        mine(images, texts, caption_image[1:], 5, 5)
     with pytest.raises(DataError, match=r"image rows 1\.\.40, but 40 images"):
-        ExactMiner(images, texts, caption_image + 1, 5, 5)
+        mine(images, texts, caption_image + 1, 5, 5)
+    with pytest.raises(DataError, match=r"image rows -2\.\.37, but 40 images"):
+        mine(images, texts, caption_image - 2, 5, 5)
     with pytest.raises(DataError, match="scores are NaN or infinite"):
-        mine(ExactMiner(images * np.float32(1e38), texts * 1e4, caption_image, 5, 5))
-
-
-def test_the_example_of_the_docstring_runs():
-    outcome = doctest.testmod(exact)
-    assert (outcome.failed, outcome.attempted) == (0, 4)
+        mine(images * np.float32(1e38), texts * 1e4, caption_image, 5, 5)

@@ -10,10 +10,10 @@ import pytest
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.roc_area import roc_area
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
-from itrpipe.mining.exact import ExactMiner
-from itrpipe.mining.guard import guarded
-from itrpipe.mining.lists import NO_ROW, drop
+from itrpipe.mining.guard import Guard
+from itrpipe.mining.lists import NO_ROW, CandidateLists, drop
 from itrpipe.mining.statistics import sentences
+from tests.mining.mine import mine
 
 FAMILIES, PER_FAMILY, WIDTH = 10, 2, 16
 IMAGES = FAMILIES * PER_FAMILY
@@ -34,11 +34,19 @@ def embeddings(noise: float = 0.5) -> SplitEmbeddings:
 
 
 def mined(found: SplitEmbeddings):
-    miner = ExactMiner(found.images, found.texts, found.caption_image, 8, 6)
-    for block in miner.pending():
-        miner.step(block)
-    lists = miner.result()
+    lists = mine(found.images, found.texts, found.caption_image, 8, 6)
     return {"texts_for_images": lists.texts_for_images, "images_for_texts": lists.images_for_texts}
+
+
+def guarded(found: SplitEmbeddings, lists, at_once: int = 7, **settings):
+    """Probabilities of all candidates, some anchors at a time, and the figures on them."""
+    guard = Guard(found, **settings)
+    probability = {}
+    for name, each in lists.items():
+        parts = [slice(start, start + at_once) for start in range(0, len(each.scores), at_once)]
+        pieces = [guard.probability(name, CandidateLists(each.candidates[part], each.scores[part])) for part in parts]
+        probability[name] = np.concatenate(pieces)
+    return probability, guard.facts()
 
 
 def test_candidates_that_match_are_likely_ones_and_the_counts_say_so():

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe.errors import UsageError
+from itrpipe.mining import windows
 from itrpipe.mining.lists import NO_ROW, CandidateLists, by_score, drop
 from itrpipe.mining.windows import Window, lowest_positives, positive_scores
+from tests.mining.mine import held
 
 limit = st.none() | st.floats(-1, 1, width=32)
 
@@ -114,10 +116,29 @@ def test_positives_of_captions_and_images():
     images = np.eye(3, dtype=np.float32)
     texts = np.array([[0.9, 0, 0], [0.2, 0.5, 0], [0.7, 0, 0]], np.float32)
     caption_image = np.array([0, 1, 0])
-    positives = positive_scores(images, texts, caption_image)
+    positives = positive_scores(*held(images, texts, caption_image))
     np.testing.assert_array_equal(positives, np.array([0.9, 0.5, 0.7], np.float32))
     lowest = lowest_positives(positives, caption_image, 3)
     np.testing.assert_array_equal(lowest, np.array([0.7, 0.5, np.inf], np.float32))
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_a_caption_of_nobody_has_no_positive_and_limits_no_image(monkeypatch, at_once):
+    generator = np.random.default_rng(0)
+    images, texts = (generator.standard_normal((rows, 4)).astype(np.float32) for rows in (5, 12))
+    caption_image = np.array([4, 0, -1, 0, 2, -1, -1, -1, 1, 1, 4, -1])
+    monkeypatch.setattr(windows, "rows_at_once", lambda values: at_once)
+    positives = positive_scores(*held(images, texts, caption_image))
+    assert positives.dtype == np.float32
+    expected = [images[i] @ texts[t] if i >= 0 else np.nan for t, i in enumerate(caption_image)]
+    np.testing.assert_allclose(positives, expected, rtol=1e-5)
+    lowest = lowest_positives(positives, caption_image, 5)
+    assert lowest.tolist() == [min([*positives[caption_image == row], np.inf]) for row in range(5)]
+    lists = random_lists(3, anchors=12)
+    marks = Window(absolute_margin=5.0, relative_margin=5.0).reasons(lists, positives)
+    nobodys = caption_image == -1
+    assert not any(mark[nobodys].any() for mark in marks.values())
+    assert any(mark[~nobodys].any() for mark in marks.values())
 
 
 def test_ordering_by_score_puts_ties_by_row_and_padding_last():

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.lists import NO_ROW, MinedLists
-from itrpipe.mining.rescore import Rescorer
+from itrpipe.mining.mined import MinedFile
+from itrpipe.mining.rescore import Rescoring
+from itrpipe.mining.vectors import HeldRows
+from tests.maps import made
+from tests.mining.mine import FIELDS, made_in_order, write_lists
 
 # Whole numbers, so that many pairs tie.
 TRUE_SCORES = np.random.default_rng(0).integers(0, 4, (12, 30)).astype(np.float32)
 CAPTION_IMAGE = np.random.default_rng(2).permutation(np.arange(30) % 12)
+NOBODYS = np.where(np.arange(30) % 7 == 3, -1, CAPTION_IMAGE)
 
 
 def mined() -> MinedLists:
@@ -28,21 +38,45 @@ def look_up(images: np.ndarray, captions: np.ndarray) -> np.ndarray:
     return TRUE_SCORES[images, captions]
 
 
-def rescorer(block_pairs: int = 10, score_pairs=look_up) -> Rescorer:
-    return Rescorer(mined(), CAPTION_IMAGE, score_pairs, 6, 5, block_pairs)
+def opened(score_pairs: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return score_pairs
 
 
-def finished(work: Rescorer) -> Rescorer:
-    for block in work.pending():
-        work.step(block)
-    return work
+def rescoring(
+    folder: Path,
+    block_pairs: int = 10,
+    score_pairs: Callable[..., np.ndarray] = look_up,
+    owners: np.ndarray = CAPTION_IMAGE,
+    top: int = 6,
+) -> Rescoring:
+    path = folder / "mined.arrays"
+    write_lists(path, mined())
+    opening = partial(opened, score_pairs)
+    return Rescoring("another", path, HeldRows(owners), opening, top, 5, block_pairs=block_pairs)
 
 
+def results(work: Rescoring, paths: list[Path], folder: Path) -> tuple[MinedLists, np.ndarray]:
+    positives = work.join(paths, folder / "rescored.arrays")
+    return MinedFile(folder / "rescored.arrays").lists(), positives
+
+
+def finished(folder: Path, workers: int = 1, **more: Any) -> tuple[MinedLists, np.ndarray]:
+    work = rescoring(folder, **more)
+    return results(work, made(work, folder / "parts", workers).paths, folder)
+
+
+@pytest.mark.parametrize("owners", [CAPTION_IMAGE, NOBODYS], ids=["of images", "some of nobody"])
 @pytest.mark.parametrize("block_pairs", [1, 7, 1_000])
-def test_tops_are_ordered_by_the_second_model(block_pairs):
-    lists, work = mined(), rescorer(block_pairs)
-    assert sum(work.pairs(block) for block in range(work.num_blocks)) == 11 * 6 + 2 + 29 * 5 + 30
-    found = finished(work).result()
+def test_tops_are_ordered_by_the_second_model(tmp_path, block_pairs, owners):
+    scored = []
+
+    def count(images: np.ndarray, captions: np.ndarray) -> np.ndarray:
+        scored.append(len(images))
+        return look_up(images, captions)
+
+    lists = mined()
+    found, positives = finished(tmp_path, block_pairs=block_pairs, score_pairs=count, owners=owners)
+    assert sum(scored) == 11 * 6 + 2 + 29 * 5 + int((owners >= 0).sum())
     for anchors, candidates, scores, before, pair in (
         (12, found.texts_per_image, found.text_scores, lists.texts_per_image[:, :6], lambda a, c: TRUE_SCORES[a, c]),
         (30, found.images_per_text, found.image_scores, lists.images_per_text, lambda a, c: TRUE_SCORES[c, a]),
@@ -53,49 +87,51 @@ def test_tops_are_ordered_by_the_second_model(block_pairs):
             padding = before.shape[1] - len(known)
             assert candidates[anchor].tolist() == expected + [NO_ROW] * padding
             assert scores[anchor].tolist() == [pair(anchor, candidate) for candidate in expected] + [-np.inf] * padding
-    np.testing.assert_array_equal(work.positives(), [TRUE_SCORES[i, t] for t, i in enumerate(CAPTION_IMAGE)])
+    expected = [TRUE_SCORES[i, t] if i >= 0 else np.nan for t, i in enumerate(owners)]
+    np.testing.assert_array_equal(positives, expected)
+
+
+def test_two_processes_give_the_same(tmp_path):
+    (whole, positives), (found, again) = finished(tmp_path), finished(tmp_path, workers=2, block_pairs=11)
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name), err_msg=name)
+    np.testing.assert_array_equal(again, positives)
 
 
 @pytest.mark.parametrize("interrupted_after", [0, 3, 20])
-def test_an_interrupted_run_scores_only_what_is_missing_and_gives_the_same(interrupted_after):
-    first, whole = rescorer(), finished(rescorer())
-    for block in first.pending()[:interrupted_after]:
-        first.step(block)
-    saved = first.state()
-    finished(first)
+def test_an_interrupted_run_scores_only_what_is_missing_and_gives_the_same(tmp_path, interrupted_after):
+    (tmp_path / "whole").mkdir()
+    whole, positives = finished(tmp_path / "whole")
+    first = rescoring(tmp_path)
+    made_in_order(first, first.parts()[:interrupted_after], tmp_path / "parts")
     scored = []
 
     def count(images: np.ndarray, captions: np.ndarray) -> np.ndarray:
         scored.append(len(images))
         return look_up(images, captions)
 
-    second = rescorer(score_pairs=count)
-    second.restore(saved)
-    assert second.pending() == list(range(interrupted_after, second.num_blocks))
-    finished(second)
-    assert len(scored) == second.num_blocks - interrupted_after
-    for name, array in vars(second.result()).items():
-        np.testing.assert_array_equal(array, getattr(whole.result(), name), err_msg=name)
-    np.testing.assert_array_equal(second.positives(), whole.positives())
-    with pytest.raises(UsageError, match="block 0 of"):
-        second.step(0)
-    with pytest.raises(DataError, match="start the mining again"):
-        rescorer(block_pairs=1_000).restore(saved)
-
-
-def test_unfinished_lists_are_not_given_out():
-    for ask in (Rescorer.result, Rescorer.positives):
-        with pytest.raises(UsageError, match="blocks are not scored yet"):
-            ask(rescorer())
+    second = rescoring(tmp_path, score_pairs=count)
+    paths = made(second, tmp_path / "parts").paths
+    assert len(paths) > 20
+    assert len(scored) == len(paths) - interrupted_after
+    found, again = results(second, paths, tmp_path)
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name), err_msg=name)
+    np.testing.assert_array_equal(again, positives)
+    other = rescoring(tmp_path, block_pairs=1_000, score_pairs=count)
+    scored.clear()
+    made(other, tmp_path / "parts")  # parts of another division are not used
+    assert len(scored) == len(other.parts())
 
 
 @pytest.mark.parametrize("top", [0, 9])
-def test_asking_for_more_than_the_lists_hold_is_refused(top):
+def test_asking_for_more_than_the_lists_hold_is_refused(tmp_path, top):
     with pytest.raises(UsageError, match=f"{top} candidates are to be scored again but the lists hold 8"):
-        Rescorer(mined(), CAPTION_IMAGE, look_up, top, 5)
+        rescoring(tmp_path, top=top)
 
 
 @pytest.mark.parametrize("broken", [lambda i, c: np.full(len(i), np.nan), lambda i, c: np.zeros((len(i), 1))])
-def test_scores_that_are_none_are_refused(broken):
+def test_scores_that_are_none_are_refused(tmp_path, broken):
+    work = rescoring(tmp_path, score_pairs=broken)
     with pytest.raises(DataError, match="check the model"):
-        rescorer(score_pairs=broken).step(0)
+        made_in_order(work, work.parts()[:1], tmp_path / "parts")

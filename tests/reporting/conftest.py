@@ -32,8 +32,9 @@ from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate, mine_negatives
 from itrpipe.stages.base import Input, Job, Need
 from itrpipe.synthesis.edits import Edit
-from itrpipe.synthesis.sentences import Sentence, SentenceBlocks, SentenceFile
+from itrpipe.synthesis.sentences import Sentence, SentenceFile, join_parts, write_part
 from itrpipe.synthesis.statistics import synthesis_statistics
+from tests import maps
 
 DATASET, WIDTH = "toy", 16
 SIZES = {"train": 40, "val": 6, "test": 30}
@@ -122,7 +123,7 @@ def seal(
     execution = (
         evaluate.Execution(device="cpu", encode_block=16)
         if stage == "evaluate"
-        else mine_negatives.Execution(device="cpu", block=64, memory_mib=64, checkpoint_seconds=60)
+        else mine_negatives.Execution(device="cpu", block=64, memory_mib=64)
     )
     write(
         Job(
@@ -167,7 +168,8 @@ def write_dataset(job: Job) -> None:
             ]
             truth |= {f"{name}#0": [name], f"{name}#1": sorted({name, image_id(split, (row + 1) % size)})}
     records = Annotations(images, captions, job.folder)
-    write_prepared(job.folder, records, check_images(records, 1).facts, [["a"] for _ in captions])
+    checked = check_images(records, lambda work: maps.made(work, job.work / "parts"))
+    write_prepared(job.folder, records, checked.facts, [["a"] for _ in captions])
     write_truth(job.folder, truth)
 
 
@@ -213,7 +215,7 @@ def build(
     for seed in seeds:
         end = f".s{seed}" if seed else ""
         mining = {**MODEL, "seed": seed, "method": "triplet", "num_texts": 12, "num_images": 11, "precision": "fp32"}
-        mining |= {"engine": "torch", "drop_duplicates": False, "window": {}}
+        mining |= {"library": "torch", "drop_duplicates": False, "window": {}}
         for method in methods:
             label, model = f"{method}.vsepp{end}", {**MODEL, "seed": seed, "method": method}
             read = {"prepare": made["prepare"]}
@@ -399,9 +401,8 @@ def write_sentences(split: str) -> Callable[[Job], None]:
             for end, _, text, edits, score in made:
                 rows.append(Sentence(f"{name}{end}", name, text, edits, score, 2.0, -1.0, -0.5, True, "kept"))
             rows.append(Sentence(f"{name}#1", name, plain, one, None, 2.0, None, None, False, "identical"))
-        blocks = SentenceBlocks(job.work, 2 * len(names), 2 * len(names))
-        blocks.write(0, rows, {"kept": 3 * len(names), "identical": len(names)})
-        blocks.join(job.folder)
+        write_part(job.work / "part.parquet", rows, {"kept": 3 * len(names), "identical": len(names)})
+        join_parts([job.work / "part.parquet"], job.folder)
         statistics = synthesis_statistics(SentenceFile(job.folder), 2 * len(names))
         (job.folder / "statistics.json").write_text(json.dumps(statistics))
 

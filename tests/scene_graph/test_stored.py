@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from rich.console import Console
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError
 from itrpipe.scene_graph import parsing, stored
 from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
-from itrpipe.scene_graph.parsing import Item, Parts, parse_pending
+from itrpipe.scene_graph.parsing import Item, ParsedGraphs, Parsing
 from itrpipe.scene_graph.show import graph_tree
 from itrpipe.scene_graph.stored import (
     GRAPH_SCHEMA,
@@ -33,6 +34,7 @@ from itrpipe.scene_graph.stored import (
     graphs_table,
     write_graphs,
 )
+from tests.maps import made
 
 TOKENS = st.builds(
     Token, st.text(max_size=5), *[st.integers(0, 2**31 - 1)] * 2, st.text(max_size=3), st.text(max_size=5)
@@ -150,46 +152,58 @@ class Letters:
         return graph(item.text)
 
 
-@pytest.fixture
-def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parts:
+@pytest.fixture(autouse=True)
+def chunks_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsing, "CHUNK", 3)
-    return Parts(tmp_path, [Item(text) for text in "abcdefgh"])
 
 
-def test_chunks_that_are_there_are_not_parsed_again(parts: Parts) -> None:
-    parser, done = Letters(), []
-    assert parts.pending() == [0, 1, 2]
-    parse_pending(parts, lambda: parser, 1, done.append)
-    assert (parser.seen, done, parts.pending()) == (list("abcdefgh"), [3, 3, 2], [])
-    parts.path(1).unlink()
-    parse_pending(parts, lambda: parser, 1, done.append)
-    assert parser.seen == [*"abcdefgh", *"def"]
+def letters(build: Callable[[], Any] = Letters) -> Parsing:
+    return Parsing([Item(text) for text in "abcdefgh"], build)
 
 
-def test_rows_are_taken_in_any_order_and_any_number_of_times(parts: Parts) -> None:
-    parse_pending(parts, Letters, 1)
+def test_chunks_that_are_there_are_not_parsed_again(tmp_path: Path) -> None:
+    parser = Letters()
+    assert [part.rows for part in letters().parts()] == [3, 3, 2]
+    first = made(letters(lambda: parser), tmp_path)
+    assert (parser.seen, first.rows) == (list("abcdefgh"), 8)
+    first.paths[1].unlink()
+    again = made(letters(lambda: parser), tmp_path)
+    assert (parser.seen, again.rows, again.paths) == ([*"abcdefgh", *"def"], 3, first.paths)
+
+
+def test_a_chunk_that_was_damaged_is_parsed_again(tmp_path: Path) -> None:
+    parser, told = Letters(), []
+    first = made(letters(), tmp_path)
+    whole = first.paths[1].read_bytes()
+    first.paths[1].write_bytes(whole.replace(b"def", b"dxf"))
+    assert first.paths[1].read_bytes() != whole
+    made(letters(lambda: parser), tmp_path, warn=told.append)
+    assert (parser.seen, first.paths[1].read_bytes()) == (list("def"), whole)
+    assert told == [f"1 of 3 parts in {tmp_path} were damaged; they are made again"]
+
+
+def test_rows_are_taken_in_any_order_and_any_number_of_times(tmp_path: Path) -> None:
+    graphs = ParsedGraphs(made(letters(), tmp_path).paths)
     rows = np.array([7, 0, 0, 4, 3, 7])
-    assert parts.take(rows)["text"].to_pylist() == list("haaedh")
-    assert list(graphs_of(parts.take(rows)))[3] == graph("e")
+    assert graphs.take(rows)["text"].to_pylist() == list("haaedh")
+    assert list(graphs_of(graphs.take(rows)))[3] == graph("e")
 
 
 def test_an_error_says_which_caption_it_was(tmp_path: Path) -> None:
-    parts = Parts(tmp_path, [Item("a"), Item("broken")])
     with pytest.raises(ValueError, match="no such letter") as caught:
-        parse_pending(parts, Letters, 1)
+        made(Parsing([Item("a"), Item("broken")], Letters), tmp_path)
     assert caught.value.__notes__ == ["while parsing the caption 'broken'"]
-    assert parts.pending() == [0]
+    assert not list(tmp_path.glob("*.arrow"))
 
 
-def test_an_error_in_a_worker_reaches_its_parent(parts: Parts) -> None:
+def test_an_error_in_a_worker_reaches_its_parent(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        parse_pending(parts, partial(Path.read_text, Path("/no/where")), 2)
+        made(letters(partial(Path.read_text, Path("/no/where"))), tmp_path, workers=2)
 
 
-def test_a_worker_that_dies_is_one_line(parts: Parts) -> None:
-
-    with pytest.raises(ItrpipeError, match=r"a parsing process died.*--set workers=1"):
-        parse_pending(parts, partial(os._exit, 3), 2)
+def test_a_worker_that_dies_again_and_again_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ItrpipeError, match=r"parsing: 3 parts \(.*\) killed their worker 3 times.*fewer --workers"):
+        made(letters(partial(os._exit, 3)), tmp_path, workers=2)
 
 
 # Trees

@@ -141,7 +141,7 @@ def test_the_leaky_protocol_stands_beside_the_results_and_changes_none(
 def test_the_model_that_is_scored_by_it_is_the_one_that_was_evaluated(evaluated: Path) -> None:
     opened = opened_model(evaluated)
     assert isinstance(opened.model, AsclEncoder)
-    stored, data = read_scores(folder_of(evaluated, "ascl.ascl") / SCORES, "test"), opened.data
+    stored, data = read_scores(evaluation(evaluated) / SCORES, "test"), opened.data
     found = leaky_scores(opened.model, data, data.caption_image, opened.device, 7)
     first = np.unique(data.caption_image, return_index=True)[1]
     own = found.fused[np.arange(4), first]  # what every image scores with the caption that it was fused with
@@ -213,20 +213,20 @@ def test_its_mean_vectors_are_nothing_that_mining_could_search(evaluated: Path, 
     assert not list(evaluated.glob("scenes/mine_negatives/*"))
 
 
-def test_without_what_it_was_trained_on_there_is_no_alignment_but_a_warning(
+def test_without_what_it_was_trained_on_it_is_not_scored_and_one_line_says_what_is_missing(
     evaluated: Path, tmp_path: Path, invoke: Invoke
 ) -> None:
     root = Path(shutil.copytree(evaluated, tmp_path / "data"))
     (features,) = root.glob("scenes/extract/scenes-*")
     shutil.rmtree(features)
     shutil.rmtree(evaluation(root))
-    outcome = evaluate(invoke, root, "--no-deps")
-    assert outcome.code == 0, outcome.err
-    assert f"warning: alignment.json is left out: {features}" in outcome.out
-    assert not (evaluation(root) / "alignment.json").exists()
-    missing = evaluate(invoke, root, "--no-deps", "--protocol", "leaky-diagonal")
-    assert missing.code == MissingInputError.exit_code
-    assert "extract/scenes-" in missing.err
+    for options in ((), ("--protocol", "leaky-diagonal")):
+        missing = evaluate(invoke, root, "--no-deps", *options)
+        assert missing.code == MissingInputError.exit_code
+        assert missing.err.startswith(f"error: {features}, which train/ascl.ascl-")
+        assert missing.err.endswith("is not there; run `itrpipe extract --dataset scenes`\n")
+        assert missing.err.count("\n") == 1
+        assert not list(root.glob("scenes/evaluate/ascl.ascl-????????"))
 
 
 @pytest.mark.parametrize("method", ["ascl-no-positives", "ascl-no-negatives", "ascl-plain", "ascl-triplet"])
@@ -273,7 +273,9 @@ def test_a_dry_run_measures_with_encoders_of_this_machine_and_downloads_none(
     for text, measures in ((saved_encoders / "bert", True), ("nobody/no-such-model", False)):
         outcome = train(invoke, root, "ascl", "--text", text, "--set", "loss.max_tokens=40", "--seed", "7", "--dry-run")
         assert (outcome.code, outcome.err) == (0, "")
-        assert ("for the scores of val and test" in outcome.out) is measures
+        assert (
+            "to evaluate it: " in outcome.out and " for the scores of test, 80 pairs, at the pace" in outcome.out
+        ) is measures
 
 
 def test_other_backbones_are_refused(root: Path, invoke: Invoke) -> None:

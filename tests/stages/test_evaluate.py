@@ -30,6 +30,7 @@ from itrpipe.stages import evaluate
 from itrpipe.stages.base import Input, Job, Need
 from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.training.named_models import Model
+from itrpipe.training.settings import embeds
 
 Invoke = Callable[..., Any]
 GIVEN = {"features": "", "split": "test", "protocols": ["full"], "bootstrap_samples": 100, "interval_level": 0.95}
@@ -117,9 +118,13 @@ def test_every_member_is_planned_and_the_order_of_names_changes_nothing(defined:
     assert {name: step.location.label for name, step in first.inputs.items()} == {
         "prepare": "files",
         "train": "triplet.bfan",
+        "scored_train": "triplet.bfan",
         "train_2": "triplet.scan",
+        "scored_train_2": "triplet.scan",
         "train_3": "triplet.vsrn.s1",
     }
+    stages = {name: step.need.stage for name, step in first.inputs.items() if "train" in name}
+    assert stages == {name: "evaluate" if name.startswith("scored_") else "train" for name in stages}
     second = planned(defined, "method=triplet", "backbone=bfan", 'ensemble_with=["triplet.scan", "vsrn.s1"]')
     assert second.location == first.location
     alone = planned(defined, "method=triplet", "backbone=bfan")
@@ -130,9 +135,9 @@ def test_every_member_is_planned_and_the_order_of_names_changes_nothing(defined:
 
 
 def scores_of(chain: Path, label: str, split: str = "test") -> tuple[np.ndarray, np.ndarray]:
-    (folder,) = (path for path in (chain / "tiny" / "train").glob(f"{label}-*") if path.is_dir())
-    embedded = (folder / EMBEDDINGS).exists()
-    found = read_embeddings(folder / EMBEDDINGS, split) if embedded else read_scores(folder / SCORES, split)
+    trained, evaluated = (next((chain / "tiny" / stage).glob(f"{label}-*")) for stage in ("train", "evaluate"))
+    embedded = (trained / EMBEDDINGS).exists()
+    found = read_embeddings(trained / EMBEDDINGS, split) if embedded else read_scores(evaluated / SCORES, split)
     return found.scores(), found.caption_image
 
 
@@ -148,6 +153,7 @@ def test_an_ensemble_ranks_the_mean_of_the_scores_of_models_of_both_kinds(
     made = [line for line in outcome.out.splitlines() if line.startswith("  + ")]
     assert [line.split()[1].rpartition("-")[0] for line in made] == [
         "train/triplet.bfan",
+        "evaluate/triplet.bfan",
         "evaluate/aoq.vsepp+triplet.bfan+triplet.vsepp",
     ]
     (folder,) = (chain / "tiny" / "evaluate").glob("aoq.vsepp+triplet.bfan+triplet.vsepp-*")
@@ -199,14 +205,27 @@ def write_captions(folder: Path, split: str, scores: SplitScores) -> None:
     pq.write_table(pa.table({**said, "tokens": words}), folder / "captions.parquet", write_page_checksum=True)
 
 
+def write_embeddings(path: Path, split: str, scores: SplitScores) -> None:
+    """Embeddings with exactly these scores: image n has a one in dimension n, a caption its scores with all images."""
+    width, about = len(scores.matrix), (scores.image_ids, scores.caption_ids, scores.caption_image)
+    with EmbeddingWriter(path, split, *about, width, INNER_PRODUCT) as writer:
+        writer.write("images", 0, np.eye(width, dtype=np.float32))
+        writer.write("texts", 0, scores.matrix.T)
+
+
 def job_on(folder: Path, chosen: EvaluateSettings, *models: SplitScores) -> Job:
     """A job that reads these scores and captions of one to thirty words, and no truth."""
     inputs = {"prepare": Input(folder / "prepare", None)}  # pyright: ignore
-    for number, scores in enumerate(models, 1):
+    for number, (model, scores) in enumerate(zip(chosen.models, models, strict=True), 1):
         name = "train" if number == 1 else f"train_{number}"
-        (folder / name).mkdir()
-        write_scores(folder / name / SCORES, chosen.split, scores)
-        inputs[name] = Input(folder / name, None)  # pyright: ignore
+        read = (name,) if embeds(model.backbone) else (name, f"{evaluate.SCORED}{name}")
+        for each in read:
+            (folder / each).mkdir()
+            inputs[each] = Input(folder / each, None)  # pyright: ignore
+        if embeds(model.backbone):
+            write_embeddings(folder / name / EMBEDDINGS, chosen.split, scores)
+        else:
+            write_scores(folder / read[-1] / SCORES, chosen.split, scores)
     (folder / "prepare").mkdir()
     write_captions(folder / "prepare", chosen.split, models[0])
     made = folder / "made"
@@ -293,7 +312,7 @@ def test_asked_for_again_a_finished_evaluation_shows_its_scores(
 def test_whole_percents_leave_room_between_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     split = example(5, 0)
     split.matrix[...] = np.arange(5)[:, None] == split.caption_image
-    evaluate.run(job_on(tmp_path, settings("bfan"), split))
+    evaluate.run(job_on(tmp_path, settings("vsepp"), split))
     (spans,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("   95 %")]
     assert spans.split() == ["95", "%", *["100–100"] * 6, "600.0–600.0"]
 
@@ -305,7 +324,7 @@ def test_the_dataset_coco_is_evaluated_under_its_protocols() -> None:
 
 
 def test_a_split_too_small_for_a_protocol_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job = job_on(tmp_path, settings("bfan", protocols=["full", "coco-1k"]), example(5, 0))
+    job = job_on(tmp_path, settings("vsepp", protocols=["full", "coco-1k"]), example(5, 0))
     evaluate.run(job)
     assert job.messages == ["coco-1k needs 5,000 images, test has 5"]
     assert set(json.loads((job.folder / METRICS).read_text())) == {"full"}
@@ -317,7 +336,7 @@ def test_a_split_too_small_for_a_protocol_is_told(tmp_path: Path, capsys: pytest
 
 def test_cross_retrieval_ranks_are_written_in_the_order_of_the_captions(tmp_path: Path) -> None:
     scores = example(7, 0, captions=5)
-    job = job_on(tmp_path, settings("bfan"), scores)
+    job = job_on(tmp_path, settings("vsepp"), scores)
     evaluate.run(job)
     table = pq.read_table(job.folder / CROSS_RETRIEVAL)
     types = ["string", "string", "int32", "int32", "int32"]
@@ -334,17 +353,18 @@ def test_an_ensemble_of_embeddings_leaves_its_inputs_alone(tmp_path: Path) -> No
     folder = tmp_path / "data"
     folder.mkdir()
     job = job_on(folder, settings("vsepp", "bfan"), example(4, 0), example(4, 1))
-    (folder / "train" / SCORES).unlink()
-    written, path = example(4, 0), folder / "train" / EMBEDDINGS
+    scored, written, path = folder / "scored_train_2" / SCORES, example(4, 0), folder / "train" / EMBEDDINGS
+    path.unlink()
     vectors = np.random.default_rng(0).standard_normal((12, 3), dtype=np.float32)
     with EmbeddingWriter(
         path, "test", written.image_ids, written.caption_ids, written.caption_image, 3, INNER_PRODUCT
     ) as writer:
         writer.write("images", 0, vectors[:4])
         writer.write("texts", 0, vectors[4:])
-    before = [path.read_bytes(), (folder / "train_2" / SCORES).read_bytes()]
+    before = [path.read_bytes(), scored.read_bytes()]
     evaluate.run(job)
-    assert [path.read_bytes(), (folder / "train_2" / SCORES).read_bytes()] == before
+    assert [path.read_bytes(), scored.read_bytes()] == before
+    assert not (job.folder / SCORES).exists()
     mean = (vectors[:4] @ vectors[4:].T + example(4, 1).matrix) / 2
     expected = protocols.metrics(ranks(mean, written.caption_image))
     metrics = json.loads((job.folder / METRICS).read_text())["full"]
@@ -356,20 +376,19 @@ def test_an_ensemble_of_embeddings_leaves_its_inputs_alone(tmp_path: Path) -> No
 
 def test_recall_by_length_counts_the_words_of_the_dataset(tmp_path: Path) -> None:
     scores = example(7, 0, captions=5)
-    job = job_on(tmp_path, settings("bfan"), scores)
+    job = job_on(tmp_path, settings("vsepp"), scores)
     evaluate.run(job)
     words = 1 + np.arange(35) % 30
     expected = recall_by_length(ranks(scores.matrix, scores.caption_image).texts_to_images, words)
     assert json.loads((job.folder / QUERY_LENGTH).read_text()) == expected
     assert [each["captions"] for each in expected] == [12, 2, 2, 3, 16]
-    assert not (job.folder / ALIGNMENT).exists()  # of a model without embeddings
 
 
 def test_captions_of_images_without_features_have_no_length(tmp_path: Path) -> None:
     whole = example(7, 0, captions=5)
     image_ids, caption_ids, own = whole.image_ids[2:], whole.caption_ids[10:], whole.caption_image[10:] - 2
     scores = SplitScores(whole.matrix[2:, 10:], image_ids, caption_ids, own)
-    job = job_on(tmp_path, settings("bfan"), scores)
+    job = job_on(tmp_path, settings("vsepp"), scores)
     write_captions(tmp_path / "prepare", "test", whole)
     evaluate.run(job)
     words = (1 + np.arange(35) % 30)[10:]
@@ -399,6 +418,7 @@ def test_order_embeddings_have_no_alignment(tmp_path: Path) -> None:
     written = example(4, 0)
     job = job_on(tmp_path, settings("vsepp-order"), written)
     ids = (written.image_ids, written.caption_ids, written.caption_image)
+    (tmp_path / "train" / EMBEDDINGS).unlink()
     with EmbeddingWriter(tmp_path / "train" / EMBEDDINGS, "test", *ids, 3, ORDER) as writer:
         writer.write("images", 0, np.ones((4, 3), dtype=np.float32))
         writer.write("texts", 0, np.ones((8, 3), dtype=np.float32))
@@ -414,7 +434,7 @@ def test_eccv_caption_is_measured_on_request(tmp_path: Path, monkeypatch: pytest
     back = {caption: [image] for image, members in own.items() for caption in members}
     truth = {"i2t": own, "t2i": back}
     monkeypatch.setattr(eccv_caption, "load_ground_truth", lambda: eccv_caption.GroundTruth(truth, truth, truth, "1.0"))
-    job = job_on(tmp_path, settings("bfan", eccv=True), scores)
+    job = job_on(tmp_path, settings("vsepp", eccv=True), scores)
     evaluate.run(job)
     found = json.loads((job.folder / ECCV_CAPTION).read_text())
     plain = protocols.metrics(ranks(scores.matrix, scores.caption_image))
@@ -442,7 +462,7 @@ def test_intervals_are_of_the_level_that_was_asked_for(tmp_path: Path) -> None:
     own = [[image] for image in scores.image_ids[scores.caption_image].tolist()]
     for level in (0.5, 0.95):
         (tmp_path / str(level)).mkdir()
-        job = job_on(tmp_path / str(level), settings("bfan", interval_level=level), scores)
+        job = job_on(tmp_path / str(level), settings("vsepp", interval_level=level), scores)
         write_truth(tmp_path / str(level) / "prepare", dict(zip(scores.caption_ids.tolist(), own, strict=True)))
         evaluate.run(job)
         metrics = json.loads((job.folder / METRICS).read_text())

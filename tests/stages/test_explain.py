@@ -15,6 +15,8 @@ import pytest
 import torch
 from PIL import Image
 
+from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.words import answer
 from itrpipe.analysis.word_accuracy import CORRECTION_SCHEMA, DRAWS, WordTest
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.files import WORD_CORRECTIONS, WORDS
@@ -22,11 +24,13 @@ from itrpipe.commands.explain import Word, coloured
 from itrpipe.commands.photographs import photograph_features
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.errors import DataError
-from itrpipe.features.scores import read_scores
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.plan.planning import parse_override
+from itrpipe.progress import Reporter
+from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
 
@@ -97,7 +101,7 @@ def test_the_words_of_a_caption_have_the_probabilities_of_the_model(root: Path, 
         assert word["mismatch"] == pytest.approx(expected[place].item(), abs=1e-5)
         assert word["flagged"] == (word["mismatch"] > 0.5) == (word["correction"] is not None)
         assert word["known"] == (word["text"] != "16")  # the numbers of the test images are in no other caption
-    written = read_scores(only(root, "train", "tags-dc.uniter") / "scores.h5", "test").matrix[row, caption]
+    written = read_scores(only(root, "evaluate", "tags-dc.uniter") / SCORES, "test").matrix[row, caption]
     assert found["score"] == pytest.approx(1 / (1 + np.exp(-written)), abs=1e-3)
     assert (found["run"], found["split"], found["caption"]) == ("tags-dc.uniter", "test", CAPTION)
 
@@ -237,8 +241,8 @@ def test_a_dry_run_prints_the_plan_with_its_cost_and_makes_nothing(root: Path, i
         assert header == "tiny: explain tags-dc.uniter"
         assert any("+ train/tags-dc.uniter" in line and line.endswith("missing") for line in plan)
         assert "estimated cost" in plan
-        # 4 images and 20 captions in each of two splits.
-        assert re.search(r"unknown  of it \S+ s for the scores of val and test, 160 pairs", plan[-1])
+        # 4 images and 20 captions.
+        assert re.search(r"unknown  to evaluate it: \S+ s for the scores of test, 80 pairs, at the pace", plan[-1])
     quiet = explain(invoke, copy, "--dry-run", "--json")
     assert (quiet.code, quiet.out) == (0, "")
     assert "+ train/tags-dc.uniter" in quiet.err
@@ -315,17 +319,36 @@ def test_evaluation_writes_no_words_of_other_models(finished_chain: Path) -> Non
         assert not (folder / WORDS).exists()
 
 
-def test_words_are_left_out_with_a_warning_where_the_features_are_gone(
+def test_where_the_features_are_gone_words_are_left_out_with_a_warning_and_pairs_are_not_scored(
     root: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "data"))
-    for folder in (only(copy, "extract", "boxed"), only(copy, "evaluate", "tags-dc.uniter")):
-        shutil.rmtree(folder)
+    features, folder = only(copy, "extract", "boxed"), only(copy, "evaluate", "tags-dc.uniter")
+    trained, manifest = only(copy, "train", "tags-dc.uniter"), read_manifest(folder)
+    shutil.rmtree(features)
+    messages: list[str] = []
+    evaluation = Evaluation(
+        settings=EvaluateSettings.model_validate(manifest.settings),
+        prepare=next(copy.glob("tiny/prepare/files-*")),
+        trained=trained,
+        manifest=read_manifest(trained),
+        sentences={},
+        folder=tmp_path,
+        work=tmp_path,
+        device="cpu",
+        block=16,
+        reporter=Reporter(),
+        warn=messages.append,
+        metrics={},
+    )
+    answer(evaluation, read_scores(folder / SCORES, "test"))
+    assert messages == [f"{WORDS} is left out: {features}, which the model was trained on, is not there"]
+    assert not (tmp_path / WORDS).exists()
+    shutil.rmtree(folder)
     sets = [part for text in (*SMALL, "evaluate.bootstrap_samples=100") for part in ("--set", text)]
     given = ("--method", "tags-dc", "--dataset", "tiny", "--features", "boxed", "--data", copy, *sets)
     outcome = invoke("evaluate", *given)
-    assert outcome.code == 0, outcome.err
-    folder = only(copy, "evaluate", "tags-dc.uniter")
-    assert not (folder / WORDS).exists()
-    (message,) = read_manifest(folder).messages
-    assert message.startswith(f"{WORDS} is left out:")
+    assert outcome.code == MissingInputError.exit_code
+    expected = f"error: {features}, which train/{trained.name} was made from, is not there; run `itrpipe extract "
+    assert outcome.err == f"{expected}--dataset tiny`\n"
+    assert not list(copy.glob(f"tiny/evaluate/{folder.name}"))

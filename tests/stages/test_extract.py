@@ -1,4 +1,4 @@
-"""`itrpipe extract` as a user types it: extractors, combinations, importers, shards, bad images, and kills."""
+"""`itrpipe extract` as a user types it: extractors, combinations, importers, parts, bad images, and kills."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ import pytest
 from PIL import Image
 from transformers import ResNetConfig, ViTConfig, ViTImageProcessor
 
-from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.artifacts.artifact import MANIFEST, read_manifest
 from itrpipe.datasets.definition import load_definition
-from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
+from itrpipe.errors import DataError, IncompleteError, LockedError, MissingInputError, UsageError
+from itrpipe.features import extraction
+from itrpipe.features.extractors import pretrained
 from itrpipe.features.store import FeatureFile
 from tests.commands import Command
 
@@ -161,7 +163,7 @@ def test_two_extractors_fill_one_file(prepared: Path, tiny_vit: Path, tiny_resne
         (["--features", "scenes+pixels"], DataError, ["photographs"]),
         (["--features", "pixels", "--set", "hight=3"], UsageError, ["hight", "did you mean 'height'"]),
         (["--features", "frcnn+pixels", "--set", "frcnn.nmss=3"], UsageError, ["frcnn.nmss", "frcnn.nms"]),
-        (["--features", "pixels", "--shard", "3/2"], UsageError, ["3/2", "i/n"]),
+        (["--features", "pixels", "--part", "3/2"], UsageError, ["3/2", "i/n"]),
         (["--from", "nowhere"], MissingInputError, ["nowhere"]),
         (["--from", ".", "--features", "vit"], UsageError, ["vit", "no importer"]),
         (["--from", "."], UsageError, ["of no format", "precomp"]),
@@ -302,24 +304,30 @@ def test_precomp_folders_are_recognised(prepared: Path, precomp_dataset: Any, in
     assert features_of(prepared, "precomp").exists()
 
 
-def test_imports_are_not_made_in_shards(prepared: Path, precomp_dataset: Any, invoke: Invoke) -> None:
-    outcome = extract(invoke, prepared, "--from", precomp_dataset.features, "--shard", "1/2")
+def test_imports_are_not_made_in_parts(prepared: Path, precomp_dataset: Any, invoke: Invoke) -> None:
+    outcome = extract(invoke, prepared, "--from", precomp_dataset.features, "--part", "1/2")
     assert outcome.code == UsageError.exit_code
-    assert "leave --shard out" in outcome.err
+    assert "leave --part out" in outcome.err
 
 
-def test_a_shard_that_a_later_step_reads_is_said_to_be_a_part_only(
-    prepared: Path, tiny_vit: Path, invoke: Invoke
+def test_a_later_step_waits_for_the_parts_of_other_jobs_and_not_for_ever(
+    prepared: Path, tiny_vit: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert extract(invoke, prepared, *vit(tiny_vit), "--shard", "1/2").code == 0
-    shard = ("--set", "extract.shard=1/2", "--set", "extract.batch=3")
-    outcome = invoke("train", "--dataset", "mine", "--data", prepared, *shard)
-    assert outcome.code == UsageError.exit_code
-    assert "shard 1/2 is done" in outcome.err
+    monkeypatch.setattr(extraction, "BATCHES_PER_PART", 1)
+    monkeypatch.setattr(pretrained, "_BATCH", 4)
+    monkeypatch.setenv("ITRPIPE_LOCK_HOURS", "0.0002")
+    said = extract(invoke, prepared, *vit(tiny_vit), "--part", "1/2")
+    assert said.code == 0
+    assert "part 1/2 is done (12 images); 2 of 5 are left to other jobs; who makes the last one joins all" in said.out
+    share = ("--set", "extract.part=1/2", "--set", "extract.batch=3")
+    outcome = invoke("train", "--dataset", "mine", "--data", prepared, *share)
+    assert outcome.code == LockedError.exit_code
+    assert "waiting for 2 parts of other jobs (--part i/2)" in outcome.out
+    assert "2 parts of other jobs are not made after 0.0002 hours; start these jobs" in outcome.err
     # An hour's work of another machine may lie there: gc leaves it alone.
     assert "in parts" in invoke("status", "--dataset", "mine", "--data", prepared).out
     assert "nothing to remove" in invoke("gc", "--yes", "--dataset", "mine", "--data", prepared).out
-    assert len(list(prepared.glob("mine/extract/*.partial/.work/shards/1-of-2/vit.h5"))) == 1
+    assert len(list(prepared.glob("mine/extract/*.partial/.work/parts/vit/*.arrays"))) == 3
 
 
 def test_features_of_another_name_made_meanwhile_stay_known(
@@ -339,11 +347,11 @@ def test_features_of_another_name_made_meanwhile_stay_known(
     assert load_definition(prepared, "mine").features.keys() == {"meanwhile", "first"}
 
 
-# One go, shards, kills: the same bytes
+# One go, shares, kills: the same bytes
 
 
 def command(root: Path, *arguments: object) -> Command:
-    return Command("extract", "--dataset", "mine", "--data", root, *arguments)
+    return Command("extract", "--dataset", "mine", "--data", root, *arguments, small_parts=True)
 
 
 def run(root: Path, *arguments: object) -> str:
@@ -351,44 +359,50 @@ def run(root: Path, *arguments: object) -> str:
 
 
 @pytest.mark.slow
-def test_one_go_shards_and_a_kill_give_the_same_bytes(
+def test_one_go_shares_and_a_kill_give_the_same_bytes(
     prepared: Path, tiny_vit: Path, tmp_path: Path, invoke: Invoke
 ) -> None:
     several = ["--features", "vit+pixels", "--set", f"vit.model={tiny_vit}", "--set", "weights=random"]
     several += ["--set", "height=6", "--set", "width=8", "--set", "batch=3"]
-    roots = {name: Path(shutil.copytree(prepared, tmp_path / name)) for name in ("whole", "shards")}
+    names = ("whole", "shares", "side by side", "gone on")
+    roots = {name: Path(shutil.copytree(prepared, tmp_path / name)) for name in names}
     run(roots["whole"], *several)
 
-    for shard in ("1/2", "2/2"):
-        if shard == "2/2":
-            outcome = extract(invoke, roots["shards"], *several)
-            assert outcome.code == MissingInputError.exit_code
-            assert "shard 2/2 is not finished" in outcome.err
-        assert f"shard {shard} is done" in run(roots["shards"], *several, "--shard", shard)
-        assert not list(roots["shards"].glob("mine/extract/*/manifest.json"))
-    assert "joining vit" in run(roots["shards"], *several)
+    # Twenty photographs are five parts of the one extractor and one of the other.
+    assert "part 1/2 is done (20 images); 2 of 6 are left" in run(roots["shares"], *several, "--part", "1/2")
+    assert not list(roots["shares"].glob("mine/extract/*/manifest.json"))
+    joined = run(roots["shares"], *several, "--part", "2/2")
+    assert "part 2/2 is done (8 images); 0 of 6 are left" in joined
+    assert "joining" in joined
+    assert list(roots["shares"].glob("mine/extract/*/manifest.json"))
+
+    both = [command(roots["side by side"], *several, "--part", share) for share in ("1/2", "2/2")]
+    said = [process.finish() for process in both]
+    assert sum("joining" in each for each in said) == 1
+
+    run(roots["gone on"], *several, "--part", "2/2")
+    assert "joining" in run(roots["gone on"], *several)  # one that makes all parts takes what is there
 
     roots["killed"] = kill_extraction(prepared, tmp_path, several)
     assert "resuming" in run(roots["killed"], *several)
     contents = {name: features_of(root, "vit+pixels").read_bytes() for name, root in roots.items()}
-    assert contents["shards"] == contents["whole"]
-    assert contents["killed"] == contents["whole"]
+    assert {name: content == contents["whole"] for name, content in contents.items()} == dict.fromkeys(contents, True)
     outputs = [
         json.loads((features_of(root, "vit+pixels").parent / "manifest.json").read_text())["outputs"]
         for root in roots.values()
     ]
-    assert outputs[0] == outputs[1] == outputs[2]
+    assert all(each == outputs[0] for each in outputs)
 
 
 def kill_extraction(prepared: Path, folder: Path, arguments: list[str]) -> Path:
-    """Kills an extraction at a random moment after it has begun to write rows; returns its data folder."""
-    for attempt in range(5):
+    """Kills an extraction at a random moment after it has begun to make parts; returns its data folder."""
+    for attempt in range(8):
         root = Path(shutil.copytree(prepared, folder / f"killed {attempt}"))
         process = command(root, *arguments)
-        while process.running() and not list(root.glob("mine/extract/*.partial/.work/features.h5")):
+        while process.running() and not list(root.glob("mine/extract/*.partial/.work/parts/*/*.arrays")):
             time.sleep(0.002)
-        time.sleep(random.Random().uniform(0, 0.2))
+        time.sleep(random.Random().uniform(0, 0.2) / 4**attempt)  # a fast machine needs a fast hand
         process.kill()
-        if list(root.glob("mine/extract/*.partial")):
+        if any(not (partial / MANIFEST).exists() for partial in root.glob("mine/extract/*.partial")):
             return root
     raise AssertionError("it was always finished before it could be killed")

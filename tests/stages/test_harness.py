@@ -27,6 +27,7 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.chance import Chance, chance_of_recalls
 from itrpipe.evaluation.results import FULL
+from itrpipe.features.scores import SCORES
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.registry import methods
 from itrpipe.models.base import ImageBatch, TextBatch
@@ -41,8 +42,10 @@ from itrpipe.stages.evaluate import read_split
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import AnyMatcher
 from itrpipe.training.saved import SavedModel, build_model, load_model
-from itrpipe.training.settings import backbones, settings_of
+from itrpipe.training.scoring import Scoring
+from itrpipe.training.settings import backbones, embeds, settings_of
 from itrpipe.training.splits import Sources, open_split
+from tests import maps
 
 Invoke = Callable[..., Any]
 CPU = torch.device("cpu")
@@ -175,13 +178,21 @@ def folders(step: Step) -> Sources:
     return Sources(found["prepare"], found["extract"], found.get("parse"))
 
 
+def scores_of(trained: Path, sources: Sources, backbone: str, folder: Path) -> np.ndarray:
+    """Scores [N, T] that the evaluation of a model reads, or makes of a model without embeddings."""
+    if embeds(backbone):
+        return read_split(trained, None, backbone, "test").scores()
+    work = Scoring(trained, sources, "test", 16, "cpu")
+    return work.join(maps.made(work, folder / "parts").paths).scores()
+
+
 @pytest.mark.parametrize(("method", "backbone"), pairs(), ids=lambda name: name)
-def test_scores_come_from_images_and_captions_alone(noise: Path, method: str, backbone: str) -> None:
+def test_scores_come_from_images_and_captions_alone(noise: Path, tmp_path: Path, method: str, backbone: str) -> None:
     step = planner(noise, backbone).plan(Need("train", method))
     (folder,) = pipeline.run([step], Reporter())
     sources, saved = folders(step), load_model(folder)
     split = PreparedDataset.open(sources.prepare).split("test")
-    written = read_split(folder, backbone, "test").scores()
+    written = scores_of(folder, sources, backbone, tmp_path)
     scale = np.abs(written).max()
     # Every caption is a candidate of its own: five of each image.
     assert written.shape == (SIZES["test"], CAPTIONS * SIZES["test"])
@@ -192,6 +203,10 @@ def test_scores_come_from_images_and_captions_alone(noise: Path, method: str, ba
     for when, scores in (("trained", written), ("untrained", new.scores(new.data, 16))):
         chances = chance_of_recalls(scores, split.caption_image)
         assert not {name: each for name, each in chances.items() if not each.holds}, f"{when}: recall from nothing"
+
+    # Whoever scores them, pairs have the scores of the saved model.
+    same = TrainedModel(saved.model, opened_split(saved, sources, split), CPU, "fp32")
+    np.testing.assert_allclose(same.scores(same.data, 16) / scale, written / scale, atol=1e-6)
 
     # Neither the order of the images nor that of the captions matters.
     other, images, captions = shuffled(split, 0)
@@ -287,13 +302,13 @@ def test_scores_that_the_saved_model_does_not_give_kill_the_canary(
 ) -> None:
     assert evaluate(invoke, noise, "scan").code == 0
     root = Path(shutil.copytree(noise, tmp_path / "data"))
-    (trained,) = root.glob("noise/train/triplet.scan-????????")
-    with h5py.File(trained / "scores.h5", "r+") as file:
+    scored = evaluation(root, "scan") / SCORES
+    with h5py.File(scored, "r+") as file:
         scores, own = file["test/scores"], np.repeat(np.arange(30), CAPTIONS)
         matrix = scores[:]  # pyright: ignore
         matrix[own, np.arange(150)] += 2 * matrix.std()  # pyright: ignore
         scores[:] = matrix  # pyright: ignore
-    recorded(trained / "scores.h5")
+    recorded(scored)
     outcome = evaluate(invoke, root, "scan", "--canary")
     assert outcome.code == DataError.exit_code
     assert outcome.err.startswith("error: the canary died: the saved model gives other scores than those evaluated, by")

@@ -98,7 +98,8 @@ def test_the_chain_trains_scores_and_evaluates(root: Path, invoke: Invoke) -> No
     assert len(history) == 2
     assert {"loss_text_anchored", "loss_image_anchored", "mean_active_negatives"} <= history[0].keys()
     assert history[1]["learning_rate"] == pytest.approx(1e-8)  # the last of eight updates
-    scores = read_scores(folder_of(root, "train") / "scores.h5", "test")
+    assert not (folder_of(root, "train") / "scores.h5").exists()
+    scores = read_scores(folder_of(root, "evaluate") / "scores.h5", "test")
     assert scores.matrix.shape == (4, 20)
     assert scores.matrix.std() > 0
     again = run(invoke, root, "evaluate")
@@ -106,7 +107,7 @@ def test_the_chain_trains_scores_and_evaluates(root: Path, invoke: Invoke) -> No
 
 
 def test_the_saved_model_gives_the_scores_that_were_written(root: Path, invoke: Invoke) -> None:
-    assert run(invoke, root, "train").code == 0
+    assert run(invoke, root, "evaluate").code == 0
     folder = folder_of(root, "train")
     opened = load_model(folder)
     features = FeatureFile.open(folder_of(root, "extract", "boxed") / FEATURES)
@@ -117,7 +118,8 @@ def test_the_saved_model_gives_the_scores_that_were_written(root: Path, invoke: 
             opened.model.encode_texts(data.texts(np.arange(20))),
         )
         found = opened.model.score_matrix(*sides)
-    np.testing.assert_allclose(found, read_scores(folder / "scores.h5", "test").matrix, atol=1e-5)
+    written = read_scores(folder_of(root, "evaluate") / "scores.h5", "test").matrix
+    np.testing.assert_allclose(found, written, atol=1e-5)
 
 
 def test_training_that_was_stopped_goes_on_to_the_same_weights(
@@ -142,8 +144,10 @@ def test_training_that_was_stopped_goes_on_to_the_same_weights(
             pass
     resumed = run(invoke, root, "train", *often)
     assert "going on in epoch 2 after step 4" in resumed.out
-    for name in ("model.safetensors", "history.parquet", "scores.h5"):
-        assert (folder_of(root, "train") / name).read_bytes() == (folder_of(whole, "train") / name).read_bytes(), name
+    for each in (whole, root):
+        assert run(invoke, each, "evaluate", *often).code == 0
+    for stage, name in (("train", "model.safetensors"), ("train", "history.parquet"), ("evaluate", "scores.h5")):
+        assert (folder_of(root, stage) / name).read_bytes() == (folder_of(whole, stage) / name).read_bytes(), name
 
 
 def publish(folder: Path, layers: int = 2) -> tuple[Path, Path]:

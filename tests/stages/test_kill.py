@@ -32,7 +32,6 @@ title = "killed"
 "train.loss.sum_epochs" = 1
 "train.checkpoint_seconds" = 0
 "mine_negatives.block" = 4
-"mine_negatives.checkpoint_seconds" = 0
 "mine_negatives.num_texts" = 20
 "mine_negatives.num_images" = 5
 "aoq.loss.top_texts" = 20
@@ -55,7 +54,7 @@ pytestmark = pytest.mark.slow
 
 
 def start(recipe: Path, data: Path) -> Command:
-    return Command("run", recipe, "--data", data)
+    return Command("run", recipe, "--data", data, small_parts=True)
 
 
 def outputs(data: Path, *, page: bool = False) -> dict[str, dict]:
@@ -147,15 +146,15 @@ def test_two_processes_on_one_chain_make_every_artifact_once(recipe, reference, 
 
 
 MINING = {
-    "torch": ("--engine", "torch"),
-    "faiss": ("--engine", "faiss"),
-    "clusters": ("--engine", "faiss", "--set=index=ivf"),
+    "torch": ("--library", "torch"),
+    "faiss": ("--library", "faiss"),
+    "clusters": ("--library", "faiss", "--set=index=ivf"),
     "second model": ("--rescore-with", "bfan"),
     "guard": ("--guard", "fne", "--set=guard_batch_size=2"),  # hardly trained, the model ranks few pairs above more
 }
 SMALL_MINING = (
     *("train.epochs=1", "train.batch_size=16", "train.model.embed_dim=16", "train.model.word_dim=8"),
-    *("num_texts=20", "num_images=5", "block=4", "checkpoint_seconds=0"),
+    *("num_texts=20", "num_images=5", "block=4"),
 )
 
 
@@ -182,7 +181,7 @@ def test_killed_mining_ends_with_the_same_lists(how, mined, tmp_path):
     shutil.rmtree(data / "scenes" / "mine_negatives")
     moment = random.Random().uniform(0, 0.2)
     process = start_mining(data, how)
-    while process.running() and not list(data.glob("scenes/mine_negatives/*.partial/.work/state.safetensors")):
+    while process.running() and not list(data.glob("scenes/mine_negatives/*.partial/.work/parts/*/0*")):
         time.sleep(0.002)
     time.sleep(moment)
     process.kill()

@@ -1,4 +1,4 @@
-"""`itrpipe mine-negatives`: engines that agree, indexes, second models, windows, duplicates and the table it prints."""
+"""`itrpipe mine-negatives`: libraries that agree, indexes, second models, windows, duplicates, what it prints."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ import torch
 
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.engine.work import Part
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
+from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows, EmbeddingWriter, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile, FeatureWriter, create_features
-from itrpipe.mining.exact import ExactMiner
-from itrpipe.mining.pair_scorer import load_scoring_model, open_scorer
-from itrpipe.mining.rescore import Rescorer
+from itrpipe.mining import merging
+from itrpipe.mining.exact import ExactMining
+from itrpipe.mining.faiss_engine import Indexing, Searching
+from itrpipe.mining.pair_scorer import encoded_scorer
+from itrpipe.mining.rescore import Rescoring
 from itrpipe.mining.statistics import WORDS
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.negatives.lists import FILES, MinedList, read_list
@@ -60,8 +63,8 @@ def statistics_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "statistics.json").read_text())
 
 
-def test_the_engines_agree(mine: Callable[..., Path]) -> None:
-    exact, faiss = mine("--engine", "torch"), mine("--engine", "faiss")
+def test_the_libraries_agree(mine: Callable[..., Path]) -> None:
+    exact, faiss = mine("--library", "torch"), mine("--library", "faiss")
     assert exact != faiss
     for direction in FILES:
         ours, theirs = read_list(exact, direction), read_list(faiss, direction)
@@ -115,8 +118,8 @@ def test_duplicates_are_counted_always_and_dropped_when_asked(mine: Callable[...
 
 
 def test_an_index_that_searches_all_clusters_finds_the_exact_lists(mine: Callable[..., Path]) -> None:
-    exact = mine("--engine", "faiss")
-    index = mine("--engine", "faiss", "--set=index=ivf", "--set=num_lists=4", "--set=num_probes=4")
+    exact = mine("--library", "faiss")
+    index = mine("--library", "faiss", "--set=index=ivf", "--set=num_lists=4", "--set=num_probes=4")
     assert index != exact
     for direction in FILES:
         np.testing.assert_allclose(read_list(index, direction).scores, read_list(exact, direction).scores, atol=2e-3)
@@ -127,8 +130,8 @@ def test_an_index_that_searches_all_clusters_finds_the_exact_lists(mine: Callabl
 
 
 def test_what_an_index_misses_is_measured_printed_and_warned_of(mine: Callable[..., Path]) -> None:
-    exact = mine("--engine", "torch", texts=TEXTS, images=IMAGES)
-    index = mine("--engine", "faiss", "--set=index=ivf", "--set=num_probes=2", texts=TEXTS, images=IMAGES)
+    exact = mine("--library", "torch", texts=TEXTS, images=IMAGES)
+    index = mine("--library", "faiss", "--set=index=ivf", "--set=num_probes=2", texts=TEXTS, images=IMAGES)
     search = statistics_of(index)["search"]
     # 60 captions and 12 images, all of them sampled: 4 sqrt(60) = 31 clusters, and no more than 12.
     assert search["num_lists"] == {"texts_for_images": 31, "images_for_texts": 12}
@@ -147,11 +150,11 @@ def test_what_an_index_misses_is_measured_printed_and_warned_of(mine: Callable[.
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--set=index=ivf"], "index = 'ivf' (from command line): engine torch searches everything"),
-        (["--set=num_lists=4"], "num_lists = 4 (from command line): engine torch searches everything"),
-        (["--set=num_probes=4"], "num_probes = 4 (from command line): engine torch searches everything"),
-        (["--engine=faiss", "--set=num_probes=4"], "num_probes = 4 (from command line): a flat index has no clusters"),
-        (["--engine=faiss", "--set=index=ivf", "--set=num_lists=13"], "num_lists = 13 do not fit 12 vectors"),
+        (["--set=index=ivf"], "index = 'ivf' (from command line): torch searches everything"),
+        (["--set=num_lists=4"], "num_lists = 4 (from command line): torch searches everything"),
+        (["--set=num_probes=4"], "num_probes = 4 (from command line): torch searches everything"),
+        (["--library=faiss", "--set=num_probes=4"], "num_probes = 4 (from command line): a flat index has no clusters"),
+        (["--library=faiss", "--set=index=ivf", "--set=num_lists=13"], "num_lists = 13 do not fit 12 vectors"),
         (["--rescore-with", "vsepp"], "this model mines already"),
         (["--rescore-with", "VSE++"], "this model mines already"),
         (["--rescore-with", "bfn"], "there is no backbone of this name; did you mean 'bfan'?"),
@@ -260,7 +263,7 @@ def test_what_is_not_in_use_leaves_the_artifact_as_it_was(mine: Callable[..., Pa
     assert "up to date" in run("--set=rescore_with=", "--set=num_lists=0", "--dry-run").out
     rescored = mine("--rescore-with", "bfan")
     assert {plain, rescored} < {*plain.parent.iterdir()}
-    index = ("--engine", "faiss", "--set=index=ivf")
+    index = ("--library", "faiss", "--set=index=ivf")
     assert mine(*index, "--set=num_probes=8") != mine(*index, "--set=num_probes=9")
     kept = mine_negatives.fingerprinted(mine_negatives.MineSettings(**read_manifest(plain).settings))
     assert not {"rescore_with", "rescore_texts", "rescore_images", "index", "num_lists", "num_probes"} & kept.keys()
@@ -271,70 +274,173 @@ def test_what_is_not_in_use_leaves_the_artifact_as_it_was(mine: Callable[..., Pa
 
 
 @pytest.fixture
-def without_one_image(
-    chain: Path, mine: Callable[..., Path], tmp_path: Path
-) -> tuple[Path, Path, Path, SplitEmbeddings]:
-    """A trained BFAN, the dataset, features that lack the training image 3, and embeddings of the training split."""
+def without_one_image(chain: Path, mine: Callable[..., Path], tmp_path: Path) -> tuple[Path, Path, Path, Path]:
+    """A trained BFAN, the dataset, features that lack the training image 3, and a file of all training embeddings."""
     mine("--rescore-with", "bfan")
     (model,), (prepared,) = chain.glob("tiny/train/triplet.bfan-*"), chain.glob("tiny/prepare/files-*")
     (whole,), (trained,) = chain.glob("tiny/extract/precomp-*"), chain.glob("tiny/train/triplet.vsepp-*")
-    features, embeddings = FeatureFile.open(whole / FEATURES), read_embeddings(trained / EMBEDDINGS, "train")
+    path = trained / EMBEDDINGS
+    features, embeddings = FeatureFile.open(whole / FEATURES), read_embeddings(path, "train")
     rows = features.rows([name for name in features.image_id.tolist() if name != embeddings.image_ids[3]])
     create_features(tmp_path / FEATURES, features.image_id[rows].tolist(), features.spec, "precomp")
     with FeatureWriter(tmp_path / FEATURES) as writer:
         writer.write(0, {name: array[rows] for name, array in features.arrays().items()})
-    return model, prepared, tmp_path, embeddings
+    return model, prepared, tmp_path, path
 
 
-def test_images_without_features_are_left_out_as_in_training(without_one_image: tuple[Any, ...], chain: Path) -> None:
-    model, prepared, extracted, embeddings = without_one_image
+def test_images_without_features_are_left_out_as_in_training(
+    without_one_image: tuple[Path, ...], chain: Path, tmp_path: Path
+) -> None:
+    model, prepared, extracted, path = without_one_image
+    folders = (model, prepared, extracted)
     with pytest.raises(DataError, match="hold 11 training rows and the mining model embedded 12"):
-        open_scorer(load_scoring_model(model), prepared, extracted, embeddings, "cpu", 1 << 20)
+        encoded_scorer(*folders, EmbeddingRows.open(path, "train"), "cpu", 1 << 20)
+    embeddings = read_embeddings(path, "train")
     kept = np.delete(np.arange(12), 3)
     captions = np.flatnonzero(embeddings.caption_image != 3)
     image = np.searchsorted(kept, embeddings.caption_image[captions])
-    shorter = SplitEmbeddings(
-        embeddings.images[kept], embeddings.image_ids[kept], embeddings.texts[captions],
-        embeddings.caption_ids[captions], image, embeddings.measure,
-    )  # fmt: skip
-    scorer = open_scorer(load_scoring_model(model), prepared, extracted, shorter, "cpu", 1 << 20)
-    scorer.encode(lambda rows: None)
+    ids = embeddings.image_ids[kept], embeddings.caption_ids[captions]
+    with EmbeddingWriter(tmp_path / EMBEDDINGS, "train", *ids, image, 8, embeddings.measure) as writer:
+        writer.write("images", 0, embeddings.images[kept])
+        writer.write("texts", 0, embeddings.texts[captions])
+    scorer = encoded_scorer(*folders, EmbeddingRows.open(tmp_path / EMBEDDINGS, "train"), "cpu", 1 << 20)
     expected = scores_by("bfan", chain)[kept][:, captions]
     pairs = np.indices(expected.shape).reshape(2, -1)
     np.testing.assert_allclose(scorer(*pairs), expected.ravel(), atol=1e-5)
 
 
-class InterruptedScoringError(Exception):
-    """Stands for a kill in the middle of the pairs."""
+class InterruptedMiningError(Exception):
+    """Stands for a kill in the middle of the parts."""
 
 
-@pytest.mark.parametrize(("seconds", "scored_again"), [(0, []), (60, [0])])
-def test_interrupted_scoring_goes_on_and_repeats_no_mining_and_no_pairs_that_were_saved(
-    mine: Callable[..., Path],
-    run: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    seconds: int,
-    scored_again: list[int],
+def stop_at_second(monkeypatch: pytest.MonkeyPatch, work: type[Any]) -> tuple[list[str], Callable[[], None]]:
+    """Lets a map end at its second part; returns the parts that were made, and what lets the next run make all."""
+    made: list[str] = []
+    real = work.make
+
+    def second_fails(self: Any, worker: Any, part: Part, path: Path) -> None:
+        if made:
+            raise InterruptedMiningError
+        made.append(part.name)
+        real(self, worker, part, path)
+
+    def go_on() -> None:
+        monkeypatch.setattr(work, "make", lambda self, *more: (made.append(more[1].name), real(self, *more)))
+
+    monkeypatch.setattr(work, "make", second_fails)
+    return made, go_on
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in (*FILES.values(), "statistics.json")}
+
+
+def test_interrupted_scoring_goes_on_and_repeats_no_mining_and_no_pairs_that_were_scored(
+    mine: Callable[..., Path], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ("--rescore-with", "bfan", f"--set=checkpoint_seconds={seconds}")
+    arguments = ("--rescore-with", "bfan")
     whole = mine(*arguments)
-    expected = {name: (whole / name).read_bytes() for name in (*FILES.values(), "statistics.json")}
+    expected = content(whole)
     shutil.rmtree(whole)
-    steps: list[int] = []
-    scored = Rescorer.step
-
-    def second_fails(self: Rescorer, block: int) -> None:
-        if steps:
-            raise InterruptedScoringError
-        steps.append(block)
-        scored(self, block)
-
-    monkeypatch.setattr(Rescorer, "step", second_fails)
-    with pytest.raises(InterruptedScoringError):
+    made, go_on = stop_at_second(monkeypatch, Rescoring)
+    with pytest.raises(InterruptedMiningError):
         run(*arguments)
-    assert steps == [0]
-    monkeypatch.setattr(Rescorer, "step", lambda self, block: (steps.append(block), scored(self, block)))
-    monkeypatch.setattr(ExactMiner, "step", lambda self, block: pytest.fail("mined again"))
+    assert made == ["000000"]
+    go_on()
+    monkeypatch.setattr(ExactMining, "make", lambda self, *more: pytest.fail("mined again"))
+    monkeypatch.setattr(merging, "join_mined", lambda *more: pytest.fail("joined again"))
     resumed = mine(*arguments)
-    assert steps == [0, *scored_again, 1, 2]
-    assert {name: (resumed / name).read_bytes() for name in expected} == expected
+    assert made == ["000000", "000001", "000002"]
+    assert content(resumed) == expected
+
+
+def test_interrupted_mining_goes_on_and_repeats_no_part(
+    mine: Callable[..., Path], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("--library", "torch", "--set=block=4")
+    whole = mine(*arguments)
+    expected = content(whole)
+    shutil.rmtree(whole)
+    made, go_on = stop_at_second(monkeypatch, ExactMining)
+    with pytest.raises(InterruptedMiningError):
+        run(*arguments)
+    go_on()
+    assert content(mine(*arguments)) == expected
+    assert made == ["000000", "000001", "000002"]
+
+
+def test_an_interrupted_search_of_clusters_goes_on_with_its_index(
+    mine: Callable[..., Path], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("--library", "faiss", "--set=index=ivf", "--set=block=25")
+    whole = mine(*arguments)
+    expected = content(whole)
+    shutil.rmtree(whole)
+    made, go_on = stop_at_second(monkeypatch, Searching)
+    with pytest.raises(InterruptedMiningError):
+        run(*arguments)
+    go_on()
+    monkeypatch.setattr(Indexing, "make", lambda self, *more: pytest.fail("clustered again"))
+    assert content(mine(*arguments)) == expected
+    assert made == ["000000", "000001", "000002", "000003"]  # 12 images, then 60 captions
+
+
+@pytest.mark.parametrize("library", ["torch", "faiss"])
+def test_parts_and_workers_change_no_byte(mine: Callable[..., Path], library: str) -> None:
+    whole = mine("--library", library)
+    expected = content(whole)
+    shutil.rmtree(whole)
+    assert content(mine("--library", library, "--set=block=5", "--workers", "2")) == expected
+
+
+# Further candidates
+
+
+def write_candidates(path: Path, ids: list[str], width: int = 8) -> Path:
+    """Captions of nobody that are as near to every image as can be: they are found by each of them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    vectors = np.eye(len(ids), width, dtype=np.float32)
+    pq.write_table(pa.table({"caption_id": ids, "embedding": list(vectors)}), path)
+    return path
+
+
+@pytest.mark.parametrize("library", ["torch", "faiss"])
+def test_further_candidates_are_found_and_named(
+    mine: Callable[..., Path], chain: Path, tmp_path: Path, library: str
+) -> None:
+    alone = mine(f"--library={library}")
+    folder = mine(f"--library={library}", "--candidates", write_candidates(tmp_path / "more.parquet", ["a", "b", "c"]))
+    assert folder != alone
+    lists, plain = read_list(folder, "texts_for_images"), read_list(alone, "texts_for_images")
+    assert lists.anchor_ids.tolist() == plain.anchor_ids.tolist()
+    captions = len(read_list(alone, "images_for_texts").anchor_ids)
+    further = json.loads((folder / "further_candidates.json").read_text())
+    assert further == {"side": "caption", "ids": ["a", "b", "c"]}
+    trained = next(chain.glob("tiny/train/triplet.vsepp-*"))
+    embeddings = read_embeddings(trained / EMBEDDINGS, "train")
+    scores = np.asarray(embeddings.images) @ np.eye(3, 8, dtype=np.float32).T
+    for own, kept, last in zip(scores, lists.candidates, plain.scores[:, -1], strict=True):
+        wanted = {captions + row for row in np.flatnonzero(own > float(last) + 1e-2)}
+        assert wanted <= set(kept.tolist())
+    assert (lists.candidates >= captions).any()
+    np.testing.assert_array_equal(
+        read_list(folder, "images_for_texts").candidates, read_list(alone, "images_for_texts").candidates
+    )
+
+
+def test_candidates_that_cannot_be_are_refused(run: Callable[..., Any], chain: Path, tmp_path: Path) -> None:
+    trained = next(chain.glob("tiny/train/triplet.vsepp-*"))
+    known = read_embeddings(trained / EMBEDDINGS, "train").caption_ids.tolist()
+    for path, kind, words in (
+        (tmp_path / "nothing.parquet", "MissingInputError", "does not exist"),
+        (write_candidates(tmp_path / "known.parquet", ["a", known[0]]), "DataError", f"such as {known[0]}"),
+        (write_candidates(tmp_path / "narrow.parquet", ["a"], 5), "DataError", "width 5 and the mining model's have 8"),
+    ):
+        outcome = run("--candidates", path)
+        assert outcome.code == {"MissingInputError": 3, "DataError": 4}[kind]
+        assert words in outcome.err
+    outcome = run("--candidates", tmp_path / "known.parquet", "--rescore-with", "bfan")
+    assert outcome.code == 2
+    assert "no features of further candidates" in outcome.err

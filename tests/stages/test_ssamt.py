@@ -14,7 +14,7 @@ import pytest
 from itrpipe.analysis.phrase_analysis import FRAGMENT_SCHEMA
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.files import MATCHING, METRICS, PHRASES
-from itrpipe.features.scores import read_scores
+from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 
 Invoke = Callable[..., Any]
@@ -63,6 +63,9 @@ def test_the_chain_parses_trains_both_phases_and_evaluates(trained: Path, invoke
     )
     again = evaluate(invoke, trained, "ssamt")
     assert "✓ evaluate/ssamt.ssamt" in again.out
+    # Pairs are scored by what is evaluated alone, and not by a model that another one starts from.
+    assert [path.parent.name.rpartition("-")[0] for path in trained.rglob(SCORES)] == ["ssamt.ssamt"]
+    assert not list(trained.glob(f"tiny/train/*/{SCORES}"))
 
 
 def test_matching_accuracy_counts_every_caption_and_both_choices_of_negatives(trained: Path, invoke: Invoke) -> None:
@@ -112,8 +115,9 @@ def test_reranking_everything_gives_the_full_scores_and_few_says_so(trained: Pat
 
 def test_the_saved_scores_are_those_of_the_second_phase(trained: Path, invoke: Invoke) -> None:
     assert evaluate(invoke, trained, "ssamt").code == 0
+    assert evaluate(invoke, trained, "ssamt-intra").code == 0
     intra, inter = (
-        read_scores(folder_of(trained, "train", label) / "scores.h5", "test").matrix
+        read_scores(folder_of(trained, "evaluate", label) / SCORES, "test").matrix
         for label in ("ssamt-intra.ssamt", "ssamt.ssamt")
     )
     assert np.abs(intra).max() <= 1.001

@@ -172,8 +172,11 @@ def test_training_that_was_stopped_goes_on_to_the_same_weights(
             pass
     resumed = train(invoke, root, "tags-dc", *often)
     assert "going on in epoch 2 after step 2" in resumed.out
-    for name in ("model.safetensors", "history.parquet", "scores.h5"):
-        found, expected = (folder_of(each, "tags-dc.uniter") / name for each in (root, whole))
+    chosen = sets(*SIZES, *MODEL, *loss("tags"), *loss("tags-dc"), "evaluate.bootstrap_samples=100")
+    for each in (root, whole):
+        assert invoke("evaluate", "--method", "tags-dc", "--data", each, *chosen).code == 0
+    for stage, name in (("train", "model.safetensors"), ("train", "history.parquet"), ("evaluate", "scores.h5")):
+        found, expected = (next(each.glob(f"scenes/{stage}/tags-dc.uniter-*/{name}")) for each in (root, whole))
         assert found.read_bytes() == expected.read_bytes(), name
 
 

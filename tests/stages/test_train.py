@@ -19,10 +19,12 @@ from itrpipe.datasets.vocabulary import SPECIALS
 from itrpipe.errors import DataError
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import ranks
-from itrpipe.features.embeddings import read_embeddings
+from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
+from itrpipe.features.scores import SCORES
 from itrpipe.mining.arithmetic import Seconds
 from itrpipe.models.base import TextBatch
 from itrpipe.negatives.lists import read_list
+from itrpipe.training.encoding import Encoding
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 
 Invoke = Callable[..., Any]
@@ -97,6 +99,43 @@ def test_a_saved_model_gives_the_embeddings_that_training_wrote(chain: Path, tmp
     (folder / CONFIG).write_text((folder / CONFIG).read_text().replace('"vocabulary_size": ', '"vocabulary_size": 1'))
     with pytest.raises(DataError, match=r"config\.json and vocab\.json do not belong together"):
         load_model(folder)
+
+
+def test_embeddings_are_the_same_bytes_whoever_makes_them_and_whatever_was_made_before(
+    chain: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = folder_of(chain, "triplet.vsepp")
+    roots = [Path(shutil.copytree(chain, tmp_path / name)) for name in ("by-one", "by-two", "killed")]
+    for root in roots:
+        shutil.rmtree(folder_of(root, "triplet.vsepp"))
+    sets = [f"--set=train.{text}" for text in SAME]
+
+    def train(root: Path, *options: object) -> int:
+        where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", root)
+        return invoke("train", *where, *sets, *options).code
+
+    assert train(roots[0], "--workers", 1) == 0
+    assert train(roots[1], "--workers", 2) == 0
+    make, made, left = Encoding.make, [], iter(range(2))
+
+    def make_two(self: Encoding, worker: Any, part: Any, path: Path) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        make(self, worker, part, path)
+        made.append(part.name)
+
+    def make_others(self: Encoding, worker: Any, part: Any, path: Path) -> None:
+        make(self, worker, part, path)
+        made.append(part.name)
+
+    monkeypatch.setattr(Encoding, "make", make_two)
+    assert train(roots[2]) == 130
+    monkeypatch.setattr(Encoding, "make", make_others)
+    assert train(roots[2]) == 0
+    assert sorted(made) == [f"{number:06}" for number in range(6)]  # both sides of three splits, none of them twice
+    for root in roots:
+        assert (folder_of(root, "triplet.vsepp") / EMBEDDINGS).read_bytes() == (expected / EMBEDDINGS).read_bytes()
+        assert not (folder_of(root, "triplet.vsepp") / SCORES).exists()
 
 
 def test_captions_without_a_known_word_are_refused(defined: Path, invoke: Invoke) -> None:

@@ -15,7 +15,7 @@ import transformers
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.synthesis.edits import Edit
 from itrpipe.synthesis.language_model import LanguageModel, fluency
-from itrpipe.synthesis.sentences import Sentence, SentenceBlocks, SentenceFile
+from itrpipe.synthesis.sentences import Sentence, SentenceFile, join_parts, write_part
 
 TEXTS = ["a dog runs on the road", "dog", "the road runs a dog on the road a dog runs on a", "a cat", ""]
 
@@ -46,11 +46,11 @@ def test_kept_sentences_are_read_with_their_captions(gpt2: Path, tmp_path: Path)
         reason = "kept" if kept else "outranked"
         return Sentence(caption, "i", text, [Edit(0, "a", "b")], 0.0, 0.0, -1.0, -1.0, kept, reason)
 
-    blocks = SentenceBlocks(tmp_path, 3, 2)
     first = [sentence("c0", TEXTS[0], True), sentence("c0", TEXTS[1], True), sentence("c1", TEXTS[3], False)]
-    blocks.write(0, first, {"kept": 2, "outranked": 1})
-    blocks.write(1, [sentence("c2", TEXTS[2], True)], {"kept": 1})
-    blocks.join(tmp_path)
+    parts = [tmp_path / "first.parquet", tmp_path / "second.parquet"]
+    write_part(parts[0], first, {"kept": 2, "outranked": 1})
+    write_part(parts[1], [sentence("c2", TEXTS[2], True)], {"kept": 1})
+    join_parts(parts, tmp_path)
     file, captions = SentenceFile(tmp_path), {"c0": "a dog", "c1": "a cat", "c2": "the road"}
     model = LanguageModel(str(gpt2))
     found = fluency(file, captions, model, 10, 0)
@@ -63,9 +63,8 @@ def test_kept_sentences_are_read_with_their_captions(gpt2: Path, tmp_path: Path)
 
 
 def test_no_sentence_has_no_perplexity(gpt2: Path, tmp_path: Path) -> None:
-    blocks = SentenceBlocks(tmp_path, 1, 1)
-    blocks.write(0, [], {"identical": 3})
-    blocks.join(tmp_path)
+    write_part(tmp_path / "part.parquet", [], {"identical": 3})
+    join_parts([tmp_path / "part.parquet"], tmp_path)
     found = fluency(SentenceFile(tmp_path), {"c0": "a dog"}, LanguageModel(str(gpt2)), 5, 0)
     assert found == {"sentences": 0, "captions": 0, "perplexity": None, "caption_perplexity": None}
 

@@ -10,23 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from itrpipe.models.base import TextBatch
 from itrpipe.negatives.caption_masks import SpecialTokens
 from itrpipe.negatives.masking import MASK_RATE
-from itrpipe.progress import Reporter
 from itrpipe.scene_graph.rules import RulesBackend
 from itrpipe.synthesis.by_model import ModelMaker, ModelSettings
 from itrpipe.synthesis.by_rules import RuleCaptions, RuleMaker
 from itrpipe.synthesis.captions import TokenCaptions
 from itrpipe.synthesis.edits import Edit, apply_edits
-from itrpipe.synthesis.make import SentenceMaker, make_pending
+from itrpipe.synthesis.make import Writing
 from itrpipe.synthesis.noun_lexicon import SmallLexicon
+from itrpipe.synthesis.opened import Opened, SentenceMaker
 from itrpipe.synthesis.rules import RULES, NounVocabulary, TaggedCaption
-from itrpipe.synthesis.sentences import SENTENCES_FILE, SentenceBlocks, SentenceFile
+from itrpipe.synthesis.sentences import SENTENCES_FILE, SentenceFile, join_parts
 from itrpipe.synthesis.statistics import synthesis_statistics
+from tests.maps import made
 
 TEXTS = ("a red dog runs", "the dogs run fast", "two cats sleep", "a blue car", "a car is blue here")
 IMAGE_ROWS = np.array([0, 0, 1, 2, 2])
@@ -93,11 +93,12 @@ def maker(settings: ModelSettings, model: TableModel | None = None, with_phrases
 
 
 def run(made_by: SentenceMaker, folder: Path, block_size: int = 2) -> SentenceFile:
-    folder.mkdir(exist_ok=True)
-    blocks = SentenceBlocks(folder, len(TEXTS), block_size)
-    make_pending(made_by, blocks, Reporter(Console(quiet=True)))
-    blocks.join(folder)
+    join_parts(made(writing(made_by, block_size), folder / "parts").paths, folder)
     return SentenceFile(folder)
+
+
+def writing(made_by: SentenceMaker, block_size: int = 2) -> Writing:
+    return Writing(lambda: Opened(made_by, {f"c{row}": text for row, text in enumerate(TEXTS)}, None), block_size)
 
 
 def rows_of(file: SentenceFile) -> list[dict]:
@@ -158,14 +159,14 @@ def test_every_block_draws_words_of_its_own() -> None:
     def first_words(rows: np.ndarray) -> np.ndarray:
         return phrases(rows)[:, :1]  # all that can be masked, so that the words alone are left to chance
 
-    def made(block: int, seed: int = 0) -> list[str]:
+    def drawn(block: int, seed: int = 0) -> list[str]:
         settings = ModelSettings(copies=1, draws=6, noise=False, compare="off", seed=seed)
         of_model = ModelMaker(token_captions(), TableModel(), first_words, settings, SPECIALS)
         return [each.text for each in of_model.make(range(3, 4), block)[0]]
 
-    assert made(0) == made(0)
-    assert made(0) != made(1)
-    assert made(0) != made(0, seed=1)
+    assert drawn(0) == drawn(0)
+    assert drawn(0) != drawn(1)
+    assert drawn(0) != drawn(0, seed=1)
 
 
 def test_a_piece_that_goes_on_is_written_behind_the_word_before_it() -> None:
@@ -221,12 +222,13 @@ def test_an_interrupted_run_ends_in_the_same_bytes(tmp_path: Path, by_rules: boo
         return rule_maker() if by_rules else maker(ModelSettings(copies=3, draws=4))
 
     run(fresh(), tmp_path / "whole")
-    parts = tmp_path / "parts"
-    parts.mkdir()
-    blocks = SentenceBlocks(parts, len(TEXTS), 2)
-    blocks.write(2, *fresh().make(blocks.captions(2), 2))
-    run(fresh(), parts)
-    assert (parts / SENTENCES_FILE).read_bytes() == (tmp_path / "whole" / SENTENCES_FILE).read_bytes()
+    folder, work = tmp_path / "interrupted", writing(fresh())
+    last = work.parts()[2]
+    (folder / "parts").mkdir(parents=True)
+    work.make(work.open(), last, folder / "parts" / f"{last.name}.parquet")
+    assert made(writing(fresh()), folder / "parts").rows == len(TEXTS) - last.rows
+    run(fresh(), folder)
+    assert (folder / SENTENCES_FILE).read_bytes() == (tmp_path / "whole" / SENTENCES_FILE).read_bytes()
     other = maker(ModelSettings(copies=3, draws=4, seed=1))
     assert other.make(range(2), 0) != maker(ModelSettings(copies=3, draws=4)).make(range(2), 0)
 
@@ -289,10 +291,10 @@ def test_blocks_draw_for_themselves() -> None:
     """Whatever was made before, as a resumed run has not."""
     texts, images = ("two dogs run",) * 2, np.array([0, 1])
 
-    def made(maker: RuleMaker, row: int, block: int) -> list[str]:
+    def drawn(maker: RuleMaker, row: int, block: int) -> list[str]:
         return [each.text for each in maker.make(range(row, row + 1), block)[0]]
 
     maker = rule_maker(("numerals",), 3, texts, images)
-    first, second = made(maker, 0, 0), made(maker, 0, 1)
+    first, second = drawn(maker, 0, 0), drawn(maker, 0, 1)
     assert first != second
-    assert made(maker, 1, 0) == made(rule_maker(("numerals",), 3, texts, images), 0, 0) == first
+    assert drawn(maker, 1, 0) == drawn(rule_maker(("numerals",), 3, texts, images), 0, 0) == first

@@ -11,8 +11,11 @@ import pytest
 
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.synthesis.edits import Edit
-from itrpipe.synthesis.sentences import SENTENCES_FILE, Sentence, SentenceBlocks, SentenceFile
+from itrpipe.synthesis.make import Writing
+from itrpipe.synthesis.opened import Opened
+from itrpipe.synthesis.sentences import SENTENCES_FILE, Sentence, SentenceFile, join_parts, write_part
 from itrpipe.synthesis.statistics import facts, synthesis_statistics, table_rows
+from tests.maps import made
 
 
 def sentence(caption: int, number: int, reason: str = "kept", score: float | None = 0.0) -> Sentence:
@@ -22,19 +25,39 @@ def sentence(caption: int, number: int, reason: str = "kept", score: float | Non
     return Sentence(*names, edits, score, 0.0 if score is not None else None, likely, likely, reason == "kept", reason)
 
 
-def fill(blocks: SentenceBlocks) -> None:
-    for block in blocks.pending():
-        rows = [sentence(caption, number) for caption in blocks.captions(block) for number in range(caption % 3)]
-        blocks.write(block, rows, {"kept": len(rows), "duplicate": 5})
+class Counting:
+    """Makes no sentence of the first of three captions, one of the second, two of the third; notes its blocks."""
+
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+
+    def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
+        self.blocks.append(block)
+        found = [sentence(caption, number) for caption in rows for number in range(caption % 3)]
+        return found, {"kept": len(found), "duplicate": 5}
+
+
+def writing(count: int, maker: Counting | None = None) -> Writing:
+    texts = {f"c{caption}": "a dog" for caption in range(count)}
+    return Writing(lambda: Opened(maker or Counting(), texts, None), 2)
+
+
+def joined(folder: Path, *parts: tuple[list[Sentence], dict[str, int]]) -> SentenceFile:
+    paths = [folder / f"{number}.parquet" for number in range(len(parts))]
+    for path, part in zip(paths, parts, strict=True):
+        write_part(path, *part)
+    join_parts(paths, folder)
+    return SentenceFile(folder)
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    blocks = SentenceBlocks(tmp_path, 5, 2)
-    assert [list(blocks.captions(block)) for block in range(len(blocks))] == [[0, 1], [2, 3], [4]]
-    assert blocks.pending() == [0, 1, 2]
-    fill(blocks)
-    assert blocks.pending() == []
-    blocks.join(tmp_path)
+    maker = Counting()
+    work = writing(5, maker)
+    assert [list(part.content) for part in work.parts()] == [[0, 1], [2, 3], [4]]
+    paths = made(work, tmp_path / "parts").paths
+    assert maker.blocks == [0, 1, 2]
+    assert made(work, tmp_path / "parts").rows == 0
+    join_parts(paths, tmp_path)
     file = SentenceFile(tmp_path)
     assert file.drawn == {"duplicate": 15, "kept": 4}
     rows = [row for table in file.row_groups() for row in table.to_pylist()]
@@ -54,31 +77,31 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_makes_only_what_is_missing_and_ends_in_the_same_bytes(tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder in (whole, parts):
-        folder.mkdir()
-    fill(SentenceBlocks(whole, 7, 2))
-    interrupted = SentenceBlocks(parts, 7, 2)
-    interrupted.write(1, [sentence(2, 0), sentence(2, 1)], {"kept": 2, "duplicate": 5})
-    assert SentenceBlocks(parts, 7, 2).pending() == [0, 2, 3]
-    fill(SentenceBlocks(parts, 7, 2))
-    for folder in (whole, parts):
-        SentenceBlocks(folder, 7, 2).join(folder)
-    assert (whole / SENTENCES_FILE).read_bytes() == (parts / SENTENCES_FILE).read_bytes()
+    whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
+    (interrupted / "parts").mkdir(parents=True)
+    write_part(interrupted / "parts" / "000001.parquet", [sentence(2, 0), sentence(2, 1)], {"kept": 2, "duplicate": 5})
+    maker = Counting()
+    assert made(writing(7, maker), interrupted / "parts").rows == 5
+    assert maker.blocks == [0, 2, 3]
+    for folder in (whole, interrupted):
+        join_parts(made(writing(7), folder / "parts").paths, folder)
+    assert (whole / SENTENCES_FILE).read_bytes() == (interrupted / SENTENCES_FILE).read_bytes()
 
 
 def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="run `itrpipe synthesize`"):
         SentenceFile(tmp_path)
-    blocks = SentenceBlocks(tmp_path, 4, 2)
-    fill(blocks)
-    first = tmp_path / "000000.parquet"
+    paths = made(writing(4), tmp_path / "parts").paths
+    first = paths[0]
     whole = first.read_bytes()
     first.write_bytes(whole[:-20])
     with pytest.raises(DataError, match=r"000000\.parquet (is damaged|does not match its own checksum).*remove it"):
-        blocks.join(tmp_path)
-    first.write_bytes(whole)
-    blocks.join(tmp_path)
+        join_parts(paths, tmp_path)
+    told: list[str] = []
+    made(writing(4), tmp_path / "parts", warn=told.append)  # which makes it again
+    assert first.read_bytes() == whole
+    assert "1 of 2 parts" in told[0]
+    join_parts(paths, tmp_path)
     path = tmp_path / SENTENCES_FILE
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(DataError, match=r"sentences\.parquet is damaged.*synthesize` again"):
@@ -90,11 +113,9 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
 
 
 def test_statistics_count_what_was_drawn_and_measure_what_was_kept(tmp_path: Path) -> None:
-    blocks = SentenceBlocks(tmp_path, 4, 4)
     rows = [sentence(0, 0, score=1.0), sentence(0, 2, score=-1.0), sentence(1, 1, "outranked", -9.0)]
-    blocks.write(0, rows, {"kept": 2, "outranked": 1, "identical": 3, "duplicate": 2})
-    blocks.join(tmp_path)
-    found = synthesis_statistics(SentenceFile(tmp_path), 4)
+    file = joined(tmp_path, (rows, {"kept": 2, "outranked": 1, "identical": 3, "duplicate": 2}))
+    found = synthesis_statistics(file, 4)
     gap = 1 / (1 + math.exp(-1)) - 0.5
     assert found["drawn"] == {"kept": 2, "identical": 3, "false negative": 0, "duplicate": 2, "outranked": 1}
     assert found["sentences"] == 2
@@ -114,20 +135,13 @@ def test_statistics_count_what_was_drawn_and_measure_what_was_kept(tmp_path: Pat
 
 
 def test_sentences_that_no_model_scored_have_no_gap(tmp_path: Path) -> None:
-    blocks = SentenceBlocks(tmp_path, 1, 4)
-    blocks.write(0, [sentence(0, 0, score=None)], {"kept": 1})
-    blocks.join(tmp_path)
-    found = synthesis_statistics(SentenceFile(tmp_path), 1)
+    found = synthesis_statistics(joined(tmp_path, ([sentence(0, 0, score=None)], {"kept": 1})), 1)
     assert found["gap"] is found["perplexity"] is found["beats_caption_percent"] is None
     assert facts(found) == ["1 sentences for 1 captions, 1.00 places changed in each"]
 
 
 def test_no_sentence_at_all_is_a_legal_result(tmp_path: Path) -> None:
-    blocks = SentenceBlocks(tmp_path, 2, 1)
-    for block in blocks.pending():
-        blocks.write(block, [], {"identical": 4})
-    blocks.join(tmp_path)
-    found = synthesis_statistics(SentenceFile(tmp_path), 2)
+    found = synthesis_statistics(joined(tmp_path, *[([], {"identical": 4})] * 2), 2)
     assert found["sentences"] == 0
     assert found["captions_without_sentences"] == 2
     assert found["drawn"]["identical"] == 8

@@ -11,7 +11,7 @@ import pytest
 from itrpipe.datasets.scenes import PlacedObject, Scene, generate
 from itrpipe.errors import DataError
 from itrpipe.synthesis.edits import Edit
-from itrpipe.synthesis.sentences import Sentence, SentenceBlocks, SentenceFile
+from itrpipe.synthesis.sentences import Sentence, SentenceFile, join_parts, write_part
 from itrpipe.synthesis.statistics import facts, synthesis_statistics
 from itrpipe.synthesis.true_negatives import VERDICTS, SceneJudge, read_scenes, true_negatives
 
@@ -33,7 +33,6 @@ SENTENCES = {
 
 def written(folder: Path, rows: list[tuple[str, int, str]]) -> SentenceFile:
     """A file of sentences: text, number of edits, what became of it."""
-    blocks = SentenceBlocks(folder, 1, 1)
     sentences = [
         Sentence(
             "c0",
@@ -49,8 +48,8 @@ def written(folder: Path, rows: list[tuple[str, int, str]]) -> SentenceFile:
         )
         for text, places, reason in rows
     ]
-    blocks.write(0, sentences, {"kept": len(rows)})
-    blocks.join(folder)
+    write_part(folder / "part.parquet", sentences, {"kept": len(rows)})
+    join_parts([folder / "part.parquet"], folder)
     return SentenceFile(folder)
 
 

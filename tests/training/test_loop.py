@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +24,12 @@ from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.progress import Reporter
 from itrpipe.testing import LOOP_SETTINGS
+from itrpipe.training import encoding
 from itrpipe.training.data import SplitData
-from itrpipe.training.encode import score_split, write_split
-from itrpipe.training.loop import BEST, CHECKPOINT, LoopSettings, Trainer, start_accelerator
+from itrpipe.training.encode import score_split
+from itrpipe.training.loop import BEST, CHECKPOINT, LoopSettings, Trainer, training_device
+from itrpipe.training.splits import Sources
+from tests import maps
 
 IMAGES, PER_IMAGE, REGIONS, WIDTH = 24, 2, 3, 16
 SETTINGS = replace(
@@ -130,14 +135,34 @@ def test_a_loss_that_is_not_a_number_stops_the_run_with_the_remedy(features, tmp
         run.run()
 
 
-def test_order_embeddings_train_validate_and_are_scored_from_disk_as_by_the_model(features, tmp_path):
+class OfThisModel(encoding.Encoding):
+    """Embeds the validation images and captions with a model that is not saved."""
+
+    def __init__(self, model: torch.nn.Module, val: SplitData) -> None:
+        rows = {"val": (val.num_images, val.num_captions)}
+        super().__init__(Path(), Sources(Path(), Path()), rows, 5, "cpu")
+        self._opened = SimpleNamespace(model=model, device=torch.device("cpu"), split={"val": val}.__getitem__)
+
+    def open(self) -> Any:
+        return self._opened
+
+
+def test_order_embeddings_train_validate_and_are_scored_from_disk_as_by_the_model(features, tmp_path, monkeypatch):
     settings = Vsepp(embed_dim=16, word_dim=8, measure="order", absolute_values=True)
     run = trainer(features, tmp_path / "a", changed(epochs=1), settings)
     model = run.run()
     path = tmp_path / "embeddings.h5"
     val = splits(features)[1]
-    write_split(path, model, val, run.device, 5, lambda rows: None)
+    monkeypatch.setattr(encoding, "BLOCKS_PER_PART", 2)
+    work = OfThisModel(model, val)
+    sizes = [part.rows for part in work.parts()]
+    assert sizes == [10, 10, 4, *[10] * 4, 8]
+    work.join(maps.made(work, tmp_path / "parts").paths, path, {"val": val}, model.measure)  # pyright: ignore
     stored = read_embeddings(path, "val")
+    assert (stored.image_ids.tolist(), stored.caption_ids.tolist()) == (
+        val.split.image_ids.tolist(),
+        val.split.caption_ids.tolist(),
+    )
     assert stored.measure == ORDER
     images, texts = val.pairs(np.arange(IMAGES), np.arange(IMAGES))
     with torch.inference_mode():
@@ -149,7 +174,7 @@ def test_order_embeddings_train_validate_and_are_scored_from_disk_as_by_the_mode
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_asking_for_a_missing_gpu_is_an_error_and_not_a_fallback():
     with pytest.raises(UsageError, match="no CUDA device is visible"):
-        start_accelerator("cuda", "fp32")
+        training_device("cuda")
 
 
 def steps_of(run: Trainer, count: int) -> list:

@@ -110,7 +110,7 @@ def trainer(work: Path, train: Pairs | None = None, method: object = None, **val
 
 
 def seen_by(run: Trainer) -> list[list[Tensor]]:
-    optimizer = run._optimizer.optimizer
+    optimizer = run._optimizer
     assert isinstance(optimizer, SpySgd)
     return optimizer.seen
 
@@ -263,7 +263,7 @@ def test_validations_inside_an_epoch_change_nothing_but_what_is_chosen(tmp_path:
     for every in (0, 2):
         each = trainer(tmp_path / str(every), epochs=2, validate_every=every)
         each.run()
-        load_checkpoint(each._work / CHECKPOINT, each._model, each._optimizer.optimizer)  # the last weights
+        load_checkpoint(each._work / CHECKPOINT, each._model, each._optimizer)  # the last weights
         rows[each] = each.position.history
         made.append(each)
     plain, run = made

@@ -20,7 +20,7 @@ from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.rules import RulesBackend
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 from itrpipe.synthesis.captions import TokenCaptions
-from itrpipe.synthesis.sentences import Sentence, SentenceBlocks
+from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.training.masked_captions import caption_masks, read_sentences, special_tokens, token_captions
 
@@ -134,9 +134,8 @@ def sentence(caption: int, text: str, kept: bool = True) -> Sentence:
 
 
 def write(folder: Path, sentences: list[Sentence]) -> Path:
-    blocks = SentenceBlocks(folder, 4, 4)
-    blocks.write(0, sentences, {"kept": len(sentences)})
-    blocks.join(folder)
+    write_part(folder / "part.parquet", sentences, {"kept": len(sentences)})
+    join_parts([folder / "part.parquet"], folder)
     return folder
 
 

@@ -15,7 +15,6 @@ import torch
 
 from itrpipe.artifacts.disk import read_json
 from itrpipe.training.checkpoint import Position
-from itrpipe.training.loop import start_accelerator
 from itrpipe.training.tracking import RECORD, RUNNING_LOSS, TrackedRun, metric_name, tracking_with
 
 STEPS = 3
@@ -30,7 +29,6 @@ def needs(package: str) -> pytest.MarkDecorator:
 
 def follow(name: str, folder: Path, first: int, last: int) -> TrackedRun:
     """Tracks epochs `first` to `last` of the history as a process of its own would, with one running loss in each."""
-    start_accelerator("cpu", "fp32")
     (folder / "work").mkdir(parents=True, exist_ok=True)
     run = TrackedRun("triplet.vsepp-12345678", "itrpipe-tiny", folder / "tracking", CHOSEN, folder / "work")
     warnings: list[str] = []

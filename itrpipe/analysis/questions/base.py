@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.artifacts.artifact import Manifest, existing_input, input_folder
+from itrpipe.engine.device import resolve_device
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.progress import Reporter
-from itrpipe.training.device import resolve_device
 from itrpipe.training.settings import method_of, settings_of
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Evaluation:
     def sources_for(self, file: str, *, graphs: bool = False) -> Sources | None:
         """What the model was trained on; None, with a warning that a file is left out, where some of that is gone.
 
-        Metrics do not need it, so that an evaluation does without.
+        The metrics of models with embeddings do not need it, so that their evaluation does without.
         """
         from itrpipe.training.splits import Sources
 

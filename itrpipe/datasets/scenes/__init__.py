@@ -1,7 +1,6 @@
 """`scenes`: a generated dataset of drawn pictures with captions whose truth about every picture is known.
 
     dataset = generate(train=2000, val=250, test=500, seed=7)
-    write_images(dataset.scenes, folder)
     annotations(dataset, folder)      # images and captions, like any other dataset
     test = dataset.of_split("test")
     Oracle(test.scenes).matches(test.captions[0][0].form)   # which pictures the first caption describes
@@ -11,9 +10,9 @@
 """
 
 from itrpipe.datasets.scenes.build import (
+    Painting,
     ScenesDataset,
     annotations,
-    damaged_images,
     generate,
     karpathy,
     write_images,
@@ -48,6 +47,7 @@ __all__ = [
     "Caption",
     "LogicalForm",
     "Oracle",
+    "Painting",
     "PlacedObject",
     "Predicate",
     "Scene",
@@ -57,7 +57,6 @@ __all__ = [
     "Unit",
     "annotations",
     "arrange",
-    "damaged_images",
     "describes",
     "edit_scene",
     "generate",

@@ -2,36 +2,34 @@
 
 # No `from __future__ import annotations` here: the name is that of a function below.
 
-import errno
 import hashlib
 import io
 import json
-import os
 import re
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from itrpipe.artifacts.disk import STAMP_HERE, check_stamp, stamped
+from itrpipe.artifacts.disk import STAMP_HERE, full_disk_as_error, stamped
+from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.records import SPLITS, Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.scenes.captions import write_captions
 from itrpipe.datasets.scenes.edits import edit_scene
 from itrpipe.datasets.scenes.forms import Caption
-from itrpipe.datasets.scenes.layout import Scene, arrange
+from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH, Scene, arrange
 from itrpipe.datasets.scenes.paint import PAINT_VERSION, paint
 from itrpipe.datasets.scenes.world import SymbolicScene, sample_scene
-from itrpipe.errors import DataError, DiskFullError, UsageError
+from itrpipe.engine.local import usable_cores
+from itrpipe.engine.work import Part, Work, cut
+from itrpipe.errors import UsageError
 
 JPEG_QUALITY = 88
 _SECOND_EDIT_RATE = 0.4
 _FROM_BASE_RATE = 0.7
 _SIBLING_TRIES = 60
-_CHUNK = 16
+_SCENES = 64
 
 
 @dataclass(frozen=True)
@@ -135,77 +133,73 @@ def _edit_once_or_twice(rng: Random, source: SymbolicScene) -> tuple[SymbolicSce
     return edited, f"{name}+{second}"
 
 
-def write_images(
-    scenes: Sequence[Scene],
-    folder: Path,
-    workers: int = 1,
-    progress: Callable[[int, int], None] | None = None,
-) -> int:
-    """Paints scenes into `<image_id>.jpg` files.
-
-    Every file appears whole or not at all. Each carries the digest of its scene, so a file is reused only when it
-    decodes and shows this very scene; a truncated one, or one of another seed, is painted again.
+class Painting(Work[None]):
+    """Pictures of scenes: a map over scenes, whose parts hold the JPEG files of some of them.
 
     Args:
         scenes: what to paint.
+    """
+
+    title, unit, suffix = "drawing scenes", "images", ".arrow"
+
+    def __init__(self, scenes: Sequence[Scene]) -> None:
+        self._scenes = scenes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers are told of the scenes of each part alone."""
+        return {"_scenes": ()}
+
+    def parts(self) -> list[Part]:
+        """Scenes, some at a time."""
+        return cut(self._scenes, _SCENES)
+
+    def local_workers(self) -> int:
+        """One per core."""
+        return usable_cores()
+
+    def open(self) -> None:
+        """Nothing: the painter needs no state."""
+
+    def make(self, worker: None, part: Part, path: Path) -> None:
+        """Paints the scenes of a part."""
+        import pyarrow as pa
+
+        from itrpipe.engine.files import write_table
+
+        files = {file_name(scene): picture(scene) for scene in part.content}
+        write_table(path, pa.table({"file": list(files), "jpeg": pa.array(files.values(), pa.binary())}))
+
+
+def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
+    """Writes the pictures of all parts into a folder.
+
+    Args:
+        paths: of the parts of `Painting`.
         folder: where to; created if needed.
-        workers: number of processes; 1 paints in this one. The bytes are the same for any number.
-        progress: called with (images done, images in all) as the work proceeds.
 
     Returns:
-        Number of files written; the others were already there.
+        What is known of each file, by its name.
 
     Raises:
-        UsageError: `workers` < 1.
         DiskFullError: the disk is full.
     """
-    if workers < 1:
-        raise UsageError(f"scenes: workers = {workers}; give 1 or more")
+    from itrpipe.engine.files import read_table
+
     folder.mkdir(parents=True, exist_ok=True)
-    write = partial(_write_image, folder=folder)
-    if workers == 1:
-        return _count(map(write, scenes), len(scenes), progress)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return _count(pool.map(write, scenes, chunksize=_CHUNK), len(scenes), progress)
+    facts = {}
+    with full_disk_as_error(folder):
+        for path in paths:
+            for row in read_table(path).to_pylist():
+                (folder / row["file"]).write_bytes(row["jpeg"])
+                facts[row["file"]] = ImageFacts(hashlib.sha256(row["jpeg"]).hexdigest(), WIDTH, HEIGHT)
+    return facts
 
 
-def _count(results: Iterable[bool], total: int, progress: Callable[[int, int], None] | None) -> int:
-    written = 0
-    for done, was_written in enumerate(results, start=1):
-        written += was_written
-        if progress is not None:
-            progress(done, total)
-    return written
-
-
-def damaged_images(scenes: Sequence[Scene], folder: Path) -> list[str]:
-    """Names of the files that an interrupted `write_images` has left and that are not as it wrote them."""
-    return [
-        file_name(scene)
-        for scene in scenes
-        if (folder / file_name(scene)).exists() and not _is_whole(folder / file_name(scene), _comment(scene))
-    ]
-
-
-def _write_image(scene: Scene, folder: Path) -> bool:
-    """Writes one file; False when the right one is already there."""
-    path = folder / file_name(scene)
-    comment = _comment(scene)
-    if _is_whole(path, comment):
-        return False
+def picture(scene: Scene) -> bytes:
+    """The JPEG file of a scene; its comment names the scene and holds a checksum."""
     buffer = io.BytesIO()
-    paint(scene).save(buffer, "JPEG", quality=JPEG_QUALITY, comment=comment + STAMP_HERE.encode())
-    content = stamped(buffer.getvalue())
-    partial_path = path.with_name(f"{path.name}.partial")
-    try:
-        partial_path.write_bytes(content)
-        os.replace(partial_path, path)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        partial_path.unlink(missing_ok=True)
-        raise DiskFullError(f"{path}: no space left for an image of {len(content)} bytes; free some space") from error
-    return True
+    paint(scene).save(buffer, "JPEG", quality=JPEG_QUALITY, comment=_comment(scene) + STAMP_HERE.encode())
+    return stamped(buffer.getvalue())
 
 
 def file_name(scene: Scene) -> str:
@@ -217,16 +211,6 @@ def _comment(scene: Scene) -> bytes:
     """What the JPEG comment says: which scene, painted by which version of the painter, the file shows."""
     content = json.dumps(scene.to_json(), sort_keys=True)
     return f"scenes {PAINT_VERSION} {hashlib.sha256(content.encode()).hexdigest()}, ".encode()
-
-
-def _is_whole(path: Path, comment: bytes) -> bool:
-    """Whether the file shows the scene that `comment` names and is as it was written."""
-    try:
-        content = path.read_bytes()
-        check_stamp(path, "it is drawn again", content)
-    except (FileNotFoundError, DataError):
-        return False
-    return comment in content
 
 
 def annotations(dataset: ScenesDataset, root: Path) -> Annotations:

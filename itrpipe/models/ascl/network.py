@@ -29,6 +29,7 @@ from itrpipe.models.ascl import tiles as ascl_tiles
 from itrpipe.models.ascl.declaration import Ascl
 from itrpipe.models.ascl.fusion import CrossModalFusion, mean_of_real, real_places
 from itrpipe.models.base import (
+    SCORERS,
     ImageBatch,
     Matcher,
     TextBatch,
@@ -90,6 +91,8 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
     Attributes:
         tunes_text: whether the text encoder is trained.
     """
+
+    by_rows = SCORERS
 
     def __init__(self, settings: Ascl, text: TextTower, image_dim: int, global_dim: int) -> None:
         super().__init__()

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from itrpipe.errors import DataError
-from itrpipe.models.base import ImageBatch, Matcher, TextBatch, inner_products, smallest_count, unit_vectors
+from itrpipe.models.base import SCORERS, ImageBatch, Matcher, TextBatch, inner_products, smallest_count, unit_vectors
 from itrpipe.models.ssamt.declaration import Ssamt
 from itrpipe.models.ssamt.masks import image_mask, pair_mask, text_mask
 from itrpipe.models.transformer import EncoderLayer, initialise
@@ -122,6 +123,8 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         image_dim: width of the region features.
         vocabulary_size: number of token ids.
     """
+
+    by_rows = MappingProxyType({**SCORERS, "relevance": (0, 1)})
 
     def __init__(self, settings: Ssamt, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -118,6 +119,8 @@ class UniterEncoder(Matcher[UniterImages, UniterTexts]):
         image_dim: width of the region features.
         vocabulary_size: number of token ids, `[MASK]` included.
     """
+
+    by_rows = MappingProxyType({"read_at": (2, 3)})
 
     def __init__(self, settings: Uniter, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()

@@ -1,0 +1,80 @@
+"""The processes of a launcher such as torchrun: the first runs the command, the others train along when it trains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from itrpipe.errors import ItrpipeError, UnavailableError
+from itrpipe.training.world import PATIENCE, World
+
+_COURTESY = 5.0
+"""Seconds in which the first process may tell of an error that all of them met."""
+_GONE = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection refused")
+_together = False
+
+
+def together(command: Callable[[], object]) -> None:
+    """Runs a command in the first process, while the others wait for its trainings and take part in them.
+
+    Args:
+        command: of the user.
+
+    Raises:
+        UnavailableError: another process has ended.
+    """
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=PATIENCE)
+    world = World.joined()
+    try:
+        _lead(world, command) if world.leads else _follow(world)
+    except (RuntimeError, ItrpipeError) as error:
+        gone = isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _GONE)
+        if not world.leads:
+            time.sleep(_COURTESY)
+        if gone:
+            raise UnavailableError(
+                f"process {world.rank + 1} of {world.size}: another process of this training has ended, and tells why "
+                "if it could; the same command goes on where it stopped"
+            ) from None
+        if world.leads or not isinstance(error, ItrpipeError):
+            raise
+        raise type(error)(f"process {world.rank + 1} of {world.size}: {error}") from None
+    finally:
+        World.leave()  # at the end of the process its threads would be in the way
+
+
+def _lead(world: World, command: Callable[[], object]) -> None:
+    try:
+        command()
+    finally:
+        if not _together:  # else the others are in the middle of something, and see that this process is gone
+            world.agreed(None)
+
+
+def _follow(world: World) -> None:
+    nothing: Any = None
+    while (task := world.agreed(nothing)) is not None:
+        function, arguments = task
+        function(*arguments)
+
+
+@contextmanager
+def joined_by(world: World, function: Callable[..., object], *arguments: Any) -> Iterator[None]:
+    """Lets all other processes run a function while the first one runs a block.
+
+    Args:
+        world: all processes.
+        function, arguments: are pickled.
+    """
+    global _together
+    if world.size > 1 and world.leads:
+        world.agreed((function, arguments))
+        _together = True
+    yield
+    _together = False

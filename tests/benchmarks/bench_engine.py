@@ -1,0 +1,112 @@
+"""What the engine costs: parts against bare loops, two processes against one, and the memory of mining at three sizes.
+
+Run with `make bench`; the sizes of `python tests/benchmarks/bench_engine.py memory IMAGES CAPTIONS FOLDER` are free.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from measure import paired, show
+from rich.console import Console
+
+from itrpipe.datasets.scenes import generate
+from itrpipe.engine.execution import MapExecution
+from itrpipe.engine.files import StoredRows
+from itrpipe.engine.local import usable_cores
+from itrpipe.engine.run import Made, make_parts
+from itrpipe.engine.work import Work
+from itrpipe.progress import Reporter
+from itrpipe.scene_graph.declaration import build_parser
+from itrpipe.scene_graph.parsing import Item, Parsing
+
+DIM = 64
+SIZES = ((3_000, 15_000), (10_000, 50_000), (30_000, 150_000))
+
+
+def run(work: Work, folder: Path, workers: int = 1) -> Made:
+    shutil.rmtree(folder, ignore_errors=True)
+    return make_parts(work, folder, MapExecution(workers=workers), Reporter(Console(quiet=True)), print)
+
+
+@pytest.fixture(scope="module")
+def parsing() -> Parsing:
+    from itrpipe.scene_graph.declaration import backend_settings
+
+    captions = generate(4_000, 4, 4, seed=5).captions
+    texts = dict.fromkeys(caption.text for five in captions for caption in five)
+    values = {"backend": "rules", "tagger": "hanta"}
+    return Parsing([Item(text) for text in texts], partial(build_parser, backend_settings(values)(**values)))
+
+
+def test_parsing_in_parts_against_a_bare_loop(parsing: Parsing, tmp_path: Path) -> None:
+    parser = parsing.open()
+    items = [item for part in parsing.parts() for item in part.content]
+    ours, limit = paired(
+        lambda: run(parsing, tmp_path / "parts"), lambda: [parser.parse(item) for item in items], rounds=3
+    )
+    show("parsing, one worker", ours, limit, "a bare loop", f"{len(items) / ours:.0f} captions/s")
+
+
+def test_two_processes_against_one(parsing: Parsing, tmp_path: Path) -> None:
+    if usable_cores() < 2:
+        pytest.skip("needs two cores")
+    count = sum(part.rows for part in parsing.parts())
+    one, two = paired(lambda: run(parsing, tmp_path / "one", 1), lambda: run(parsing, tmp_path / "two", 2), rounds=3)
+    print(f"\n  parsing {count:,} captions: two workers are {one / two:.2f} times as fast as one, their start included")
+
+
+def stored(path: Path, shape: tuple[int, ...]) -> StoredRows:
+    """Random unit vectors on the disk, written a slice at a time."""
+    generator = np.random.default_rng(len(path.name))
+    with path.open("wb") as file:
+        for start in range(0, shape[0], 1 << 15):
+            vectors = generator.standard_normal((min(1 << 15, shape[0] - start), *shape[1:]), dtype=np.float32)
+            file.write((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).tobytes())
+    return StoredRows(path, 0, "<f4", shape)
+
+
+def measured_memory(images: int, captions: int, folder: Path) -> dict[str, Any]:
+    """MiB that this process had resident at most: before mining, after it, and after the parts are joined."""
+    from itrpipe.mining.exact import ExactMining
+    from itrpipe.mining.merging import join_mined
+    from itrpipe.mining.products import measured_norms
+
+    owners = folder / "owners"
+    (np.arange(captions) * images // captions).astype(np.int64).tofile(owners)
+    rows = [stored(folder / "images", (images, DIM)), stored(folder / "texts", (captions, DIM))]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    norms = measured_norms(*rows, folder / "norms.arrays")
+    work = ExactMining(*rows, StoredRows(owners, 0, "<i8", (captions,)), norms, 300, 60, precision="bf16+fp32")
+    made = run(work, folder / "parts")
+    mined = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    join_mined(work, made.paths, folder / "mined.arrays")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    memory = {name: kib >> 10 for name, kib in {"before": before, "mined": mined, "peak": peak}.items()}
+    return memory | {"seconds": round(made.seconds, 1), "parts": len(made.paths)}
+
+
+def test_memory_of_mining_does_not_grow_with_the_dataset(tmp_path: Path) -> None:
+    peaks = []
+    for images, captions in SIZES:
+        folder = tmp_path / str(images)
+        folder.mkdir()
+        command = [sys.executable, __file__, "memory", str(images), str(captions), str(folder)]
+        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+        peaks.append(found["peak"])
+        print(f"\n  mining {images:,} x {captions:,}: peak {found['peak']} MiB, {found['seconds']} s")
+    assert max(peaks[1:]) < 1.15 * min(peaks[1:])  # the smallest is smaller than a tile
+
+
+if __name__ == "__main__":
+    _, _, images, captions, folder = sys.argv
+    print(json.dumps(measured_memory(int(images), int(captions), Path(folder))))

@@ -1,0 +1,134 @@
+"""Training in chunks and in two processes: the memory of large batches, and what is spent on exchanging.
+
+Run with `make bench`. Steps run in processes of their own: `python tests/benchmarks/bench_spread.py memory PAIRS CHUNK`
+and, under torchrun, `python tests/benchmarks/bench_spread.py exchange`.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from measure import paired
+
+from itrpipe.losses.triplet import triplet_loss
+from itrpipe.models.base import ImageBatch, Matcher, TextBatch
+from itrpipe.models.dual_encoder import network as dual_encoder
+from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.vsrn import network as vsrn
+from itrpipe.models.vsrn.declaration import Vsrn
+from itrpipe.training.spread import spread
+from itrpipe.training.world import World
+
+WORDS, LENGTH, REGIONS, WIDTH = 1_000, 16, 36, 2_048
+SIZE = (96, 128)
+CHUNK, STEPS = 64, 5
+
+
+def encoders() -> Matcher[Any, Any]:
+    """A small dual encoder of pixels: four layers, width 192."""
+    settings = DualEncoder(
+        vision="random", text="random", image_size=SIZE, patch_size=16, width=192, heads=3, vision_layers=4
+    )
+    torch.manual_seed(0)
+    return dual_encoder.build(settings, 3, WORDS)
+
+
+def batch(pairs: int, *, pixels: bool) -> tuple[ImageBatch, TextBatch]:
+    draw = torch.Generator().manual_seed(0)
+    shown = torch.randint(0, 256, (pairs, 3, *SIZE), generator=draw, dtype=torch.uint8) if pixels else None
+    regions = torch.randn((pairs, 0 if pixels else REGIONS, WIDTH), generator=draw)
+    tokens = torch.randint(4, WORDS, (pairs, LENGTH), generator=draw)
+    return ImageBatch(regions, pixels=shown), TextBatch(tokens, torch.full((pairs,), LENGTH))
+
+
+def step_of(model: Matcher[Any, Any], images: ImageBatch, texts: TextBatch) -> Callable[[], None]:
+    def step() -> None:
+        model.zero_grad()
+        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+        triplet_loss(scores, 0.2, True, None).backward()
+
+    return step
+
+
+def measured_memory(pairs: int, chunk: int) -> float:
+    """MiB that a process had resident at most, which trains one step."""
+    model = encoders()
+    spread(model, chunk=chunk)
+    step_of(model, *batch(pairs, pixels=True))()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measured_exchange() -> dict[str, float]:
+    """Seconds of a step, and those that it exchanged something in; VSRN on 36 regions of width 2,048, 128 pairs."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model, spent = vsrn.build(Vsrn(embed_dim=1_024, word_dim=300, captioner=False), WIDTH, WORDS), [0.0]
+    world = World.joined()
+    spread(model, world)
+    for name in ("all_gather", "all_reduce"):
+        setattr(dist, name, _timed(getattr(dist, name), spent))
+    step = step_of(model, *batch(128, pixels=False))
+    for number in range(STEPS + 1):
+        if number == 1:  # the first one warms up
+            world.wait()
+            spent[0], start = 0.0, time.perf_counter()
+        step()
+        world.average_gradients(model.parameters())
+    seconds = time.perf_counter() - start
+    return {"rank": world.rank, "step": seconds / STEPS, "exchange": spent[0] / STEPS}
+
+
+def _timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    def run(*arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        result = function(*arguments, **options)
+        spent[0] += time.perf_counter() - start
+        return result
+
+    return run
+
+
+def apart(*arguments: object, launcher: tuple[str, ...] = ()) -> list[Any]:
+    command = [sys.executable, *launcher, __file__, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.strip()]
+
+
+def test_memory_of_a_large_batch_in_chunks() -> None:
+    small, large = (apart("memory", pairs, CHUNK)[0] for pairs in (128, 2_048))
+    (plain,) = apart("memory", 128, 0)
+    print(f"\n  128 pairs: {plain:.0f} MiB; in chunks of {CHUNK} {small:.0f} MiB, 2,048 pairs {large:.0f} MiB")
+    assert large < 1.2 * small
+
+
+def test_time_of_chunks() -> None:
+    plain, chunked = encoders(), encoders()
+    spread(chunked, chunk=CHUNK)
+    pair = batch(256, pixels=True)
+    slow, fast = paired(step_of(chunked, *pair), step_of(plain, *pair), rounds=3)
+    print(f"\n  a step of 256 pairs in chunks of {CHUNK} takes {slow / fast:.2f} times as long as without")
+
+
+def test_exchange_of_two_processes() -> None:
+    if not dist.is_gloo_available():
+        pytest.skip("needs gloo")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    for found in apart("exchange", launcher=launcher):
+        share = found["exchange"] / found["step"]
+        print(f"\n  process {found['rank']}: a step of {found['step']:.2f} s, {share:.1%} of it exchanging and waiting")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "memory":
+        print(json.dumps(measured_memory(int(sys.argv[2]), int(sys.argv[3]))))
+    else:
+        print(json.dumps(measured_exchange()), flush=True)
