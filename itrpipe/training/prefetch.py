@@ -31,7 +31,7 @@ class Prefetcher(Generic[Item, Result]):
         self._function, self._items = function, items
         self._ready: queue.Queue = queue.Queue(maxsize=max(1, depth))
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._produce, daemon=True)
+        self._thread = threading.Thread(target=self._produce)
 
     def __iter__(self) -> Iterator[Result]:
         self._thread.start()
@@ -47,6 +47,7 @@ class Prefetcher(Generic[Item, Result]):
                 yield value
         finally:
             self._stopped.set()
+            self._thread.join()  # a thread that Python's end meets inside torch aborts the process
 
     def _produce(self) -> None:
         try:
