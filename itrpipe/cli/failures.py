@@ -30,7 +30,7 @@ def known_failure(error: BaseException) -> ItrpipeError | None:
     if _is_out_of_memory(error):
         return UsageError(
             f"there is not enough memory ({_first_line(error)}); lower batch_size, encode_block, memory_mib or the "
-            "widths of the model with --set, or end other programs"
+            "widths of the model with --set, train with --set train.encode_chunk=auto, or end other programs"
         )
     if isinstance(error, BrokenExecutor):
         return UsageError(

@@ -76,10 +76,12 @@ def sources(settings: TrainSettings, definition: StageDefinition | None, cache: 
 def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
     """The settings as the fingerprint sees them: of encoders in folders their content counts and not where they lie.
 
-    `validate_every` counts where it is set: it is newer than trainings that must not go stale. Of a plug-in, name and
+    Settings that are newer than trainings which must not go stale count where they are set. Of a plug-in, name and
     version count.
     """
-    values = settings.model_dump(mode="json", exclude=set() if settings.validate_every else {"validate_every"})
+    fields = TrainSettings.model_fields
+    usual = {name for name in training_settings.NEWER if getattr(settings, name) == fields[name].default}
+    values = settings.model_dump(mode="json", exclude=usual)
     values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
     brought = {"method": method_package(settings.method), "backbone": backbone_package(settings.backbone)}
     return values | {f"{name}_package": package for name, package in brought.items() if package}
@@ -215,7 +217,7 @@ def _trainer(job: Job) -> tuple[Trainer, dict[str, SplitData], CaptionTokens]:
     method = _build_method(job, splits["train"])
     precision = _precision(job, model, splits["train"])
     trainer = Trainer(
-        _loop_settings(job, precision),
+        _loop_settings(job, precision, _encode_chunk(job, model, splits["train"], precision)),
         model,
         method,
         splits["train"],
@@ -399,10 +401,31 @@ def _precision(job: Job, model: AnyMatcher, data: SplitData) -> str:
     return job.metrics["precision"]
 
 
-def _loop_settings(job: Job, precision: str) -> LoopSettings:
+def _encode_chunk(job: Job, model: AnyMatcher, data: SplitData, precision: str) -> int:
+    """That of the settings; for `auto` what fits in memory, which is told and recorded."""
+    from itrpipe.training.chunks import chosen_chunk
+    from itrpipe.training.loop import training_device
+    from itrpipe.training.world import World
+
+    settings, world, asked, rows = job.settings, World.joined(), job.execution.encode_chunk, 0
+    if isinstance(asked, int):
+        return asked
+    if world.leads:
+        pairs = settings.batch_size
+        if settings.batch_by == "tokens":
+            pairs = int(pairs / data.pair_sizes().mean())
+        device = training_device(resolve_device(job.execution.device))
+        rows = chosen_chunk(model, data, -(-pairs // world.size), device, precision)
+    job.metrics["encode_chunk"] = rows = world.agreed(rows)
+    job.reporter.say(f"  encode_chunk {rows} ({'by free memory' if rows else 'the whole batch'})")
+    return rows
+
+
+def _loop_settings(job: Job, precision: str, encode_chunk: int) -> LoopSettings:
     from itrpipe.training.loop import LoopSettings
 
-    values = {**job.settings.model_dump(), **job.execution.model_dump(), "precision": precision}
+    chosen = {"precision": precision, "encode_chunk": encode_chunk}
+    values = {**job.settings.model_dump(), **job.execution.model_dump(), **chosen}
     return LoopSettings(**{field.name: values[field.name] for field in dataclasses.fields(LoopSettings)})
 
 

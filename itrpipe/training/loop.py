@@ -24,18 +24,34 @@ from itrpipe.evaluation.ranks import ranks
 from itrpipe.methods.base import Batch, Method, StatefulMethod
 from itrpipe.progress import Reporter, Task
 from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
+from itrpipe.training.compiling import compile_encoders
 from itrpipe.training.data import SplitData, epoch_batches
 from itrpipe.training.encode import AnyMatcher, score_split
 from itrpipe.training.feed import Feed, Placed
 from itrpipe.training.finite import FirstNonFinite
 from itrpipe.training.optimizers import OPTIMIZERS
 from itrpipe.training.prefetch import Prefetcher
-from itrpipe.training.schedule import decay_after, step_decay, warmup_and_decay_to_floor, warmup_and_linear_decay
+from itrpipe.training.schedule import (
+    decay_after,
+    scaled_rate,
+    step_decay,
+    warmed_up,
+    warmup_and_cosine_decay,
+    warmup_and_decay_to_floor,
+    warmup_and_linear_decay,
+)
 from itrpipe.training.spread import spread
 from itrpipe.training.tracking import Tracking
 from itrpipe.training.world import World
 
 CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
+
+_BY_UPDATES = {
+    "linear": warmup_and_linear_decay,
+    "cosine": warmup_and_cosine_decay,
+    "linear-uniter": warmup_and_decay_to_floor,
+}
+"""Schedules that change the rate at every update, by the names that `schedule` takes."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +76,7 @@ class LoopSettings:
         prefetch: batches made ahead.
         checkpoint_seconds: time between checkpoints inside an epoch.
         optimizer: name in `itrpipe.training.optimizers`.
+        weight_decay, learning_rate_scaling, base_batch_size: as in the settings.
         decay_at: epochs after each of which schedule `step` decays; empty leaves it to `decay_every`.
     """
 
@@ -86,6 +103,10 @@ class LoopSettings:
     decay_at: tuple[int, ...] = ()
     validate_every: int = 0
     encode_chunk: int = 0
+    compile: bool = False
+    weight_decay: float = 0.01
+    learning_rate_scaling: str = "none"
+    base_batch_size: int = 256
 
 
 class Trainer:
@@ -127,8 +148,10 @@ class Trainer:
         self._tracking = tracking or Tracking.off()
         self.device, self._world = training_device(device), World.joined()
         self._model = model.to(self.device)
-        self._optimizer = OPTIMIZERS[settings.optimizer](self._model, settings.learning_rate)
+        self._optimizer = OPTIMIZERS[settings.optimizer](self._model, settings.learning_rate, settings.weight_decay)
         self._spread = spread(self._model, self._world, settings.encode_chunk)
+        if settings.compile:
+            compile_encoders(self._model, self.device)
         self._stateful = method if isinstance(method, StatefulMethod) else None
         self._method_state = None if self._stateful is None else self._stateful.attach(self._model)
         self.position = Position()
@@ -270,16 +293,19 @@ class Trainer:
 
     def _rate(self) -> float:
         settings, position = self._settings, self.position
-        if settings.schedule == "step" and settings.decay_at:
-            ends, factor = settings.decay_at, settings.decay_factor
-            return decay_after(settings.learning_rate, position.epoch, ends=ends, factor=factor)
-        if settings.schedule == "step":
-            decay = {"every": settings.decay_every, "factor": settings.decay_factor}
-            return step_decay(settings.learning_rate, position.epoch, **decay)
-        shape = {"linear": warmup_and_linear_decay, "linear-uniter": warmup_and_decay_to_floor}[settings.schedule]
-        return shape(
-            settings.learning_rate, position.updates, warmup=settings.warmup_updates, total=self._total_updates
+        pairs, factor, warmup = (
+            settings.batch_size * settings.accumulate,
+            settings.decay_factor,
+            settings.warmup_updates,
         )
+        base = scaled_rate(settings.learning_rate, pairs, settings.base_batch_size, settings.learning_rate_scaling)
+        if settings.schedule in _BY_UPDATES:
+            return _BY_UPDATES[settings.schedule](base, position.updates, warmup=warmup, total=self._total_updates)
+        if settings.decay_at:
+            rate = decay_after(base, position.epoch, ends=settings.decay_at, factor=factor)
+        else:
+            rate = step_decay(base, position.epoch, every=settings.decay_every, factor=factor)
+        return warmed_up(rate, position.updates, warmup)
 
     def _count(self, name: str, value: Any) -> None:
         """Adds to a running sum, kept in double precision on the device so that no step waits for it."""

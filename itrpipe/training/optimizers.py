@@ -10,8 +10,6 @@ from torch import Tensor
 
 from itrpipe.training.encode import AnyMatcher
 
-WEIGHT_DECAY = 0.01
-
 
 class UniterAdamW(torch.optim.Optimizer):
     """Adam with decoupled weight decay, in the order of the released code of UNITER.
@@ -39,7 +37,7 @@ class UniterAdamW(torch.optim.Optimizer):
         lr: float,
         betas: tuple[float, float] = (0.9, 0.98),
         eps: float = 1e-6,
-        weight_decay: float = WEIGHT_DECAY,
+        weight_decay: float = 0.01,
     ) -> None:
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
@@ -80,22 +78,32 @@ class UniterAdamW(torch.optim.Optimizer):
             at_once._foreach_mul_(members, 1.0 - rate * group["weight_decay"])
 
 
-def _adam(model: AnyMatcher, rate: float) -> torch.optim.Optimizer:
+def _adam(model: AnyMatcher, rate: float, _: float) -> torch.optim.Optimizer:
     return torch.optim.Adam([weights for weights in model.parameters() if weights.requires_grad], lr=rate, fused=True)
 
 
-def _adamw_uniter(model: AnyMatcher, rate: float) -> torch.optim.Optimizer:
+def _adamw(model: AnyMatcher, rate: float, decay: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(_decayed_and_not(model), lr=rate, weight_decay=decay, fused=True)
+
+
+def _adamw_uniter(model: AnyMatcher, rate: float, decay: float) -> torch.optim.Optimizer:
+    return UniterAdamW(_decayed_and_not(model), rate, weight_decay=decay)
+
+
+def _decayed_and_not(model: AnyMatcher) -> list[dict[str, Any]]:
+    """The trained weights, those apart that decay leaves alone."""
     spared = model.undecayed()
     trained = {name: weights for name, weights in model.named_parameters() if weights.requires_grad}
     groups = [
         {"params": [weights for name, weights in trained.items() if name not in spared]},
         {"params": [weights for name, weights in trained.items() if name in spared], "weight_decay": 0.0},
     ]
-    return UniterAdamW([group for group in groups if group["params"]], rate)
+    return [group for group in groups if group["params"]]
 
 
-OPTIMIZERS: dict[str, Callable[[AnyMatcher, float], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[AnyMatcher, float, float], torch.optim.Optimizer]] = {
     "adam": _adam,
+    "adamw": _adamw,
     "adamw-uniter": _adamw_uniter,
 }
-"""Name -> makes the optimiser of a model's trained weights at a learning rate."""
+"""Name -> makes the optimiser of a model's trained weights, given a learning rate and a weight decay."""

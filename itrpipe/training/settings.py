@@ -25,6 +25,9 @@ ROUND_ONE = "triplet"
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 """What can follow a training; each is the name of its package too."""
 
+NEWER = ("validate_every", "weight_decay", "learning_rate_scaling", "base_batch_size")
+"""Settings that earlier versions lacked and trained as these say where they have their defaults."""
+
 
 class TrainSettings(Settings):
     """Settings that determine the trained weights.
@@ -43,10 +46,15 @@ class TrainSettings(Settings):
         decay_at: numbers of epochs after each of which that happens instead; empty leaves it to `decay_every`.
         batch_by: what `batch_size` counts: `pairs`, or `tokens`, the words and regions of the pairs.
         accumulate: batches whose mean gradient makes one update.
-        optimizer: `adam`, or `adamw-uniter`: with weight decay, as UNITER's code computes it.
-        schedule: `step` multiplies the rate as `decay_every` says; `linear` raises it over `warmup_updates` and lowers
-            it to 0 at the last update; `linear-uniter` counts updates from 1, as UNITER's code does.
-        warmup_updates: of schedules `linear` and `linear-uniter`.
+        optimizer: `adam`, `adamw`, with weight decay, or `adamw-uniter`: likewise, as UNITER's code computes it.
+        weight_decay: of `adamw` and `adamw-uniter`; biases and the scales of layer norms are spared.
+        schedule: `step` multiplies the rate as `decay_every` says; `linear` lowers it to 0 at the last update, and
+            `cosine` too, along half a cosine; `linear-uniter` counts updates from 1, as UNITER's code does.
+        warmup_updates: updates over which the rate rises first.
+        learning_rate_scaling: what becomes of the rate where an update has not `base_batch_size` pairs: it grows with
+            their number (`linear`, Goyal et al. 2017), with its square root (`sqrt`, Malladi et al. 2022) or stays
+            (`none`).
+        base_batch_size: batch size that `learning_rate` is for, under the first two.
         max_updates: training ends after so many updates, if its epochs have not ended before; 0 sets no such end.
         gradient_clip: largest global norm of the gradient.
         precision: `bf16` computes the encoders in bfloat16, and of models that score pair by pair the products of
@@ -78,9 +86,12 @@ class TrainSettings(Settings):
     decay_factor: float = Field(gt=0, le=1)
     batch_by: Literal["pairs", "tokens"] = "pairs"
     accumulate: int = Field(default=1, ge=1, le=1_000_000)
-    optimizer: Literal["adam", "adamw-uniter"] = "adam"
-    schedule: Literal["step", "linear", "linear-uniter"] = "step"
+    optimizer: Literal["adam", "adamw", "adamw-uniter"] = "adam"
+    weight_decay: float = Field(default=0.01, ge=0)
+    schedule: Literal["step", "linear", "cosine", "linear-uniter"] = "step"
     warmup_updates: int = Field(default=0, ge=0)
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
+    base_batch_size: int = Field(default=256, ge=1)
     max_updates: int = Field(default=0, ge=0)
     gradient_clip: float = Field(gt=0)
     precision: Literal["fp32", "bf16", "auto"]
@@ -129,7 +140,9 @@ class TrainExecution(MapExecution):
         threads: CPU threads; 0 leaves the choice to the library.
         encode_block: rows per forward pass when validating and embedding.
         encode_chunk: images or captions that an encoder computes at a time in training; 0 for the whole batch. The
-            gradient is the same, in the memory of one chunk and for about a third more time (gradient caching).
+            gradient is the same, in the memory of one chunk and for about a third more time (gradient caching). `auto`
+            takes what the free memory of the GPU asks for.
+        compile: whether torch compiles the encoders, which takes minutes at the start and may save time at each step.
         prefetch: batches made ahead.
         checkpoint_seconds: time between two checkpoints inside an epoch.
         trackers: of `TRACKERS`, those that get the numbers of the training while it runs.
@@ -139,7 +152,8 @@ class TrainExecution(MapExecution):
     device: Literal["auto", "cpu", "cuda"]
     threads: int = Field(ge=0, le=4_096)
     encode_block: int = Field(ge=1)
-    encode_chunk: int = Field(ge=0)
+    encode_chunk: Annotated[int, Field(ge=0)] | Literal["auto"]
+    compile: bool
     prefetch: int = Field(ge=1, le=10_000)
     checkpoint_seconds: float = Field(ge=0)
     trackers: tuple[str, ...] = ()

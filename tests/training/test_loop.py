@@ -220,6 +220,37 @@ def test_the_linear_schedule_warms_up_and_reaches_zero_at_the_last_update(featur
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
 
 
+HALF = 0.5**0.5
+HALVED = {"schedule": "step", "decay_every": 1, "decay_factor": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"schedule": "cosine", "warmup_updates": 2}, [1, 2, 2, 1 + HALF, 1, 1 - HALF]),
+        ({**HALVED, "warmup_updates": 2}, [1, 2, 2, 1, 1, 1]),
+        ({"schedule": "step", "decay_at": (1,), "decay_factor": 0.1}, [2, 2, 2, 0.2, 0.2, 0.2]),
+        ({**HALVED, "learning_rate_scaling": "linear", "base_batch_size": 4}, [8, 8, 8, 4, 4, 4]),
+        ({**HALVED, "learning_rate_scaling": "sqrt", "base_batch_size": 64}, [1, 1, 1, 0.5, 0.5, 0.5]),
+    ],
+)
+def test_rates_of_two_epochs_of_three_updates(features, tmp_path, changes, expected):
+    """Of batches of 16 pairs."""
+    run = trainer(features, tmp_path / "a", changed(epochs=2, learning_rate=0.02, **changes))
+    rates = []
+    update = run._update
+    run._update = lambda: (update(), rates.append(run._optimizer.param_groups[0]["lr"]))[0]
+    run.run()
+    np.testing.assert_allclose(rates, 0.01 * np.array(expected), rtol=1e-6)
+
+
+def test_pairs_of_all_batches_of_an_update_scale_the_rate(features, tmp_path):
+    scaling = {"learning_rate_scaling": "linear", "base_batch_size": 10, "batch_size": 10, "accumulate": 2}
+    run = trainer(features, tmp_path / "a", changed(epochs=1, learning_rate=0.01, **scaling))
+    run.run()
+    assert run._optimizer.param_groups[0]["lr"] == pytest.approx(0.02)
+
+
 def test_training_ends_after_its_updates_inside_an_epoch_and_still_validates(features, tmp_path):
     run = trainer(features, tmp_path / "a", changed(epochs=10, max_updates=4))
     run.run()

@@ -85,7 +85,7 @@ class Toy(DualEncoder):
 class SpySgd(torch.optim.SGD):
     """Keeps the gradients that it was given."""
 
-    def __init__(self, model: nn.Module, rate: float) -> None:
+    def __init__(self, model: nn.Module, rate: float, _: float) -> None:
         super().__init__(model.parameters(), rate)
         self.seen: list[list[Tensor]] = []
 
