@@ -53,8 +53,8 @@ class ImageBatch:
 
     def to(self, device: torch.device | str) -> ImageBatch:
         """The same batch on `device`, copied asynchronously where the memory is pinned."""
-        parts = (self.regions, self.count, self.global_, self.pixels, self.boxes)
-        return ImageBatch(*(_move(tensor, device) for tensor in parts))  # pyright: ignore
+        parts = ("regions", "count", "global_", "pixels", "boxes")
+        return replace(self, **{name: _move(getattr(self, name), device) for name in parts})
 
 
 @dataclass(frozen=True)

@@ -188,8 +188,9 @@ def _trainer(job: Job) -> tuple[Trainer, dict[str, SplitData], CaptionTokens]:
     """What trains the model, with the data."""
     import torch
 
-    from itrpipe.training.loop import Trainer
+    from itrpipe.training.loop import Trainer, training_device
     from itrpipe.training.saved import build_model, start_from
+    from itrpipe.training.world import World
 
     if job.execution.threads:
         torch.set_num_threads(job.execution.threads)
@@ -216,13 +217,16 @@ def _trainer(job: Job) -> tuple[Trainer, dict[str, SplitData], CaptionTokens]:
         splits["train"].writer = _frozen(job.inputs["writer"].folder, model, settings, tokens)
     method = _build_method(job, splits["train"])
     precision = _precision(job, model, splits["train"])
+    device = resolve_device(job.execution.device)
+    chunk = _encode_chunk(job, model, splits["train"], precision)
+    splits["train"].train_on(World.joined(), training_device(device))
     trainer = Trainer(
-        _loop_settings(job, precision, _encode_chunk(job, model, splits["train"], precision)),
+        _loop_settings(job, precision, chunk),
         model,
         method,
         splits["train"],
         splits["val"],
-        resolve_device(job.execution.device),
+        device,
         job.work,
         job.reporter,
         _tracking(job),

@@ -1,6 +1,7 @@
 """Random changes of training images, each image by draws of its own: crops, flips and RandAugment, on bytes.
 
-All draws come from numpy generators that are given, so that a resumed run sees the images of an uninterrupted one.
+All draws come from a numpy generator that is given, so that a resumed run sees the images of an uninterrupted one. They
+are drawn for whole batches, and applied where the images are: on a GPU a batch at a time.
 
 Source: RandAugment (Cubuk et al., 2020); which operations and how strong they are as in FNE's released code.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,33 +34,83 @@ _ENHANCEMENT = 0.1 + 1.8 * _LEVEL
 Operation = Callable[[Tensor, float], Tensor]
 
 
-def augment(
-    images: Tensor, frame: tuple[int, int], kind: str, rng: np.random.Generator, pool: ThreadPoolExecutor | None = None
-) -> Tensor:
-    """Changes every image of a batch by draws of its own.
+class Changes(NamedTuple):
+    """What becomes of the B images of a batch.
+
+    Attributes:
+        boxes: int64 [B, 4] top, left, height and width of the part that is kept, in pixels.
+        flips: bool [B], which are mirrored then.
+        operations: int64 [B, 2] numbers of two operations of RandAugment, one after the other.
+        signs: int64 [B, 2] their directions, 1 or -1; 0 where one is left out.
+    """
+
+    boxes: np.ndarray
+    flips: np.ndarray
+    operations: np.ndarray
+    signs: np.ndarray
+
+    def of(self, rows: slice) -> Changes:
+        """Those of some of the images."""
+        return Changes(*(each[rows] for each in self))
+
+
+def draw_changes(count: int, size: tuple[int, int], kind: str, rng: np.random.Generator) -> Changes:
+    """Draws changes of a batch, each image's independent of the others'.
+
+    Args:
+        count: B.
+        size: height and width of the images.
+        kind: `crop` keeps a part of each, `flip` also mirrors half of them, `full` also applies RandAugment.
+        rng: of the batch.
+    """
+    boxes = crop_boxes(count, *size, rng)
+    flips = (rng.random(count) < 0.5) & (kind != "crop")
+    operations = rng.integers(len(_OPERATIONS), size=(count, _OPERATIONS_PER_IMAGE))
+    applied = (rng.random(operations.shape) < _PROBABILITY) & (kind == "full")
+    return Changes(boxes, flips, operations, np.where(rng.random(operations.shape) < 0.5, 1, -1) * applied)
+
+
+def crop_boxes(count: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
+    """Random parts of images, int64 [B, 4]: top, left, height and width in pixels.
+
+    The share of the area is uniform in 0.5..1, the shape against the image's log-uniform in 3:4 to 4:3; where ten
+    draws do not fit it is the whole image.
+    """
+    areas = rng.uniform(SMALLEST_AREA, 1.0, (count, _ATTEMPTS)) * height * width
+    ratios = np.exp(rng.uniform(math.log(RATIO[0]), math.log(RATIO[1]), (count, _ATTEMPTS))) * width / height
+    widths, heights = np.rint(np.sqrt(areas * ratios)), np.rint(np.sqrt(areas / ratios))
+    fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
+    rows, first, found = np.arange(count), fits.argmax(axis=1), fits.any(axis=1)
+    kept_width = np.where(found, widths[rows, first], width).astype(np.int64)
+    kept_height = np.where(found, heights[rows, first], height).astype(np.int64)
+    top, left = rng.integers(height - kept_height + 1), rng.integers(width - kept_width + 1)
+    return np.stack([top, left, kept_height, kept_width], axis=1)
+
+
+def augment(images: Tensor, frame: tuple[int, int], changes: Changes, pool: ThreadPoolExecutor | None = None) -> Tensor:
+    """Changes every image of a batch, where the images are.
 
     Args:
         images: [B, 3, H, W] uint8.
         frame: height and width of the results.
-        kind: `crop` crops and resizes, `flip` also mirrors every other image, `full` also applies RandAugment.
-        rng: gives each image a generator of its own.
-        pool: threads that share the work, which changes nothing about the result.
+        changes: of each image.
+        pool: threads that share the work of a processor, which changes nothing about the result.
 
     Returns:
-        [B, 3, h, w] uint8.
+        [B, 3, h, w] uint8, on the device of the images. A GPU rounds once where a processor rounds twice.
     """
-    seeds = rng.integers(2**63, size=len(images), dtype=np.uint64)
-    changed = torch.empty(len(images), 3, *frame, dtype=torch.uint8)
-
-    def change(row: int) -> None:
-        draws = np.random.default_rng(seeds[row])
-        image = _cropped(images[row], frame, draws)
-        if kind in ("flip", "full") and draws.random() < 0.5:
-            image = image.flip(-1)
-        changed[row] = _randomly_changed(image, draws) if kind == "full" else image
-
-    for _ in map(change, range(len(images))) if pool is None else pool.map(change, range(len(images))):
-        pass
+    device = images.device
+    changed = (
+        resampled(images, frame, changes.boxes) if device.type != "cpu" else _cropped(images, frame, changes, pool)
+    )
+    changed = torch.where(torch.from_numpy(changes.flips).to(device)[:, None, None, None], changed.flip(-1), changed)
+    for numbers, signs in zip(changes.operations.T, changes.signs.T, strict=True):
+        for number, operation in enumerate(_OPERATIONS):
+            for sign in (1, -1):
+                rows = np.flatnonzero((numbers == number) & (signs == sign))
+                if len(rows):
+                    chosen = torch.from_numpy(rows).to(device)
+                    changed[chosen] = operation(changed[chosen], float(sign))
     return changed
 
 
@@ -69,35 +121,50 @@ def resize(images: Tensor, frame: tuple[int, int]) -> Tensor:
     return image_functional.resize(images, list(frame), InterpolationMode.BICUBIC, antialias=True)
 
 
-def crop_box(height: int, width: int, draws: np.random.Generator) -> tuple[int, int, int, int]:
-    """A random part of an image: top, left, height and width in pixels.
+def resampled(images: Tensor, frame: tuple[int, int], boxes: np.ndarray) -> Tensor:
+    """A part of each image, resized as `resize` does, all of them in two products of matrices.
 
-    Its share of the area is uniform in 0.5..1, its shape against the image's log-uniform in 3:4 to 4:3; where ten
-    draws do not fit it is the whole image.
+    Args:
+        images: [B, 3, H, W] uint8.
+        frame: h and w.
+        boxes: int64 [B, 4], see `Changes`.
+
+    Returns:
+        [B, 3, h, w] uint8.
     """
-    for _ in range(_ATTEMPTS):
-        area = draws.uniform(SMALLEST_AREA, 1.0) * height * width
-        ratio = math.exp(draws.uniform(math.log(RATIO[0]), math.log(RATIO[1]))) * width / height
-        part_width, part_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < part_width <= width and 0 < part_height <= height:
-            top = int(draws.integers(height - part_height + 1))
-            left = int(draws.integers(width - part_width + 1))
-            return top, left, part_height, part_width
-    return 0, 0, height, width
+    top, left, height, width = torch.from_numpy(boxes).to(images.device).unbind(1)
+    rows = _bicubic(top, height, frame[0], images.shape[-2])
+    columns = _bicubic(left, width, frame[1], images.shape[-1])
+    exact = rows[:, None] @ images.float() @ columns[:, None].mT
+    return exact.round_().clamp_(0, 255).to(torch.uint8)
 
 
-def _cropped(image: Tensor, frame: tuple[int, int], draws: np.random.Generator) -> Tensor:
-    top, left, height, width = crop_box(image.shape[-2], image.shape[-1], draws)
-    return resize(image[:, top : top + height, left : left + width], frame)
+def _bicubic(start: Tensor, extent: Tensor, size: int, whole: int) -> Tensor:
+    """Weights [B, size, whole] of the pixels of a line for those of a part of it, resized.
+
+    Keys' cubic with a = -1/2, stretched where the part shrinks, as Pillow has it.
+    """
+    start, extent = start[:, None, None].float(), extent[:, None, None].float()
+    scale = extent / size
+    at, centre = torch.arange(whole, device=start.device) + 0.5, torch.arange(size, device=start.device) + 0.5
+    distance = (at - start - centre[:, None] * scale).abs() / scale.clamp(min=1)
+    near = (1.5 * distance - 2.5) * distance**2 + 1
+    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    weights = torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
+    weights = weights * ((at > start) & (at < start + extent))
+    return weights / weights.sum(-1, keepdim=True)
 
 
-def _randomly_changed(image: Tensor, draws: np.random.Generator) -> Tensor:
-    """Two operations at random, with replacement, each applied every other time."""
-    for number in draws.integers(len(_OPERATIONS), size=_OPERATIONS_PER_IMAGE):
-        applied, sign = draws.random() < _PROBABILITY, 1.0 if draws.random() < 0.5 else -1.0
-        if applied:
-            image = _OPERATIONS[number](image, sign)
-    return image
+def _cropped(images: Tensor, frame: tuple[int, int], changes: Changes, pool: ThreadPoolExecutor | None) -> Tensor:
+    cropped = torch.empty(len(images), 3, *frame, dtype=torch.uint8)
+
+    def crop(row: int) -> None:
+        top, left, height, width = changes.boxes[row]
+        cropped[row] = resize(images[row, :, top : top + height, left : left + width], frame)
+
+    for _ in map(crop, range(len(images))) if pool is None else pool.map(crop, range(len(images))):
+        pass
+    return cropped
 
 
 def _warped(

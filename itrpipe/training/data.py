@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from itrpipe.negatives.caption_masks import CaptionMasks
     from itrpipe.negatives.sentence_bank import SentenceBank
     from itrpipe.training.captions import CaptionTokens
+    from itrpipe.training.world import World
 
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
@@ -91,6 +92,9 @@ class SplitData:
     ) -> tuple[ImageBatch, TextBatch]:
         """Aligned batches of image rows and caption rows, [B] each; `rng` is for data that change images at random."""
         return self.images(images), self.texts(captions)
+
+    def train_on(self, world: World, device: torch.device) -> None:
+        """Tells where the pairs go: to all of these processes, which have this data too, and there to this device."""
 
     def _open_images(self, features: FeatureFile) -> int:
         """Keeps the memory maps that batches are cut from; returns D_in."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -37,12 +38,12 @@ class Feed:
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._in_use: deque[tuple[torch.cuda.Event, Batch]] = deque()
 
-    def place(self, batch: Batch) -> Placed:
-        """Begins to copy a batch; for the background thread."""
+    def place(self, make: Callable[[], Batch]) -> Placed:
+        """Makes a batch and begins to copy it; for the background thread."""
         if self._copies is None:
-            return Placed(batch.to(self._device), None)
-        with torch.cuda.stream(self._copies):
-            placed = batch.to(self._device)
+            return Placed(make().to(self._device), None)
+        with torch.cuda.stream(self._copies):  # parts of the batch may be made on the device
+            placed = make().to(self._device)
         return Placed(placed, _recorded(self._copies))
 
     def take(self, placed: Placed) -> Batch:

@@ -204,7 +204,7 @@ class Trainer:
 
         def make(step: int) -> Placed:
             rng = np.random.default_rng([settings.seed, position.epoch, step])
-            return feed.place(self._method.collate(batches[step], rng))
+            return feed.place(lambda: self._method.collate(batches[step], rng))
 
         self._totals = {
             name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()

@@ -13,9 +13,11 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.errors import DataError
 from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.training.augment import augment, resize
+from itrpipe.training.augment import augment, draw_changes, resize
 from itrpipe.training.captions import CaptionTokens
 from itrpipe.training.data import SplitData
+from itrpipe.training.spread import OwnImages
+from itrpipe.training.world import ALONE, World
 
 _COLOURS = 3
 # At 384 pixels an image takes 5 ms, more than a GPU needs to train on it.
@@ -40,6 +42,7 @@ class PixelSplitData(SplitData):
         self, split: Split, features: FeatureFile, tokens: CaptionTokens, frame: tuple[int, int], changes: str
     ) -> None:
         self._frame, self._changes = frame, changes
+        self._world, self._device = ALONE, torch.device("cpu")
         self._pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), thread_name_prefix="augment")
         super().__init__(split, features, tokens)
 
@@ -50,10 +53,25 @@ class PixelSplitData(SplitData):
     def pairs(
         self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
     ) -> tuple[ImageBatch, TextBatch]:
-        """Aligned batches of image rows and caption rows, [B] each; images are changed where `rng` is given."""
+        """Aligned batches of image rows and caption rows, [B] each; images are changed where `rng` is given.
+
+        Of several processes each reads the images that it encodes.
+        """
+        count = len(images)
+        divided = self._world.size > 1 and count >= self._world.size
+        own = self._world.own(count) if divided else slice(count)
+        stored = self._stored(images[own]).to(self._device)
         if rng is None or self._changes == "none":
-            return self.images(images), self.texts(captions)
-        return _batch(augment(self._stored(images), self._frame, self._changes, rng, self._pool)), self.texts(captions)
+            pixels = resize(stored, self._frame)
+        else:
+            changes = draw_changes(count, (stored.shape[2], stored.shape[3]), self._changes, rng).of(own)
+            pixels = augment(stored, self._frame, changes, self._pool)
+        found = OwnImages(_no_regions(pixels), pixels=pixels, rows=count) if divided else _batch(pixels)
+        return found, self.texts(captions)
+
+    def train_on(self, world: World, device: torch.device) -> None:
+        """Reads for this process from now on, and changes images on its device."""
+        self._world, self._device = world, device
 
     def _open_images(self, features: FeatureFile) -> int:
         if features.pixels is None:
@@ -91,4 +109,8 @@ class GlobalSplitData(SplitData):
 
 
 def _batch(pixels: Tensor) -> ImageBatch:
-    return ImageBatch(torch.empty(len(pixels), 0, 0), pixels=pixels)
+    return ImageBatch(_no_regions(pixels), pixels=pixels)
+
+
+def _no_regions(pixels: Tensor) -> Tensor:
+    return torch.empty(len(pixels), 0, 0)

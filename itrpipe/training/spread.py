@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from itertools import count
 from typing import Any
@@ -27,10 +27,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from itrpipe.errors import UsageError
-from itrpipe.models.base import ENCODERS, Matcher
+from itrpipe.models.base import ENCODERS, ImageBatch, Matcher
 from itrpipe.training.world import ALONE, World
 
 AnyMatcher = Matcher[Any, Any]
+
+
+@dataclass(frozen=True)
+class OwnImages(ImageBatch):
+    """The images of a batch that this process encodes, where it has not read the others.
+
+    Attributes:
+        rows: B, of the whole batch.
+    """
+
+    rows: int = 0
 
 
 _DIVIDED: dict[type[nn.Module], Any] = {}
@@ -79,7 +90,8 @@ class Spread:
         if self._inside:  # a method of the model calls another one, of which it has its own rows
             return function(*arguments)
         places = model.by_rows[name]
-        rows = row_count(arguments[places[0]])
+        held = arguments[places[0]]
+        rows = held.rows if isinstance(held, OwnImages) else row_count(held)
         chunk = self.chunk if name in ENCODERS and model.training else 0
 
         def inside(*own: Any) -> Any:
@@ -97,7 +109,8 @@ class Spread:
         own = self.world.own(rows)
         device = next(model.parameters()).device
         with self.world.own_random_numbers(next(self._seeds), device):
-            found = _in_chunks(inside, _at(arguments, places, own), places, own.stop - own.start, chunk)
+            taken = arguments if isinstance(held, OwnImages) else _at(arguments, places, own)
+            found = _in_chunks(inside, taken, places, own.stop - own.start, chunk)
         alike = name not in ENCODERS or model.by_rows.keys() <= set(ENCODERS)
         return with_tensors(found, iter(self.world.gathered(tensors_of(found), rows, alike=alike)))
 

@@ -442,7 +442,7 @@ def copies(scale: Scale, clock: Clock) -> Iterator[Line]:
 
     def fed() -> None:
         feed = Feed(clock.device)
-        for placed in Prefetcher(lambda rows: feed.place(method.collate(rows, rng)), batches, depth=2):
+        for placed in Prefetcher(lambda rows: feed.place(lambda: method.collate(rows, rng)), batches, depth=2):
             update(_loss(model, method, feed.take(placed)))
             feed.done(placed)
 

@@ -19,7 +19,7 @@ def batch_of(rows: np.ndarray) -> Batch:
 
 def test_a_batch_stays_as_it_was_made() -> None:
     made, feed = batch_of(np.arange(4)), Feed(torch.device("cpu"))
-    placed = feed.place(made)
+    placed = feed.place(lambda: made)
     taken = feed.take(placed)
     assert torch.equal(taken.images, made.images)
     assert torch.equal(taken.pairs["positive"][0].regions, made.pairs["positive"][0].regions)
@@ -38,7 +38,7 @@ def test_copies_run_beside_kernels_and_are_never_read_early() -> None:
         batch = batch_of(np.arange(4))
         batch.statistics["step"] = step
         batch.images = wide[step]
-        return feed.place(batch)
+        return feed.place(lambda: batch)
 
     torch.cuda.set_sync_debug_mode("error")
     try:

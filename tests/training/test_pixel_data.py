@@ -22,9 +22,11 @@ from itrpipe.methods.registry import method_module, methods
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.training import augment as changes
-from itrpipe.training.augment import augment, crop_box, resize
+from itrpipe.training.augment import augment, crop_boxes, draw_changes, resampled, resize
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds, clean, load_tokens, save_tokens
 from itrpipe.training.pixel_data import GlobalSplitData, PixelSplitData
+from itrpipe.training.spread import OwnImages
+from itrpipe.training.world import World
 
 IDS = ["a", "b", "c"]
 TEXTS = ["A dog is on the road.", "A cat, number 7!", "the beach", "A horse-child is on (a) field/roof"]
@@ -106,36 +108,104 @@ def test_methods_train_on_changed_images(name: str, features: FeatureFile) -> No
         assert not torch.equal(batches[1][group], pixels)
 
 
+def changed(images: torch.Tensor, kind: str, seed: int, pool: ThreadPoolExecutor | None = None) -> torch.Tensor:
+    """Images of 12 by 16 pixels, by draws of a seed."""
+    return augment(images, (12, 16), draw_changes(len(images), (12, 16), kind, np.random.default_rng(seed)), pool)
+
+
 @pytest.mark.parametrize("kind", ["crop", "flip", "full"])
 def test_each_image_has_draws_of_its_own_whatever_threads_do(kind: str) -> None:
     same = batch()[:1].expand(16, -1, -1, -1)
-    changed = augment(same, (12, 16), kind, np.random.default_rng(3))
-    assert len({image.numpy().tobytes() for image in changed}) > 12
+    found = changed(same, kind, 3)
+    assert len({image.numpy().tobytes() for image in found}) > 12
     with ThreadPoolExecutor(4) as pool:
-        assert torch.equal(augment(same, (12, 16), kind, np.random.default_rng(3), pool), changed)
+        assert torch.equal(changed(same, kind, 3, pool), found)
     other = batch()[1:2].expand(16, -1, -1, -1).clone()
     other[5] = same[5]
-    assert torch.equal(augment(other, (12, 16), kind, np.random.default_rng(3))[5], changed[5])
+    assert torch.equal(changed(other, kind, 3)[5], found[5])
+
+
+@pytest.mark.parametrize("kind", ["crop", "flip", "full"])
+def test_a_share_of_the_images_changes_as_it_does_among_all(kind: str) -> None:
+    images = torch.randint(0, 256, (9, 3, 12, 16), dtype=torch.uint8)
+    drawn, own = draw_changes(9, (12, 16), kind, np.random.default_rng(0)), slice(4, 7)
+    assert torch.equal(augment(images[own], (6, 8), drawn.of(own)), augment(images, (6, 8), drawn)[own])
 
 
 @settings(max_examples=40)
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 2**32))
 def test_crops_lie_within_the_image(height: int, width: int, seed: int) -> None:
-    top, left, part_height, part_width = crop_box(height, width, np.random.default_rng(seed))
-    assert min(top, left) >= 0
-    assert min(part_height, part_width) >= 1
-    assert top + part_height <= height
-    assert left + part_width <= width
+    boxes = crop_boxes(8, height, width, np.random.default_rng(seed))
+    assert boxes[:, :2].min() >= 0
+    assert boxes[:, 2:].min() >= 1
+    assert (boxes[:, 0] + boxes[:, 2]).max() <= height
+    assert (boxes[:, 1] + boxes[:, 3]).max() <= width
 
 
 def test_crops_have_the_areas_and_shapes_of_the_paper() -> None:
-    draws = np.random.default_rng(0)
-    boxes = np.array([crop_box(384, 384, draws) for _ in range(2000)])
+    boxes = crop_boxes(2000, 384, 384, np.random.default_rng(0))
     shares, ratios = boxes[:, 2] * boxes[:, 3] / 384**2, boxes[:, 3] / boxes[:, 2]
     assert 0.49 < shares.min() < 0.52
     assert 0.97 < shares.max() <= 1.0
     assert 0.74 < ratios.min() < 0.8
     assert 1.25 < ratios.max() < 1.35
+    assert boxes[:, 0].max() > 80
+    assert boxes[:, 1].max() > 80
+
+
+@pytest.mark.parametrize("frame", [(24, 20), (70, 90)])
+def test_products_of_matrices_crop_and_resize_as_torchvision_does(frame: tuple[int, int]) -> None:
+    """But for rounding: torchvision's own way for bytes rounds between the axes, and here it computes in floats."""
+    images = torch.randint(0, 256, (8, 3, 40, 50), dtype=torch.uint8)
+    boxes = crop_boxes(8, 40, 50, np.random.default_rng(0))
+    boxes[0] = (0, 0, 40, 50)
+    found = resampled(images, frame, boxes)
+    assert found.dtype == torch.uint8
+    for image, (top, left, height, width), mine in zip(images, boxes, found, strict=True):
+        part = image[:, top : top + height, left : left + width].float()
+        bicubic = image_functional.InterpolationMode.BICUBIC
+        expected = image_functional.resize(part, list(frame), bicubic, antialias=True).clamp(0, 255)
+        assert (mine.float() - expected).abs().max() <= 0.51
+
+
+def test_products_of_matrices_leave_what_is_not_resized() -> None:
+    images = torch.randint(0, 256, (2, 3, 30, 20), dtype=torch.uint8)
+    assert torch.equal(resampled(images, (30, 20), np.array([[0, 0, 30, 20]] * 2)), images)
+    assert torch.equal(resampled(images, (10, 15), np.array([[3, 4, 10, 15]] * 2)), images[:, :, 3:13, 4:19])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["crop", "flip", "full"])
+def test_a_gpu_changes_images_as_a_processor_does(kind: str) -> None:
+    rows = torch.arange(48, dtype=torch.float32)
+    smooth = (rows[:, None] + rows).expand(32, 3, 48, 48) * 2 + torch.arange(32)[:, None, None, None]
+    images, drawn = smooth.to(torch.uint8), draw_changes(32, (48, 48), kind, np.random.default_rng(0))
+    here, there = augment(images, (32, 32), drawn), augment(images.cuda(), (32, 32), drawn).cpu()
+    near = (here.float() - there.float()).abs() <= 2
+    assert near.float().mean() > (0.97 if kind == "full" else 0.9999)  # equalising tells neighbours apart
+
+
+def test_each_of_several_processes_reads_and_changes_the_images_that_it_encodes(features: FeatureFile) -> None:
+    rows = np.array([0, 1, 2])
+    whole = opened(features, "full").pairs(rows, rows, np.random.default_rng(1))[0].pixels
+    assert whole is not None
+    shares, after = [], []
+    for rank in range(2):
+        data, rng = opened(features, "full"), np.random.default_rng(1)
+        data.train_on(World(rank, 2), torch.device("cpu"))
+        found, texts = data.pairs(rows, rows, rng)
+        assert isinstance(found, OwnImages)
+        assert (found.rows, len(texts.tokens)) == (3, 3)
+        assert found.pixels is not None
+        assert isinstance(found.to("cpu"), OwnImages)
+        shares.append(found.pixels)
+        after.append(rng.random())
+    assert torch.equal(torch.cat(shares), whole)
+    assert after[0] == after[1]  # as many draws, for what comes next
+    alone = opened(features, "none")
+    alone.train_on(World(1, 4), torch.device("cpu"))
+    assert not isinstance(alone.pairs(rows, rows)[0], OwnImages)  # every process encodes so few
 
 
 def test_only_flips_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,11 +213,20 @@ def test_only_flips_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "RATIO", (1.0, 1.0))
     image = batch()[:1]
     same = image.expand(40, -1, -1, -1)
-    assert torch.equal(augment(same, (12, 16), "crop", np.random.default_rng(0)), same)
-    flipped = augment(same, (12, 16), "flip", np.random.default_rng(0))
+    assert torch.equal(changed(same, "crop", 0), same)
+    flipped = changed(same, "flip", 0)
     mirrored = [torch.equal(each, image[0].flip(-1)) for each in flipped]
     assert 10 < sum(mirrored) < 30
     assert all(torch.equal(each, image[0]) for each, mirror in zip(flipped, mirrored, strict=True) if not mirror)
+
+
+def test_every_other_operation_is_left_out() -> None:
+    drawn = draw_changes(4000, (40, 40), "full", np.random.default_rng(0))
+    assert np.bincount(drawn.operations.ravel()).min() > 700
+    left_out, one, minus_one = ((drawn.signs == sign).mean() for sign in (0, 1, -1))
+    assert abs(left_out - 0.5) < 0.02
+    assert abs(one - minus_one) < 0.02
+    assert not draw_changes(50, (40, 40), "flip", np.random.default_rng(0)).signs.any()
 
 
 def test_operations_are_as_strong_as_their_level_says() -> None:
