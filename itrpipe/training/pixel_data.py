@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -42,7 +43,7 @@ class PixelSplitData(SplitData):
         self, split: Split, features: FeatureFile, tokens: CaptionTokens, frame: tuple[int, int], changes: str
     ) -> None:
         self._frame, self._changes = frame, changes
-        self._world, self._device = ALONE, torch.device("cpu")
+        self._world, self._device, self._own = ALONE, torch.device("cpu"), threading.local()
         self._pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), thread_name_prefix="augment")
         super().__init__(split, features, tokens)
 
@@ -60,7 +61,7 @@ class PixelSplitData(SplitData):
         count = len(images)
         divided = self._world.size > 1 and count >= self._world.size
         own = self._world.own(count) if divided else slice(count)
-        stored = self._stored(images[own]).to(self._device)
+        stored = self._placed(images[own])
         if rng is None or self._changes == "none":
             pixels = resize(stored, self._frame)
         else:
@@ -81,6 +82,18 @@ class PixelSplitData(SplitData):
             )
         self._pixels, self._count = features.pixels, np.ones(len(features), dtype=np.int16)
         return _COLOURS
+
+    def _placed(self, rows: np.ndarray) -> Tensor:
+        """The stored images on the device, through memory of the thread that is used again: new pages cost as much."""
+        if self._device.type == "cpu":
+            return self._stored(rows)
+        held = getattr(self._own, "buffer", None)
+        if held is None or len(held) < len(rows):
+            shape, pinned = (len(rows), *self._pixels.shape[1:]), self._device.type == "cuda"
+            held = self._own.buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
+        read = held[: len(rows)]
+        np.take(self._pixels, self._rows[rows], axis=0, out=read.numpy(), mode="clip")  # the other mode copies twice
+        return read.to(self._device).permute(0, 3, 1, 2)
 
     def _stored(self, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(self._pixels[self._rows[rows]]).permute(0, 3, 1, 2)

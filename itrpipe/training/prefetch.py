@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -13,14 +14,14 @@ Result = TypeVar("Result")
 
 
 class Prefetcher(Generic[Item, Result]):
-    """Applies a function to items ahead of the consumer.
+    """Applies a function to items ahead of the consumer, who gets the results in order.
 
     A thread suffices because making a batch is slicing of arrays, which releases the interpreter lock.
 
     Args:
         function: makes one result.
         items: what to apply it to, in order.
-        depth: how many results may lie ready.
+        depth: how many results may lie ready or be in the making.
 
     Attributes:
         waited_seconds: how long the consumer has waited so far.
@@ -28,44 +29,18 @@ class Prefetcher(Generic[Item, Result]):
 
     def __init__(self, function: Callable[[Item], Result], items: Iterable[Item], depth: int) -> None:
         self.waited_seconds = 0.0
-        self._function, self._items = function, items
-        self._ready: queue.Queue = queue.Queue(maxsize=max(1, depth))
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._produce)
+        self._function, self._items, self._depth = function, items, max(1, depth)
 
     def __iter__(self) -> Iterator[Result]:
-        self._thread.start()
+        pool, items = ThreadPoolExecutor(1, thread_name_prefix="batches"), iter(self._items)
+        ahead = deque(pool.submit(self._function, item) for item in islice(items, self._depth))
         try:
-            while True:
+            while ahead:
                 start = time.perf_counter()
-                kind, value = self._ready.get()
+                result = ahead.popleft().result()
                 self.waited_seconds += time.perf_counter() - start
-                if kind == "error":
-                    raise value
-                if kind == "end":
-                    return
-                yield value
+                ahead.extend(pool.submit(self._function, item) for item in islice(items, 1))
+                yield result
         finally:
-            self._stopped.set()
-            self._thread.join()  # a thread that Python's end meets inside torch aborts the process
-
-    def _produce(self) -> None:
-        try:
-            for item in self._items:
-                if not self._put("result", self._function(item)):
-                    return
-            self._put("end", None)
-        except BaseException as error:
-            self._put("error", error)
-            if not isinstance(error, Exception):
-                raise
-
-    def _put(self, kind: str, value: object) -> bool:
-        """Hands a result over; False when the consumer has gone."""
-        while not self._stopped.is_set():
-            try:
-                self._ready.put((kind, value), timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
+            # A thread that Python's end meets inside torch would abort the process.
+            pool.shutdown(cancel_futures=True)

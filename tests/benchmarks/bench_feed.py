@@ -1,0 +1,90 @@
+"""Pixels for a fast GPU: how long training would wait for them, and what changing them costs on a processor.
+
+Run with `make bench`. The GPU is simulated: a consumer that takes a batch and is busy for as long as an H200 would be.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
+from itrpipe.methods.triplet import method as triplet
+from itrpipe.methods.triplet.declaration import Triplet
+from itrpipe.training.augment import augment, draw_changes
+from itrpipe.training.captions import Reading, WordIds
+from itrpipe.training.feed import Feed
+from itrpipe.training.pixel_data import PixelSplitData
+from itrpipe.training.prefetch import Prefetcher
+from itrpipe.training.world import ALONE
+
+RATE = 0.4 * 989e12 / (3 * 14.8e9)
+"""Pairs a second: CLIP ViT-B/32 takes 14.8 GFLOP a pair, and three times that in training; an H200 at 40 % of bf16."""
+GPU = torch.device("meta")
+"""Copies to it cost nothing, as those that a GPU fetches itself."""
+SIDE, FRAME, IMAGES, BATCH, STEPS = 256, (224, 224), 4_096, 256, 300
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PixelSplitData:
+    """Images of 256 pixels with five captions each, 0.8 GB."""
+    path, names = tmp_path_factory.mktemp("feed") / "features.h5", [str(row) for row in range(IMAGES)]
+    create_features(path, names, FeatureSpec(0, 0, pixels=(SIDE, SIDE)), "pixels")
+    draws = np.random.default_rng(0)
+    with FeatureWriter(path) as writer:
+        for start in range(0, IMAGES, 512):
+            writer.write(start, {"pixels": draws.integers(0, 256, (512, SIDE, SIDE, 3), dtype=np.uint8)})
+    words = pa.array([["a", "dog", "on", "the", "road"]] * 5 * IMAGES, pa.list_(pa.string()))
+    columns = {"caption_id": [str(row) for row in range(5 * IMAGES)], "image_id": np.repeat(names, 5).tolist()}
+    captions = pa.table({**columns, "text": ["a dog on the road"] * 5 * IMAGES, "tokens": words})
+    split = Split("train", pa.table({"image_id": names}), captions)
+    vocabulary = Vocabulary(["<pad>", "<start>", "<end>", "<unk>", "a", "dog", "on", "the", "road"])
+    tokens = WordIds(vocabulary, Reading(cleaned=True, max_words=30))
+    return PixelSplitData(split, FeatureFile.open(path), tokens, (SIDE, SIDE), "none")
+
+
+def test_a_gpu_does_not_wait_for_pixels(data: PixelSplitData, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are read and not changed: that the GPU does. Half of a step the consumer keeps Python busy."""
+    method, feed, rng = triplet.build(Triplet(), data, {}), Feed(GPU), np.random.default_rng(0)
+    data.train_on(ALONE, GPU)
+    batches = [rng.permutation(data.num_captions)[:BATCH] for _ in range(STEPS)]
+    prefetcher = Prefetcher(lambda rows: feed.place(lambda: method.collate(rows, rng)), batches, depth=4)
+    start = time.perf_counter()
+    for _ in _consumed(prefetcher):
+        pass
+    seconds = time.perf_counter() - start
+    share = prefetcher.waited_seconds / seconds
+    with capsys.disabled():
+        print(f"\n{RATE:,.0f} pairs/s asked for, {STEPS * BATCH / seconds:,.0f} given; waited {share:.1%} of the time")
+    assert share < 0.05
+
+
+def _consumed(prefetcher: Prefetcher) -> Iterator[None]:
+    for _ in prefetcher:
+        half, start = BATCH / RATE / 2, time.perf_counter()
+        while time.perf_counter() - start < half:
+            pass
+        time.sleep(half)
+        yield
+
+
+@pytest.mark.parametrize("kind", ["crop", "full"])
+def test_changing_images_on_a_processor(data: PixelSplitData, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As training without a GPU does it."""
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (BATCH, 3, SIDE, SIDE), dtype=np.uint8))
+    drawn = draw_changes(BATCH, (SIDE, SIDE), kind, np.random.default_rng(0))
+    with ThreadPoolExecutor(2) as pool:
+        augment(images, FRAME, drawn, pool)
+        start = time.perf_counter()
+        augment(images, FRAME, drawn, pool)
+        seconds = time.perf_counter() - start
+    with capsys.disabled():
+        print(f"\n{kind}: {BATCH / seconds:,.0f} images/s")
