@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from itrpipe.errors import ItrpipeError, UnavailableError
 from itrpipe.training.world import PATIENCE, World
@@ -29,7 +32,8 @@ def together(command: Callable[[], object]) -> None:
         UnavailableError: another process has ended.
     """
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=PATIENCE)
+    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+    dist.init_process_group(backend, store=_fresh(store), rank=rank, world_size=size, timeout=PATIENCE)
     world = World.joined()
     try:
         _lead(world, command) if world.leads else _follow(world)
@@ -47,6 +51,16 @@ def together(command: Callable[[], object]) -> None:
         raise type(error)(f"process {world.rank + 1} of {world.size}: {error}") from None
     finally:
         World.leave()  # at the end of the process its threads would be in the way
+
+
+def _fresh(store: Store) -> Store:
+    """A store without what processes wrote that the launcher has started again since, such as their addresses.
+
+    On several machines these do not count alike how often that was; see stages/README.md for what helps there.
+    """
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        return store
+    return PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def _lead(world: World, command: Callable[[], object]) -> None:

@@ -15,7 +15,6 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds
 from itrpipe.training.data import SplitData
 from itrpipe.training.phrase_data import PhraseSplitData, phrase_vocabulary
-from itrpipe.training.pixel_data import GlobalSplitData, PixelSplitData
 
 if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
@@ -106,10 +105,12 @@ def open_split(
     Raises:
         DataError: the features are not what the model reads.
     """
+    if settings.reads() not in (("global",), ("pixels",)):
+        return SplitData(split, features, tokens)
+    from itrpipe.training.pixel_data import GlobalSplitData, PixelSplitData  # torchvision takes seconds
+
     if settings.reads() == ("global",):
         return GlobalSplitData(split, features, tokens)
-    if settings.reads() != ("pixels",):
-        return SplitData(split, features, tokens)
     assert frame is not None
     return PixelSplitData(split, features, tokens, frame, settings.augment)
 

@@ -14,6 +14,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from itrpipe.artifacts.artifact import MANIFEST, read_manifest
+from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import SPECIALS
 from itrpipe.errors import DataError
@@ -24,8 +25,10 @@ from itrpipe.features.scores import SCORES
 from itrpipe.mining.arithmetic import Seconds
 from itrpipe.models.base import TextBatch
 from itrpipe.negatives.lists import read_list
+from itrpipe.stages.train import backbones, fingerprinted
 from itrpipe.training.encoding import Encoding
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
+from itrpipe.training.settings import NEWER, TrainSettings
 
 Invoke = Callable[..., Any]
 # As in the finished chain, so that its round one is up to date.
@@ -251,3 +254,26 @@ def test_the_faster_precision_is_taken_told_and_recorded(
         assert (f"precision {faster}, the faster one for this model" in outcome.out) == (chosen == "auto")
     for name, value in weights["auto"].items():
         np.testing.assert_array_equal(value, weights[faster][name])
+
+
+def test_chunks_are_of_the_whole_batch_where_there_is_no_gpu(chain: Path, invoke: Invoke) -> None:
+    """What `encode_chunk = "auto"` takes is told and recorded, and no part of the fingerprint."""
+    sets = [f"--set=train.{text}" for text in (*SAME, "learning_rate=0.012")]
+    where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", chain)
+    outcome = invoke("train", *where, *sets, "--set=train.encode_chunk=auto")
+    assert outcome.code == 0, outcome.err
+    assert "encode_chunk 0 (the whole batch)" in outcome.out
+    made = [read_manifest(folder) for folder in chain.glob("tiny/train/triplet.vsepp*")]
+    assert [each.metrics["encode_chunk"] for each in made if each.settings["learning_rate"] == 0.012] == [0]
+    assert "up to date" in invoke("train", *where, *sets, "--set=train.encode_chunk=3", "--dry-run").out
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("validate_every", 3), ("weight_decay", 0.1), ("learning_rate_scaling", "sqrt"), ("base_batch_size", 64)],
+)
+def test_settings_that_came_later_leave_older_trainings_up_to_date(setting: str, value: object) -> None:
+    resolved = resolve(load_declaration("train"), "triplet", backbones=backbones(), backbone="vsrn")
+    usual = bind(TrainSettings, resolved, "train")
+    assert fingerprinted(usual).keys().isdisjoint(NEWER)
+    assert fingerprinted(usual.model_copy(update={setting: value})).keys() & set(NEWER) == {setting}

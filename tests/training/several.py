@@ -40,7 +40,7 @@ def die_after(count: int) -> None:
 
 
 def die_in_training() -> None:
-    """Lets this process be killed in its second step."""
+    """Lets this process be killed in its second step, but not again where the launcher starts it once more."""
     from itrpipe.training.loop import Trainer
 
     step = Trainer._step
@@ -54,7 +54,7 @@ def die_in_training() -> None:
 
 
 if __name__ == "__main__":
-    if os.environ.get(DIE_AS) == os.environ["RANK"]:
+    if (os.environ.get(DIE_AS), os.environ.get("TORCHELASTIC_RESTART_COUNT")) == (os.environ["RANK"], "0"):
         die_in_training()
     if DIE in os.environ:
         die_after(int(os.environ[DIE]))

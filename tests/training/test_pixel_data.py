@@ -26,7 +26,7 @@ from itrpipe.training.augment import augment, crop_boxes, draw_changes, resample
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds, clean, load_tokens, save_tokens
 from itrpipe.training.pixel_data import GlobalSplitData, PixelSplitData
 from itrpipe.training.spread import OwnImages
-from itrpipe.training.world import World
+from itrpipe.training.world import ALONE, World
 
 IDS = ["a", "b", "c"]
 TEXTS = ["A dog is on the road.", "A cat, number 7!", "the beach", "A horse-child is on (a) field/roof"]
@@ -206,6 +206,21 @@ def test_each_of_several_processes_reads_and_changes_the_images_that_it_encodes(
     alone = opened(features, "none")
     alone.train_on(World(1, 4), torch.device("cpu"))
     assert not isinstance(alone.pairs(rows, rows)[0], OwnImages)  # every process encodes so few
+
+
+def test_images_for_a_gpu_go_through_memory_that_is_used_again(features: FeatureFile) -> None:
+    data = opened(features, "none")
+    data.train_on(ALONE, torch.device("meta"))  # takes anything
+    rows, held = [np.array(each) for each in ([0, 1], [2], [2, 0, 1, 2], [1])], []
+    for each in rows:
+        found = data.pairs(each, each)[0].pixels
+        assert found is not None
+        assert (found.device.type, found.shape) == ("meta", (len(each), 3, 12, 16))
+        held.append(data._own.buffer)
+        expected = torch.from_numpy(stored_pixels()[2 - each])  # stored the other way round
+        assert torch.equal(held[-1][: len(each)], expected)
+    assert held[0] is held[1]
+    assert held[2] is held[3]
 
 
 def test_only_flips_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
