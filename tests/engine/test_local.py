@@ -26,10 +26,12 @@ from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.progress import Reporter
 from tests.engine import toy
 from tests.engine.toy import (
+    COUNT,
     Alone,
     Threaded,
     Toy,
     Unreadable,
+    content,
     die,
     die_once,
     eventually,
@@ -41,21 +43,6 @@ from tests.engine.toy import (
     note_threads,
 )
 from tests.maps import made
-
-COUNT = 8
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Bytes of every file, hidden ones too."""
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What a map leaves that nothing has disturbed."""
-    folder = tmp_path_factory.mktemp("whole")
-    made(Toy(COUNT), folder)
-    return content(folder)
 
 
 @pytest.fixture

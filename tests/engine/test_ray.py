@@ -32,13 +32,25 @@ from itrpipe.isolation import _CuriousFinder
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph import parsing
 from tests.engine import toy
-from tests.engine.toy import Threaded, Toy, Unreadable, dawdle, die, eventually, fail, gone, note, note_finder
+from tests.engine.toy import (
+    COUNT,
+    Threaded,
+    Toy,
+    Unreadable,
+    content,
+    dawdle,
+    die,
+    eventually,
+    fail,
+    gone,
+    note,
+    note_finder,
+)
 from tests.maps import made
 
 pytest.importorskip("ray")
 
 Invoke = Callable[..., Any]
-COUNT = 8
 NOBODY = "127.0.0.1:1"
 
 
@@ -89,18 +101,6 @@ def connection(cluster: Any, foreign: Path) -> Iterator[Any]:
 def by_ray(work: Work, folder: Path, workers: int = 2) -> Made:
     execution = MapExecution(engine="ray", workers=workers)
     return make_parts(work, folder, execution, Reporter(Console(quiet=True)), print)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What one process makes."""
-    folder = tmp_path_factory.mktemp("whole")
-    made(Toy(COUNT), folder)
-    return content(folder)
 
 
 # Without a cluster

@@ -21,7 +21,13 @@ from itrpipe.engine.run import make_parts
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.progress import Reporter
 
-ROWS = 5
+ROWS, COUNT = 5, 8
+"""Numbers of a part, and parts of most maps."""
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Bytes of every file, hidden ones too."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 class Toy(Work[int]):

@@ -313,22 +313,34 @@ class InterruptedMiningError(Exception):
     """Stands for a kill in the middle of the parts."""
 
 
-def stop_at_second(monkeypatch: pytest.MonkeyPatch, work: type[Any]) -> tuple[list[str], Callable[[], None]]:
-    """Lets a map end at its second part; returns the parts that were made, and what lets the next run make all."""
-    made: list[str] = []
-    real = work.make
+Stop = Callable[..., tuple[dict[str, bytes], list[str]]]
 
-    def second_fails(self: Any, worker: Any, part: Part, path: Path) -> None:
-        if made:
-            raise InterruptedMiningError
-        made.append(part.name)
-        real(self, worker, part, path)
 
-    def go_on() -> None:
+@pytest.fixture
+def stopped(mine: Callable[..., Path], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Stop:
+    """Stops a command at the second part of a map; the next one makes all.
+
+    Gives what an undisturbed command makes, and the names of the parts that were made, which grows from then on.
+    """
+
+    def stop(work: type[Any], *arguments: str) -> tuple[dict[str, bytes], list[str]]:
+        whole = mine(*arguments)
+        expected, made, real = content(whole), list[str](), work.make
+        shutil.rmtree(whole)
+
+        def second_fails(self: Any, worker: Any, part: Part, path: Path) -> None:
+            if made:
+                raise InterruptedMiningError
+            made.append(part.name)
+            real(self, worker, part, path)
+
+        monkeypatch.setattr(work, "make", second_fails)
+        with pytest.raises(InterruptedMiningError):
+            run(*arguments)
         monkeypatch.setattr(work, "make", lambda self, *more: (made.append(more[1].name), real(self, *more)))
+        return expected, made
 
-    monkeypatch.setattr(work, "make", second_fails)
-    return made, go_on
+    return stop
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -336,17 +348,11 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_interrupted_scoring_goes_on_and_repeats_no_mining_and_no_pairs_that_were_scored(
-    mine: Callable[..., Path], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    mine: Callable[..., Path], stopped: Stop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("--rescore-with", "bfan")
-    whole = mine(*arguments)
-    expected = content(whole)
-    shutil.rmtree(whole)
-    made, go_on = stop_at_second(monkeypatch, Rescoring)
-    with pytest.raises(InterruptedMiningError):
-        run(*arguments)
+    expected, made = stopped(Rescoring, *arguments)
     assert made == ["000000"]
-    go_on()
     monkeypatch.setattr(ExactMining, "make", lambda self, *more: pytest.fail("mined again"))
     monkeypatch.setattr(merging, "join_mined", lambda *more: pytest.fail("joined again"))
     resumed = mine(*arguments)
@@ -354,32 +360,18 @@ def test_interrupted_scoring_goes_on_and_repeats_no_mining_and_no_pairs_that_wer
     assert content(resumed) == expected
 
 
-def test_interrupted_mining_goes_on_and_repeats_no_part(
-    mine: Callable[..., Path], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_mining_goes_on_and_repeats_no_part(mine: Callable[..., Path], stopped: Stop) -> None:
     arguments = ("--library", "torch", "--set=block=4")
-    whole = mine(*arguments)
-    expected = content(whole)
-    shutil.rmtree(whole)
-    made, go_on = stop_at_second(monkeypatch, ExactMining)
-    with pytest.raises(InterruptedMiningError):
-        run(*arguments)
-    go_on()
+    expected, made = stopped(ExactMining, *arguments)
     assert content(mine(*arguments)) == expected
     assert made == ["000000", "000001", "000002"]
 
 
 def test_an_interrupted_search_of_clusters_goes_on_with_its_index(
-    mine: Callable[..., Path], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    mine: Callable[..., Path], stopped: Stop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("--library", "faiss", "--set=index=ivf", "--set=block=25")
-    whole = mine(*arguments)
-    expected = content(whole)
-    shutil.rmtree(whole)
-    made, go_on = stop_at_second(monkeypatch, Searching)
-    with pytest.raises(InterruptedMiningError):
-        run(*arguments)
-    go_on()
+    expected, made = stopped(Searching, *arguments)
     monkeypatch.setattr(Indexing, "make", lambda self, *more: pytest.fail("clustered again"))
     assert content(mine(*arguments)) == expected
     assert made == ["000000", "000001", "000002", "000003"]  # 12 images, then 60 captions

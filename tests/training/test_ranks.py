@@ -35,10 +35,12 @@ TRANSFORMER = sets("train.model.embed_dim=16", "train.model.heads=2", "train.mod
 UNITER = (*TRANSFORMER, *sets("train.learning_rate=5e-4"))
 # A batch of 13 pairs is no multiple of two.
 SHORT = sets("max_updates=3", "train.batch_size=13", "train.min_word_count=1")
+# Chunks of each half of a batch, and two batches an update.
+PIXELS = sets("train.model.width=16", "train.encode_chunk=4", "train.accumulate=2")
 METHODS: dict[str, tuple[str, ...]] = {
     "triplet": ("--backbone", "vsrn", *SMALL, *sets("train.model.caption_dropout=0")),
     "aoq": ("--backbone", "vsepp", *SMALL, *sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12")),
-    "fne": ("--backbone", "dual-encoder", "--vision", "random", "--text", "{bert}", *sets("train.model.width=16")),
+    "fne": ("--backbone", "dual-encoder", "--vision", "random", "--text", "{bert}", *PIXELS),
     "ssamt": ("--backbone", "ssamt", *TRANSFORMER),
     "itm": ("--backbone", "uniter", *UNITER),
     "tags-dc": ("--backbone", "uniter", *UNITER),
