@@ -152,12 +152,19 @@ class TrainExecution(MapExecution):
     device: Literal["auto", "cpu", "cuda"]
     threads: int = Field(ge=0, le=4_096)
     encode_block: int = Field(ge=1)
-    encode_chunk: Annotated[int, Field(ge=0)] | Literal["auto"]
+    encode_chunk: int | str
     compile: bool
     prefetch: int = Field(ge=1, le=10_000)
     checkpoint_seconds: float = Field(ge=0)
     trackers: tuple[str, ...] = ()
     track_to: str = ""
+
+    @field_validator("encode_chunk")
+    @classmethod
+    def _is_chunk(cls, value: int | str) -> int | str:
+        if value != "auto" and (isinstance(value, str) or value < 0):
+            raise ValueError("give a number of images or captions, 0 for the whole batch, or auto")
+        return value
 
     @field_validator("trackers")
     @classmethod

@@ -266,6 +266,10 @@ def test_chunks_are_of_the_whole_batch_where_there_is_no_gpu(chain: Path, invoke
     made = [read_manifest(folder) for folder in chain.glob("tiny/train/triplet.vsepp*")]
     assert [each.metrics["encode_chunk"] for each in made if each.settings["learning_rate"] == 0.012] == [0]
     assert "up to date" in invoke("train", *where, *sets, "--set=train.encode_chunk=3", "--dry-run").out
+    for wrong in ("some", "-1"):
+        refused = invoke("train", *where, *sets, f"--set=train.encode_chunk={wrong}")
+        assert refused.code != 0
+        assert "give a number of images or captions, 0 for the whole batch, or auto" in refused.err
 
 
 @pytest.mark.parametrize(
