@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.losses.ascl import caption_loss, caption_triplet_loss
+from itrpipe.losses.contrastive import hardest_triplet, infonce, sigmoid, sum_of_triplets
 from itrpipe.losses.fne import Gaussians, SamplingRules, draw, drawn_hinges, hardest_only, sampling_weights
 from itrpipe.losses.itm import ranking_hinges
 from itrpipe.losses.quintuplet import (
@@ -50,6 +51,12 @@ LOSSES: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
     "correction": ((4, 5), lambda x: correction_loss(x, FEW, FEW, B)),
     "contrastive": ((B, B), caption_loss),
     "contrastive, generated": ((B, B), lambda x: caption_loss(torch.eye(B), x)),
+    "infonce": ((B, 3), lambda x: infonce(torch.zeros(B), x)),
+    "infonce, positive": ((B,), lambda x: infonce(x, torch.zeros(B, 3))),
+    "sigmoid": ((B, 3), lambda x: sigmoid(torch.zeros(B), x)),
+    "sigmoid, positive": ((B,), lambda x: sigmoid(x, torch.zeros(B, 3))),
+    "hardest of any": ((B, 3), lambda x: hardest_triplet(torch.zeros(B), x)),
+    "sum of any": ((B, 3), lambda x: sum_of_triplets(torch.zeros(B), x)),
     "caption triplet": ((B, B), lambda x: caption_triplet_loss(torch.eye(B), x)),
 }
 
