@@ -42,7 +42,7 @@ def infonce(
         >>> scores = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
         >>> own = torch.zeros(2, 2).fill_diagonal_(float("-inf"))
         >>> infonce(scores.diagonal(), scores, own, temperature=0.5).item()  # image to text
-        0.2236...
+        0.2235...
     """
     logits = candidates / temperature
     if log_weights is not None:
