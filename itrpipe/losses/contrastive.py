@@ -1,8 +1,8 @@
 """Contrastive objectives over any candidates, one direction a call, and which candidates are likely false negatives.
 
-An anchor i has a positive with score p_i and C candidates with scores c_ij. The logarithm of a weight w_ij says how much
-a candidate counts: 0 is a full negative, minus infinity none. A batch of B pairs gives the images B candidates each,
-with minus infinity on the diagonal; captions from elsewhere are further columns.
+An anchor i has a positive with score p_i and C candidates with scores c_ij. The logarithm of a weight w_ij says how
+much a candidate counts: 0 is a full negative, minus infinity none. A batch of B pairs gives the images B candidates
+each, with minus infinity on the diagonal; captions from elsewhere are further columns.
 
 Shapes: B anchors, C candidates of each.
 """
