@@ -147,3 +147,51 @@ ASCL = Paper(
     "AsCL: An Asymmetry-sensitive Contrastive Learning Method for Image-Text Retrieval with Cross-Modal Fusion",
     ("Ziyu Gong", "Chengcheng Mai", "Yihua Huang"),
 )
+CLIP = Paper(
+    "inproceedings",
+    "radford2021clip",
+    "Learning Transferable Visual Models From Natural Language Supervision",
+    (
+        "Alec Radford",
+        "Jong Wook Kim",
+        "Chris Hallacy",
+        "Aditya Ramesh",
+        "Gabriel Goh",
+        "Sandhini Agarwal",
+        "Girish Sastry",
+        "Amanda Askell",
+        "Pamela Mishkin",
+        "Jack Clark",
+        "Gretchen Krueger",
+        "Ilya Sutskever",
+    ),
+    {"booktitle": "Proceedings of the International Conference on Machine Learning (ICML)", "year": "2021"},
+)
+SIGLIP = Paper(
+    "inproceedings",
+    "zhai2023siglip",
+    "Sigmoid Loss for Language Image Pre-Training",
+    ("Xiaohua Zhai", "Basil Mustafa", "Alexander Kolesnikov", "Lucas Beyer"),
+    {"booktitle": "Proceedings of the IEEE/CVF International Conference on Computer Vision (ICCV)", "year": "2023"},
+)
+NEG_CLIP = Paper(
+    "inproceedings",
+    "yuksekgonul2023negclip",
+    "When and Why Vision-Language Models Behave like Bags-Of-Words, and What to Do About It?",
+    ("Mert Yuksekgonul", "Federico Bianchi", "Pratyusha Kalluri", "Dan Jurafsky", "James Zou"),
+    {"booktitle": "International Conference on Learning Representations (ICLR)", "year": "2023"},
+)
+NV_RETRIEVER = Paper(
+    "article",
+    "moreira2024nvretriever",
+    "NV-Retriever: Improving text embedding models with effective hard-negative mining",
+    (
+        "Gabriel de Souza P. Moreira",
+        "Radek Osmulski",
+        "Mengyao Xu",
+        "Ronay Ak",
+        "Benedikt Schifferer",
+        "Even Oldridge",
+    ),
+    {"journal": "arXiv preprint arXiv:2407.15831", "year": "2024"},
+)

@@ -51,12 +51,23 @@ EVEN = ("vsrn",)
 """Backbones that want the same number of regions for every image."""
 
 
+CONTRASTIVE = {
+    "contrastive, all sources": {"negatives": ["mined", "memory", "synthetic"], "weigh": "fne", "objective": "sigmoid"},
+    "contrastive, guarded": {"negatives": ["mined", "synthetic"], "weigh": "guard", "batches": "neighbours"},
+    "contrastive, triplets": {"negatives": ["mined"], "weigh": "guard", "objective": "hardest", "shared": False},
+    "contrastive, all triplets": {"negatives": ["mined"], "weigh": "positive-aware", "objective": "sum"},
+    "contrastive, hardest": {"negatives": ["synthetic"], "weigh": "hardest", "shared": False},
+}
+
+
 def settings(conf: str, backbone: str) -> TrainSettings:
     """The declared settings, made small where they have such names."""
+    combined = {f"loss.{name}": value for name, value in CONTRASTIVE.get(conf, {}).items()}
+    conf = conf.partition(",")[0]
     model = settings_of(backbone).model_fields
     loss = methods()[planner(backbone).configure_checked(Need("train", conf))[0].method].model_fields  # pyright: ignore
     given = {f"model.{name}": value for name, value in SMALL.items() if name in model}
-    given |= {f"loss.{name}": value for name, value in LOSS.items() if name in loss}
+    given |= {f"loss.{name}": value for name, value in LOSS.items() if name in loss} | combined
     return planner(backbone, given).configure_checked(Need("train", conf))[0]  # pyright: ignore
 
 
@@ -101,7 +112,7 @@ def trains(conf: str, backbone: str) -> bool:
 
 
 VARIANTS = ("aoq-guarded", "ssamt-intra", "tags-static", "tags-synthetic", "fne-only", "ascl-triplet")
-VARIANTS += ("synthetic-triplet", "positives-triplet")
+VARIANTS += ("synthetic-triplet", "positives-triplet", *CONTRASTIVE)
 CONFS = (*sorted(methods(), key="triplet".__ne__), *VARIANTS)
 FIRST = {name: next(conf for conf in CONFS if trains(conf, name)) for name in backbones()}
 PAIRS = [(conf, name) for conf in CONFS for name in sorted(backbones()) if trains(conf, name)]

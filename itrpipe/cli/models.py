@@ -16,12 +16,12 @@ from itrpipe.cli.options import (
     PartOption,
     TrainedOptions,
     backbone_for,
+    chosen_negatives,
     encoders,
     followed_by,
     overrides_of,
     taking,
     whole_path,
-    with_negatives,
     with_positives,
 )
 
@@ -37,8 +37,20 @@ def train(
         ),
     ] = None,
     negatives: Annotated[
-        str | None, typer.Option("--negatives", help="triplet: synthetic adds the sentences of itrpipe synthesize.")
+        str | None,
+        typer.Option(
+            "--negatives",
+            metavar="SOURCES",
+            help="contrastive: mined,memory,synthetic beside the batch; triplet: synthetic adds sentences.",
+        ),
     ] = None,
+    weigh: Annotated[
+        str | None, typer.Option("--weigh", help="contrastive: none, hardest, fne, guard or positive-aware.")
+    ] = None,
+    objective: Annotated[
+        str | None, typer.Option("--objective", help="contrastive: infonce, sigmoid, hardest or sum.")
+    ] = None,
+    batches: Annotated[str | None, typer.Option("--batches", help="contrastive: shuffled or neighbours.")] = None,
     positives: Annotated[
         str | None, typer.Option("--positives", help="triplet: ascl adds captions joined or halved, made in each step.")
     ] = None,
@@ -67,9 +79,12 @@ def train(
     named = {**given.model, "device": given.device, "teacher": negatives_from}
     if (vision or text) and not given.backbone:
         named["backbone"] = backbone_for(given.method, vision=vision, text=text)
-    settings = [*(given.settings or []), *encoders(vision, text), *followed_by(track)]
+    method, chosen = chosen_negatives(
+        given.method, negatives=negatives, weigh=weigh, objective=objective, batches=batches
+    )
+    settings = [*(given.settings or []), *encoders(vision, text), *chosen, *followed_by(track)]
     overrides = overrides_of(settings, named) + given.placed
-    method = with_positives(with_negatives(given.method, negatives), positives)
+    method = with_positives(method, positives)
     run_stage(*given.where, "train", overrides, conf=method, **given.how)
 
 

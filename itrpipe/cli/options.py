@@ -196,22 +196,38 @@ def whole_path(model: str | None) -> str | None:
     return str(folder.resolve()) if folder and folder.is_dir() else model
 
 
-def with_negatives(method: str, negatives: str | None) -> str:
-    """The training configuration that adds further negatives to another.
+def chosen_negatives(method: str, **given: str | None) -> tuple[str, list[str]]:
+    """The training configuration, and assignments to its settings, that negatives ask for.
+
+    Args:
+        method: configuration of `train`.
+        given: `negatives`, `weigh`, `objective` and `batches`; None where not given.
 
     Raises:
         UsageError: there are no such negatives, or the method has none of them.
     """
-    if negatives is None:
-        return method
-    if negatives != "synthetic":
-        raise UsageError(f"--negatives {negatives}: there are none of this name; known: synthetic")
+    named = {name: value for name, value in given.items() if value}
+    if not named:
+        return method, []
+    from itrpipe.training.settings import method_of
+
+    if named.keys() <= method_of(method).model_fields.keys():
+        values = {name: value.split(",") if name == "negatives" else value for name, value in named.items()}
+        return method, [f"loss.{name}={json.dumps(value)}" for name, value in values.items()]
+    other = next((name for name in named if name != "negatives"), None)
+    if other:
+        raise UsageError(f"--{other} {named[other]} is for --method contrastive, not for {method}")
+    if named["negatives"] != "synthetic":
+        raise UsageError(
+            f"--negatives {named['negatives']}: {method} has none of this name; --method contrastive takes batch, "
+            "mined, memory and synthetic"
+        )
     if method not in ("triplet", "synthetic-triplet"):
         raise UsageError(
-            f"--negatives synthetic adds sentences to --method triplet, not to {method}; tags-synthetic reads them "
-            "with UNITER"
+            f"--negatives synthetic adds sentences to --method triplet and contrastive, not to {method}; "
+            "tags-synthetic reads them with UNITER"
         )
-    return "synthetic-triplet"
+    return "synthetic-triplet", []
 
 
 def with_positives(method: str, positives: str | None) -> str:

@@ -237,8 +237,10 @@ def _absolute(key: str, value: Any) -> Any:
 
 
 def _unread(settings: Settings) -> set[str]:
-    """Keys that every method has and this one does not read."""
-    return {f"loss.{name}" for name in settings.loss.unread_options()} if isinstance(settings, TrainSettings) else set()
+    """Keys of the method that it does not read as it is set."""
+    if not isinstance(settings, TrainSettings):
+        return set()
+    return {f"loss.{name}" for name in (*settings.loss.unread_options(), *settings.loss.unused_options())}
 
 
 def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, overrides: list[Override]) -> None:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from itrpipe.artifacts.disk import reading_error
 from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError
+
+if TYPE_CHECKING:
+    from itrpipe.datasets.prepared import Split
 
 TRUTH_FILE = "truth.parquet"
 
@@ -67,3 +71,38 @@ def read_truth(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> 
         reason = " ".join(str(error).split())
         damage = DataError(f"{path} is damaged or of another dataset ({reason}); run `itrpipe prepare` again")
         raise reading_error(error, path, damage) from None
+
+
+def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
+    """The true matches of a split as lists, -1 behind the last of each.
+
+    Args:
+        folder: the prepared dataset.
+        split: of it.
+
+    Returns:
+        `texts_for_images` [N, K] caption rows and `images_for_texts` [T, L] image rows, or None where the dataset does
+        not know them.
+
+    Raises:
+        DataError: see `read_truth`.
+    """
+    images = read_truth(folder, split.image_ids, split.caption_ids)
+    if images is None:
+        return None
+    captions = np.repeat(np.arange(len(images)), [len(each) for each in images])
+    rows = np.concatenate(images)
+    order = np.argsort(rows, kind="stable")
+    return {
+        "texts_for_images": _padded(rows[order], captions[order], len(split.image_ids)),
+        "images_for_texts": _padded(captions, rows, len(images)),
+    }
+
+
+def _padded(owners: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    """The values [n] of each owner as rows [count, K], given with their owners [n], which rise."""
+    counts = np.bincount(owners, minlength=count)
+    starts = np.cumsum(counts) - counts
+    table = np.full((count, int(counts.max(initial=1))), -1, dtype=np.int64)
+    table[owners, np.arange(len(owners)) - starts[owners]] = values
+    return table

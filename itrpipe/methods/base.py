@@ -113,12 +113,22 @@ class StatefulMethod(Method, Protocol):
     def attach(self, model: Any) -> nn.Module:
         """Makes these tensors for a model, once and before the first step, and returns them for checkpoints to hold.
 
-        The model is on its device and has the weights that training starts from.
+        Parameters among them that ask for a gradient are trained with the model. The model is on its device and has the
+        weights that training starts from.
         """
         ...
 
     def start_epoch(self, epoch: int) -> None:
         """Called before the first step of an epoch (0-based), and not where training goes on inside one."""
+        ...
+
+
+@runtime_checkable
+class OrderingMethod(Method, Protocol):
+    """A method that says in which order an epoch goes over the captions."""
+
+    def order(self, seed: int, epoch: int) -> np.ndarray | None:
+        """Every caption row [T] once; None for a random order. Only `seed` and `epoch` (0-based) may determine it."""
         ...
 
 

@@ -54,18 +54,18 @@ class MethodSettings(Settings):
         mask_same_image: do not count two captions of one image as each other's negatives.
         sum_epochs: train the first so many epochs with all negatives of the batch (AOQ Eq. 1) instead, which
             keeps the hardest-negative loss off its plateau at twice the margin; VSE-infinity does so for one epoch.
-        needs_embeddings: whether it compares embeddings by inner product, which not every backbone has.
         only_backbone: the one backbone that it trains; empty where it trains others too.
         unread: those of these options that it does not read and refuses.
         heads: of the model, which start from others where the run that this one starts from has not trained them.
+        counts_matches: whether it counts true matches among its negatives, where the dataset knows them.
         answers: what can be asked of a model that it trained: `words` (which are wrong), `false-negatives`.
         papers: that it comes from.
     """
 
-    needs_embeddings: ClassVar[bool] = False
     only_backbone: ClassVar[str] = ""
     unread: ClassVar[tuple[str, ...]] = ()
     heads: ClassVar[frozenset[str]] = frozenset()
+    counts_matches: ClassVar[bool] = False
     answers: ClassVar[frozenset[str]] = frozenset()
     papers: ClassVar[tuple[Paper, ...]] = ()
 
@@ -85,6 +85,10 @@ class MethodSettings(Settings):
         """Names of the options that are not read with the others as they are."""
         return self.unread
 
+    def unused_options(self) -> tuple[str, ...]:
+        """Names of options that others leave without a use, so that their values change nothing."""
+        return ()
+
     def cited(self) -> tuple[Paper, ...]:
         """The papers to cite for a model of these settings."""
         return self.papers
@@ -95,6 +99,10 @@ class MethodSettings(Settings):
         Raises:
             ValueError: they are so few.
         """
+
+    def compares_embeddings(self) -> bool:
+        """Whether it compares embeddings by inner product, which not every backbone has."""
+        return False
 
     def mined(self) -> Mined | None:
         """The mined lists that it reads."""

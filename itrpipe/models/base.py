@@ -217,6 +217,10 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         """What has to be known beside the settings to build this model again; nothing for most."""
         return {}
 
+    def pretrained_scale(self) -> tuple[float, float] | None:
+        """Scale and bias of the logits that a joint model was pretrained with; None where it was not."""
+        return None
+
     def auxiliary_loss(self, images: ImageT, texts: TextBatch) -> Tensor | None:
         """A training loss of the model's own: a mean over image k with caption k; None where it has none."""
         return None

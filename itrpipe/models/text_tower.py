@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.model_files import find_folder, quiet
-from itrpipe.features.extractors.pretrained import Kind, load_config, load_weights
+from itrpipe.features.extractors.pretrained import Kind, load_config, load_tensors, load_weights
 from itrpipe.features.extractors.pretrained_pixels import reason_of
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
@@ -138,8 +138,27 @@ class TextTower(nn.Module):
         return states[torch.arange(len(states), device=states.device), place]
 
 
-def pretrained(settings: DualEncoder) -> tuple[TextTower, Any, tuple[str, ...]]:
-    """Loads the text encoder that settings name, its tokenizer, and notes that a user should read.
+_SCALE, _BIAS = "logit_scale", "logit_bias"
+
+
+class PretrainedText(NamedTuple):
+    """A text encoder with what belongs to it.
+
+    Attributes:
+        tower: the encoder.
+        tokenizer: of transformers.
+        scale: scale and bias of the logits of the joint model that it is of; None where it is of none.
+        notes: what a user should know.
+    """
+
+    tower: TextTower
+    tokenizer: Any
+    scale: tuple[float, float] | None
+    notes: tuple[str, ...]
+
+
+def pretrained(settings: DualEncoder) -> PretrainedText:
+    """Loads the text encoder that settings name.
 
     Raises:
         MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
@@ -158,7 +177,11 @@ def pretrained(settings: DualEncoder) -> tuple[TextTower, Any, tuple[str, ...]]:
             f"{folder}: the tokenizer has {len(tokenizer):,} tokens and the network embeds {config.vocab_size:,}; they "
             "do not belong together, download the model again."
         )
-    return TextTower(network, pool), tokenizer, notes
+    logits = load_tensors(folder, (_SCALE, _BIAS))
+    scale = None
+    if _SCALE in logits:
+        scale = float(logits[_SCALE].exp()), float(logits.get(_BIAS, torch.zeros(1)))
+    return PretrainedText(TextTower(network, pool), tokenizer, scale, notes)
 
 
 def find_tokenizer(model: str, revision: str) -> Any:

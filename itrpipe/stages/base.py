@@ -32,7 +32,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from itrpipe.artifacts.artifact import WORK, Manifest
-from itrpipe.config import Settings, declared_stages, did_you_mean
+from itrpipe.config import Resolved, Settings, declared_stages, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import Made, make_parts
 from itrpipe.engine.work import Work
@@ -68,6 +68,11 @@ class Planned(Protocol):
     @property
     def settings(self) -> Settings:
         """What determines the result."""
+        ...
+
+    @property
+    def resolved(self) -> Resolved:
+        """Where each setting comes from."""
         ...
 
     @property

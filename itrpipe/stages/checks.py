@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from itrpipe.config import COMMAND_LINE
 from itrpipe.errors import UsageError
 from itrpipe.methods.declaration import Mined
 from itrpipe.mining.settings import MineSettings
@@ -38,10 +39,11 @@ def check_training(step: Planned) -> None:
         step: of `train`.
 
     Raises:
-        UsageError: one of them.
+        UsageError: one of them, or an option that changes nothing was given.
     """
     settings = cast(TrainSettings, step.settings)
     _refuse_other_features(step, settings)
+    _refuse_unused(step, settings)
     mined = settings.loss.mined()
     if mined is not None:
         _refuse_longer_draws(step, mined)
@@ -113,6 +115,16 @@ def _refuse_other_features(step: Planned, settings: TrainSettings) -> None:
             raise UsageError(
                 f"backbone {settings.backbone!r} reads {_READ[name]}, which features {settings.features!r} (made by "
                 f"{made}) do not hold; {remedy}"
+            )
+
+
+def _refuse_unused(step: Planned, settings: TrainSettings) -> None:
+    for name in settings.loss.unused_options():
+        if step.resolved.origins.get(f"loss.{name}") == COMMAND_LINE:
+            value = getattr(settings.loss, name)
+            raise UsageError(
+                f"{step.need.conf}: loss.{name} = {value} changes nothing with the other settings as they are; leave "
+                f"it out, or see `itrpipe show train {step.need.conf}` for what is read"
             )
 
 

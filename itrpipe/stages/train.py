@@ -83,6 +83,8 @@ def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
     usual = {name for name in training_settings.NEWER if getattr(settings, name) == fields[name].default}
     values = settings.model_dump(mode="json", exclude=usual)
     values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
+    unused = settings.loss.unused_options()
+    values["loss"] = {name: value for name, value in values["loss"].items() if name not in unused}
     brought = {"method": method_package(settings.method), "backbone": backbone_package(settings.backbone)}
     return values | {f"{name}_package": package for name, package in brought.items() if package}
 
@@ -141,7 +143,7 @@ def _reads_alike(settings: TrainSettings, backbone: str) -> bool:
 
 
 def _refuse_without_embeddings(settings: TrainSettings) -> None:
-    if not settings.loss.needs_embeddings:
+    if not settings.loss.compares_embeddings():
         return
     measure = getattr(settings.model, "measure", "cosine")
     if not settings.model.embeds or measure != "cosine":
@@ -363,6 +365,7 @@ def _read_captions(job: Job, train: SplitData, tokens: CaptionTokens, model: Any
 def _build_method(job: Job, train: SplitData) -> Method:
     import numpy as np
 
+    from itrpipe.datasets.truth import known_matches
     from itrpipe.errors import DataError
     from itrpipe.negatives.lists import FILES, PROBABILITY_OF, read_list
 
@@ -380,6 +383,8 @@ def _build_method(job: Job, train: SplitData) -> Method:
         for direction, each in mined.items():
             if each.false_negative_probability is not None:
                 lists[f"{PROBABILITY_OF}{direction}"] = each.false_negative_probability
+    if job.settings.loss.counts_matches:
+        train.matches = known_matches(job.inputs["prepare"].folder, train.split)
     method = method_module(job.settings.method).build(job.settings.loss, train, lists)
     if not hasattr(method, "means"):
         raise UsageError(

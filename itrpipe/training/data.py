@@ -45,6 +45,9 @@ class SplitData:
         ends: how many tokens stand before the words of every caption and how many behind; set for methods that make
             captions.
         max_tokens: longest caption in tokens that the model reads; likewise.
+        matches: rows of all captions that are true of each image, `texts_for_images` [N, K], and of all images that
+            each caption is true of, `images_for_texts` [T, L], -1 behind the last; None where the dataset does not
+            know.
     """
 
     masks: CaptionMasks
@@ -52,6 +55,7 @@ class SplitData:
     writer: Any
     ends: tuple[int, int]
     max_tokens: int
+    matches: dict[str, np.ndarray] | None = None
 
     def __init__(self, split: Split, features: FeatureFile, tokens: CaptionTokens) -> None:
         self.split = split
@@ -106,7 +110,12 @@ class SplitData:
 
 
 def epoch_batches(
-    num_captions: int, batch_size: int, seed: int, epoch: int, sizes: np.ndarray | None = None
+    num_captions: int,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    sizes: np.ndarray | None = None,
+    order: np.ndarray | None = None,
 ) -> list[np.ndarray]:
     """Every caption once in an order that only `seed` and `epoch` determine, cut into batches.
 
@@ -118,8 +127,10 @@ def epoch_batches(
         batch_size: captions of a batch, or, where `sizes` are given, how much their sizes may add up to.
         seed, epoch: of the order.
         sizes: [T] size of each caption with its image, in tokens and regions.
+        order: [T] caption rows; None for a random order.
     """
-    order = np.random.default_rng([seed, epoch, 0, _ORDER]).permutation(num_captions)
+    if order is None:
+        order = np.random.default_rng([seed, epoch, 0, _ORDER]).permutation(num_captions)
     if sizes is None:
         starts = list(range(0, num_captions, batch_size))
     else:

@@ -5,6 +5,7 @@ Everything is kept on the device, so that no step waits for it; `trouble` is ask
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -16,11 +17,12 @@ class FirstNonFinite:
     """Remembers the first step at which each loss was NaN or infinite, and the first update with such a gradient.
 
     Args:
-        model: whose gradients are looked at.
+        modules: whose gradients are looked at.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._parameters = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    def __init__(self, *modules: nn.Module) -> None:
+        named = itertools.chain.from_iterable(module.named_parameters() for module in modules)
+        self._parameters = [(name, each) for name, each in named if each.requires_grad]
         self._device = self._parameters[0][1].device
         self._never = torch.tensor(math.inf, device=self._device)
         self._losses: dict[str, Tensor] = {}

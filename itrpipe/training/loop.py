@@ -21,7 +21,7 @@ from torch import Tensor
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation import protocols
 from itrpipe.evaluation.ranks import ranks
-from itrpipe.methods.base import Batch, Method, StatefulMethod
+from itrpipe.methods.base import Batch, Method, OrderingMethod, StatefulMethod
 from itrpipe.progress import Reporter, Task
 from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 from itrpipe.training.compiling import compile_encoders
@@ -29,7 +29,7 @@ from itrpipe.training.data import SplitData, epoch_batches
 from itrpipe.training.encode import AnyMatcher, score_split
 from itrpipe.training.feed import Feed, Placed
 from itrpipe.training.finite import FirstNonFinite
-from itrpipe.training.optimizers import OPTIMIZERS
+from itrpipe.training.optimizers import OPTIMIZERS, Trained
 from itrpipe.training.prefetch import Prefetcher
 from itrpipe.training.schedule import (
     decay_after,
@@ -148,17 +148,18 @@ class Trainer:
         self._tracking = tracking or Tracking.off()
         self.device, self._world = training_device(device), World.joined()
         self._model = model.to(self.device)
-        self._optimizer = OPTIMIZERS[settings.optimizer](self._model, settings.learning_rate, settings.weight_decay)
         self._spread = spread(self._model, self._world, settings.encode_chunk)
         if settings.compile:
             compile_encoders(self._model, self.device)
         self._stateful = method if isinstance(method, StatefulMethod) else None
         self._method_state = None if self._stateful is None else self._stateful.attach(self._model)
+        self._trained = Trained(self._model, self._method_state)
+        self._optimizer = OPTIMIZERS[settings.optimizer](self._trained, settings.learning_rate, settings.weight_decay)
         self.position = Position()
         self.waited_seconds = 0.0
         self.trained_seconds = 0.0
         self._totals: dict[str, Tensor] = {}
-        self._finite = FirstNonFinite(self._model)
+        self._finite = FirstNonFinite(*self._trained.modules)
         self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None
         self._steps, self._total_updates = self._count_steps()
 
@@ -209,7 +210,7 @@ class Trainer:
         self._totals = {
             name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()
         }
-        self._finite = FirstNonFinite(self._model)
+        self._finite = FirstNonFinite(*self._trained.modules)
         self._model.train()
         if self._stateful is not None and position.step == 0:
             self._stateful.start_epoch(position.epoch)
@@ -251,8 +252,10 @@ class Trainer:
         return steps, updates
 
     def _batches(self, epoch: int) -> list[np.ndarray]:
-        settings = self._settings
-        return epoch_batches(self._train.num_captions, settings.batch_size, settings.seed, epoch, self._sizes)
+        settings, order = self._settings, None
+        if isinstance(self._method, OrderingMethod):
+            order = self._method.order(settings.seed, epoch)
+        return epoch_batches(self._train.num_captions, settings.batch_size, settings.seed, epoch, self._sizes, order)
 
     def _step(self, batch: Batch, steps: int) -> bool:
         """Adds the gradient of a batch of an epoch of `steps`; whether it was the last before an update."""
@@ -284,7 +287,7 @@ class Trainer:
         rate = self._rate()
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        self._world.average_gradients(self._model.parameters())
+        self._world.average_gradients(self._trained.parameters())
         norm = self._finite.clip(self._settings.gradient_clip, self.position.step)
         self._optimizer.step()
         self.position.updates += 1

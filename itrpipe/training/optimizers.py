@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itrpipe.training.encode import AnyMatcher
 
@@ -78,32 +79,54 @@ class UniterAdamW(torch.optim.Optimizer):
             at_once._foreach_mul_(members, 1.0 - rate * group["weight_decay"])
 
 
-def _adam(model: AnyMatcher, rate: float, _: float) -> torch.optim.Optimizer:
-    return torch.optim.Adam([weights for weights in model.parameters() if weights.requires_grad], lr=rate, fused=True)
+def _adam(trained: Trained, rate: float, _: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(trained.parameters(), lr=rate, fused=True)
 
 
-def _adamw(model: AnyMatcher, rate: float, decay: float) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(_decayed_and_not(model), lr=rate, weight_decay=decay, fused=True)
+def _adamw(trained: Trained, rate: float, decay: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(trained.decayed_and_not(), lr=rate, weight_decay=decay, fused=True)
 
 
-def _adamw_uniter(model: AnyMatcher, rate: float, decay: float) -> torch.optim.Optimizer:
-    return UniterAdamW(_decayed_and_not(model), rate, weight_decay=decay)
+def _adamw_uniter(trained: Trained, rate: float, decay: float) -> torch.optim.Optimizer:
+    return UniterAdamW(trained.decayed_and_not(), rate, weight_decay=decay)
 
 
-def _decayed_and_not(model: AnyMatcher) -> list[dict[str, Any]]:
-    """The trained weights, those apart that decay leaves alone."""
-    spared = model.undecayed()
-    trained = {name: weights for name, weights in model.named_parameters() if weights.requires_grad}
-    groups = [
-        {"params": [weights for name, weights in trained.items() if name not in spared]},
-        {"params": [weights for name, weights in trained.items() if name in spared], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+@dataclass(frozen=True)
+class Trained:
+    """What is trained.
+
+    Attributes:
+        model: the model.
+        further: what the method keeps between steps; None for nothing. Its parameters are never decayed.
+    """
+
+    model: AnyMatcher
+    further: nn.Module | None = None
+
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """All of it."""
+        return (self.model,) if self.further is None else (self.model, self.further)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that ask for a gradient."""
+        return [each for module in self.modules for each in module.parameters() if each.requires_grad]
+
+    def decayed_and_not(self) -> list[dict[str, Any]]:
+        """The same, those apart that decay leaves alone."""
+        spared = self.model.undecayed()
+        decayed = {id(each) for name, each in self.model.named_parameters() if name not in spared}
+        trained = self.parameters()
+        groups = [
+            {"params": [each for each in trained if id(each) in decayed]},
+            {"params": [each for each in trained if id(each) not in decayed], "weight_decay": 0.0},
+        ]
+        return [group for group in groups if group["params"]]
 
 
-OPTIMIZERS: dict[str, Callable[[AnyMatcher, float, float], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[Trained, float, float], torch.optim.Optimizer]] = {
     "adam": _adam,
     "adamw": _adamw,
     "adamw-uniter": _adamw_uniter,
 }
-"""Name -> makes the optimiser of a model's trained weights, given a learning rate and a weight decay."""
+"""Name -> makes the optimiser of what is trained, given a learning rate and a weight decay."""

@@ -13,7 +13,7 @@ from torch import nn
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import build
 from itrpipe.training.checkpoint import Position, load_checkpoint, save_checkpoint
-from itrpipe.training.optimizers import OPTIMIZERS, UniterAdamW
+from itrpipe.training.optimizers import OPTIMIZERS, Trained, UniterAdamW
 from itrpipe.training.schedule import warmup_and_decay_to_floor, warmup_and_linear_decay
 
 
@@ -81,7 +81,7 @@ def model():
 @pytest.mark.parametrize("name", ["adamw", "adamw-uniter"])
 def test_decay_is_for_the_matrices_and_two_layer_norms(name: str) -> None:
     made = model()
-    optimizer = OPTIMIZERS[name](made, 0.01, 0.05)
+    optimizer = OPTIMIZERS[name](Trained(made), 0.01, 0.05)
     names = {id(weights): name for name, weights in made.named_parameters()}
     decayed, spared = ({names[id(weights)] for weights in group["params"]} for group in optimizer.param_groups)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.05, 0.0]
@@ -96,7 +96,7 @@ def test_frozen_weights_are_left_to_themselves() -> None:
     made = model()
     made.image.requires_grad_(False)
     for name, make in OPTIMIZERS.items():
-        given = {id(weights) for group in make(made, 0.01, 0.05).param_groups for weights in group["params"]}
+        given = {id(weights) for group in make(Trained(made), 0.01, 0.05).param_groups for weights in group["params"]}
         assert not given & {id(weights) for weights in made.image.parameters()}, name
         assert given == {id(weights) for weights in made.parameters() if weights.requires_grad}, name
 
@@ -111,11 +111,11 @@ def steps(made: nn.Module, optimizer: torch.optim.Optimizer, seeds: range) -> No
 
 def test_a_checkpoint_in_between_changes_nothing(tmp_path: Path) -> None:
     whole, halved, resumed = model(), model(), model()
-    steps(whole, OPTIMIZERS["adamw-uniter"](whole, 0.01, 0.05), range(6))
-    optimizer = OPTIMIZERS["adamw-uniter"](halved, 0.01, 0.05)
+    steps(whole, OPTIMIZERS["adamw-uniter"](Trained(whole), 0.01, 0.05), range(6))
+    optimizer = OPTIMIZERS["adamw-uniter"](Trained(halved), 0.01, 0.05)
     steps(halved, optimizer, range(3))
     save_checkpoint(tmp_path / "checkpoint.safetensors", halved, optimizer, Position())
-    again = OPTIMIZERS["adamw-uniter"](resumed, 0.01, 0.05)
+    again = OPTIMIZERS["adamw-uniter"](Trained(resumed), 0.01, 0.05)
     load_checkpoint(tmp_path / "checkpoint.safetensors", resumed, again)
     steps(resumed, again, range(3, 6))
     for name, weights in whole.state_dict().items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from itrpipe.artifacts.disk import reading_error
@@ -318,6 +318,26 @@ def load_weights(folder: Path, family: Kind, config: Any) -> nn.Module:
     _check_report(folder, family, model, report)
     refuse_not_finite(folder, model.state_dict(), "download the weights again")
     return model
+
+
+def load_tensors(folder: Path, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Those of some tensors that the weights in `folder` have.
+
+    Raises:
+        DataError: the weights are damaged.
+    """
+    try:
+        if has_any(folder, SAFETENSORS):
+            found = {}
+            for path in sorted(folder.glob("*.safetensors")):
+                with safe_open(path, framework="pt") as file:
+                    found |= {name: file.get_tensor(name) for name in set(names) & set(file.keys())}
+            return found
+        states = [torch.load(path, weights_only=True, mmap=True) for path in sorted(folder.glob("pytorch_model*.bin"))]
+        return {name: state[name] for state in states for name in names if name in state}
+    except (SafetensorError, OSError, RuntimeError, pickle.UnpicklingError) as error:
+        damage = DataError(f"{folder}: the weights cannot be read ({reason_of(error)}); download them again.")
+        raise reading_error(error, folder, damage) from None
 
 
 def _check_report(folder: Path, family: Kind, model: nn.Module, report: Mapping[str, Any]) -> None:

@@ -38,7 +38,6 @@ class Fne(MethodSettings):
     """
 
     papers: ClassVar[tuple[Paper, ...]] = (FNE,)
-    needs_embeddings: ClassVar[bool] = True
     answers: ClassVar[frozenset[str]] = frozenset({"false-negatives"})
 
     margin: float = Field(default=0.2, ge=0)
@@ -60,6 +59,10 @@ class Fne(MethodSettings):
     reset_each_epoch: bool = True
     monotone: bool = False
     warm_epochs: int = Field(default=1, ge=0)
+
+    def compares_embeddings(self) -> bool:
+        """By their inner products."""
+        return True
 
     @property
     def online_epochs(self) -> int:

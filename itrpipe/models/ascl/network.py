@@ -199,8 +199,8 @@ def open_encoders(settings: Ascl, global_dim: int) -> AsclEncoders:
     """
     if settings.text == RANDOM:
         return AsclEncoders(None, None, global_dim=global_dim)
-    text, tokenizer, notes = text_tower.pretrained(_of_tower(settings))
-    return AsclEncoders(None, text, tokenizer, notes, global_dim)
+    text, tokenizer, _, notes = text_tower.pretrained(_of_tower(settings))
+    return AsclEncoders(None, text, tokenizer, notes, global_dim=global_dim)
 
 
 def restored(description: Mapping[str, Any]) -> AsclEncoders:

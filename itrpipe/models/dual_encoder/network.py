@@ -41,12 +41,15 @@ class Encoders:
         text: the text encoder; None where it is a random one, which waits for the vocabulary.
         tokenizer: of the text encoder; None where words have ids of our own.
         notes: what a user should know.
+        scale: scale and bias of the logits that a joint model was pretrained with; None where vision and text are not
+            of one.
     """
 
     vision: VisionTower | None
     text: TextTower | None
     tokenizer: Any | None = None
     notes: tuple[str, ...] = ()
+    scale: tuple[float, float] | None = None
 
 
 class TransformerDualEncoder(Base):
@@ -57,6 +60,7 @@ class TransformerDualEncoder(Base):
         vision: vision encoder; None where images are frozen features.
         text: text encoder.
         image_dim: width D_in of frozen features.
+        scale: see `pretrained_scale`.
 
     Raises:
         UsageError: the encoders differ in width and are not projected, or one has no gradient checkpointing.
@@ -65,8 +69,16 @@ class TransformerDualEncoder(Base):
         embed_dim: D.
     """
 
-    def __init__(self, settings: DualEncoder, vision: VisionTower | None, text: TextTower, image_dim: int) -> None:
+    def __init__(
+        self,
+        settings: DualEncoder,
+        vision: VisionTower | None,
+        text: TextTower,
+        image_dim: int,
+        scale: tuple[float, float] | None = None,
+    ) -> None:
         super().__init__()
+        self._scale = scale
         self.settings, self.vision, self.text = settings, vision, text
         width = image_dim if vision is None else vision.width
         if not settings.embed_dim and width != text.width:
@@ -94,6 +106,10 @@ class TransformerDualEncoder(Base):
         """The networks without their weights, for `restored`."""
         vision = None if self.vision is None else self.vision.description()
         return {"vision": vision, "text": self.text.description()}
+
+    def pretrained_scale(self) -> tuple[float, float] | None:
+        """Of CLIP and SigLIP, where they were just opened."""
+        return self._scale
 
     @property
     def has_word_maps(self) -> bool:
@@ -171,15 +187,19 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0) -> Encoders:
         DataError: a file is damaged, or weights are of another network.
         UsageError: a model type is not supported, or its tokens cannot be pooled so.
     """
-    vision, text, tokenizer, notes = None, None, None, ()
+    vision, text, tokenizer, scale, notes = None, None, None, None, ()
     if settings.images == "pixels" and settings.vision == RANDOM:
         vision = vision_tower.random(settings)
     elif settings.images == "pixels":
         vision, notes = vision_tower.pretrained(settings)
     if settings.text != RANDOM:
-        text, tokenizer, more = text_tower.pretrained(settings)
+        text, tokenizer, scale, more = text_tower.pretrained(settings)
         notes += tuple(note for note in more if note not in notes)
-    return Encoders(vision, text, tokenizer, notes)
+    joint = settings.images == "pixels" and (settings.vision, settings.vision_revision) == (
+        settings.text,
+        settings.text_revision,
+    )
+    return Encoders(vision, text, tokenizer, notes, scale if joint else None)
 
 
 def restored(description: Mapping[str, Any]) -> Encoders:
@@ -201,4 +221,4 @@ def build(
     """
     encoders = encoders or open_encoders(settings)
     text = encoders.text or text_tower.random(settings, vocabulary_size)
-    return TransformerDualEncoder(settings, encoders.vision, text, image_dim)
+    return TransformerDualEncoder(settings, encoders.vision, text, image_dim, encoders.scale)

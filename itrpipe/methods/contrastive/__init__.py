@@ -1,0 +1,1 @@
+"""Contrastive training with any negatives."""

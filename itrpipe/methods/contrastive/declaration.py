@@ -1,0 +1,173 @@
+"""What contrastive training declares."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from itrpipe.methods.declaration import MOST, MethodSettings, Mined
+from itrpipe.papers import AOQ, CLIP, FNE, NEG_CLIP, NV_RETRIEVER, SIGLIP, VSEPP, Paper
+
+SOURCES = ("batch", "mined", "memory", "synthetic")
+OWN = "own"
+"""Temperature and bias of a pretrained joint model."""
+
+_READ_WITH = {
+    "mined": ("mined_texts", "mined_images", "refresh_every"),
+    "memory": ("memory_size", "momentum"),
+    "synthetic": ("synthetic_sentences",),
+    "fne": ("prior", "min_count"),
+    "positive-aware": ("relative_margin", "absolute_margin", "max_score"),
+    "neighbours": ("neighbour_group", "neighbour_share"),
+    "sigmoid": ("bias",),
+}
+"""What one of the choices reads and no other one."""
+
+
+class Contrastive(MethodSettings):
+    """Any negatives, weighed in any way, under any objective.
+
+    Attributes:
+        negatives: where candidates come from. `batch`, always; `mined`: drawn from lists of `itrpipe mine-negatives`;
+            `memory`: of earlier batches, by a momentum copy of the model; `synthetic`: sentences of `itrpipe
+            synthesize`.
+        weigh: what candidates count: all alike (`none`); the `hardest` of each anchor alone; 1 - P with the probability
+            P to be a false negative by the similarities seen in training (`fne`) or by mining's (`guard`); or none that
+            scores about as high as the positive (`positive-aware`).
+        objective: `infonce`, `sigmoid`, or triplets with the `hardest` candidate or the `sum` of all. `hardest` keeps
+            each candidate with the probability that is its weight.
+        batches: captions of an epoch are `shuffled`, or `neighbours` in the mined lists share a batch.
+        temperature: t at the start; `own`: that of the pretrained joint model.
+        bias: of `sigmoid` at the start; `own` likewise.
+        learn_temperature: train both.
+        largest_scale: 1 / t at most (CLIP).
+        margin: of triplets.
+        mined_texts, mined_images: drawn for every image and for every caption in each step.
+        top_texts, top_images: negatives are drawn among the first so many of the mined lists.
+        skip_texts, skip_images: the first so many of them are left out.
+        shared: what was drawn for one anchor is a candidate of all.
+        refresh_every: epochs after which the training set is mined again with the weights as they are; 0: never.
+        teacher: model whose lists are drawn from, `[method.]backbone`; None for round one of the own backbone.
+        memory_size: pairs of earlier batches.
+        momentum: m of the copy that encodes them.
+        synthetic_sentences: drawn for every caption in each step.
+        prior: of `fne`: share of matches among all pairs.
+        min_count: of `fne`: matches that an epoch must have seen before probabilities are used.
+        relative_margin, absolute_margin, max_score: of `positive-aware`, see `itrpipe.losses.contrastive`.
+        neighbour_group: captions that are neighbours of one of them.
+        neighbour_share: of the captions of an epoch, those that are put beside neighbours.
+    """
+
+    papers: ClassVar[tuple[Paper, ...]] = (CLIP,)
+    counts_matches: ClassVar[bool] = True
+
+    mask_same_image: bool = True
+    negatives: tuple[Literal["batch", "mined", "memory", "synthetic"], ...] = ("batch",)
+    weigh: Literal["none", "hardest", "fne", "guard", "positive-aware"] = "none"
+    objective: Literal["infonce", "sigmoid", "hardest", "sum"] = "infonce"
+    batches: Literal["shuffled", "neighbours"] = "shuffled"
+    temperature: float | str = 0.07
+    bias: float | str = -10.0
+    learn_temperature: bool = True
+    largest_scale: float = Field(default=100.0, gt=0)
+    margin: float = Field(default=0.2, ge=0)
+    mined_texts: int = Field(default=1, ge=0, le=1_000)
+    mined_images: int = Field(default=1, ge=0, le=1_000)
+    top_texts: int = Field(default=300, ge=1, le=MOST)
+    top_images: int = Field(default=60, ge=1, le=MOST)
+    skip_texts: int = Field(default=0, ge=0, le=MOST)
+    skip_images: int = Field(default=0, ge=0, le=MOST)
+    shared: bool = True
+    refresh_every: int = Field(default=0, ge=0)
+    teacher: str | None = None
+    memory_size: int = Field(default=8192, ge=1, le=100_000_000)
+    momentum: float = Field(default=0.995, ge=0, lt=1)
+    synthetic_sentences: int = Field(default=1, ge=1, le=1_000)
+    prior: float = Field(default=1e-4, gt=0, lt=1)
+    min_count: int = Field(default=200, ge=0)
+    relative_margin: float | None = 0.05
+    absolute_margin: float | None = None
+    max_score: float | None = None
+    neighbour_group: int = Field(default=8, ge=2, le=MOST)
+    neighbour_share: float = Field(default=0.5, gt=0, le=1)
+
+    def cited(self) -> tuple[Paper, ...]:
+        """Those of its parts."""
+        of = {"sigmoid": SIGLIP, "infonce": CLIP, "hardest": VSEPP, "sum": VSEPP}
+        parts = {"synthetic": NEG_CLIP, "memory": FNE, "mined": AOQ, "fne": FNE, "guard": FNE}
+        chosen = (*self.negatives, self.weigh, *(("mined",) if self.reads_lists() else ()))
+        found = [of[self.objective], *(parts[name] for name in chosen if name in parts)]
+        return tuple(dict.fromkeys([*found, *((NV_RETRIEVER,) if self.weigh == "positive-aware" else ())]))
+
+    def compares_embeddings(self) -> bool:
+        """With a memory, which holds embeddings."""
+        return "memory" in self.negatives
+
+    def reads_lists(self) -> bool:
+        """Whether some part of it reads mined lists."""
+        return "mined" in self.negatives or self.batches == "neighbours" or self.weigh == "guard"
+
+    def mined(self) -> Mined | None:
+        """The teacher's."""
+        if not self.reads_lists():
+            return None
+        return Mined(self.top_texts, self.top_images, self.teacher, "vsrn", "fne" if self.weigh == "guard" else "")
+
+    def reads_sentences(self) -> bool:
+        """Where they are negatives."""
+        return "synthetic" in self.negatives
+
+    def unused_options(self) -> tuple[str, ...]:
+        """Those of sources, weights, batches and objectives that are not chosen."""
+        chosen = {*self.negatives, self.weigh, self.objective, self.batches}
+        unread = [name for choice, names in _READ_WITH.items() if choice not in chosen for name in names]
+        if self.objective not in ("infonce", "sigmoid"):
+            unread += ["temperature", "learn_temperature", "largest_scale"]
+        if self.objective not in ("hardest", "sum"):
+            unread.append("margin")
+        if self.objective != "hardest":
+            unread.append("sum_epochs")
+        if not self.reads_lists():
+            unread += ["top_texts", "top_images", "skip_texts", "skip_images", "teacher"]
+        if not {"mined", "synthetic"} & chosen:
+            unread.append("shared")
+        return tuple(unread)
+
+    @field_validator("negatives", mode="before")
+    @classmethod
+    def _with_the_batch(cls, value: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple):
+            raise ValueError('give a list, such as ["mined"]')
+        return tuple(name for name in SOURCES if name == "batch" or name in value) + tuple(
+            name for name in value if name not in SOURCES
+        )
+
+    @field_validator("temperature", "bias")
+    @classmethod
+    def _is_number_or_own(cls, value: float | str, info: ValidationInfo) -> float | str:
+        if value == OWN or (not isinstance(value, str) and (info.field_name == "bias" or value > 0)):
+            return value
+        raise ValueError("give a number, above 0 for the temperature, or own for that of a pretrained joint model")
+
+    @model_validator(mode="after")
+    def _combines(self) -> Contrastive:
+        if self.objective == self.weigh == "hardest":
+            raise ValueError("objective = hardest takes the hardest candidate already; leave weigh = hardest out")
+        if self.weigh == "guard" and "memory" in self.negatives:
+            raise ValueError(
+                "weigh = guard reads the probabilities that mining wrote, and it wrote none for what a memory holds; "
+                "give weigh = fne, which estimates them in training"
+            )
+        if "mined" in self.negatives and not self.mined_texts and not self.mined_images:
+            raise ValueError("mined_texts = 0 and mined_images = 0 draw nothing from mined lists; raise one of them")
+        for side in ("texts", "images"):
+            skipped, drawn, top = (getattr(self, f"{what}_{side}") for what in ("skip", "mined", "top"))
+            if self.reads_lists() and top - skipped < max(1, drawn if "mined" in self.negatives else 1):
+                raise ValueError(
+                    f"the first {top} of a list without the first {skipped} are fewer than mined_{side} = {drawn}; "
+                    f"raise top_{side}, or lower one of the others"
+                )
+        if self.weigh == "positive-aware" and self.relative_margin is self.absolute_margin is self.max_score is None:
+            raise ValueError("weigh = positive-aware needs relative_margin, absolute_margin or max_score; give one")
+        return self

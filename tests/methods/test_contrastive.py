@@ -1,0 +1,338 @@
+"""Contrastive training: its candidates and weights against the formulas written out, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+from torch import Tensor
+
+from itrpipe.errors import UsageError
+from itrpipe.methods.contrastive import method as contrastive
+from itrpipe.methods.contrastive.declaration import Contrastive
+from itrpipe.methods.contrastive.method import ContrastiveBatch, ContrastiveMethod
+from itrpipe.methods.fne import method as fne
+from itrpipe.methods.fne.declaration import Fne
+from itrpipe.methods.triplet import method as triplet
+from itrpipe.methods.triplet.declaration import Triplet
+from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
+from itrpipe.negatives.lists import PROBABILITY_OF
+from itrpipe.negatives.sentence_bank import SentenceBank
+
+IMAGES, PER_IMAGE, WIDTH = 8, 2, 5
+CAPTION_IMAGE = np.repeat(np.arange(IMAGES), PER_IMAGE)
+TEXTS, SENTENCES = len(CAPTION_IMAGE), 100
+"""Sentence s of caption c is row 100 + 2 c + s of the table of captions."""
+BATCH = np.array([0, 3, 4, 9, 12])
+
+
+class Rows:
+    """A training set whose embeddings are known: image i and caption c are rows of two tables."""
+
+    caption_image = CAPTION_IMAGE
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.image_table = F.normalize(torch.randn(IMAGES, WIDTH, generator=generator), dim=1)
+        self.text_table = F.normalize(torch.randn(SENTENCES + 2 * TEXTS, WIDTH, generator=generator), dim=1)
+        tokens = SENTENCES + np.arange(2 * TEXTS)[:, None]
+        self.sentences = SentenceBank(tokens, np.ones(2 * TEXTS, dtype=np.int64), 2 * np.arange(TEXTS + 1))
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        return TextBatch(torch.from_numpy(rows)[:, None], torch.ones(len(rows), dtype=torch.int64))
+
+    def pairs(self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None):
+        return ImageBatch(torch.from_numpy(images).float()[:, None, None]), self.texts(captions)
+
+    @property
+    def scores(self) -> Tensor:
+        """[N, all captions and sentences]."""
+        return self.image_table @ self.text_table.T
+
+
+class Lookup(DualEncoder):
+    """Encodes a row number as that row of the table."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()
+        self.images, self.words = torch.nn.Parameter(rows.image_table), torch.nn.Parameter(rows.text_table)
+
+    def encode_images(self, images: ImageBatch) -> ImageEncoding:
+        return ImageEncoding(self.images[images.regions[:, 0, 0].long()])
+
+    def encode_texts(self, texts: TextBatch) -> TextEncoding:
+        return TextEncoding(self.words[texts.tokens[:, 0]])
+
+
+def lists() -> dict[str, np.ndarray]:
+    """Every foreign text and image of every anchor, with probabilities that tell them apart."""
+    found = {
+        "texts_for_images": np.stack([np.flatnonzero(i != CAPTION_IMAGE) for i in range(IMAGES)]),
+        "images_for_texts": np.stack([np.delete(np.arange(IMAGES), i) for i in CAPTION_IMAGE]),
+    }
+    chances = {
+        f"{PROBABILITY_OF}{name}": (np.arange(each.size).reshape(each.shape) % 10 / 10).astype(np.float16)
+        for name, each in found.items()
+    }
+    return found | chances
+
+
+def made(data: Rows | None = None, **given: Any) -> tuple[ContrastiveMethod, Lookup]:
+    data = data or Rows()
+    options = {"top_texts": 14, "top_images": 7, "learn_temperature": False, "temperature": 0.5} | given
+    method, model = contrastive.build(Contrastive(**options), data, lists()), Lookup(data)  # pyright: ignore
+    method.attach(model)
+    method.start_epoch(0)
+    return method, model
+
+
+def step(method: ContrastiveMethod, model: Lookup, captions: np.ndarray = BATCH, seed: int = 0) -> tuple[Any, float]:
+    torch.manual_seed(1)
+    batch = method.collate(captions, np.random.default_rng(seed))
+    return batch, method.losses(model, batch, 5)["contrastive"].item()
+
+
+def softmax_loss(positive: Tensor, candidates: list[Tensor], weights: list[Tensor] | None = None) -> float:
+    """InfoNCE at t = .5 of anchors whose candidates are given one by one."""
+    total = 0.0
+    for k, own in enumerate(candidates):
+        each = torch.ones(len(own)) if weights is None else weights[k]
+        rest = (each * (own / 0.5).exp()).sum()
+        top = (positive[k] / 0.5).exp()
+        total -= (top / (top + rest)).log().item()
+    return total / len(candidates)
+
+
+def in_batch(rows: Rows) -> tuple[list[Tensor], list[Tensor]]:
+    """Scores of the candidates of the images, and of the captions of the batch, among each other."""
+    images = CAPTION_IMAGE[BATCH]
+    texts = [rows.scores[i, BATCH[images != i]] for i in images]
+    return texts, [rows.scores[images[images != CAPTION_IMAGE[t]], t] for t in BATCH]
+
+
+def test_infonce_of_a_batch():
+    rows = Rows()
+    positive = rows.scores[CAPTION_IMAGE[BATCH], BATCH]
+    expected = sum(softmax_loss(positive, each) for each in in_batch(rows)) / 2
+    assert step(*made(rows))[1] == pytest.approx(expected, rel=1e-5)
+
+
+def test_captions_of_one_image_are_no_negatives_of_it_unless_asked():
+    rows, both = Rows(), np.array([0, 1])
+    assert step(*made(rows), both)[1] == pytest.approx(0, abs=1e-6)
+    assert step(*made(rows, mask_same_image=False), both)[1] > 0.1
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_mined_captions_and_images_are_candidates_of_all_or_of_their_anchors(shared):
+    rows = Rows()
+    method, model = made(rows, negatives=["mined"], mined_texts=2, mined_images=1, shared=shared)
+    batch, loss = step(method, model)
+    generator = np.random.default_rng(0)
+    images = CAPTION_IMAGE[BATCH]
+    texts = method._mined["texts_for_images"].draw(images, 2, generator)
+    further = method._mined["images_for_texts"].draw(BATCH, 1, generator)
+    assert all(CAPTION_IMAGE[drawn[k]] != images[row] for row, drawn in enumerate(texts) for k in range(2))
+    of_images, of_texts = in_batch(rows)
+    for k, (image, text) in enumerate(zip(images, BATCH, strict=True)):
+        own_texts, own_images = (texts, further) if shared else (texts[[k]], further[[k]])
+        new = [t for t in np.unique(own_texts) if t not in BATCH and CAPTION_IMAGE[t] != image]
+        of_images[k] = torch.cat([of_images[k], rows.scores[image, new]])
+        new = [i for i in np.unique(own_images) if i not in images and i != CAPTION_IMAGE[text]]
+        of_texts[k] = torch.cat([of_texts[k], rows.scores[new, text]])
+    positive = rows.scores[images, BATCH]
+    expected = (softmax_loss(positive, of_images) + softmax_loss(positive, of_texts)) / 2
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert len(batch.texts.images) == len(np.setdiff1d(texts, BATCH))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_sentences_are_candidates_of_all_images_or_of_their_own(shared):
+    rows = Rows()
+    batch, loss = step(*made(rows, negatives=["synthetic"], shared=shared))
+    written = batch.sentences.texts.tokens[:, 0].numpy()
+    assert np.array_equal((written - SENTENCES) // 2, BATCH)
+    of_images, of_texts = in_batch(rows)
+    images = CAPTION_IMAGE[BATCH]
+    for k, image in enumerate(images):
+        of_images[k] = torch.cat([of_images[k], rows.scores[image, written if shared else written[[k]]]])
+    positive = rows.scores[images, BATCH]
+    expected = (softmax_loss(positive, of_images) + softmax_loss(positive, of_texts)) / 2
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_memory_holds_earlier_batches_of_other_images():
+    rows = Rows()
+    method, model = made(rows, negatives=["memory"], memory_size=8)
+    earlier = np.array([2, 7, 10])
+    step(method, model, earlier)
+    _, loss = step(method, model)
+    of_images, of_texts = in_batch(rows)
+    images = CAPTION_IMAGE[BATCH]
+    for k, (image, text) in enumerate(zip(images, BATCH, strict=True)):
+        others = earlier[CAPTION_IMAGE[earlier] != image]
+        of_images[k] = torch.cat([of_images[k], rows.scores[image, others]])
+        of_texts[k] = torch.cat([of_texts[k], rows.scores[CAPTION_IMAGE[others], text]])
+    positive = rows.scores[images, BATCH]
+    expected = (softmax_loss(positive, of_images) + softmax_loss(positive, of_texts)) / 2
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_guard_weighs_candidates_of_the_batch_and_of_the_lists():
+    rows = Rows()
+    method, model = made(rows, negatives=["mined"], weigh="guard", mined_texts=1, mined_images=1)
+    _, loss = step(method, model)
+    mined, images = lists(), CAPTION_IMAGE[BATCH]
+    generator = np.random.default_rng(0)
+    texts = method._mined["texts_for_images"].draw(images, 1, generator)
+    further = method._mined["images_for_texts"].draw(BATCH, 1, generator)
+    losses = []
+    for direction, anchors, candidates in (
+        ("texts_for_images", images, np.concatenate([BATCH, np.setdiff1d(texts, BATCH)])),
+        ("images_for_texts", BATCH, np.concatenate([images, np.setdiff1d(further, images)])),
+    ):
+        scores, weights = [], []
+        for anchor in anchors:
+            known = dict(zip(mined[direction][anchor], mined[f"{PROBABILITY_OF}{direction}"][anchor], strict=True))
+            own = [each for each in candidates if each in known]
+            pairs = (anchor, own) if direction == "texts_for_images" else (own, anchor)
+            scores.append(rows.scores[pairs])
+            weights.append(torch.tensor([1 - float(known[each]) for each in own]))
+        losses.append(softmax_loss(rows.scores[images, BATCH], scores, weights))
+    assert loss == pytest.approx(sum(losses) / 2, rel=1e-3)
+
+
+def test_candidates_close_to_the_positive_are_dropped():
+    rows = Rows()
+    positive = rows.scores[CAPTION_IMAGE[BATCH], BATCH]
+    given = {"weigh": "positive-aware", "relative_margin": None, "absolute_margin": 0.1}
+    kept = [[own[own <= positive[k] - 0.1] for k, own in enumerate(each)] for each in in_batch(rows)]
+    expected = sum(softmax_loss(positive, each) for each in kept) / 2
+    assert step(*made(rows, **given))[1] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_hardest_alone():
+    rows = Rows()
+    positive = rows.scores[CAPTION_IMAGE[BATCH], BATCH]
+    expected = sum(softmax_loss(positive, [own.max()[None] for own in each]) for each in in_batch(rows)) / 2
+    assert step(*made(rows, weigh="hardest"))[1] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["hardest", "sum"])
+def test_triplets_are_those_of_round_one_over_the_batch(objective):
+    rows = Rows()
+    _, loss = step(*made(rows, objective=objective))
+    settings = Triplet(max_violation=objective == "hardest", mask_same_image=True)
+    method = triplet.build(settings, rows, {})
+    expected = method.losses(Lookup(rows), method.collate(BATCH, np.random.default_rng(0)), 5)["triplet"]
+    assert loss == pytest.approx(expected.item() / len(BATCH), rel=1e-5)
+
+
+def test_probabilities_are_those_of_fne():
+    rows, everything = Rows(), np.arange(0, TEXTS, 2)
+    rows.image_table = F.normalize(rows.text_table[everything] + 0.3 * rows.image_table, dim=1)  # pairs that match
+    given = {"weigh": "fne", "prior": 0.3, "min_count": 0, "objective": "sum"}
+    method, model = made(rows, **given)
+    for _ in range(2):
+        step(method, model, everything)
+    theirs = fne.build(Fne(min_count=0, memory_size=0, momentum_twin=False, warm_epochs=0), rows, {})
+    theirs.attach(model)
+    for _ in range(2):
+        theirs.losses(model, theirs.collate(everything, np.random.default_rng(0)), 5)
+    expected, found = theirs._state.statistics.gaussians(), method._state.statistics.gaussians()
+    torch.testing.assert_close(found.mean, expected.mean)
+    torch.testing.assert_close(found.variance, expected.variance)
+    scores = rows.scores[:, everything]
+    weights = method._log_weights(scores, torch.eye(IMAGES, dtype=torch.bool), contrastive.Candidates()).exp()
+    probability = fne.false_negative_probability(scores, found, 0.3, monotone=True)
+    assert 0 < probability.max() < 1
+    torch.testing.assert_close(weights, (1 - probability).fill_diagonal_(0), atol=1e-5, rtol=1e-5)
+
+
+def test_temperature_and_bias_are_learned_and_clamped():
+    method, model = made(objective="sigmoid", learn_temperature=True, temperature=0.02, bias=-3.0, largest_scale=40.0)
+    batch = method.collate(BATCH, np.random.default_rng(0))
+    method.losses(model, batch, 0)["contrastive"].backward()
+    assert method._state.log_scale.grad is not None
+    assert method._state.bias.grad is not None
+    assert batch.statistics["temperature"].item() == pytest.approx(1 / 40)
+    assert not made(objective="sum")[0]._state.log_scale.requires_grad
+    assert not made(objective="infonce", learn_temperature=True)[0]._state.bias.requires_grad
+
+
+def test_the_gradient_of_true_matches_is_counted():
+    rows = Rows()
+    unknown = {"texts_for_images": np.full((IMAGES, 1), -1), "images_for_texts": np.full((TEXTS, 1), -1)}
+    unknown["texts_for_images"][CAPTION_IMAGE[3]] = 4  # caption 4 of the batch is true of the image of caption 3
+    rows.matches = unknown  # pyright: ignore
+    method, model = made(rows)
+    batch = method.collate(BATCH, np.random.default_rng(0))
+    method.losses(model, batch, 0)["contrastive"].backward()
+    scores = rows.scores[CAPTION_IMAGE[BATCH]][:, BATCH].clone().requires_grad_()
+    F.cross_entropy(scores / 0.5, torch.arange(len(BATCH))).backward()
+    assert scores.grad is not None
+    sizes = scores.grad.abs().fill_diagonal_(0)
+    assert batch.statistics["text_match_share"].item() == pytest.approx((sizes[1, 2] / sizes.sum()).item(), rel=1e-4)
+    assert batch.statistics["image_match_share"].item() == 0
+
+
+def test_an_epoch_of_neighbours_has_every_caption_once_and_depends_on_seed_and_epoch():
+    method, _ = made(batches="neighbours", neighbour_group=4)
+    orders = [method.order(*place) for place in ((0, 0), (0, 1), (1, 0), (0, 0))]
+    assert all(sorted(order) == list(range(TEXTS)) for order in orders)  # pyright: ignore
+    assert np.array_equal(orders[0], orders[3])  # pyright: ignore
+    assert len({tuple(order) for order in orders}) == 3  # pyright: ignore
+    assert made()[0].order(0, 0) is None
+
+
+def test_batches_move_whole():
+    method, _ = made(negatives=["mined", "synthetic"], weigh="guard", shared=False)
+    batch = method.collate(BATCH, np.random.default_rng(0))
+    moved = batch.to("cpu")
+    assert isinstance(moved, ContrastiveBatch)
+    assert torch.equal(moved.texts.images, batch.texts.images)  # pyright: ignore
+    assert torch.equal(moved.texts.anchors, batch.texts.anchors)  # pyright: ignore
+    assert len(moved.further_images.guarded) == 3  # pyright: ignore
+    assert moved.sentences is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"weigh": "guard", "negatives": ["memory"]}, "wrote none for what a memory holds"),
+        ({"weigh": "hardest", "objective": "hardest"}, "takes the hardest candidate already"),
+        ({"negatives": ["mined"], "mined_texts": 0, "mined_images": 0}, "draw nothing"),
+        ({"negatives": ["mined"], "skip_texts": 300}, "are fewer than mined_texts"),
+        ({"weigh": "positive-aware", "relative_margin": None}, "give one"),
+        ({"negatives": ["minde"]}, "Input should be 'batch', 'mined'"),
+        ({"negatives": "mined"}, "give a list"),
+        ({"temperature": 0.0}, "above 0"),
+        ({"temperature": "warm"}, "give a number"),
+    ],
+)
+def test_what_does_not_combine_is_refused(given, reason):
+    with pytest.raises(ValidationError, match=reason):
+        Contrastive(**given)
+
+
+def test_a_temperature_of_its_own_needs_a_pretrained_model():
+    with pytest.raises(UsageError, match="that of a pretrained joint model"):
+        made(temperature="own")
+
+
+def test_a_guard_needs_lists_with_probabilities():
+    found = {name: each for name, each in lists().items() if not name.startswith(PROBABILITY_OF)}
+    settings = Contrastive(weigh="guard", top_texts=14, top_images=7)
+    with pytest.raises(UsageError, match="--guard fne"):
+        contrastive.build(settings, Rows(), found)
+
+
+def test_options_without_a_use_are_named():
+    unused = Contrastive().unused_options()
+    assert {"memory_size", "mined_texts", "bias", "margin", "prior", "neighbour_group", "shared"} <= set(unused)
+    everything = Contrastive(negatives=("mined", "memory", "synthetic"), weigh="fne", batches="neighbours")
+    assert not {"memory_size", "mined_texts", "prior", "neighbour_group", "shared"} & set(everything.unused_options())
