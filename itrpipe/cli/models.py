@@ -33,7 +33,9 @@ def train(
     negatives_from: Annotated[
         str | None,
         typer.Option(
-            "--negatives-from", help="aoq: backbone whose round one is mined; vsrn by default for scan and bfan."
+            "--negatives-from",
+            metavar="[METHOD.]BACKBONE",
+            help="aoq, contrastive: model whose embeddings are mined, of round one by default, such as vsrn.",
         ),
     ] = None,
     negatives: Annotated[

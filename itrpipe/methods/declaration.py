@@ -20,7 +20,8 @@ class Mined:
 
     Attributes:
         texts, images: it draws among the first so many captions of an image and images of a caption.
-        teacher: backbone whose round one is mined; None for the model's own.
+        teacher: `[method.]backbone` or a method of the own backbone, whose embeddings are mined; round one where no
+            method is named. None for round one of the own backbone.
         teacher_of_pairs: the same for backbones that have no embeddings to mine with.
         guard: of `itrpipe mine-negatives`, which estimates how likely each candidate is a false negative; empty where
             the method does not read that.
@@ -54,6 +55,7 @@ class MethodSettings(Settings):
         mask_same_image: do not count two captions of one image as each other's negatives.
         sum_epochs: train the first so many epochs with all negatives of the batch (AOQ Eq. 1) instead, which
             keeps the hardest-negative loss off its plateau at twice the margin; VSE-infinity does so for one epoch.
+        trains: whether it trains at all.
         only_backbone: the one backbone that it trains; empty where it trains others too.
         unread: those of these options that it does not read and refuses.
         heads: of the model, which start from others where the run that this one starts from has not trained them.
@@ -62,6 +64,7 @@ class MethodSettings(Settings):
         papers: that it comes from.
     """
 
+    trains: ClassVar[bool] = True
     only_backbone: ClassVar[str] = ""
     unread: ClassVar[tuple[str, ...]] = ()
     heads: ClassVar[frozenset[str]] = frozenset()
@@ -84,6 +87,10 @@ class MethodSettings(Settings):
     def unread_options(self) -> tuple[str, ...]:
         """Names of the options that are not read with the others as they are."""
         return self.unread
+
+    def reads_pretrained_scale(self) -> bool:
+        """Whether it begins with the scale of the logits that a joint model was pretrained with."""
+        return False
 
     def unused_options(self) -> tuple[str, ...]:
         """Names of options that others leave without a use, so that their values change nothing."""

@@ -56,6 +56,10 @@ class BackboneSettings(Settings):
         """Setting -> hub id or folder of its encoders and tokenizers, empty for those that it has not."""
         return {}
 
+    def untrained(self) -> str:
+        """Why it cannot be used without training; empty where its weights were published as a whole."""
+        return "" if self.published_weights() else "it starts from random weights"
+
     def published_weights(self) -> str:
         """File of weights to start from; empty for random ones."""
         return ""

@@ -16,16 +16,18 @@ from rich.console import Console
 from itrpipe.artifacts.artifact import PARTIAL
 from itrpipe.artifacts.files import HISTORY
 from itrpipe.artifacts.sources import DigestCache, local_folders
-from itrpipe.config import Settings, leaves
+from itrpipe.config import Settings, leaves, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.device import resolve_device
 from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.methods.declaration import Mined
 from itrpipe.methods.registry import method_module, method_package, methods
 from itrpipe.models.registry import backbone_family, backbone_package, network_module
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.stages.checks import check_training
 from itrpipe.training import settings as training_settings
+from itrpipe.training.named_models import Model
 from itrpipe.training.settings import TrainExecution, TrainSettings, run_label, settings_of
 
 if TYPE_CHECKING:
@@ -44,6 +46,9 @@ Execution = TrainExecution
 backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
 usual_features, check = training_settings.usual_features, check_training
 INITIAL = "initial"
+_READ_UNTRAINED = {"backbone", "method", "features", "seed", "score_precision", "min_word_count", "validation_images"}
+_READ_UNTRAINED |= {"train_share", "model", "loss"}
+"""Settings that count where nothing is trained."""
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
@@ -85,6 +90,8 @@ def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
     values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
     unused = settings.loss.unused_options()
     values["loss"] = {name: value for name, value in values["loss"].items() if name not in unused}
+    if not settings.loss.trains:
+        values = {name: value for name, value in values.items() if name in _READ_UNTRAINED}
     brought = {"method": method_package(settings.method), "backbone": backbone_package(settings.backbone)}
     return values | {f"{name}_package": package for name, package in brought.items() if package}
 
@@ -103,15 +110,22 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
             f"method {settings.method!r} does not train backbone {settings.backbone!r}: {reason}; leave --backbone out "
             "or name another --method"
         )
+    if not settings.loss.trains and (reason := settings.model.untrained()):
+        raise UsageError(f"method {settings.method!r} needs a model that is trained already: {reason}")
+    if settings.loss.reads_pretrained_scale() and (reason := settings.model.untrained()):
+        raise UsageError(
+            f"temperature or bias = own is that of a pretrained joint model: {reason}; or give a number, as in --set "
+            "loss.temperature=0.07"
+        )
     wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
     mined = settings.loss.mined()
     if mined is not None:
-        mining = mined.teacher or (settings.backbone if settings.model.embeds else mined.teacher_of_pairs)
+        mining = _teacher(settings, mined)
         teacher = {
-            "backbone": mining,
-            "method": training_settings.ROUND_ONE,
-            "seed": settings.seed,
-            "features": settings.features if _reads_alike(settings, mining) else "",
+            "backbone": mining.backbone,
+            "method": mining.method,
+            "seed": mining.seed,
+            "features": settings.features if _reads_alike(settings, mining.backbone) else "",
             **_same_share(settings),
         }
         if mined.guard:
@@ -129,6 +143,24 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
         if conf:
             wanted[name] = Need("train", conf, same)
     return wanted
+
+
+def _teacher(settings: TrainSettings, mined: Mined) -> Model:
+    """The model that is mined with.
+
+    Raises:
+        UsageError: there is none of its name.
+    """
+    usual = settings.backbone if settings.model.embeds else mined.teacher_of_pairs
+    first = Model(training_settings.ROUND_ONE, usual, settings.seed)
+    if mined.teacher is None:
+        return first
+    if mined.teacher in load_declaration("train").confs and mined.teacher not in backbones():
+        return dataclasses.replace(first, method=mined.teacher)
+    try:
+        return first.named_by(mined.teacher)
+    except ValueError as error:
+        raise UsageError(f"--negatives-from {mined.teacher}: {error}") from None
 
 
 def _same_share(settings: TrainSettings) -> dict[str, float]:
@@ -435,6 +467,7 @@ def _loop_settings(job: Job, precision: str, encode_chunk: int) -> LoopSettings:
 
     chosen = {"precision": precision, "encode_chunk": encode_chunk}
     values = {**job.settings.model_dump(), **job.execution.model_dump(), **chosen}
+    values["epochs"] = job.settings.epochs if job.settings.loss.trains else 0
     return LoopSettings(**{field.name: values[field.name] for field in dataclasses.fields(LoopSettings)})
 
 
@@ -465,7 +498,7 @@ def _record(job: Job, trainer: Trainer) -> None:
     job.metrics |= {
         "validation_rsum": round(best["val_rsum"], 2),
         "best_epoch": best["epoch"],
-        "epochs": job.settings.epochs,
+        "epochs": job.settings.epochs if job.settings.loss.trains else 0,
     }
     if trainer.trained_seconds:
         job.metrics["data_wait_percent"] = round(100 * trainer.waited_seconds / trainer.trained_seconds, 2)

@@ -59,7 +59,8 @@ class LoopSettings:
     """What the loop itself needs to know.
 
     Attributes:
-        epochs, batch_size, learning_rate, decay_every, decay_factor, gradient_clip: as in the papers.
+        epochs, batch_size, learning_rate, decay_every, decay_factor, gradient_clip: as in the papers. Without an epoch
+            the model stays as it is.
         batch_by: what `batch_size` counts, `pairs` or `tokens` (words and regions).
         accumulate: batches whose mean gradient makes one update.
         schedule: `step` decays by `decay_every`, `linear` warms up over `warmup_updates` and falls to 0 at the end;
@@ -177,6 +178,8 @@ class Trainer:
         done = sum(self._steps[: self.position.epoch]) + self.position.step
         most = min(sum(self._steps), self._total_updates * self._settings.accumulate)
         with self._tracking.following(self.position), self._reporter.task("training", most, "steps", done) as task:
+            if not self._settings.epochs:
+                self._validate_untrained()
             while self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates:
                 self._train_epoch(task)
                 self._validate_and_save()
@@ -334,6 +337,14 @@ class Trainer:
     def _save(self) -> None:
         if self._world.leads:
             save_checkpoint(self._work / CHECKPOINT, self._model, self._optimizer, self.position, self._method_state)
+
+    def _validate_untrained(self) -> None:
+        """Validates a model that nothing is to be changed of; a run that was killed here does so again."""
+        metrics = self.validate()
+        row = {"epoch": 0.0, "steps": 0, "learning_rate": 0.0, "loss": None}
+        self.position.history = [{**row, **{f"val_{name}": value for name, value in metrics.items()}, "best": True}]
+        if self._world.leads:
+            save_weights(self._work / BEST, self._model, unfinished=True)
 
     def _validate_and_save(self) -> None:
         """Validates, keeps the weights if they are the best so far, writes history and checkpoint."""

@@ -78,7 +78,8 @@ def overrides(backbone: str) -> list[Override]:
         **OTHERS,
     }
     for name, kind in methods().items():
-        small = {f"loss.{key}": value for key, value in LOSS.items() if key in kind.model_fields}
+        read = kind.model_fields.keys() - kind().unused_options()
+        small = {f"loss.{key}": value for key, value in LOSS.items() if key in read}
         given[name] = small
     return [Override(scope, key, value) for scope, values in given.items() for key, value in values.items()]
 
@@ -103,7 +104,8 @@ def trains(method: str, backbone: str) -> bool:
 
 def pairs() -> list[tuple[str, str]]:
     """Every backbone with the first method that trains it, and every method with the first backbone that it trains."""
-    known, trained = sorted(backbones(), key="vsepp".__ne__), sorted(methods(), key="triplet".__ne__)
+    training = [name for name, kind in methods().items() if kind.trains]
+    known, trained = sorted(backbones(), key="vsepp".__ne__), sorted(training, key="triplet".__ne__)
     first = [next((method, name) for method in trained if trains(method, name)) for name in known]
     each = [next((method, name) for name in known if trains(method, name)) for method in trained]
     return list(dict.fromkeys([*first, *each]))

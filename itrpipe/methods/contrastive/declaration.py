@@ -98,11 +98,15 @@ class Contrastive(MethodSettings):
         parts = {"synthetic": NEG_CLIP, "memory": FNE, "mined": AOQ, "fne": FNE, "guard": FNE}
         chosen = (*self.negatives, self.weigh, *(("mined",) if self.reads_lists() else ()))
         found = [of[self.objective], *(parts[name] for name in chosen if name in parts)]
-        return tuple(dict.fromkeys([*found, *((NV_RETRIEVER,) if self.weigh == "positive-aware" else ())]))
+        return (*found, *((NV_RETRIEVER,) if self.weigh == "positive-aware" else ()))
 
     def compares_embeddings(self) -> bool:
         """With a memory, which holds embeddings."""
         return "memory" in self.negatives
+
+    def reads_pretrained_scale(self) -> bool:
+        """As temperature or bias."""
+        return any(getattr(self, name) == OWN for name in ("temperature", "bias") if name not in self.unused_options())
 
     def reads_lists(self) -> bool:
         """Whether some part of it reads mined lists."""

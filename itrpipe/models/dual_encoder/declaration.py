@@ -77,6 +77,17 @@ class DualEncoder(BackboneSettings):
         frozen = "train on frozen features with --set train.model.images=regions --set train.model.embed_dim=512"
         return frozen if missing == "pixels" else ""
 
+    def is_joint(self) -> bool:
+        """Whether both encoders are those of one pretrained model, such as CLIP."""
+        named = (self.vision, self.vision_revision), (self.text, self.text_revision)
+        return self.images == "pixels" and self.vision != RANDOM and named[0] == named[1]
+
+    def untrained(self) -> str:
+        """Its encoders were trained together, and nothing is added to them."""
+        if not self.is_joint():
+            return "its encoders were not trained together; name one joint model, such as CLIP, as --vision and --text"
+        return f"its projection to embed_dim = {self.embed_dim} is random; leave that out" if self.embed_dim else ""
+
     def pretrained(self) -> dict[str, str]:
         """Both encoders, that of images where it reads pixels."""
         named = {"text": self.text} | ({"vision": self.vision} if self.images == "pixels" else {})

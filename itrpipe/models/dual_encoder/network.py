@@ -195,11 +195,7 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0) -> Encoders:
     if settings.text != RANDOM:
         text, tokenizer, scale, more = text_tower.pretrained(settings)
         notes += tuple(note for note in more if note not in notes)
-    joint = settings.images == "pixels" and (settings.vision, settings.vision_revision) == (
-        settings.text,
-        settings.text_revision,
-    )
-    return Encoders(vision, text, tokenizer, notes, scale if joint else None)
+    return Encoders(vision, text, tokenizer, notes, scale if settings.is_joint() else None)
 
 
 def restored(description: Mapping[str, Any]) -> Encoders:

@@ -195,7 +195,7 @@ def without_cross_ranks(runs: Iterable[Run]) -> list[Run]:
 def _columns(series: Series[Model], column: str) -> list[tuple[Model, list[float]]]:
     """A column of the history of every model that is there and has it."""
     known = [(model, model.history) for model in series.all if model.history]
-    return [(model, [row[column] for row in rows]) for model, rows in known if column in rows[0]]
+    return [(model, [row[column] for row in rows]) for model, rows in known if rows[0].get(column) is not None]
 
 
 def _epochs(model: Model) -> list[float]:

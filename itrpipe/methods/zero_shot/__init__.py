@@ -1,0 +1,1 @@
+"""A pretrained model as it is."""
