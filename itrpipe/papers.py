@@ -181,6 +181,22 @@ NEG_CLIP = Paper(
     ("Mert Yuksekgonul", "Federico Bianchi", "Pratyusha Kalluri", "Dan Jurafsky", "James Zou"),
     {"booktitle": "International Conference on Learning Representations (ICLR)", "year": "2023"},
 )
+ANCE = Paper(
+    "inproceedings",
+    "xiong2021ance",
+    "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval",
+    (
+        "Lee Xiong",
+        "Chenyan Xiong",
+        "Ye Li",
+        "Kwok-Fung Tang",
+        "Jialin Liu",
+        "Paul N. Bennett",
+        "Junaid Ahmed",
+        "Arnold Overwijk",
+    ),
+    {"booktitle": "Proceedings of the International Conference on Learning Representations (ICLR)", "year": "2021"},
+)
 NV_RETRIEVER = Paper(
     "article",
     "moreira2024nvretriever",

@@ -132,6 +132,15 @@ class OrderingMethod(Method, Protocol):
         ...
 
 
+@runtime_checkable
+class RefreshedMethod(Method, Protocol):
+    """A method that goes on with other mined lists."""
+
+    def refresh(self, lists: Mapping[str, np.ndarray]) -> None:
+        """Takes lists in the place of those that it was built with, before an epoch."""
+        ...
+
+
 MethodBuilder = Callable[[Any, PairSource, Mapping[str, np.ndarray]], Method]
 
 

@@ -92,6 +92,10 @@ class MethodSettings(Settings):
         """Whether it begins with the scale of the logits that a joint model was pretrained with."""
         return False
 
+    def refreshes(self) -> int:
+        """Epochs after which its lists are mined again with the model that it trains; 0: never."""
+        return 0
+
     def unused_options(self) -> tuple[str, ...]:
         """Names of options that others leave without a use, so that their values change nothing."""
         return ()

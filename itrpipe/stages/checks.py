@@ -47,6 +47,8 @@ def check_training(step: Planned) -> None:
     mined = settings.loss.mined()
     if mined is not None:
         _refuse_longer_draws(step, mined)
+    if settings.loss.refreshes():
+        _refuse_refreshing(step, settings)
 
 
 def check_mining(step: Planned) -> None:
@@ -126,6 +128,18 @@ def _refuse_unused(step: Planned, settings: TrainSettings) -> None:
                 f"{step.need.conf}: loss.{name} = {value} changes nothing with the other settings as they are; leave "
                 f"it out, or see `itrpipe show train {step.need.conf}` for what is read"
             )
+
+
+def _refuse_refreshing(step: Planned, settings: TrainSettings) -> None:
+    """Refuses to mine again where steps are counted before there are lists, or where a second model orders these."""
+    mining, every = cast(MineSettings, step.inputs["mine_negatives"].settings), settings.loss.refreshes()
+    reason = ""
+    if settings.batch_by == "tokens":
+        reason = "batches of tokens are counted before training begins; give --set train.batch_by=pairs"
+    if mining.rescore_with:
+        reason = f"{mining.rescore_with} orders the lists, and does not learn meanwhile; leave rescore_with out"
+    if reason:
+        raise UsageError(f"{step.need.conf} mines again every {every} epochs, but {reason}")
 
 
 def _refuse_longer_draws(step: Planned, mined: Mined) -> None:

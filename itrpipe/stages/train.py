@@ -24,19 +24,23 @@ from itrpipe.methods.declaration import Mined
 from itrpipe.methods.registry import method_module, method_package, methods
 from itrpipe.models.registry import backbone_family, backbone_package, network_module
 from itrpipe.progress import Reporter
-from itrpipe.stages.base import Job, Need, prepare_need
+from itrpipe.stages import mine_negatives
+from itrpipe.stages.base import Input, Job, Need, prepare_need
 from itrpipe.stages.checks import check_training
 from itrpipe.training import settings as training_settings
 from itrpipe.training.named_models import Model
 from itrpipe.training.settings import TrainExecution, TrainSettings, run_label, settings_of
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from itrpipe.methods.base import Method
     from itrpipe.models.dual_encoder.network import Encoders
     from itrpipe.training.captions import CaptionTokens
     from itrpipe.training.data import SplitData
     from itrpipe.training.encode import AnyMatcher
     from itrpipe.training.loop import LoopSettings, Trainer
+    from itrpipe.training.refresh import Refreshing
     from itrpipe.training.splits import Sources
     from itrpipe.training.tracking import Tracking
 
@@ -264,6 +268,7 @@ def _trainer(job: Job) -> tuple[Trainer, dict[str, SplitData], CaptionTokens]:
         job.work,
         job.reporter,
         _tracking(job),
+        _refreshing(job, splits["train"]),
     )
     return trainer, splits, tokens
 
@@ -395,26 +400,9 @@ def _read_captions(job: Job, train: SplitData, tokens: CaptionTokens, model: Any
 
 
 def _build_method(job: Job, train: SplitData) -> Method:
-    import numpy as np
-
     from itrpipe.datasets.truth import known_matches
-    from itrpipe.errors import DataError
-    from itrpipe.negatives.lists import FILES, PROBABILITY_OF, read_list
 
-    lists = {}
-    if "mine_negatives" in job.inputs:
-        folder = job.inputs["mine_negatives"].folder
-        mined = {direction: read_list(folder, direction) for direction in FILES}
-        for direction, ids in (
-            ("texts_for_images", train.split.image_ids),
-            ("images_for_texts", train.split.caption_ids),
-        ):
-            if not np.array_equal(mined[direction].anchor_ids, ids):
-                raise DataError(f"{folder}: its {direction} are of another training set; run `itrpipe mine-negatives`")
-        lists = {direction: each.candidates for direction, each in mined.items()}
-        for direction, each in mined.items():
-            if each.false_negative_probability is not None:
-                lists[f"{PROBABILITY_OF}{direction}"] = each.false_negative_probability
+    lists = _mined_lists(job.inputs["mine_negatives"].folder, train) if "mine_negatives" in job.inputs else {}
     if job.settings.loss.counts_matches:
         train.matches = known_matches(job.inputs["prepare"].folder, train.split)
     method = method_module(job.settings.method).build(job.settings.loss, train, lists)
@@ -424,6 +412,51 @@ def _build_method(job: Job, train: SplitData) -> Method:
             f"{type(method).__name__}"
         )
     return method
+
+
+def _mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
+    """The lists of both directions, with the probabilities that mining wrote.
+
+    Raises:
+        DataError: they are of another training set.
+    """
+    import numpy as np
+
+    from itrpipe.errors import DataError
+    from itrpipe.negatives.lists import FILES, PROBABILITY_OF, read_list
+
+    lists, anchors = {}, (train.split.image_ids, train.split.caption_ids)
+    for direction, ids in zip(FILES, anchors, strict=True):
+        mined = read_list(folder, direction)
+        if not np.array_equal(mined.anchor_ids, ids):
+            raise DataError(f"{folder}: its {direction} are of another training set; run `itrpipe mine-negatives`")
+        lists[direction] = mined.candidates
+        if mined.false_negative_probability is not None:
+            lists[f"{PROBABILITY_OF}{direction}"] = mined.false_negative_probability
+    return lists
+
+
+def _refreshing(job: Job, train: SplitData) -> Refreshing | None:
+    """What mines again while training goes on, as the lists were mined that it begins with."""
+    from itrpipe.training.refresh import Refreshing
+
+    if not (every := job.settings.loss.refreshes()):
+        return None
+    mined = job.inputs["mine_negatives"].manifest
+    settings = mine_negatives.MineSettings.model_validate(mined.settings)
+    here = {**mined.execution, "device": job.execution.device, "engine": "local", "workers": 0, "address": ""}
+    execution = mine_negatives.Execution.model_validate(here)
+
+    def mine(folder: Path) -> dict[str, np.ndarray]:
+        inputs = {"train": Input(folder, mined), "prepare": job.inputs["prepare"]}
+        again = Job(job.dataset, mined.conf, settings, execution, inputs, None, folder, job.reporter)
+        again.work.mkdir()
+        job.reporter.say("  mining again with the weights as they are")
+        mine_negatives.run(again)
+        job.messages.extend(message for message in again.messages if message not in job.messages)
+        return _mined_lists(folder, train)
+
+    return Refreshing(every, job.work / "refreshed", mine)
 
 
 def _precision(job: Job, model: AnyMatcher, data: SplitData) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation import protocols
 from itrpipe.evaluation.ranks import ranks
-from itrpipe.methods.base import Batch, Method, OrderingMethod, StatefulMethod
+from itrpipe.methods.base import Batch, Method, OrderingMethod, RefreshedMethod, StatefulMethod
 from itrpipe.progress import Reporter, Task
 from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 from itrpipe.training.compiling import compile_encoders
@@ -31,6 +31,7 @@ from itrpipe.training.feed import Feed, Placed
 from itrpipe.training.finite import FirstNonFinite
 from itrpipe.training.optimizers import OPTIMIZERS, Trained
 from itrpipe.training.prefetch import Prefetcher
+from itrpipe.training.refresh import Refreshing
 from itrpipe.training.schedule import (
     decay_after,
     scaled_rate,
@@ -125,6 +126,7 @@ class Trainer:
         work: folder for checkpoints.
         reporter: prints.
         tracking: gets every number of the history, and the loss in between.
+        refreshing: mines again before some epochs, for a method that goes on with other lists.
 
     Attributes:
         position: how far training has come.
@@ -143,10 +145,11 @@ class Trainer:
         work: Path,
         reporter: Reporter,
         tracking: Tracking | None = None,
+        refreshing: Refreshing | None = None,
     ) -> None:
         self._settings, self._method, self._work, self._reporter = settings, method, work, reporter
         self._train, self._validation = train, validation
-        self._tracking = tracking or Tracking.off()
+        self._tracking, self._refreshing = tracking or Tracking.off(), refreshing
         self.device, self._world = training_device(device), World.joined()
         self._model = model.to(self.device)
         self._spread = spread(self._model, self._world, settings.encode_chunk)
@@ -200,8 +203,21 @@ class Trainer:
         metrics["r1+r5"] = metrics["rsum"] - metrics["i2t_r10"] - metrics["t2i_r10"]
         return self._world.agreed(metrics)
 
+    def _refresh(self) -> None:
+        """Gives the method the lists of this epoch, where they are others than those of the one before."""
+        if self._refreshing is None or not isinstance(self._method, RefreshedMethod):
+            return
+        start, position = time.monotonic(), self.position
+        model: Any = self._model.eval()
+        data, block = self._train, self._settings.encode_block
+        lists = self._refreshing.lists(position.epoch, position.step, model, data, self.device, block)
+        if lists is not None:
+            self._method.refresh(lists)
+        self.trained_seconds += time.monotonic() - start
+
     def _train_epoch(self, task: Task) -> None:
         settings, position = self._settings, self.position
+        self._refresh()
         batches = self._batches(position.epoch)
 
         feed = Feed(self.device)

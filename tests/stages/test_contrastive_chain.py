@@ -97,6 +97,12 @@ def test_a_pretrained_model_is_evaluated_mined_with_and_fine_tuned_with_all_nega
     assert "InfoNCE" in out
 
 
+def same_training(*roots: Path) -> None:
+    folders = [folder_of(root, "contrastive.*") for root in roots]
+    for name in (MODEL, "history.parquet"):
+        assert folders[0].joinpath(name).read_bytes() == folders[1].joinpath(name).read_bytes(), name
+
+
 def test_an_interrupted_run_goes_on_to_the_same_weights(
     defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,18 +115,16 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(
     steps, step = [0], loop.Trainer._step
 
     def interrupted(trainer: loop.Trainer, *more: Any) -> bool:
-        steps[0] += trainer._settings.epochs == 2 and isinstance(trainer._method, loop.OrderingMethod)
+        steps[0] += isinstance(trainer._method, loop.OrderingMethod)
         if steps[0] == 5:
             raise KeyboardInterrupt
         return step(trainer, *more)
 
-    monkeypatch.setattr(loop.Trainer, "_step", interrupted)
-    assert invoke("train", *given, *arguments(defined, *sets)).code == 130
-    monkeypatch.setattr(loop.Trainer, "_step", step)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.Trainer, "_step", interrupted)
+        assert invoke("train", *given, *arguments(defined, *sets)).code == 130
     assert "going on in epoch 2 after step 1" in done(invoke("train", *given, *arguments(defined, *sets)))
-    folders = [folder_of(root, "contrastive.dual-encoder") for root in (other, defined)]
-    for name in (MODEL, "history.parquet"):
-        assert folders[0].joinpath(name).read_bytes() == folders[1].joinpath(name).read_bytes(), name
+    same_training(other, defined)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from typing import ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from itrpipe.methods.declaration import MOST, MethodSettings, Mined
-from itrpipe.papers import AOQ, CLIP, FNE, NEG_CLIP, NV_RETRIEVER, SIGLIP, VSEPP, Paper
+from itrpipe.papers import ANCE, AOQ, CLIP, FNE, NEG_CLIP, NV_RETRIEVER, SIGLIP, VSEPP, Paper
 
 SOURCES = ("batch", "mined", "memory", "synthetic")
 OWN = "own"
 """Temperature and bias of a pretrained joint model."""
 
 _READ_WITH = {
-    "mined": ("mined_texts", "mined_images", "refresh_every"),
+    "mined": ("mined_texts", "mined_images"),
     "memory": ("memory_size", "momentum"),
     "synthetic": ("synthetic_sentences",),
     "fne": ("prior", "min_count"),
@@ -98,11 +98,16 @@ class Contrastive(MethodSettings):
         parts = {"synthetic": NEG_CLIP, "memory": FNE, "mined": AOQ, "fne": FNE, "guard": FNE}
         chosen = (*self.negatives, self.weigh, *(("mined",) if self.reads_lists() else ()))
         found = [of[self.objective], *(parts[name] for name in chosen if name in parts)]
-        return (*found, *((NV_RETRIEVER,) if self.weigh == "positive-aware" else ()))
+        found += [NV_RETRIEVER] if self.weigh == "positive-aware" else []
+        return (*found, *((ANCE,) if self.refreshes() else ()))
 
     def compares_embeddings(self) -> bool:
-        """With a memory, which holds embeddings."""
-        return "memory" in self.negatives
+        """With a memory, which holds embeddings, and where the model itself mines."""
+        return "memory" in self.negatives or bool(self.refreshes())
+
+    def refreshes(self) -> int:
+        """Where it reads lists."""
+        return self.refresh_every if self.reads_lists() else 0
 
     def reads_pretrained_scale(self) -> bool:
         """As temperature or bias."""
@@ -133,7 +138,7 @@ class Contrastive(MethodSettings):
         if self.objective != "hardest":
             unread.append("sum_epochs")
         if not self.reads_lists():
-            unread += ["top_texts", "top_images", "skip_texts", "skip_images", "teacher"]
+            unread += ["top_texts", "top_images", "skip_texts", "skip_images", "teacher", "refresh_every"]
         if not {"mined", "synthetic"} & chosen:
             unread.append("shared")
         return tuple(unread)
