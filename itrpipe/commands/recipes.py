@@ -28,6 +28,7 @@ A recipe is a TOML file in `stages/recipes/`:
     seeds = [0]
     features = ""                  empty: of the backbone or of the recipe
     set = {}                       overrides of this run and all it needs
+    grid.weights = [{}, {}]        further such tables: a run for each, of several lists for each combination
     ensemble_with = ["vsrn.s1"]    models to average with, as for --ensemble-with
     published = [{ rsum = 486.3, where = "AOQ Table 2" }]        see `itrpipe.reporting.expected.Published`
 """
@@ -331,11 +332,28 @@ def _refuse_paths_outside(recipe: Path, source: RecipeSource) -> None:
 
 
 def _pairs(run: Any) -> Iterator[Any]:
-    """A `[[run]]` of several methods or backbones as one of each pair, backbone after backbone."""
+    """A `[[run]]` of several methods, backbones or settings as one of each, backbone after backbone."""
     if not isinstance(run, Mapping):
         yield run
         return
     methods, backbones = (run[key] if isinstance(run.get(key), list) else [run.get(key)] for key in MATRIX)
-    for backbone, method in itertools.product(backbones, methods):
-        own = {"method": method, "backbone": backbone}
-        yield {**run, **{key: value for key, value in own.items() if value is not None}}
+    rest = {key: value for key, value in run.items() if key != "grid"}
+    for backbone, method, values in itertools.product(backbones, methods, _combined(run.get("set"), run.get("grid"))):
+        own = {"method": method, "backbone": backbone, "set": values}
+        yield {**rest, **{key: value for key, value in own.items() if value is not None}}
+
+
+def _combined(values: Any, grid: Any) -> list[Any]:
+    """The settings of a run, with one table from each list of a grid; as they are where there is no grid."""
+    if grid is None:
+        return [values]
+    lists = list(grid.values()) if isinstance(grid, Mapping) else []
+    tables = [one for each in lists if isinstance(each, list) for one in each or [None]]
+    if (
+        not lists
+        or not all(isinstance(each, list) for each in lists)
+        or not all(isinstance(one, Mapping) for one in (values or {}, *tables))
+    ):
+        raise ValueError("grid is a table of lists, each of tables of settings, such as grid.weights = [{…}, {…}]")
+    combinations = itertools.product([values or {}], *lists)
+    return [dict(itertools.chain.from_iterable(_by_dotted_keys(one).items() for one in each)) for each in combinations]

@@ -92,6 +92,13 @@ class MethodSettings(Settings):
         """Whether it begins with the scale of the logits that a joint model was pretrained with."""
         return False
 
+    def choices(self) -> dict[str, str]:
+        """What it was put together from, of a method whose parts can be chosen, in the order of its name.
+
+        `objective`, `negatives`, `weights` and `batches`, empty where the usual one is taken.
+        """
+        return {}
+
     def refreshes(self) -> int:
         """Epochs after which its lists are mined again with the model that it trains; 0: never."""
         return 0

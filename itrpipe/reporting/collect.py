@@ -28,7 +28,7 @@ from itrpipe.reporting.titles import backbone_title, model_title
 
 DIRECTIONS = {"i2t": "Image → text", "t2i": "Text → image"}
 MODEL_INPUT = "train"
-COSTS = {"train": "training", "mine_negatives": "total"}
+COSTS = {"train": "training", "mine_negatives": "total", "synthesize": "total"}
 """Stages that training a model costs, with the phase of their timings that counts."""
 
 
@@ -151,7 +151,7 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """What training cost, of a later round with round one and mining; None when part of that was removed."""
+        """What training cost, with the models, mined lists and sentences that it read; None when a part was removed."""
         used = {each.path: each for member in self.members for each in member.artifact.chain()}
         counted = [(each.manifest, COSTS[each.stage]) for each in used.values() if each.stage in COSTS]
         if any(manifest is None for manifest, _ in counted):

@@ -10,7 +10,7 @@ from itrpipe.artifacts.files import HISTORY
 from itrpipe.declared import is_control
 from itrpipe.reporting.chain import Artifact, read_table
 from itrpipe.reporting.departures import Declared, Departure, departures
-from itrpipe.reporting.titles import backbone_title, method_title, model_title
+from itrpipe.reporting.titles import backbone_title, method_title, model_title, title_by_choices
 
 LISTS_INPUT, START_INPUT = "mine_negatives", "start"
 
@@ -50,8 +50,10 @@ class Model:
 
     @property
     def method(self) -> str:
-        """`round one`, or the method as papers write it."""
-        return method_title(self.method_name, self.baseline_method)
+        """`round one`, or the method as papers write it, with its choices where it names them itself."""
+        manifest = self.artifact.manifest
+        chosen = "" if manifest is None else title_by_choices(self.method_name, manifest.settings)
+        return chosen or method_title(self.method_name, self.baseline_method)
 
     @property
     def name(self) -> str:

@@ -23,7 +23,7 @@ def score_table(scores: Sequence[SeedScores]) -> Table:
         columns,
         [_score_row(each, has_truth) for each in scores],
         "Mean ± standard deviation over seeds, own image or caption right, sorted by RSum. Training: mean time of one "
-        "seed; of a later round the sum of round one, mining and the later round.",
+        "seed, with the models, mined lists and sentences that it was made from.",
     )
 
 

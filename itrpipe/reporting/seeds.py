@@ -59,7 +59,7 @@ class SeedScores:
         seeds: that were evaluated.
         own: of every metric in `COMPARED`.
         oracle: the same with every true match counted; None where the truth is not known.
-        seconds: mean cost of training, of a later round with round one and mining; None when part was removed.
+        seconds: mean cost of training, see `Run.seconds`; None when part was removed.
     """
 
     series: Series[Run]

@@ -145,7 +145,7 @@ def _across_seeds(seeds: AcrossSeeds, level: float) -> list[str]:
 
 
 def _mean_scores(scores: Sequence[SeedScores]) -> list[str]:
-    title = "means over seeds, RSum ± its standard deviation; training with that of round one"
+    title = "means over seeds, RSum ± its standard deviation; training with all that it read"
     columns = f"{_recall_names(_NUMBER) * 2}{'RSum'.rjust(_RSUM)}{'':<{_DEVIATION}}{'training'.rjust(_COST)}"
     lines = ["", title, f"{'method':<{_MEAN_NAME}}{columns}", _RULE]
     for each in scores:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from itrpipe.declared import backbone_shown_as, conf_title
+from itrpipe.methods.registry import methods
 
 _ROUND_ONE = "round one"
 
@@ -25,3 +29,23 @@ def model_title(backbone: str, method: str) -> str:
 def method_title(name: str, baseline_method: str) -> str:
     """`round one` for the method of round one, else what the declaration of `train` shows it as."""
     return _ROUND_ONE if name == baseline_method else conf_title("train", name) or name.upper()
+
+
+def choices_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """What the method of a trained model was put together from, see `MethodSettings.choices`; often nothing.
+
+    Args:
+        settings: of the trained model.
+    """
+    declared = methods().get(settings["method"])  # none of a plug-in that was removed
+    return {} if declared is None else declared.model_construct(**settings.get("loss", {})).choices()  # of any version
+
+
+def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
+    """The choices of a model as a name, where its configuration is that of the method itself; often empty.
+
+    Args:
+        name: of the configuration.
+        settings: of the trained model.
+    """
+    return ", ".join(filter(None, choices_of(settings).values())) if settings["method"] == name else ""

@@ -174,6 +174,8 @@ def _same_share(settings: TrainSettings) -> dict[str, float]:
 
 def _reads_alike(settings: TrainSettings, backbone: str) -> bool:
     """Whether another backbone can be trained on the same features; where one reads pixels, it usually cannot."""
+    if backbone == settings.backbone:  # --set train.model.… holds for both
+        return True
     usual = settings_of(canonical_backbone(backbone))()
     return ("pixels" in settings.model.reads()) == ("pixels" in usual.reads())
 

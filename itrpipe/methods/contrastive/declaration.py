@@ -23,6 +23,7 @@ _READ_WITH = {
     "sigmoid": ("bias",),
 }
 """What one of the choices reads and no other one."""
+_TITLES = {"infonce": "InfoNCE", "sigmoid": "sigmoid loss", "hardest": "hardest triplets", "sum": "all triplets"}
 
 
 class Contrastive(MethodSettings):
@@ -100,6 +101,19 @@ class Contrastive(MethodSettings):
         found = [of[self.objective], *(parts[name] for name in chosen if name in parts)]
         found += [NV_RETRIEVER] if self.weigh == "positive-aware" else []
         return (*found, *((ANCE,) if self.refreshes() else ()))
+
+    def choices(self) -> dict[str, str]:
+        """Of all parts."""
+        batches = [
+            *([self.batches] if self.batches != "shuffled" else []),
+            *(["mined again"] if self.refreshes() else []),
+        ]
+        return {
+            "objective": _TITLES[self.objective],
+            "negatives": "+".join(name for name in self.negatives if name != "batch"),
+            "weights": self.weigh if self.weigh != "none" else "",
+            "batches": ", ".join(filter(None, batches)),
+        }
 
     def compares_embeddings(self) -> bool:
         """With a memory, which holds embeddings, and where the model itself mines."""

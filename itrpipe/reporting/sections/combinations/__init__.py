@@ -1,0 +1,1 @@
+"""Sources of negatives by objectives and weights."""
