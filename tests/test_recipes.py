@@ -102,10 +102,34 @@ def test_one_row_stands_for_every_method_backbone_and_seed_of_its_lists(tmp_path
     ]
 
 
+GRID = 'dataset = "scenes"\nfeatures = "scenes"\ntitle = "Mine"\n[[run]]\nmethod = "contrastive"\nbackbone = "vsepp"\n'
+
+
+def test_a_grid_makes_a_run_of_every_combination(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        f"{GRID}set = {{ contrastive.loss = {{ margin = 0.1 }}, train.epochs = 2 }}\n[run.grid]\n"
+        'sources = [{}, { contrastive.loss.negatives = ["mined"] }]\n'
+        'weights = [{ contrastive = { loss.weigh = "fne" } }, { contrastive.loss.margin = 0.3 }]\n'
+    )
+    base, mined = {"contrastive.loss.margin": 0.1, "train.epochs": 2}, {"contrastive.loss.negatives": ["mined"]}
+    weights = [{"contrastive.loss.weigh": "fne"}, {"contrastive.loss.margin": 0.3}]
+    expected = [base | source | weight for source in ({}, mined) for weight in weights]
+    assert [run.overrides for run in load_recipe(str(path)).run] == expected
+
+
+@pytest.mark.parametrize("grid", ["1", "{ a = [] }", "{ a = [1] }", "{ a = { b = 1 } }", "{}"])
+def test_what_is_no_grid_is_told(tmp_path: Path, grid: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"{GRID}grid = {grid}\n")
+    with pytest.raises(DataError, match="grid is a table of lists, each of tables of settings"):
+        load_recipe(str(path))
+
+
 def test_an_unknown_recipe_is_named_with_the_nearest_or_with_all() -> None:
     with pytest.raises(UsageError, match=r"no recipe 'flickr30'; did you mean 'flickr30k'\?"):
         load_recipe("flickr30")
-    with pytest.raises(UsageError, match="no recipe 'xyz'; known: aoq-bfan, aoq-vsrn, coco, demo, flickr30k, scenes"):
+    with pytest.raises(UsageError, match="no recipe 'xyz'; known: aoq-bfan, aoq-vsrn, coco, combinations, demo"):
         load_recipe("xyz")
 
 
