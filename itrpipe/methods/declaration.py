@@ -56,6 +56,7 @@ class MethodSettings(Settings):
         sum_epochs: train the first so many epochs with all negatives of the batch (AOQ Eq. 1) instead, which
             keeps the hardest-negative loss off its plateau at twice the margin; VSE-infinity does so for one epoch.
         trains: whether it trains at all.
+        chosen: options that `choices` tells.
         only_backbone: the one backbone that it trains; empty where it trains others too.
         unread: those of these options that it does not read and refuses.
         heads: of the model, which start from others where the run that this one starts from has not trained them.
@@ -65,6 +66,7 @@ class MethodSettings(Settings):
     """
 
     trains: ClassVar[bool] = True
+    chosen: ClassVar[tuple[str, ...]] = ()
     only_backbone: ClassVar[str] = ""
     unread: ClassVar[tuple[str, ...]] = ()
     heads: ClassVar[frozenset[str]] = frozenset()

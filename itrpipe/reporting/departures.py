@@ -14,7 +14,7 @@ from typing import Any
 from itrpipe.artifacts.artifact import Manifest
 from itrpipe.config import leaves
 from itrpipe.reporting.chain import Artifact
-from itrpipe.reporting.titles import backbone_title, method_title
+from itrpipe.reporting.titles import backbone_title, method_title, told_by_title
 
 Declared = Callable[[Manifest], Mapping[str, Any] | None]
 """What the declarations give the configuration, backbone and dataset of an artifact; None where they do not say."""
@@ -88,12 +88,14 @@ def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
     expected = declared(artifact.manifest) if artifact.manifest else None
     if artifact.manifest is None or expected is None:
         return {}
-    given = dict(leaves(artifact.manifest.settings))
+    settings = artifact.manifest.settings
+    told = _CHOSEN | (told_by_title(artifact.manifest.conf, settings) if artifact.stage == _TRAIN else set())
+    given = dict(leaves(settings))
     return {
         key: Departure(given[key], value)
         for key, value in leaves(expected)
         # A setting that is newer than the artifact says nothing about it.
-        if key not in _CHOSEN and key in given and given[key] != value
+        if key not in told and key in given and given[key] != value
     }
 
 

@@ -49,3 +49,8 @@ def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
         settings: of the trained model.
     """
     return ", ".join(filter(None, choices_of(settings).values())) if settings["method"] == name else ""
+
+
+def told_by_title(name: str, settings: Mapping[str, Any]) -> set[str]:
+    """Settings, by dotted key, that `title_by_choices` tells."""
+    return {f"loss.{key}" for key in methods()[name].chosen} if title_by_choices(name, settings) else set()

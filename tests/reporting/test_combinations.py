@@ -70,7 +70,7 @@ def test_every_number_of_a_combination_stands_in_its_place() -> None:
         ("batch alone", ""): [("441.0 ± 1.0", "", False), empty],
         ("batch alone", "batch_size 512"): [("442.0 ± 1.0", "", False), empty],
         ("mined", ""): [empty, ("462.0 ± 2.0", "+8.0 to the strongest control", True)],
-        ("neighbours, mined again", ""): [("431.0 ± 1.0", "−9.5 to the strongest control", False), empty],
+        ("neighbours, mined every 2 epochs", ""): [("431.0 ± 1.0", "−9.5 to the strongest control", False), empty],
     }
     assert found["RSum, every true match"].rows[0].cells[0].text == "502.0 ± 2.0"
     assert found["True matches among the negatives"].rows[0].cells[0].text == "18.8 ± 0.0"
@@ -89,7 +89,7 @@ def test_one_combination_is_no_matrix() -> None:
         ({"negatives": ["mined", "memory"], "weigh": "fne"}, "InfoNCE, mined+memory, fne"),
         (
             {"objective": "sigmoid", "batches": "neighbours", "refresh_every": 2},
-            "sigmoid loss, neighbours, mined again",
+            "sigmoid loss, neighbours, mined every 2 epochs",
         ),
         ({"refresh_every": 2}, "InfoNCE"),
     ],

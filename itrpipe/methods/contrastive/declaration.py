@@ -62,6 +62,7 @@ class Contrastive(MethodSettings):
 
     papers: ClassVar[tuple[Paper, ...]] = (CLIP,)
     counts_matches: ClassVar[bool] = True
+    chosen: ClassVar[tuple[str, ...]] = ("negatives", "weigh", "objective", "batches", "refresh_every")
 
     mask_same_image: bool = True
     negatives: tuple[Literal["batch", "mined", "memory", "synthetic"], ...] = ("batch",)
@@ -104,10 +105,8 @@ class Contrastive(MethodSettings):
 
     def choices(self) -> dict[str, str]:
         """Of all parts."""
-        batches = [
-            *([self.batches] if self.batches != "shuffled" else []),
-            *(["mined again"] if self.refreshes() else []),
-        ]
+        again = f"mined every {self.refresh_every} epochs" if self.refreshes() else ""
+        batches = (self.batches if self.batches != "shuffled" else "", again)
         return {
             "objective": _TITLES[self.objective],
             "negatives": "+".join(name for name in self.negatives if name != "batch"),
