@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ DIRECTIONS = {"i2t": "Image → text", "t2i": "Text → image"}
 MODEL_INPUT = "train"
 COSTS = {"train": "training", "mine_negatives": "total", "synthesize": "total"}
 """Stages that training a model costs, with the phase of their timings that counts."""
+PROCESSOR = "processor"
 
 
 @dataclass(frozen=True)
@@ -152,11 +153,19 @@ class Run:
     @property
     def seconds(self) -> float | None:
         """What training cost, with the models, mined lists and sentences that it read; None when a part was removed."""
+        return self._cost(COSTS)
+
+    @property
+    def processor_seconds(self) -> float | None:
+        """The same in time of processors, with the embedding of all splits; None also where it was not recorded."""
+        return self._cost(dict.fromkeys(COSTS, PROCESSOR))
+
+    def _cost(self, phases: Mapping[str, str]) -> float | None:
         used = {each.path: each for member in self.members for each in member.artifact.chain()}
-        counted = [(each.manifest, COSTS[each.stage]) for each in used.values() if each.stage in COSTS]
-        if any(manifest is None for manifest, _ in counted):
-            return None
-        return sum(manifest.timings[phase] for manifest, phase in counted if manifest)
+        counted = [(each.manifest, phases[each.stage]) for each in used.values() if each.stage in phases]
+        seconds = [None if manifest is None else manifest.timings.get(phase) for manifest, phase in counted]
+        known = [each for each in seconds if each is not None]
+        return sum(known) if len(known) == len(seconds) else None
 
     @cached_property
     def prepare(self) -> Artifact:

@@ -30,7 +30,7 @@ def series(rsums: list[float], control: bool = False, differing: Any = None, sha
             seed=seed,
             manifest=SimpleNamespace(finished=str(seed)),
             metrics={"full": {"rsum": {"value": value}}, "oracle": {"rsum": {"value": value + 50}}},
-            seconds=60.0,
+            processor_seconds=60.0,
             backbone="VSE++",
             is_control=control,
         )
@@ -74,7 +74,7 @@ def test_every_number_of_a_combination_stands_in_its_place() -> None:
     }
     assert found["RSum, every true match"].rows[0].cells[0].text == "502.0 ± 2.0"
     assert found["True matches among the negatives"].rows[0].cells[0].text == "18.8 ± 0.0"
-    assert found["Training time"].rows[0].cells[0].text == "60.0 s"
+    assert found["Processor time"].rows[0].cells[0].text == "60.0 s"
 
 
 def test_one_combination_is_no_matrix() -> None:
