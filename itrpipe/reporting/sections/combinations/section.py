@@ -165,8 +165,7 @@ _TABLES: list[tuple[str, str, Callable[[Combination], Cell]]] = [
     ),
     (
         "Processor time",
-        "Of one seed, in the mean: training and embedding, with the model whose lists were mined, mining, and what wrote "
-        "sentences.",
+        "Mean of one seed: training and embedding, with the model whose lists were mined, mining, and sentences.",
         _seconds,
     ),
 ]
