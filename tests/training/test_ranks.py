@@ -37,6 +37,8 @@ UNITER = (*TRANSFORMER, *sets("train.learning_rate=5e-4"))
 SHORT = sets("max_updates=3", "train.batch_size=13", "train.min_word_count=1")
 # Chunks of each half of a batch, and two batches an update.
 PIXELS = sets("train.model.width=16", "train.encode_chunk=4", "train.accumulate=2")
+# Adapters, rates by the layer and an average of the weights.
+TUNED = sets("train.adapter=lora", "train.layer_decay=0.5", "train.average=ema:0.5", "train.learning_rate=1e-3")
 METHODS: dict[str, tuple[str, ...]] = {
     "triplet": ("--backbone", "vsrn", *SMALL, *sets("train.model.caption_dropout=0")),
     "aoq": ("--backbone", "vsepp", *SMALL, *sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12")),
@@ -45,14 +47,16 @@ METHODS: dict[str, tuple[str, ...]] = {
     "itm": ("--backbone", "uniter", *UNITER),
     "tags-dc": ("--backbone", "uniter", *UNITER),
     "ascl": ("--backbone", "ascl", "--text", "{bert}", *sets("train.model.embed_dim=16", "train.loss.max_tokens=40")),
+    "clip-finetune": ("--backbone", "dual-encoder", "--vision", "{clip}", "--text", "{clip}", *TUNED),
     "triplet-pairs": ("--backbone", "bfan", *SMALL),
 }
 
 
 @pytest.fixture(scope="module")
 def bert(saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny BERT without dropout."""
+    """A tiny BERT without dropout, and beside it a tiny CLIP."""
     folder = Path(shutil.copytree(saved_encoders / "bert", tmp_path_factory.mktemp("bert") / "bert"))
+    shutil.copytree(saved_encoders / "clip", folder.parent / "clip")
     config = json.loads((folder / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (folder / "config.json").write_text(json.dumps(config))
@@ -70,7 +74,7 @@ app(sys.argv[1:], standalone_mode=False)
 
 def command(method: str, root: Path, bert: Path, *more: str) -> list[str]:
     """Trains a method for three updates."""
-    options = [each.format(bert=bert) for each in METHODS[method]]
+    options = [each.format(bert=bert, clip=bert.parent / "clip") for each in METHODS[method]]
     return ["train", "--method", method.removesuffix("-pairs"), "--data", str(root), *options, *SHORT, *more]
 
 
