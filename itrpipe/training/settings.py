@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
+from itrpipe import papers
 from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
 from itrpipe.engine.execution import MapExecution
 from itrpipe.methods.declaration import MethodSettings
@@ -19,6 +20,7 @@ from itrpipe.methods.registry import methods
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family
 from itrpipe.models.registry import backbones as backbone_classes
+from itrpipe.papers import Paper
 from itrpipe.plugins import why_unusable
 
 ROUND_ONE = "triplet"
@@ -270,6 +272,16 @@ def parsed_average(value: str) -> tuple[str, float]:
     if value == NO_AVERAGE or (kind == EMA and 0 <= number < 1) or (kind == WISE_FT and 0 <= number <= 1):
         return kind, number
     raise ValueError("give none, ema:DECAY, such as ema:0.999, or wise-ft:SHARE, such as wise-ft:0.5; from 0 to 1")
+
+
+def cited(settings: Mapping[str, Any]) -> tuple[Paper, ...]:
+    """The papers that a way of training comes from, by its dumped settings; earlier ones lack some."""
+    chosen = (
+        (papers.LORA, settings.get("adapter") == LORA),
+        (papers.LIT, settings.get("freeze") == "vision"),
+        (papers.WISE_FT, settings.get("average", NO_AVERAGE).startswith(WISE_FT)),
+    )
+    return tuple(paper for paper, used in chosen if used)
 
 
 def backbones() -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from itrpipe.plan.planning import parse_override
 from itrpipe.training import loop
 from itrpipe.training.loop import CHECKPOINT
 from itrpipe.training.saved import MODEL
-from itrpipe.training.settings import TrainSettings, backbones
+from itrpipe.training.settings import TrainSettings, backbones, cited
 from tests.stages.test_contrastive_chain import ALL, arguments, as_settings, done, folder_of, named
 
 Invoke = Callable[..., Any]
@@ -81,7 +81,15 @@ def test_presets_train_offline_and_are_evaluated_and_exported(
     out = done(invoke("evaluate", "--method", method, *chosen))
     assert f"✓ train/{folder.name}" in out
     done(invoke("export", "--method", method, *chosen, "--to", tmp_path / "out"))
+    assert "hu2022lora" not in (tmp_path / "out" / "README.md").read_text()
     assert (tmp_path / "out" / MODEL).read_bytes() == (folder / MODEL).read_bytes()
+
+
+def test_ways_of_training_are_cited() -> None:
+    assert cited({}) == ()
+    assert cited({"adapter": "none", "freeze": "text", "average": "ema:0.9"}) == ()
+    every = {"adapter": "lora", "freeze": "vision", "average": "wise-ft:0.5"}
+    assert [paper.key for paper in cited(every)] == ["hu2022lora", "zhai2022lit", "wortsman2022wiseft"]
 
 
 @pytest.mark.parametrize("method", ["clip-finetune", "siglip-finetune"])
