@@ -211,3 +211,59 @@ NV_RETRIEVER = Paper(
     ),
     {"journal": "arXiv preprint arXiv:2407.15831", "year": "2024"},
 )
+LORA = Paper(
+    "inproceedings",
+    "hu2022lora",
+    "LoRA: Low-Rank Adaptation of Large Language Models",
+    (
+        "Edward J. Hu",
+        "Yelong Shen",
+        "Phillip Wallis",
+        "Zeyuan Allen-Zhu",
+        "Yuanzhi Li",
+        "Shean Wang",
+        "Lu Wang",
+        "Weizhu Chen",
+    ),
+    {"booktitle": "International Conference on Learning Representations (ICLR)", "year": "2022"},
+)
+LIT = Paper(
+    "inproceedings",
+    "zhai2022lit",
+    "LiT: Zero-Shot Transfer with Locked-image text Tuning",
+    (
+        "Xiaohua Zhai",
+        "Xiao Wang",
+        "Basil Mustafa",
+        "Andreas Steiner",
+        "Daniel Keysers",
+        "Alexander Kolesnikov",
+        "Lucas Beyer",
+    ),
+    {
+        "booktitle": "Proceedings of the IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)",
+        "year": "2022",
+    },
+)
+WISE_FT = Paper(
+    "inproceedings",
+    "wortsman2022wiseft",
+    "Robust fine-tuning of zero-shot models",
+    (
+        "Mitchell Wortsman",
+        "Gabriel Ilharco",
+        "Jong Wook Kim",
+        "Mike Li",
+        "Simon Kornblith",
+        "Rebecca Roelofs",
+        "Raphael Gontijo-Lopes",
+        "Hannaneh Hajishirzi",
+        "Ali Farhadi",
+        "Hongseok Namkoong",
+        "Ludwig Schmidt",
+    ),
+    {
+        "booktitle": "Proceedings of the IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)",
+        "year": "2022",
+    },
+)

@@ -304,7 +304,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
         trained=trained.finished,
         versions=trained.versions,
         files=files,
-        papers=tuple(papers_of(loss, model)),
+        papers=(*papers_of(loss, model), *training_settings.cited(trained.settings)),
     )
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -180,9 +180,27 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         by_rows: methods whose result has row k for row k of the arguments at these places, and depends on no other row
             of them but through BatchNorm. Several processes that train a model share these rows. Costly scores of
             pairs belong here beside the encoders; all else, every process computes.
+        frozen: names of encoders that are not trained.
     """
 
     by_rows: ClassVar[Mapping[str, tuple[int, ...]]] = ENCODERS
+    frozen: frozenset[str] = frozenset()
+
+    def encoders(self) -> dict[str, nn.Module]:
+        """Its networks of layers, under the names of `BackboneSettings.encoders`: what can be frozen or adapted."""
+        return {}
+
+    def freeze(self, name: str) -> None:
+        """Leaves an encoder as it is from now on: it gets no gradient, and stays in evaluation mode."""
+        self.frozen |= {name}
+        self.encoders()[name].requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """Puts all of it in training mode, or in evaluation mode; what is frozen stays in the latter."""
+        super().train(mode)
+        for name in self.frozen:
+            self.encoders()[name].eval()
+        return self
 
     def encode_images(self, images: ImageBatch) -> ImageT:
         """Encode B images.
@@ -209,9 +227,11 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         return self.score_pairs(rows_of(images, image_rows), rows_of(texts, text_rows))
 
     def undecayed(self) -> set[str]:
-        """Names of the parameters that weight decay leaves alone: biases, and the scales of layer norms."""
-        scales = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.LayerNorm)}
-        return {name for name, _ in self.named_parameters() if name.endswith("bias") or name in scales}
+        """Names of the parameters that weight decay leaves alone: biases, scales of norms, all that is no matrix.
+
+        Source: open_clip, released code.
+        """
+        return {name for name, each in self.named_parameters() if name.endswith("bias") or each.ndim < 2}
 
     def description(self) -> dict[str, Any]:
         """What has to be known beside the settings to build this model again; nothing for most."""

@@ -56,6 +56,10 @@ class BackboneSettings(Settings):
         """Setting -> hub id or folder of its encoders and tokenizers, empty for those that it has not."""
         return {}
 
+    def encoders(self) -> tuple[str, ...]:
+        """Names of those of its networks that can be frozen, adapted, or trained at a rate that falls by the layer."""
+        return ()
+
     def untrained(self) -> str:
         """Why it cannot be used without training; empty where its weights were published as a whole."""
         return "" if self.published_weights() else "it starts from random weights"

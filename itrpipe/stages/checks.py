@@ -7,6 +7,7 @@ the extraction, or after the training of round one.
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -44,6 +45,11 @@ def check_training(step: Planned) -> None:
     settings = cast(TrainSettings, step.settings)
     _refuse_other_features(step, settings)
     _refuse_unused(step, settings)
+    if settings.adapts and importlib.util.find_spec("peft") is None:
+        raise UsageError(
+            f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
+            "'itrpipe[lora]'` or leave it out"
+        )
     mined = settings.loss.mined()
     if mined is not None:
         _refuse_longer_draws(step, mined)
@@ -121,11 +127,12 @@ def _refuse_other_features(step: Planned, settings: TrainSettings) -> None:
 
 
 def _refuse_unused(step: Planned, settings: TrainSettings) -> None:
-    for name in settings.loss.unused_options():
-        if step.resolved.origins.get(f"loss.{name}") == COMMAND_LINE:
-            value = getattr(settings.loss, name)
+    unused = {name: getattr(settings, name) for name in settings.unused_options()}
+    unused |= {f"loss.{name}": getattr(settings.loss, name) for name in settings.loss.unused_options()}
+    for name, value in unused.items():
+        if step.resolved.origins.get(name) == COMMAND_LINE:
             raise UsageError(
-                f"{step.need.conf}: loss.{name} = {value} changes nothing with the other settings as they are; leave "
+                f"{step.need.conf}: {name} = {value} changes nothing with the other settings as they are; leave "
                 f"it out, or see `itrpipe show train {step.need.conf}` for what is read"
             )
 

@@ -90,7 +90,7 @@ def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
     """
     fields = TrainSettings.model_fields
     usual = {name for name in training_settings.NEWER if getattr(settings, name) == fields[name].default}
-    values = settings.model_dump(mode="json", exclude=usual)
+    values = settings.model_dump(mode="json", exclude=usual.union(settings.unused_options()))
     values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
     unused = settings.loss.unused_options()
     values["loss"] = {name: value for name, value in values["loss"].items() if name not in unused}
@@ -199,6 +199,7 @@ def run(job: Job) -> None:
     """
     from itrpipe.features.embeddings import EMBEDDINGS
     from itrpipe.models.base import DualEncoder as AnyDualEncoder
+    from itrpipe.training.adapters import merge_adapters
     from itrpipe.training.encoding import Encoding
     from itrpipe.training.outputs import write_history
     from itrpipe.training.ranks import joined_by
@@ -209,6 +210,8 @@ def run(job: Job) -> None:
     with joined_by(World.joined(), _train_along, told):
         trainer, splits, tokens = _trainer(job)
         model = trainer.run()
+    if job.settings.adapts:
+        merge_adapters(model)
     save_model(job.folder, model, tokens, job.settings.model_dump(mode="json"), splits["train"].image_dim)
     write_history(job.folder / HISTORY, trainer.position.history)
     if isinstance(model, AnyDualEncoder):
@@ -256,6 +259,7 @@ def _trainer(job: Job) -> tuple[Trainer, dict[str, SplitData], CaptionTokens]:
     if "writer" in job.inputs:
         splits["train"].writer = _frozen(job.inputs["writer"].folder, model, settings, tokens)
     method = _build_method(job, splits["train"])
+    _limit_training(job, model)
     precision = _precision(job, model, splits["train"])
     device = resolve_device(job.execution.device)
     chunk = _encode_chunk(job, model, splits["train"], precision)
@@ -384,6 +388,18 @@ def _frozen(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tokens
     return frozen
 
 
+def _limit_training(job: Job, model: AnyMatcher) -> None:
+    """Freezes and adapts encoders as the settings say, and tells how much is left to train."""
+    from itrpipe.training.adapters import limit_training, trained_weights
+
+    settings = job.settings
+    if settings.loss.trains and (settings.adapts or settings.freeze != "none"):
+        limit_training(model, settings)
+        trained, everything = trained_weights(model)
+        job.metrics["trained_weights"] = trained
+        job.reporter.say(f"  {trained:,} of {everything:,} weights are trained")
+
+
 def _read_captions(job: Job, train: SplitData, tokens: CaptionTokens, model: Any) -> None:
     """Gives the training set what methods mask, the sentences they read, and what they make captions by."""
     from itrpipe.training.captions import ends_of
@@ -502,7 +518,8 @@ def _loop_settings(job: Job, precision: str, encode_chunk: int) -> LoopSettings:
 
     chosen = {"precision": precision, "encode_chunk": encode_chunk}
     values = {**job.settings.model_dump(), **job.execution.model_dump(), **chosen}
-    values["epochs"] = job.settings.epochs if job.settings.loss.trains else 0
+    if not job.settings.loss.trains:
+        values |= {"epochs": 0, "layer_decay": 1.0, "average": "none"}
     return LoopSettings(**{field.name: values[field.name] for field in dataclasses.fields(LoopSettings)})
 
 

@@ -52,11 +52,13 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     position: Position,
     method_state: nn.Module | None = None,
+    average: nn.Module | None = None,
 ) -> None:
-    """Writes a checkpoint atomically, with the state of the method where it has one."""
-    tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
-    if method_state is not None:
-        tensors |= {f"method/{name}": tensor for name, tensor in method_state.state_dict().items()}
+    """Writes a checkpoint atomically, with the states of the method and of an average of weights, if there are any."""
+    tensors = {}
+    for prefix, part in (("model", model), ("method", method_state), ("average", average)):
+        if part is not None:
+            tensors |= {f"{prefix}/{name}": tensor for name, tensor in part.state_dict().items()}
     tensors |= {f"optimizer/{name}": tensor for name, tensor in _optimizer_tensors(optimizer).items()}
     tensors["random/cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
@@ -68,9 +70,13 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, method_state: nn.Module | None = None
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    method_state: nn.Module | None = None,
+    average: nn.Module | None = None,
 ) -> Position:
-    """Puts model, optimiser, method and random-number state back to where the checkpoint was written.
+    """Puts model, optimiser, method, average and random-number state back to where the checkpoint was written.
 
     Raises:
         DataError: the file is damaged or of another model.
@@ -81,10 +87,10 @@ def load_checkpoint(
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             known = json.loads(file.metadata()["position"])
             position = Position(**{key: value for key, value in known.items() if key != CHECKSUM})
-        model.load_state_dict(_with_prefix(tensors, "model/"))
         _restore_optimizer(optimizer, _with_prefix(tensors, "optimizer/"))
-        if method_state is not None:
-            method_state.load_state_dict(_with_prefix(tensors, "method/"))
+        for prefix, part in (("model/", model), ("method/", method_state), ("average/", average)):
+            if part is not None:
+                part.load_state_dict(_with_prefix(tensors, prefix))
     except (SafetensorError, KeyError, RuntimeError, TypeError, OSError) as error:
         reason = str(error).splitlines()[0]
         damage = DataError(f"{path} is not a checkpoint of this run ({reason}); {_remedy(path)}")

@@ -23,6 +23,7 @@ from itrpipe.evaluation import protocols
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.methods.base import Batch, Method, OrderingMethod, RefreshedMethod, StatefulMethod
 from itrpipe.progress import Reporter, Task
+from itrpipe.training.averages import weight_average
 from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 from itrpipe.training.compiling import compile_encoders
 from itrpipe.training.data import SplitData, epoch_batches
@@ -80,6 +81,7 @@ class LoopSettings:
         optimizer: name in `itrpipe.training.optimizers`.
         weight_decay, learning_rate_scaling, base_batch_size: as in the settings.
         decay_at: epochs after each of which schedule `step` decays; empty leaves it to `decay_every`.
+        layer_decay, average: as in the settings.
     """
 
     epochs: int
@@ -109,6 +111,8 @@ class LoopSettings:
     weight_decay: float = 0.01
     learning_rate_scaling: str = "none"
     base_batch_size: int = 256
+    layer_decay: float = 1.0
+    average: str = "none"
 
 
 class Trainer:
@@ -157,8 +161,10 @@ class Trainer:
             compile_encoders(self._model, self.device)
         self._stateful = method if isinstance(method, StatefulMethod) else None
         self._method_state = None if self._stateful is None else self._stateful.attach(self._model)
-        self._trained = Trained(self._model, self._method_state)
+        self._trained = Trained(self._model, self._method_state, settings.layer_decay)
+        self._average = weight_average(settings.average, self._model)
         self._optimizer = OPTIMIZERS[settings.optimizer](self._trained, settings.learning_rate, settings.weight_decay)
+        self._learning_rate = 0.0
         self.position = Position()
         self.waited_seconds = 0.0
         self.trained_seconds = 0.0
@@ -176,7 +182,8 @@ class Trainer:
         """
         checkpoint = self._work / CHECKPOINT
         if checkpoint.exists():
-            self.position = load_checkpoint(checkpoint, self._model, self._optimizer, self._method_state)
+            states = self._method_state, self._average
+            self.position = load_checkpoint(checkpoint, self._model, self._optimizer, *states)
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         done = sum(self._steps[: self.position.epoch]) + self.position.step
         most = min(sum(self._steps), self._total_updates * self._settings.accumulate)
@@ -303,12 +310,13 @@ class Trainer:
         return updated
 
     def _update(self) -> None:
-        rate = self._rate()
+        self._learning_rate = self._rate()
         for group in self._optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = self._learning_rate * group.get("scale", 1.0)
         self._world.average_gradients(self._trained.parameters())
         norm = self._finite.clip(self._settings.gradient_clip, self.position.step)
         self._optimizer.step()
+        self._average.follow()
         self.position.updates += 1
         self._count("updates", 1)
         self._count("gradient_norm", norm)
@@ -352,7 +360,8 @@ class Trainer:
 
     def _save(self) -> None:
         if self._world.leads:
-            save_checkpoint(self._work / CHECKPOINT, self._model, self._optimizer, self.position, self._method_state)
+            states = self._method_state, self._average
+            save_checkpoint(self._work / CHECKPOINT, self._model, self._optimizer, self.position, *states)
 
     def _validate_untrained(self) -> None:
         """Validates a model that nothing is to be changed of; a run that was killed here does so again."""
@@ -368,13 +377,14 @@ class Trainer:
         ends = position.step == self._steps[position.epoch]
         epochs = position.epoch + (1 if ends else round(position.step / self._steps[position.epoch], 3))
         self._collect()
-        metrics = self.validate()
-        score = metrics[self._settings.selection]
-        best = score > position.best_score
-        if best:
-            position.best_score, position.best_row = score, len(position.history)
-            if self._world.leads:
-                save_weights(self._work / BEST, self._model, unfinished=True)
+        with self._average.applied():
+            metrics = self.validate()
+            score = metrics[self._settings.selection]
+            best = score > position.best_score
+            if best:
+                position.best_score, position.best_row = score, len(position.history)
+                if self._world.leads:
+                    save_weights(self._work / BEST, self._model, unfinished=True)
         position.history.append(self._history_row(epochs, metrics, best))
         position.sums = {}
         if ends:
@@ -394,11 +404,10 @@ class Trainer:
         losses = {name: total / pairs for name, total in sums.items() if name.startswith("loss_")}
         means = {name: total / steps for name, total in sums.items() if name.startswith("mean_")}
         means["gradient_norm"] = sums["gradient_norm"] / updates
-        rate = self._optimizer.param_groups[0]["lr"]
         return {
             "epoch": epochs,
             "steps": int(steps),
-            "learning_rate": rate,
+            "learning_rate": self._learning_rate,
             "loss": sum(losses.values()),
             **losses,
             **means,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from itrpipe.training.encode import AnyMatcher
+from itrpipe.training.layers import depths
 
 
 class UniterAdamW(torch.optim.Optimizer):
@@ -80,15 +82,15 @@ class UniterAdamW(torch.optim.Optimizer):
 
 
 def _adam(trained: Trained, rate: float, _: float) -> torch.optim.Optimizer:
-    return torch.optim.Adam(trained.parameters(), lr=rate, fused=True)
+    return torch.optim.Adam(trained.groups(decaying=False), lr=rate, fused=True)
 
 
-def _adamw(trained: Trained, rate: float, decay: float) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(trained.decayed_and_not(), lr=rate, weight_decay=decay, fused=True)
+def _adamw(trained: Trained, rate: float, decay: float, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(trained.groups(decaying=True), lr=rate, weight_decay=decay, fused=True, **options)
 
 
 def _adamw_uniter(trained: Trained, rate: float, decay: float) -> torch.optim.Optimizer:
-    return UniterAdamW(trained.decayed_and_not(), rate, weight_decay=decay)
+    return UniterAdamW(trained.groups(decaying=True), rate, weight_decay=decay)
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,12 @@ class Trained:
     Attributes:
         model: the model.
         further: what the method keeps between steps; None for nothing. Its parameters are never decayed.
+        layer_decay: of two neighbouring layers of an encoder, the rate of the lower one as a share of the upper one's.
     """
 
     model: AnyMatcher
     further: nn.Module | None = None
+    layer_decay: float = 1.0
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
@@ -112,21 +116,37 @@ class Trained:
         """Those that ask for a gradient."""
         return [each for module in self.modules for each in module.parameters() if each.requires_grad]
 
-    def decayed_and_not(self) -> list[dict[str, Any]]:
-        """The same, those apart that decay leaves alone."""
+    def groups(self, *, decaying: bool) -> list[dict[str, Any]]:
+        """The same by the `scale` of their rate, the highest first, and then those apart that decay leaves alone.
+
+        A parameter with k layers between it and the head, its own among them, has the rate of the head times
+        layer_decay^k. Heads and what the method keeps have that of the schedule.
+
+        Args:
+            decaying: whether the optimiser decays weights at all.
+
+        Source: Clark et al. (ELECTRA), ICLR 2020; Bao et al. (BEiT), ICLR 2022, released code.
+        """
+        below = depths(self.model) if self.layer_decay != 1.0 else {}
         spared = self.model.undecayed()
         decayed = {id(each) for name, each in self.model.named_parameters() if name not in spared}
-        trained = self.parameters()
-        groups = [
-            {"params": [each for each in trained if id(each) in decayed]},
-            {"params": [each for each in trained if id(each) not in decayed], "weight_decay": 0.0},
+        held: dict[tuple[int, bool], list[nn.Parameter]] = {}
+        for each in self.parameters():
+            held.setdefault((below.get(id(each), 0), decaying and id(each) not in decayed), []).append(each)
+        return [
+            {"params": held[depth, apart], "scale": self.layer_decay**depth, **({"weight_decay": 0.0} if apart else {})}
+            for depth, apart in sorted(held)
         ]
-        return [group for group in groups if group["params"]]
 
 
 OPTIMIZERS: dict[str, Callable[[Trained, float, float], torch.optim.Optimizer]] = {
     "adam": _adam,
     "adamw": _adamw,
+    "adamw-clip": partial(_adamw, betas=(0.9, 0.98), eps=1e-6),
+    "adamw-siglip": partial(_adamw, betas=(0.9, 0.95)),
     "adamw-uniter": _adamw_uniter,
 }
-"""Name -> makes the optimiser of what is trained, given a learning rate and a weight decay."""
+"""Name -> makes the optimiser of what is trained, given a learning rate and a weight decay.
+
+Source of the moments: CLIP, Table 18, and SigLIP, section on stabilising large batches.
+"""

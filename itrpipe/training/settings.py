@@ -6,11 +6,13 @@ Nothing heavy is imported here, because plans are made without torch.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
+from itrpipe import papers
 from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
 from itrpipe.engine.execution import MapExecution
 from itrpipe.methods.declaration import MethodSettings
@@ -18,6 +20,7 @@ from itrpipe.methods.registry import methods
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family
 from itrpipe.models.registry import backbones as backbone_classes
+from itrpipe.papers import Paper
 from itrpipe.plugins import why_unusable
 
 ROUND_ONE = "triplet"
@@ -25,7 +28,13 @@ ROUND_ONE = "triplet"
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 """What can follow a training; each is the name of its package too."""
 
+NOTHING = NO_AVERAGE = "none"
+LORA = "lora"
+EMA, WISE_FT = "ema", "wise-ft"
+_OF_LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
+
 NEWER = ("validate_every", "weight_decay", "learning_rate_scaling", "base_batch_size")
+NEWER += ("freeze", "adapter", *_OF_LORA, "layer_decay", "average")
 """Settings that earlier versions lacked and trained as these say where they have their defaults."""
 
 
@@ -47,7 +56,18 @@ class TrainSettings(Settings):
         batch_by: what `batch_size` counts: `pairs`, or `tokens`, the words and regions of the pairs.
         accumulate: batches whose mean gradient makes one update.
         optimizer: `adam`, `adamw`, with weight decay, or `adamw-uniter`: likewise, as UNITER's code computes it.
-        weight_decay: of `adamw` and `adamw-uniter`; biases and the scales of layer norms are spared.
+            `adamw-clip` and `adamw-siglip` are `adamw` with the moments of these papers.
+        weight_decay: of all but `adam`; biases, the scales of norms and all else that is no matrix are spared.
+        layer_decay: what each layer of an encoder multiplies the rate by for those below it, down to its embeddings; 1
+            trains all at one rate.
+        freeze: encoder that stays as it is: `none`, `vision` or `text`.
+        adapter: what is trained of the encoders: all of them (`none`), or small adapters in some of their linear
+            layers (`lora`), which are merged at the end.
+        lora_rank, lora_alpha: r, and alpha, over r the scale of an adapter.
+        lora_dropout: of what adapters read.
+        lora_targets: names of the linear layers that get adapters; empty for those that make queries and values.
+        average: what is validated and saved: the weights as they are (`none`), their exponential average over the
+            updates (`ema:0.999`), or what lies between the weights at the start and them (`wise-ft:0.5`).
         schedule: `step` multiplies the rate as `decay_every` says; `linear` lowers it to 0 at the last update, and
             `cosine` too, along half a cosine; `linear-uniter` counts updates from 1, as UNITER's code does.
         warmup_updates: updates over which the rate rises first.
@@ -86,8 +106,16 @@ class TrainSettings(Settings):
     decay_factor: float = Field(gt=0, le=1)
     batch_by: Literal["pairs", "tokens"] = "pairs"
     accumulate: int = Field(default=1, ge=1, le=1_000_000)
-    optimizer: Literal["adam", "adamw", "adamw-uniter"] = "adam"
+    optimizer: Literal["adam", "adamw", "adamw-uniter", "adamw-clip", "adamw-siglip"] = "adam"
     weight_decay: float = Field(default=0.01, ge=0)
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    freeze: Literal["none", "vision", "text"] = "none"
+    adapter: Literal["none", "lora"] = "none"
+    lora_rank: int = Field(default=8, ge=1, le=65_536)
+    lora_alpha: float = Field(default=8.0, gt=0)
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    lora_targets: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    average: str = NO_AVERAGE
     schedule: Literal["step", "linear", "cosine", "linear-uniter"] = "step"
     warmup_updates: int = Field(default=0, ge=0)
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
@@ -110,6 +138,59 @@ class TrainSettings(Settings):
     def _uses_its_negatives(self) -> TrainSettings:
         self.loss.check_epochs(self.epochs)
         return self
+
+    @model_validator(mode="after")
+    def _trains_what_there_is(self) -> TrainSettings:
+        if self.loss.trains:
+            for reason in (self._no_encoder(), self._no_start()):
+                if reason:
+                    raise ValueError(reason)
+        return self
+
+    def unused_options(self) -> tuple[str, ...]:
+        """Names of options that others leave without a use, so that their values change nothing."""
+        return _OF_LORA if self.adapter == NOTHING else ()
+
+    @property
+    def adapts(self) -> bool:
+        """Whether adapters are trained."""
+        return self.adapter != NOTHING and self.loss.trains
+
+    def _no_encoder(self) -> str:
+        """Why the encoders cannot be trained in part, where that is asked for; else empty."""
+        encoders, pretrained = self.model.encoders(), self.model.pretrained()
+        asked = [f"{name} = {getattr(self, name)}" for name in ("freeze", "adapter") if getattr(self, name) != NOTHING]
+        asked += [f"layer_decay = {self.layer_decay}"] if self.layer_decay != 1.0 else []
+        if asked and not encoders:
+            return f"{asked[0]} is for encoders of layers, and backbone {self.backbone!r} has none; leave it out"
+        if self.freeze not in (NOTHING, *encoders):
+            return f"freeze = {self.freeze}, but images are features and no encoder makes them; leave it out"
+        if encoders == (self.freeze,) and self.adapter != NOTHING:
+            return f"freeze = {self.freeze} leaves no encoder for adapter = {self.adapter}; leave one of them out"
+        kept = [self.freeze] if self.freeze in encoders else []
+        kept += [name for name in encoders if self.adapter != NOTHING and name not in kept]
+        for name in kept:
+            if name not in pretrained and not self.start_from:
+                return (
+                    f"{asked[0]} keeps the weights of the {name} encoder, which are random; name a pretrained one with "
+                    f"--{name}, or a trained configuration with start_from"
+                )
+        return ""
+
+    def _no_start(self) -> str:
+        """Why nothing can be interpolated with the weights at the start, where that is asked for; else empty."""
+        if parsed_average(self.average)[0] != WISE_FT or self.start_from or not (reason := self.model.untrained()):
+            return ""
+        return (
+            f"average = {self.average} lies between a model that works already and the trained one, and {reason}; name "
+            "a trained configuration with start_from, or leave it out"
+        )
+
+    @field_validator("average")
+    @classmethod
+    def _is_average(cls, value: str) -> str:
+        kind, number = parsed_average(value)
+        return kind if kind == NO_AVERAGE else f"{kind}:{number:g}"
 
     @field_validator("backbone")
     @classmethod
@@ -175,6 +256,32 @@ class TrainExecution(MapExecution):
             if found is None or found.origin is None:
                 raise ValueError(f"{name} is not installed; run `pip install {name}` or leave it out")
         return tuple(dict.fromkeys(value))
+
+
+def parsed_average(value: str) -> tuple[str, float]:
+    """Kind and number of an average: the decay of `ema:DECAY`, the share of what was trained of `wise-ft:SHARE`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    kind, colon, written = value.partition(":")
+    try:
+        number = float(written) if colon else math.nan
+    except ValueError:
+        number = math.nan
+    if value == NO_AVERAGE or (kind == EMA and 0 <= number < 1) or (kind == WISE_FT and 0 <= number <= 1):
+        return kind, number
+    raise ValueError("give none, ema:DECAY, such as ema:0.999, or wise-ft:SHARE, such as wise-ft:0.5; from 0 to 1")
+
+
+def cited(settings: Mapping[str, Any]) -> tuple[Paper, ...]:
+    """The papers that a way of training comes from, by its dumped settings; earlier ones lack some."""
+    chosen = (
+        (papers.LORA, settings.get("adapter") == LORA),
+        (papers.LIT, settings.get("freeze") == "vision"),
+        (papers.WISE_FT, settings.get("average", NO_AVERAGE).startswith(WISE_FT)),
+    )
+    return tuple(paper for paper, used in chosen if used)
 
 
 def backbones() -> tuple[str, ...]:

@@ -274,7 +274,16 @@ def test_chunks_are_of_the_whole_batch_where_there_is_no_gpu(chain: Path, invoke
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("validate_every", 3), ("weight_decay", 0.1), ("learning_rate_scaling", "sqrt"), ("base_batch_size", 64)],
+    [
+        ("validate_every", 3),
+        ("weight_decay", 0.1),
+        ("learning_rate_scaling", "sqrt"),
+        ("base_batch_size", 64),
+        ("layer_decay", 0.75),
+        ("freeze", "text"),
+        ("adapter", "lora"),
+        ("average", "ema:0.99"),
+    ],
 )
 def test_settings_that_came_later_leave_older_trainings_up_to_date(setting: str, value: object) -> None:
     resolved = resolve(load_declaration("train"), "triplet", backbones=backbones(), backbone="vsrn")

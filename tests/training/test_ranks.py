@@ -43,6 +43,8 @@ ALL += sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12", "cont
 ALL += sets("contrastive.sentences=vse-c", "contrastive.loss.min_count=0")
 # Sixteen updates are an epoch, and the training set is mined again before the second.
 AGAIN = ("--set=max_updates=18", "--set=contrastive.loss.refresh_every=1", "--set=train.learning_rate=1e-4")
+# Adapters, rates by the layer and an average of the weights.
+TUNED = sets("train.adapter=lora", "train.layer_decay=0.5", "train.average=ema:0.5", "train.learning_rate=1e-3")
 METHODS: dict[str, tuple[str, ...]] = {
     "triplet": ("--backbone", "vsrn", *SMALL, *sets("train.model.caption_dropout=0")),
     "aoq": ("--backbone", "vsepp", *SMALL, *sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12")),
@@ -51,6 +53,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "itm": ("--backbone", "uniter", *UNITER),
     "tags-dc": ("--backbone", "uniter", *UNITER),
     "ascl": ("--backbone", "ascl", "--text", "{bert}", *sets("train.model.embed_dim=16", "train.loss.max_tokens=40")),
+    "clip-finetune": ("--backbone", "dual-encoder", "--vision", "{clip}", "--text", "{clip}", *TUNED),
     "triplet-pairs": ("--backbone", "bfan", *SMALL),
     "contrastive": ("--backbone", "vsepp", *SMALL, *ALL, *AGAIN),
     "contrastive-pairs": (
@@ -71,10 +74,10 @@ METHODS: dict[str, tuple[str, ...]] = {
 def bert(saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT without dropout, beside a CLIP."""
     folder = Path(shutil.copytree(saved_encoders / "bert", tmp_path_factory.mktemp("bert") / "bert"))
+    shutil.copytree(saved_encoders / "clip", folder.parent / "clip")
     config = json.loads((folder / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (folder / "config.json").write_text(json.dumps(config))
-    shutil.copytree(saved_encoders / "clip", folder.parent / "clip")
     return folder
 
 

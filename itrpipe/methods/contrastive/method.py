@@ -40,6 +40,8 @@ from itrpipe.negatives.sentence_bank import SentenceBank
 
 TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 _NONE = float("-inf")
+_ROUNDING = 1.001
+"""CLIP's own models were trained with 100 as the largest scale, and their files hold a little more."""
 
 
 class CandidateSource(PairSource, Protocol):
@@ -212,7 +214,7 @@ class ContrastiveMethod:
         """Makes temperature and bias, statistics, and a copy of the model with its memory.
 
         Raises:
-            UsageError: they are to be those of a pretrained joint model, and this is none.
+            UsageError: they are to be those of a pretrained joint model, and this is none, or its scale is too large.
         """
         settings, width = self._settings, 0
         weights = next(model.parameters())
@@ -224,6 +226,11 @@ class ContrastiveMethod:
         own = model.pretrained_scale() if OWN in (settings.temperature, settings.bias) else None
         scale = own[0] if own and settings.temperature == OWN else 1 / _number(settings.temperature, "temperature")
         bias = own[1] if own and settings.bias == OWN else _number(settings.bias, "bias")
+        if own and scale > settings.largest_scale * _ROUNDING:
+            raise UsageError(
+                f"loss.temperature = own is 1/{scale:.2f} in this model, and loss.largest_scale = "
+                f"{settings.largest_scale:g} would change it; give --set loss.largest_scale={math.ceil(scale)} or more"
+            )
         self._state = ContrastiveState(settings, model, width, scale, bias).to(weights.device)
         return self._state
 

@@ -88,10 +88,13 @@ class DualEncoder(BackboneSettings):
             return "its encoders were not trained together; name one joint model, such as CLIP, as --vision and --text"
         return f"its projection to embed_dim = {self.embed_dim} is random; leave that out" if self.embed_dim else ""
 
+    def encoders(self) -> tuple[str, ...]:
+        """Both, that of images where it reads pixels."""
+        return ("vision", "text") if self.images == "pixels" else ("text",)
+
     def pretrained(self) -> dict[str, str]:
         """Both encoders, that of images where it reads pixels."""
-        named = {"text": self.text} | ({"vision": self.vision} if self.images == "pixels" else {})
-        return {name: value for name, value in named.items() if value != RANDOM}
+        return {name: getattr(self, name) for name in reversed(self.encoders()) if getattr(self, name) != RANDOM}
 
     @model_validator(mode="after")
     def _fits(self) -> DualEncoder:

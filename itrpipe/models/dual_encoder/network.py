@@ -102,6 +102,10 @@ class TransformerDualEncoder(Base):
         vectors = self.project_texts(self.text(texts.tokens, texts.lengths, texts.in_training))
         return TextEncoding(l2_normalise(vectors.float(), dim=-1))
 
+    def encoders(self) -> dict[str, nn.Module]:
+        """`vision`, where images are pixels, and `text`."""
+        return {"text": self.text} if self.vision is None else {"vision": self.vision, "text": self.text}
+
     def description(self) -> dict[str, Any]:
         """The networks without their weights, for `restored`."""
         vision = None if self.vision is None else self.vision.description()

@@ -1,0 +1,188 @@
+"""Averages of weights against loops and formulas, and what the loop validates and saves of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from itrpipe.training import loop
+from itrpipe.training.averages import ExponentialAverage, Interpolation, WeightAverage, weight_average
+from itrpipe.training.checkpoint import load_weights
+from itrpipe.training.loop import BEST, Trainer
+from itrpipe.training.settings import parsed_average
+from tests.training.test_adapters import limited, opened, scores, step
+from tests.training.test_loop_promises import SETTINGS, Pairs, Toy, trainer
+
+KINDS = ["none", "ema:0.7", "wise-ft:0.4"]
+
+
+def weights() -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    return [nn.Parameter(torch.randn(size, generator=generator)) for size in ((3, 4), (5,))]
+
+
+def moved(of: list[nn.Parameter], average: WeightAverage, updates: int = 5) -> list[list[torch.Tensor]]:
+    """Moves the weights, and returns all that they were."""
+    seen = [[each.detach().clone() for each in of]]
+    for update in range(updates):
+        with torch.no_grad():
+            for each in of:
+                each += torch.randn(each.shape, generator=torch.Generator().manual_seed(update))
+        average.follow()
+        seen.append([each.detach().clone() for each in of])
+    return seen
+
+
+def test_the_exponential_average_is_that_of_a_naive_loop() -> None:
+    of = weights()
+    average = ExponentialAverage(of, 0.9)
+    seen = moved(of, average)
+    for place, found in enumerate(average.values()):
+        expected = seen[0][place]
+        for later in seen[1:]:
+            expected = 0.9 * expected + 0.1 * later[place]
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.8, 1.0])
+def test_the_interpolation_is_the_formula_and_exact_at_both_ends(share: float) -> None:
+    of = weights()
+    average = Interpolation(of, share)
+    first, last = (each for number, each in enumerate(moved(of, average)) if number in (0, 5))
+    for found, start, end in zip(average.values(), first, last, strict=True):
+        torch.testing.assert_close(found, (1 - share) * start + share * end)
+        if share in (0.0, 1.0):
+            assert torch.equal(found, (start, end)[int(share)])
+    assert not average.state_dict()
+
+
+@pytest.mark.parametrize(
+    "kind", [WeightAverage, lambda of: ExponentialAverage(of, 0.5), lambda of: Interpolation(of, 0.5)]
+)
+def test_weights_are_back_to_the_bit_also_after_an_error(kind: Any) -> None:
+    of = weights()
+    average = kind(of if kind is not WeightAverage else ())
+    before = moved(of, average)[-1]
+
+    def fail() -> None:
+        with average.applied():
+            assert type(average) is WeightAverage or not torch.equal(of[0], before[0])
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert all(torch.equal(each, old) for each, old in zip(of, before, strict=True))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_what_adapters_add_is_interpolated_as_a_whole(saved_encoders: Path, share: float) -> None:
+    """(1 - a) W_0 + a (W_0 + B A) = W_0 + a B A."""
+    plain = opened(saved_encoders)
+    model = limited(opened(saved_encoders), adapter="lora", lora_targets=("q_proj",), lora_alpha=8.0, lora_rank=8)
+    average = weight_average(f"wise-ft:{share}", model)
+    step(model)
+    place = "vision.network.vision_model.encoder.layers.0.self_attn.q_proj"
+    layer: Any = model.get_submodule(place)
+    added = (layer.lora_B["default"].weight @ layer.lora_A["default"].weight).detach()
+    assert added.abs().max() > 1e-3
+    with average.applied():
+        between = layer.get_base_layer().weight + layer.get_delta_weight("default")
+        torch.testing.assert_close(between, plain.get_parameter(f"{place}.weight") + share * added)
+        if not share:
+            torch.testing.assert_close(scores(model.eval()), scores(plain.eval()), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["ema", "ema:1", "ema:x", "wise-ft:1.5", "wise-ft:nan", "swa:0.5", ""])
+def test_other_averages_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="give none, ema:DECAY"):
+        parsed_average(text)
+
+
+@pytest.mark.parametrize("average", KINDS[1:])
+def test_the_averaged_model_is_validated_and_saved_and_the_raw_one_trained(tmp_path: Path, average: str) -> None:
+    """Every validation sees the average, the best is chosen by it, and updates are those of a run without."""
+    plain = trainer(tmp_path / "plain", optimizer="adam")
+    plain.run()
+    run = trainer(tmp_path / "averaged", optimizer="adam", average=average)
+    torch.manual_seed(SETTINGS.seed)
+    first = Toy().state_dict()
+    names = [name for name, _ in run._model.named_parameters()]
+    kind, number = parsed_average(average)
+    kept, seen = {name: first[name].clone() for name in names}, []
+    update, validate = run._update, run.validate
+
+    def follow() -> None:
+        update()
+        for name, each in run._model.named_parameters():
+            kept[name] = number * kept[name] + (1 - number) * each.detach() if kind == "ema" else each.detach().clone()
+
+    def look() -> dict[str, float]:
+        own = {name: (1 - number) * first[name] + number * kept[name] for name in names} if kind != "ema" else kept
+        for name, each in run._model.named_parameters():
+            torch.testing.assert_close(each.detach(), own[name])
+        metrics = validate()
+        seen.append((metrics["rsum"], {name: each.clone() for name, each in run._model.state_dict().items()}))
+        return metrics
+
+    run._update, run.validate = follow, look  # pyright: ignore[reportAttributeAccessIssue]
+    torch.manual_seed(SETTINGS.seed)
+    Toy()
+    model = run.run()
+    assert len(seen) == SETTINGS.epochs
+    best = max(seen, key=lambda each: each[0])
+    assert [row["val_rsum"] for row in run.position.history] == [score for score, _ in seen]
+    assert all(torch.equal(value, best[1][name]) for name, value in model.state_dict().items())
+    losses = [[row["loss"] for row in each.position.history] for each in (plain, run)]
+    assert losses[0] == losses[1]
+    stored = Toy()
+    load_weights(tmp_path / "averaged" / BEST, stored, unfinished=True)
+    assert all(torch.equal(value, best[1][name]) for name, value in stored.state_dict().items())
+
+
+@pytest.mark.parametrize("average", KINDS)
+def test_an_interrupted_run_goes_on_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, average: str
+) -> None:
+    values = {"average": average, "checkpoint_seconds": 0.0, "optimizer": "adamw", "validate_every": 2}
+    whole = trainer(tmp_path / "whole", **values)
+    whole.run()
+    broken = trainer(tmp_path / "broken", **values)
+    steps, step_ = [0], Trainer._step
+
+    def interrupted(self: Trainer, *arguments: Any) -> bool:
+        steps[0] += 1
+        if steps[0] == 5:
+            raise KeyboardInterrupt
+        return step_(self, *arguments)
+
+    monkeypatch.setattr(loop.Trainer, "_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        broken.run()
+    monkeypatch.setattr(loop.Trainer, "_step", step_)
+    resumed = trainer(tmp_path / "broken", **values)
+    resumed.run()
+    assert resumed.position.history == whole.position.history
+    written = [(tmp_path / folder / BEST).read_bytes() for folder in ("whole", "broken")]
+    assert written[0] == written[1]
+    states = [each._average.state_dict() for each in (whole, resumed)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+def test_the_rate_of_the_history_is_that_of_the_top(saved_encoders: Path, tmp_path: Path) -> None:
+    """Groups are trained at shares of it."""
+    model = opened(saved_encoders)
+    settings = replace(SETTINGS, optimizer="adamw", layer_decay=0.5, learning_rate=0.01, schedule="step")
+    data = Pairs(0)
+    method: Any = SimpleNamespace(means=True)
+    run = Trainer(settings, model, method, data, data, "cpu", tmp_path, SimpleNamespace())  # pyright: ignore
+    for each in model.parameters():
+        each.grad = torch.zeros_like(each)
+    run._update()
+    assert run._learning_rate == 0.01
+    assert {group["lr"] for group in run._optimizer.param_groups} == {0.01, 0.005, 0.0025, 0.00125}
