@@ -249,7 +249,7 @@ def test_the_manifest_tells_of_the_best_epoch(tmp_path: Path, monkeypatch: pytes
     scripted(monkeypatch, [(10, 2), (30, 2), (20, 2)])
     run = trainer(tmp_path)
     run.run()
-    job = SimpleNamespace(metrics={}, timings={}, settings=SimpleNamespace(epochs=3))
+    job = SimpleNamespace(metrics={}, timings={}, settings=SimpleNamespace(epochs=3, loss=SimpleNamespace(trains=True)))
     train_stage._record(job, run)  # pyright: ignore
     assert {name: job.metrics[name] for name in ("validation_rsum", "best_epoch", "epochs")} == {
         "validation_rsum": 30,
@@ -293,7 +293,7 @@ def test_the_best_weights_may_lie_inside_an_epoch(tmp_path: Path, monkeypatch: p
     run = trainer(tmp_path, epochs=2, validate_every=2)
     run.run()
     assert run.position.best_row == 2
-    job = SimpleNamespace(metrics={}, timings={}, settings=SimpleNamespace(epochs=2))
+    job = SimpleNamespace(metrics={}, timings={}, settings=SimpleNamespace(epochs=2, loss=SimpleNamespace(trains=True)))
     train_stage._record(job, run)  # pyright: ignore
     assert (job.metrics["validation_rsum"], job.metrics["best_epoch"]) == (40, 1.333)
 
