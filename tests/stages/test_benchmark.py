@@ -104,6 +104,10 @@ def test_a_pixel_model_reads_the_images_of_a_benchmark(
     moved = Path(shutil.copytree(folder, tmp_path / "moved"))
     again = invoke("evaluate", *zero_shot(defined, saved_encoders, "--benchmark", f"local={moved}"))
     assert "✓ evaluate/zero-shot.dual-encoder" in again.out  # where it lies does not count
+    report = invoke("report", "--dataset", "tiny", "--data", defined)
+    assert report.code == 0, report.err
+    assert "Captions against their hard negatives" in only(defined, "report/page").joinpath("index.html").read_text()
+    assert " local: first" in report.out
     shutil.copy(moved / "0.png", moved / "1.png")
     dry = invoke("evaluate", *zero_shot(defined, saved_encoders, "--benchmark", f"local={moved}", "--dry-run"))
     assert "benchmark local images changed" in " ".join(dry.out.split())
