@@ -286,7 +286,7 @@ def _require_known_size(image: np.ndarray, size: np.ndarray) -> None:
 
 
 def _part(image: np.ndarray, box: np.ndarray) -> np.ndarray:
-    return np.asarray(Image.fromarray(image).crop(tuple(box.tolist())))
+    return np.array(Image.fromarray(image).crop(tuple(box.tolist())))
 
 
 def _stack(pixels: list[np.ndarray]) -> Images | None:

@@ -23,6 +23,8 @@ IMAGE_FOLDERS = ("images", "")
 MEASURES = ("pairs", "macro")
 FEWEST_CASES = 25
 """Pairs of attributes with fewer cases do not count in the mean over them."""
+_FARTHEST = 8_192
+"""Pixels; images of Visual Genome have 1,280 at most."""
 
 
 def read(folder: Path) -> Benchmark:
@@ -66,9 +68,10 @@ def _attributes(record: Any, path: Path, where: str) -> str:
 
 
 def _box(record: Any, path: Path, where: str) -> Box:
-    left, top, width, height = (
-        round(required(record, f"bbox_{side}", (int, float), path, where)) for side in ("x", "y", "w", "h")
-    )
+    sides = [required(record, f"bbox_{side}", (int, float), path, where) for side in ("x", "y", "w", "h")]
+    if not all(abs(side) <= _FARTHEST for side in sides):  # NaN is not, either
+        raise DataError(f"{path}: {where}: its box lies at {sides}, expected pixels up to {_FARTHEST:,}")
+    left, top, width, height = map(round, sides)
     if width < 1 or height < 1:
         raise DataError(f"{path}: {where}: its box has {width} x {height} pixels, expected one of 1 x 1 at least")
     return left, top, left + width, top + height
