@@ -22,6 +22,7 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.tokens import tokenize
 from itrpipe.features import extraction
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor, Resize
+from itrpipe.features.registry import extractor_module, extractors
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.training.data import SplitData
@@ -144,6 +145,73 @@ def test_an_interrupted_benchmark_goes_on_to_the_same_scores(
             for root in (other, defined)
         ]
         assert files[0].read_bytes() == files[1].read_bytes(), name
+
+
+def write_aro(folder: Path) -> Path:
+    """Three images with several boxes each, as ARO has them."""
+    (folder / "images").mkdir(parents=True)
+    random = np.random.default_rng(2)
+    records = []
+    for number in range(3):
+        Image.fromarray(random.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(folder / f"images/{number}.jpg")
+        for box in ((0, 0, 50, 40), (5, 10, 20, 20), (30, 20, 30, 25)):
+            true, false = (f"the {one} is on the {other}" for one, other in (WORDS[:2], WORDS[1::-1]))
+            sides = dict(zip(("bbox_x", "bbox_y", "bbox_w", "bbox_h"), box, strict=True))
+            record = {"image_path": f"{number}.jpg", **sides, "true_caption": true, "false_caption": false}
+            records.append(record | {"relation_name": ("on", "in")[number % 2], "attributes": ["red", "wet"]})
+    for name in ("relation", "attribution"):
+        (folder / f"visual_genome_{name}.json").write_text(json.dumps(records))
+    return folder
+
+
+def write_winoground(folder: Path) -> Path:
+    (folder / "images").mkdir(parents=True)
+    random = np.random.default_rng(3)
+    lines = []
+    for number in range(4):
+        for side in (0, 1):
+            picture = Image.fromarray(random.integers(0, 256, (30, 30, 3), dtype=np.uint8))
+            picture.save(folder / f"images/ex_{number}_img_{side}.png")
+        images = {f"image_{side}": f"ex_{number}_img_{side}" for side in (0, 1)}
+        one, other = WORDS[number], WORDS[number + 1]
+        captions = {"caption_0": f"a {one} is on the {other}", "caption_1": f"a {other} is on the {one}"}
+        lines.append(json.dumps({"id": number, **images, **captions, "collapsed_tag": "Object"}))
+    (folder / "examples.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def test_a_region_model_reads_parts_of_images_by_the_extractor_of_the_dataset(
+    defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+) -> None:
+    where = ["--dataset", "tiny", "--data", defined]
+    extracted = invoke("extract", *where, "--features", "vit", f"--set=model={saved_encoders / 'vit'}")
+    assert extracted.code == 0, extracted.err
+    named = [f"aro={write_aro(tmp_path / 'aro')}", f"winoground={write_winoground(tmp_path / 'winoground')}"]
+    asked = [part for each in named for part in ("--benchmark", each)]
+    outcome = invoke("evaluate", *where, "--backbone", "vsepp", "--features", "vit", *sets(*SCENES), *asked)
+    assert outcome.code == 0, outcome.err
+    evaluated = only(defined, "evaluate/triplet.vsepp")
+    rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
+    whole = [row for row in rows if row["box"] == [0, 0, 50, 40]]
+    assert len(whole) == 6
+    saved = load_model(only(defined, "train/triplet.vsepp"))
+    settings = {"model": str(saved_encoders / "vit"), "revision": "main", "weights": "pretrained", "precision": "fp32"}
+    extractor = extractor_module("vit").build(extractors()["vit"].model_validate({"kind": "vit"} | settings), "cpu")
+    for row in rows[::4]:
+        folder = tmp_path / row["benchmark"]
+        with Image.open(folder / row["file"]) as opened:
+            pixels = np.asarray(opened if row["box"] is None else opened.crop(row["box"]))
+        made = extractor(torch.from_numpy(extractor.transform(pixels))[None], np.array([pixels.shape[:2]]))
+        seen = ImageBatch(torch.from_numpy(made["regions"].astype(np.float16)))
+        assert row["score"] == pytest.approx(score(saved, seen, row["caption"]), abs=1e-3)
+        assert row["negative_score"] == pytest.approx(score(saved, seen, row["negative"]), abs=1e-3)
+    found = json.loads((evaluated / "benchmarks.json").read_text())
+    assert list(found) == ["aro", "winoground"]
+    assert (found["aro"]["pairs"], found["aro"]["images"]) == (18, 3)
+    assert "macro" in found["aro"]["categories"]["relation"]
+    assert "macro" not in found["aro"]["categories"]["attribution"]  # fewer than 25 cases
+    assert {"text", "image", "group"} < set(found["winoground"])
+    assert "accuracy" not in found["winoground"]
 
 
 @pytest.fixture(scope="module")
