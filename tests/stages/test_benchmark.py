@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from itrpipe.datasets.tokens import tokenize
 from itrpipe.features import extraction
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor, Resize
 from itrpipe.features.registry import extractor_module, extractors
+from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.training.data import SplitData
@@ -31,8 +33,8 @@ from itrpipe.training.saved import SavedModel, load_model
 Invoke = Callable[..., Any]
 SMALL = ["pixels.height=32", "pixels.width=32", "extract.workers=0", "train.min_word_count=1"]
 SMALL += ["evaluate.bootstrap_samples=100"]
-SCENES = ["train.epochs=1", "train.batch_size=16", "train.min_word_count=1", "evaluate.bootstrap_samples=100"]
-SCENES += ["train.model.embed_dim=8", "train.model.word_dim=8"]
+CHAIN = ["train.epochs=1", "train.batch_size=16", "train.min_word_count=1", "evaluate.bootstrap_samples=100"]
+CHAIN += ["train.model.embed_dim=8", "train.model.word_dim=8"]
 WORDS = ("dog", "cat", "horse", "child", "bird")
 
 
@@ -188,7 +190,7 @@ def test_a_region_model_reads_parts_of_images_by_the_extractor_of_the_dataset(
     assert extracted.code == 0, extracted.err
     named = [f"aro={write_aro(tmp_path / 'aro')}", f"winoground={write_winoground(tmp_path / 'winoground')}"]
     asked = [part for each in named for part in ("--benchmark", each)]
-    outcome = invoke("evaluate", *where, "--backbone", "vsepp", "--features", "vit", *sets(*SCENES), *asked)
+    outcome = invoke("evaluate", *where, "--backbone", "vsepp", "--features", "vit", *sets(*CHAIN), *asked)
     assert outcome.code == 0, outcome.err
     evaluated = only(defined, "evaluate/triplet.vsepp")
     rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
@@ -225,7 +227,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_embedded_dataset_makes_its_own(drawn: Path, invoke: Invoke) -> None:
-    given = ["--backbone", "vsepp", "--data", drawn, *sets(*SCENES)]
+    given = ["--backbone", "vsepp", "--data", drawn, *sets(*CHAIN)]
     outcome = invoke("evaluate", *given, "--benchmark", "scenes")
     assert outcome.code == 0, outcome.err
     evaluated = only(drawn, "evaluate/triplet.vsepp")
@@ -248,6 +250,27 @@ def test_the_embedded_dataset_makes_its_own(drawn: Path, invoke: Invoke) -> None
     again = invoke("evaluate", *given, "--benchmark", "scenes")
     assert "✓ evaluate/triplet.vsepp" in again.out
     assert f"scenes: {found['accuracy']['value']:.1f} %" in again.out
+
+
+def test_a_model_that_reads_phrases_reads_those_of_both_sentences(drawn: Path, invoke: Invoke) -> None:
+    methods = ("ssamt-intra", "ssamt")
+    small = [f"{each}.model.{name}=8" for each in methods for name in ("embed_dim", "feed_forward_dim")]
+    small += [f"{each}.model.heads=2" for each in methods]
+    small += ["train.max_updates=0", "train.warmup_updates=2", "ssamt.learning_rate=0.01", "parse.workers=1"]
+    given = ["--method", "ssamt", "--data", drawn, *sets(*CHAIN[:4], *small), "--benchmark", "scenes"]
+    outcome = invoke("evaluate", *given)
+    assert outcome.code == 0, outcome.err
+    evaluated = only(drawn, "evaluate/ssamt.ssamt")
+    rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
+    known = read_scores(evaluated / SCORES, "test")  # of all pairs, in bfloat16
+    split = PreparedDataset.open(only(drawn, "prepare/scenes")).split("test")
+    captions = dict(zip(zip(split.caption_image.tolist(), split.texts, strict=True), count(), strict=False))
+    places = {name: row for row, name in enumerate(split.image_ids.tolist())}
+    for row in rows:
+        image = places[row["file"]]
+        wanted = float(known.matrix[image, captions[image, row["caption"]]])
+        assert row["score"] == pytest.approx(wanted, abs=2e-3)
+    assert 0 < sum(row["right"] for row in rows) < len(rows)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +300,7 @@ def test_what_cannot_work_is_one_line_of_the_plan(
 
 def test_the_detector_of_drawings_reads_no_photographs(drawn: Path, invoke: Invoke, tmp_path: Path) -> None:
     own = write_benchmark(tmp_path / "own")
-    given = ["--backbone", "vsepp", "--data", drawn, *sets(*SCENES), "--benchmark", f"local={own}"]
+    given = ["--backbone", "vsepp", "--data", drawn, *sets(*CHAIN), "--benchmark", f"local={own}"]
     outcome = invoke("evaluate", *given, "--dry-run")
     assert outcome.code == 2
     assert "which knows drawings and no photographs" in outcome.err

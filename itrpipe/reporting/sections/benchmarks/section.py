@@ -26,7 +26,7 @@ TITLES = {
     "sugarcrepe": "SugarCrepe",
     "winoground": "Winoground",
 }
-"""Benchmarks for people, in the order of the tables."""
+"""Benchmarks for people; others by their name."""
 _MEASURES = {
     "accuracy": "accuracy",
     "macro": "mean over groups",
@@ -57,7 +57,8 @@ def benchmark_tables(series: Sequence[Series[Run]]) -> list[SpannedTable]:
     Args:
         series: of all runs on one test set.
     """
-    return [table for name in TITLES for table in asked_tables(_asked(name), series)]
+    names = sorted({name for each in series for run in each.all for name in run.figures(BENCHMARKS) or ()})
+    return [table for name in names for table in asked_tables(_asked(name), series)]
 
 
 def figures_of(found: Mapping[str, Any]) -> Figures:
@@ -76,7 +77,7 @@ def row_title(question: Question) -> str:
 
 def _asked(name: str) -> Asked:
     meaning = _MEANINGS.get(name, f"{_ACCURACY}Ties count as wrong.")
-    return Asked(TITLES[name], meaning, partial(_figures, name), row_title, partial(_note, name), _order)
+    return Asked(TITLES.get(name, name), meaning, partial(_figures, name), row_title, partial(_note, name), _order)
 
 
 def _figures(name: str, run: Run) -> Figures:
