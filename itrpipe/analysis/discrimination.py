@@ -107,15 +107,32 @@ class SentenceJudge:
         Raises:
             DataError: a file is damaged.
         """
-        saved = load_model(folder)
         rows = PreparedDataset.open(sources.prepare).split(split)
         others = np.setdiff1d(rows.image_ids, image_ids).tolist()
         features = FeatureFile.open(sources.extract / FEATURES)
-        read = partial(_read_words if parse is None else partial(_read_phrases, parse), saved, features)
-        chosen = rows.without(others) if others else rows
-        return cls(saved.model.to(device), chosen, read, torch.device(device), block)
+        return cls.over(folder, rows.without(others) if others else rows, features, device, block, parse)
 
-    @torch.inference_mode()
+    @classmethod
+    def over(
+        cls,
+        folder: Path,
+        split: Split,
+        features: FeatureFile,
+        device: str,
+        block: int,
+        parse: ParseTexts | None = None,
+    ) -> SentenceJudge:
+        """Reads a trained model for any images with captions.
+
+        Args:
+            folder, device, block, parse: see `open`.
+            split: the captions and their images.
+            features: of these images.
+        """
+        saved = load_model(folder)
+        read = partial(_read_words if parse is None else partial(_read_phrases, parse), saved, features)
+        return cls(saved.model.to(device), split, read, torch.device(device), block)
+
     def judge(self, sentences: Path, advance: Callable[[int], object] = lambda pairs: None) -> JudgedSentences:
         """Scores the kept sentences of an artifact, and their captions once each; in single precision.
 
@@ -141,26 +158,37 @@ class SentenceJudge:
         if not len(owners):
             none = np.empty(0, dtype=np.float32)
             return JudgedSentences(owners, owners, none, none)
-        written, captions = self._data(_as_captions(kept.filter(known))), self._data(self.split.captions)
-        own = self._captions(captions, np.unique(owners))[owners]
-        scores = np.empty(len(owners), dtype=np.float32)
-        for part in blocks(len(owners), self.block):
-            found = self._scores(written, part)
-            alike = _same_tokens(written.texts(part), captions.texts(owners[part])).numpy()
-            scores[part] = np.where(alike, own[part], found)
+        return self.compare(kept.filter(known), owners, advance)
+
+    @torch.inference_mode()
+    def compare(
+        self, sentences: pa.Table, owners: np.ndarray, advance: Callable[[int], object] = lambda pairs: None
+    ) -> JudgedSentences:
+        """Scores sentences and the captions that they belong to, every image of a block encoded once.
+
+        Args:
+            sentences: S rows with image_id, that of their caption, and text.
+            owners: [S] row of each one's caption among those of the split.
+            advance: called with the number of captions and sentences done.
+        """
+        used, owner = np.unique(owners, return_inverse=True)
+        images = self.split.caption_image[np.concatenate([used, owners])]
+        order = np.argsort(images, kind="stable")  # all that is said of an image follows each other
+        columns = ["image_id", "text"]
+        captions = self.split.captions.select(columns).take(pa.array(used))
+        texts = pa.concat_tables([captions, sentences.select(columns)]).take(pa.array(order))
+        data = self.read(Split(self.split.name, self.split.images, _as_captions(texts)))
+        found = np.empty(len(order), dtype=np.float32)
+        for part in blocks(len(order), self.block):
+            found[part] = self._scores(data, part)
             advance(len(part))
-        return JudgedSentences(owners, self.split.caption_image[owners], scores, own)
-
-    def _data(self, captions: pa.Table) -> SplitData:
-        """The images of the split with any captions."""
-        return self.read(Split(self.split.name, self.split.images, captions))
-
-    def _captions(self, data: SplitData, rows: np.ndarray) -> np.ndarray:
-        """Scores [T] of captions, NaN of those that are not among the given rows."""
-        scores = np.full(data.num_captions, np.nan, dtype=np.float32)
-        for part in blocks(len(rows), self.block):
-            scores[rows[part]] = self._scores(data, rows[part])
-        return scores
+        place = np.argsort(order)
+        sides = place[owner], place[len(used) :]
+        caption_scores, scores = (found[side] for side in sides)
+        for part in blocks(len(owners), self.block):
+            alike = _same_tokens(*(data.texts(side[part]) for side in sides)).numpy()
+            scores[part] = np.where(alike, caption_scores[part], scores[part])
+        return JudgedSentences(owners, self.split.caption_image[owners], scores, caption_scores)
 
     def _scores(self, data: SplitData, rows: np.ndarray) -> np.ndarray:
         """Scores [B] of captions with their images, each of which is encoded once."""

@@ -1,5 +1,8 @@
 """Names of the files that one stage writes and another room reads."""
 
+SCENES_FILE = "scenes.jsonl"
+"""File of the embedded dataset, as it is prepared."""
+
 METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
 """Files of every evaluation."""
 
@@ -9,6 +12,7 @@ FALSE_NEGATIVES, HARD_CANDIDATES = "false_negatives.json", "false_negatives.parq
 WORD_MAPS = "word_maps.parquet"
 WORDS, WORD_CORRECTIONS = "words.json", "word_corrections.parquet"
 DISCRIMINATION = "discrimination.json"
+BENCHMARKS, BENCHMARK_PAIRS = "benchmarks.json", "benchmark_pairs.parquet"
 """Files of evaluations that ask for them, or whose model can be asked; see `itrpipe.analysis.questions`."""
 
 HISTORY = "history.parquet"

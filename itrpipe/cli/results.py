@@ -56,6 +56,15 @@ def evaluate(
             help="tags-dc: GPT-2 that measures the perplexity of sentences that it corrects.",
         ),
     ] = None,
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--benchmark",
+            metavar="NAME=FOLDER",
+            help="Count the hard negatives of sugarcrepe, aro, winoground or local that score below their caption; "
+            "scenes needs no folder; repeatable.",
+        ),
+    ] = None,
     protocol: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,6 +84,10 @@ def evaluate(
     Sentences are named by what writes them, for --discriminate: phrases.s1 by the model of seed 1, phrases.tags by one
     of another training, vse-c by rules. They are made of the captions of the evaluated split.
 
+    --benchmark sugarcrepe=FOLDER reads the published files of a benchmark and the images beside them, local=FOLDER a
+    benchmark.csv, .json or .jsonl of your own with file, caption, negative and optionally category. --benchmark scenes
+    edits the captions of the embedded dataset, so that every negative is known to be false.
+
     --canary scores the split again, with every image replaced by another one and with noise for images, writes
     canary.json, and fails where recall is not within 4.5 standard deviations of chance.
 
@@ -86,6 +99,7 @@ def evaluate(
     from itrpipe.commands.canary import refuse_ensembles, release_canary
     from itrpipe.commands.leaky_diagonal import chosen_protocols, refuse_other_models, write_leaky_diagonal
     from itrpipe.commands.stages import run_stage
+    from itrpipe.datasets.benchmarks.named import whole_path as whole_benchmark
     from itrpipe.progress import Reporter
 
     if canary:
@@ -95,6 +109,7 @@ def evaluate(
     model |= {"ensemble_with": ensemble_with or None, "rerank": rerank}
     model |= {"eccv": eccv or None, "discriminate": discriminate or None, "protocols": protocols}
     model["language_model"] = whole_path(language_model)
+    model["benchmark"] = [whole_benchmark(each) for each in benchmark or ()] or None
     overrides = given.overrides(**model)
     if leaky:
         refuse_other_models({item.key: item.value for item in overrides if item.scope in (None, "evaluate")})

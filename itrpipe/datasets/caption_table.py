@@ -8,7 +8,6 @@ stands in double quotes, and quotes within it are doubled.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from itrpipe.datasets.hash_split import DEFAULT_FRACTIONS, Fractions, describe, 
 from itrpipe.datasets.noted import NotedAnnotations
 from itrpipe.datasets.paths import locate_images
 from itrpipe.datasets.records import CaptionRecord, ImageRecord
-from itrpipe.datasets.source_files import files_present, one_file, text_lines
+from itrpipe.datasets.source_files import files_present, json_lines, one_file, text_lines
 from itrpipe.errors import DataError, UsageError
 
 NAMES = ("captions.csv", "captions.tsv", "captions.jsonl")
@@ -116,15 +115,7 @@ def _delimited_rows(path: Path) -> Iterator[_Row]:
 
 
 def _json_rows(path: Path) -> Iterator[_Row]:
-    for number, line in enumerate(text_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
-            raise DataError(f"{path}: line {number} is not valid JSON ({error}); write one object per line") from error
-        if not isinstance(record, dict):
-            raise DataError(f"{path}: line {number} is a {type(record).__name__}; write one object per line")
+    for number, record in json_lines(path):
         keys = list(record)
         file, caption = (keys[_column(path, keys, names, number)] for names in (_FILE_COLUMNS, ("caption",)))
         for key in (file, caption, "split"):

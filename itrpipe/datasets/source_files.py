@@ -67,12 +67,40 @@ def load_json_object(path: Path) -> dict[str, Any]:
         DataError: the file is not UTF-8, not JSON, or its top level is not an object.
         MissingInputError: the file cannot be opened.
     """
+    return _load_json(path, dict, "an object")
+
+
+def load_json_list(path: Path) -> list[Any]:
+    """Return the list that a JSON file holds; errors as in `load_json_object`."""
+    return _load_json(path, list, "a list")
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a file that has one in each line, with the number of the line; empty lines are skipped.
+
+    Raises:
+        DataError: the file is not UTF-8, or a line is not JSON or no object.
+        MissingInputError: the file cannot be opened.
+    """
+    for number, line in enumerate(text_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
+            raise DataError(f"{path}: line {number} is not valid JSON ({error}); write one object per line") from error
+        if not isinstance(record, dict):
+            raise DataError(f"{path}: line {number} is a {type(record).__name__}; write one object per line")
+        yield number, record
+
+
+def _load_json(path: Path, kind: type[Kind], called: str) -> Kind:
     try:
         content = json.loads("".join(text_lines(path)))
     except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
         raise DataError(f"{path}: is not valid JSON ({error}); download it again") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: top level is a {type(content).__name__}, expected an object; is this the right file?")
+    if not isinstance(content, kind):
+        raise DataError(f"{path}: top level is a {type(content).__name__}, expected {called}; is this the right file?")
     return content
 
 

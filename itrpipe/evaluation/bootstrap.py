@@ -95,6 +95,42 @@ def mean_intervals(
     return _percentiles({name: float(np.mean(each)) for name, each in values.items()}, drawn, level)
 
 
+def group_mean_interval(
+    values: np.ndarray,
+    query_image: np.ndarray,
+    query_group: np.ndarray,
+    sizes: tuple[int, int],
+    samples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Percentile interval of the mean over groups of their means over queries, on test sets resampled by images.
+
+    A group that a resampled test set has no query of does not count there.
+
+    Args:
+        values: [Q] one number of every query.
+        query_image: [Q] row of the image each query belongs to.
+        query_group: [Q] row of its group; every group has a query.
+        sizes: N images and G groups.
+        samples, level, seed: as for `intervals`.
+    """
+    images, groups = sizes
+    cells = query_image * groups + query_group
+    sums, counts = (
+        np.bincount(cells, weights=each, minlength=images * groups).reshape(sizes)
+        for each in (values, np.ones(len(values)))
+    )  # [N, G] each
+
+    def mean(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+        seen = count > 0
+        return np.where(seen, total / np.maximum(count, 1), 0.0).sum(axis=-1) / seen.sum(axis=-1)
+
+    drawn = [mean(weights @ sums, weights @ counts) for weights in _image_weights(images, len(values), samples, seed)]
+    measured = float(mean(sums.sum(axis=0), counts.sum(axis=0)))
+    return _percentiles({"": measured}, {"": np.concatenate(drawn)}, level)[""]
+
+
 def paired_intervals(
     first: Ranks, second: Ranks, caption_image: np.ndarray, samples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> dict[str, Interval]:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 
 from itrpipe.artifacts.disk import reading_error
 from itrpipe.artifacts.integrity import damage_of
@@ -46,16 +47,20 @@ class ImageFiles:
         files: N paths relative to it.
         sizes: [N, 2] int64 height and width in pixels, after EXIF rotation.
         drawn: whether they are files of an artifact, which must be as it says.
+        boxes: [N, 4] int64 left, top, right and bottom of the part of each that counts as the image, of the size that
+            `sizes` says; what lies beyond the file is black. None: all of it.
     """
 
     root: Path
     files: list[str]
     sizes: np.ndarray
     drawn: bool = False
+    boxes: np.ndarray | None = None
 
     def of(self, rows: np.ndarray) -> ImageFiles:
         """Some of them."""
-        return ImageFiles(self.root, [self.files[row] for row in rows.tolist()], self.sizes[rows], self.drawn)
+        boxes = None if self.boxes is None else self.boxes[rows]
+        return ImageFiles(self.root, [self.files[row] for row in rows.tolist()], self.sizes[rows], self.drawn, boxes)
 
 
 class DecodedBatch(NamedTuple):
@@ -239,7 +244,7 @@ def decode_batch(images: ImageFiles, rows: np.ndarray, transform: Transform) -> 
             path = inside.resolve(images.files[row], record="image")
             if images.drawn and (damage := damage_of(path)):
                 return DecodedBatch(rows, None, [], damage)
-            image = read_rgb(path)
+            image = read_rgb(path) if images.boxes is None else _part(read_rgb(path), images.boxes[row])
             _require_known_size(image, images.sizes[row])
             pixels.append(transform(image))
             usable.append(row)
@@ -278,6 +283,10 @@ def _require_known_size(image: np.ndarray, size: np.ndarray) -> None:
         raise DataError(
             f"has {image.shape[1]} x {image.shape[0]} pixels and had {size[1]} x {size[0]} when it was prepared"
         )
+
+
+def _part(image: np.ndarray, box: np.ndarray) -> np.ndarray:
+    return np.array(Image.fromarray(image).crop(tuple(box.tolist())))
 
 
 def _stack(pixels: list[np.ndarray]) -> Images | None:

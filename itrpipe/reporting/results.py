@@ -8,6 +8,7 @@ from typing import Any
 
 from itrpipe.artifacts.files import (
     ALIGNMENT,
+    BENCHMARKS,
     DISCRIMINATION,
     ECCV_CAPTION,
     FALSE_NEGATIVES,
@@ -69,6 +70,7 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
         "estimated_false_negatives": run.figures(FALSE_NEGATIVES),
         "words": run.figures(WORDS),
         "discrimination": run.figures(DISCRIMINATION),
+        "benchmarks": run.figures(BENCHMARKS),
         "query_length": run.figures(QUERY_LENGTH),
         "alignment": run.figures(ALIGNMENT),
         "eccv_caption": run.figures(ECCV_CAPTION),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from itrpipe.artifacts.files import DISCRIMINATION, MATCHING, WORDS
+from itrpipe.artifacts.files import BENCHMARKS, DISCRIMINATION, MATCHING, WORDS
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference, excludes_zero
 from itrpipe.reporting.collect import DIRECTIONS, Run
@@ -14,6 +14,7 @@ from itrpipe.reporting.content import Content
 from itrpipe.reporting.departures import listed
 from itrpipe.reporting.groups import AcrossSeeds, Group
 from itrpipe.reporting.matching import MEASURES, NEGATIVES, MatchingScores
+from itrpipe.reporting.sections.benchmarks.section import figures_of, row_title
 from itrpipe.reporting.sections.discrimination.section import generator_title
 from itrpipe.reporting.sections.wrong_words.section import figure_of
 from itrpipe.reporting.seeds import SeedComparison, SeedScores
@@ -58,6 +59,7 @@ def text(content: Content) -> str:
         lines += [*_differences(group, content.level), "", *_wrapped(group.conclusion), *_sentence(group.epochs)]
         lines += _across_seeds(group.seeds, content.level) if group.seeds else []
         lines += [*_matching(group.matching.scores), *_words(group.runs), *_discrimination(group.runs)]
+        lines += _benchmarks(group.runs)
     return "\n".join(lines) + "\n"
 
 
@@ -231,6 +233,23 @@ def _discrimination(runs: Sequence[Run]) -> list[str]:
             interval = "" if percent is None else f"  {percent['low']:.1f}{DASH}{percent['high']:.1f}"
             value = _percent(percent and percent["value"]).rjust(_RSUM)
             lines += _row(f" {generator_title(generator)}", f"{value}{interval}", _GENERATOR_NAME)
+    return lines
+
+
+def _benchmarks(runs: Sequence[Run]) -> list[str]:
+    """For every run a line for each category of every benchmark."""
+    measured = [(run.name, run.figures(BENCHMARKS)) for run in runs if run.figures(BENCHMARKS)]
+    if not measured:
+        return []
+    lines = ["", "hard negatives that score below their caption, in percent"]
+    lines += [f"{'run, benchmark and category':<{_GENERATOR_NAME}}{'below'.rjust(_RSUM)}  interval", _RULE]
+    for name, benchmarks in measured:
+        lines += _wrapped(name)
+        for benchmark, found in benchmarks.items():
+            for question, each in figures_of(found).items():
+                assert each is not None
+                figure = f"{_percent(each['value']).rjust(_RSUM)}  {each['low']:.1f}{DASH}{each['high']:.1f}"
+                lines += _row(f" {benchmark}: {row_title(question)}", figure, _GENERATOR_NAME)
     return lines
 
 

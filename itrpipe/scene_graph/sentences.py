@@ -39,12 +39,12 @@ class SentenceParser:
         if isinstance(settings, ForeignSettings):
             raise UsageError(
                 f"{captions} holds graphs out of a file, and written sentences are in none; evaluate without "
-                "--discriminate, or a model that was trained on graphs of `itrpipe parse --backend rules`"
+                "--discriminate and --benchmark, or a model trained on graphs of `itrpipe parse --backend rules`"
             )
         if (version := settings.version()) != (before := manifest.sources["parser"]):
             raise UsageError(
                 f"{captions} was made by the parser {before}, and this is {version}; train the model again, or "
-                "evaluate without --discriminate"
+                "evaluate without --discriminate and --benchmark"
             )
         self._settings, self._work, self._reporter = settings, work, reporter
 

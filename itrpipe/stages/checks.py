@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from itrpipe.config import COMMAND_LINE
+from itrpipe.datasets.benchmarks.named import named
 from itrpipe.errors import UsageError
 from itrpipe.methods.declaration import Mined
 from itrpipe.mining.settings import MineSettings
@@ -55,6 +56,32 @@ def check_training(step: Planned) -> None:
         _refuse_longer_draws(step, mined)
     if settings.loss.refreshes():
         _refuse_refreshing(step, settings)
+
+
+def check_benchmarks(step: Planned) -> None:
+    """Refuses benchmarks whose images cannot be read as those of the dataset were.
+
+    Args:
+        step: of `evaluate`.
+
+    Raises:
+        UsageError: the features of the dataset were imported, or are those of drawings.
+    """
+    given = [each.as_given for each in map(named, getattr(step.settings, "benchmark", ())) if each.folder]
+    if not given:
+        return
+    for part in passes_of("", step.inputs["train"].inputs["extract"].settings).values():
+        fact = f"--benchmark {given[0]}: the features of this dataset "
+        if part.imported:
+            raise UsageError(
+                f"{fact}were imported ({part.kind}), so those of other photographs cannot be made alike; evaluate a "
+                "model that was trained on extracted features"
+            )
+        if part.drawings_only:
+            raise UsageError(
+                f"{fact}come from the detector of `{part.kind}`, which knows drawings and no photographs; evaluate a "
+                "model that was trained on other features, such as --backbone dual-encoder, or give --benchmark scenes"
+            )
 
 
 def check_mining(step: Planned) -> None:

@@ -17,13 +17,14 @@ from itrpipe.artifacts.files import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.artifacts.sources import DigestCache, folder_digests, local_folders
 from itrpipe.config import Settings, did_you_mean
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.datasets.benchmarks import named as benchmarks
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
 from itrpipe.engine.execution import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.results import RESULT_PROTOCOLS
 from itrpipe.progress import Reporter
-from itrpipe.stages import train
-from itrpipe.stages.base import Job, Need, prepare_need
+from itrpipe.stages import checks, train
+from itrpipe.stages.base import Job, Need, Planned, prepare_need
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.training import settings as training_settings
 from itrpipe.training.named_models import Model
@@ -40,7 +41,7 @@ SCORED = "scored_"
 ECCV_PACKAGE = "eccv_caption"
 LONGEST_LABEL = 200
 """Characters of a label that leave room for the rest of a folder name, which may have 255."""
-NEWER = ("discriminate", "language_model")
+NEWER = ("discriminate", "language_model", "benchmark")
 """Settings that are newer than evaluations which must not go stale: they count where they are not at their default."""
 backbones, canonical_backbone = train.backbones, train.canonical_backbone
 
@@ -62,6 +63,8 @@ class EvaluateSettings(Settings):
             order.
         language_model: hub id or folder of a GPT-2 that measures the perplexity of sentences before and after the
             model corrected them; empty: none.
+        benchmark: benchmarks of hard negatives, `NAME=FOLDER` or `scenes`; see `itrpipe.datasets.benchmarks`. In the
+            order of their names.
         protocols: names in `itrpipe.evaluation.protocols`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
         interval_level: share of them that an interval holds.
@@ -78,6 +81,7 @@ class EvaluateSettings(Settings):
     eccv: bool = False
     discriminate: tuple[str, ...] = ()
     language_model: str = ""
+    benchmark: tuple[str, ...] = ()
     protocols: tuple[str, ...]
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
@@ -95,6 +99,11 @@ class EvaluateSettings(Settings):
     @classmethod
     def _known_generators(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return generator_names(value)
+
+    @field_validator("benchmark")
+    @classmethod
+    def _known_benchmarks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return benchmarks.benchmark_names(value)
 
     @field_validator("backbone")
     @classmethod
@@ -160,18 +169,21 @@ def models_label(settings: EvaluateSettings) -> str:
 
 
 def sources(settings: EvaluateSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digest of a language model that lies on this machine.
+    """Digests of a language model that lies on this machine, and of benchmarks.
 
     Raises:
-        MissingInputError: it is no folder.
+        MissingInputError: one of them is no folder, or a file of a benchmark is not there.
+        DataError: a file of a benchmark is malformed.
     """
-    return folder_digests(_local_folders(settings), cache)
+    return folder_digests(_local_folders(settings), cache) | benchmarks.digests(settings.benchmark, cache)
 
 
 def fingerprinted(settings: EvaluateSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: of a language model's folder its content, not where it lies."""
+    """The settings as the fingerprint sees them: of folders their content, not where they lie."""
     unused = {name for name in NEWER if getattr(settings, name) == EvaluateSettings.model_fields[name].default}
     values = settings.model_dump(mode="json", exclude=unused)
+    if settings.benchmark:
+        values["benchmark"] = [benchmarks.named(each).name for each in settings.benchmark]
     return values | dict.fromkeys(_local_folders(settings), "local")
 
 
@@ -183,8 +195,9 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
     """The trained model as input `train`, others as `train_2` and so on; the dataset for its truth; and sentences.
 
     Raises:
-        UsageError: `rerank` is set and the model does not rank in two steps; sentences are named and several models; or
-            a language model is, and the evaluated one does not correct sentences.
+        UsageError: `rerank` is set and the model does not rank in two steps; sentences or benchmarks are named and
+            several models; a language model is, and the evaluated one does not correct sentences; or the embedded
+            dataset's benchmark is, for another dataset.
         MissingInputError: `eccv` is set and the package with its ground truth is not installed.
     """
     if settings.eccv and importlib.util.find_spec(ECCV_PACKAGE) is None:
@@ -205,7 +218,14 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
         )
     if settings.discriminate and settings.ensemble_with:
         raise UsageError("--discriminate looks at the scores of one model; leave --ensemble-with out and test each")
+    if settings.benchmark and settings.ensemble_with:
+        raise UsageError("--benchmark looks at the scores of one model; leave --ensemble-with out and test each")
     wanted = {"prepare": prepare_need(definition)}
+    if EMBEDDED in settings.benchmark and wanted["prepare"].conf != EMBEDDED:
+        raise UsageError(
+            f"--benchmark {EMBEDDED} edits captions of the embedded dataset, whose truth is known; leave it out, or "
+            f"give --dataset {EMBEDDED}"
+        )
     for name, model in _inputs(settings).items():
         same = {"backbone": model.backbone, "seed": model.seed, "features": settings.features}
         wanted[name] = Need("train", model.method, same)
@@ -221,6 +241,11 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
 def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
     """Input name -> the model it is."""
     return {f"train_{number}" if number > 1 else "train": model for number, model in enumerate(settings.models, 1)}
+
+
+def check(step: Planned) -> None:
+    """Refuses a benchmark whose images cannot be read as those of the dataset were."""
+    checks.check_benchmarks(step)
 
 
 def run(job: Job) -> None:
@@ -272,6 +297,7 @@ def _evaluation(job: Job) -> Evaluation:
         work=job.work,
         device=job.execution.device,
         block=job.execution.encode_block,
+        made=job.made,
         reporter=job.reporter,
         warn=job.warn,
         metrics=job.metrics,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, create_model
+from pydantic import Field
 
 from itrpipe.artifacts.disk import read_stamped_json, require_space, write_stamped_json
 from itrpipe.artifacts.sources import DigestCache
@@ -17,16 +16,12 @@ from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefini
 from itrpipe.engine.execution import SharedExecution
 from itrpipe.engine.part import OthersMissing
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.declaration import FeatureSettings
-from itrpipe.features.registry import extractor_module, extractor_package, extractors, importer_module, importers
+from itrpipe.features.registry import extractor_package, feature_settings, importer_module, passes_of
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need, reason_with_file
 
 if TYPE_CHECKING:
-    import torch
-
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.features.extraction import ImageFiles
-    from itrpipe.features.extractors.base import Extractor
     from itrpipe.features.importers.base import FeatureSource
     from itrpipe.features.importers.matching import WantedImage
     from itrpipe.features.store import FeatureSpec
@@ -34,6 +29,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 JOURNAL, NOTES = "rows_done.json", "notes.json"
 IMPORTED_BLOCK = 64
+settings_class = feature_settings
 
 
 class Execution(SharedExecution):
@@ -50,27 +46,6 @@ class Execution(SharedExecution):
     batch: int = Field(ge=0, le=1_000_000)
     decoders: int = Field(ge=1, le=1_024)
     strict: bool
-
-
-def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """The settings of the configuration's kind; for several, `a+b`, the settings of each under its name.
-
-    Raises:
-        UsageError: there is no such kind.
-    """
-    if "kind" in values:
-        return _settings_of(values["kind"])
-    parts = {name: table for name, table in values.items() if isinstance(table, Mapping) and "kind" in table}
-    fields: dict[str, Any] = {name: (_settings_of(table["kind"]), ...) for name, table in parts.items()}
-    return create_model("Combined", __base__=Settings, **fields)
-
-
-def _settings_of(kind: Any) -> type[Settings]:
-    known = extractors() | importers()
-    found = known.get(str(kind).replace("_", "-"))
-    if found is None:
-        raise UsageError(f"extract: kind = {kind!r} is none of {', '.join(known)}; leave it out")
-    return found
 
 
 def label(conf: str, settings: Settings) -> str:
@@ -132,13 +107,6 @@ def _brought(kind: str) -> dict[str, str]:
     return {"package": package} if package else {}
 
 
-def passes_of(name: str, settings: Settings) -> dict[str, FeatureSettings]:
-    """The settings of every extractor of a configuration; a single one goes by `name`."""
-    if isinstance(settings, FeatureSettings):
-        return {name: settings}
-    return {part: getattr(settings, part) for part in type(settings).model_fields}
-
-
 def run(job: Job) -> None:
     """Writes features.h5."""
     from itrpipe.datasets.prepared import PreparedDataset
@@ -158,27 +126,22 @@ def run(job: Job) -> None:
 
 def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> None:
     """Runs the extractors one after the other and joins what they found."""
-    from itrpipe.features.extraction import Extraction
-    from itrpipe.features.passes import divide, join_features, merge
+    from itrpipe.features.computed import extraction_passes, notes_of
+    from itrpipe.features.passes import join_features, merge
     from itrpipe.features.store import FEATURES
 
     execution, images = job.execution, _image_files(job, prepared)
     options = {"batch": execution.batch, "decoders": execution.decoders, "strict": execution.strict}
-    works = {
-        name: Extraction(name, images, partial(_build, part), device=execution.device, **options)
-        for name, part in parts.items()
-    }
-    notes = [f"{name}: {note}" for name, work in works.items() for note in work.extractor.notes]
+    works = extraction_passes(parts, images, device=execution.device, **options)
+    notes = notes_of(works)
     for note in notes:
         job.warn(note)
     _require_equal_notes(job, notes)
-    specs = divide({name: work.extractor.spec for name, work in works.items()})
-    ids, every = prepared.image_ids(), merge(specs)
+    ids, every = prepared.image_ids(), merge({name: each.spec for name, each in works.items()})
     require_space(job.folder, 2 * every.bytes_needed(len(ids)), "the features, once in parts and once joined,")
     passes: dict[str, tuple[FeatureSpec, list[Path]]] = {}
     others: list[OthersMissing] = []
-    for name, work in works.items():
-        work.datasets = frozenset(specs[name].shapes())
+    for name, (work, spec) in works.items():
         try:
             made = job.made(work, f"{PARTS}/{name}")
         except OthersMissing as each:  # no extractor waits for another
@@ -187,7 +150,7 @@ def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> N
         if made.rows:
             job.timings[name] = round(made.seconds, 3)
             job.metrics[f"{name} images/s"] = round(made.rows / made.seconds, 2)
-        passes[name] = (specs[name], made.paths)
+        passes[name] = (spec, made.paths)
     if others:
         paths = [path for each in others for path in each.paths]
         raise OthersMissing(others[0].share, max(each.rows for each in others), "images", paths, more=False)
@@ -196,10 +159,6 @@ def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> N
     job.failed |= {
         ids[row]: reason_with_file(ids[row], images.files[row], reason) for row, reason in sorted(failed.items())
     }
-
-
-def _build(settings: FeatureSettings, device: str | torch.device) -> Extractor:
-    return extractor_module(settings.kind).build(settings, device)
 
 
 def _require_equal_notes(job: Job, notes: list[str]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from itrpipe.artifacts.disk import require_space, write_text
+from itrpipe.artifacts.files import SCENES_FILE
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 Execution = SharedExecution
 IMAGES_FOLDER = "images"
-SCENES_FILE, LEAKS_FILE = "scenes.jsonl", "leaks.tsv"
+LEAKS_FILE = "leaks.tsv"
 BYTES_PER_SCENE = 10_000
 SHOWN_PROBLEMS = 3
 

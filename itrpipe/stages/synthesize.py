@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from itrpipe.artifacts.disk import require_space, write_json
-from itrpipe.artifacts.files import STATISTICS
+from itrpipe.artifacts.files import SCENES_FILE, STATISTICS
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.artifacts.sources import DigestCache, folder_digests, local_folders
 from itrpipe.config import Settings, did_you_mean
@@ -22,7 +22,6 @@ from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need
-from itrpipe.stages.prepare import SCENES_FILE
 from itrpipe.training.settings import run_label, settings_of
 
 if TYPE_CHECKING:

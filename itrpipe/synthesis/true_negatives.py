@@ -6,7 +6,6 @@ The embedded dataset `scenes` has logical forms: a sentence is read as one and j
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,9 +13,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.scenes import Scene, describes
 from itrpipe.datasets.scenes.reader import CaptionReader
+from itrpipe.datasets.scenes.stored import read_described
 from itrpipe.errors import DataError
 from itrpipe.synthesis.english import ARTICLES, NUMBER_VALUES
 from itrpipe.synthesis.sentences import SentenceFile
@@ -67,15 +66,7 @@ def read_scenes(path: Path) -> dict[str, Scene]:
     Raises:
         DataError: a line is damaged.
     """
-    scenes: dict[str, Scene] = {}
-    with checked(path).open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                scene = Scene.from_json(json.loads(line)["scene"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{path}: line {number} is damaged ({error}); run `itrpipe prepare` again") from None
-            scenes[scene.image_id] = scene
-    return scenes
+    return {image_id: described.scene for image_id, described in read_described(path).items()}
 
 
 def true_negatives(

@@ -113,6 +113,8 @@ _OPTIONS = {
     "a split that is none": "evaluate --split nothing",
     "an unknown ensemble": "evaluate -b vsepp --ensemble-with nothing",
     "an unknown generator": "evaluate -b vsepp --discriminate nothing",
+    "an unknown benchmark": "evaluate -b vsepp --benchmark nothing",
+    "a benchmark of no folder": "evaluate -b vsepp --benchmark local=nothing",
     "an unknown protocol": "evaluate -b vsepp --protocol nothing",
     "depth below zero": "evaluate -b vsepp --set ranking_depth=-1",
     "examples below zero": "report --set examples=-1",

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from itrpipe.reporting.sections.discrimination.section import MOST_COLUMNS, discrimination_tables, generator_title
+from itrpipe.reporting.asked import MOST_COLUMNS
+from itrpipe.reporting.sections.discrimination.section import discrimination_tables, generator_title
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import DASH
 

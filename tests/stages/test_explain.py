@@ -337,6 +337,7 @@ def test_where_the_features_are_gone_words_are_left_out_with_a_warning_and_pairs
         work=tmp_path,
         device="cpu",
         block=16,
+        made=lambda work, folder: pytest.fail("nothing is to be made"),
         reporter=Reporter(),
         warn=messages.append,
         metrics={},

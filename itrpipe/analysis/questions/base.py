@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from itrpipe.artifacts.artifact import Manifest, existing_input, input_folder
+from itrpipe.artifacts.artifact import Manifest, existing_input, input_folder, read_manifest
 from itrpipe.engine.device import resolve_device
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings
@@ -18,7 +18,12 @@ from itrpipe.progress import Reporter
 from itrpipe.training.settings import method_of, settings_of
 
 if TYPE_CHECKING:
+    from itrpipe.engine.run import Made
+    from itrpipe.scene_graph.sentences import SentenceParser
     from itrpipe.training.splits import Sources
+
+GRAPHS = "graphs"
+"""Folder for the scene graphs of sentences, which only resuming needs."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Evaluation:
         work: where what only resuming needs goes.
         device: as users name it, `auto` too.
         block: images or captions per forward pass.
+        made: makes the parts of a map, in a folder of that name; see `itrpipe.stages.base.Job`.
         reporter: shows progress.
         warn: shows a warning and keeps it.
         metrics: numbers that tables show; a question may add some.
@@ -48,6 +54,7 @@ class Evaluation:
     work: Path
     device: str
     block: int
+    made: Callable[..., Made]
     reporter: Reporter
     warn: Callable[[str], None]
     metrics: dict[str, Any]
@@ -83,6 +90,20 @@ class Evaluation:
             MissingInputError: it was removed since.
         """
         return existing_input(self.trained, self.manifest, name)
+
+    def sentence_parser(self) -> SentenceParser | None:
+        """Makes scene graphs of sentences, for a model that reads phrases; None for others.
+
+        Raises:
+            UsageError: the captions' own graphs came out of a file, or another version of the parser made them.
+            MissingInputError: they were removed since.
+        """
+        from itrpipe.scene_graph.sentences import SentenceParser
+
+        if not self.backbone.reads_phrases:
+            return None
+        graphs = self.existing("parse")
+        return SentenceParser(graphs, read_manifest(graphs), self.work / GRAPHS, self.reporter)
 
     def sources_for(self, file: str, *, graphs: bool = False) -> Sources | None:
         """What the model was trained on; None, with a warning that a file is left out, where some of that is gone.

@@ -15,8 +15,6 @@ from itrpipe.progress import Reporter
 if TYPE_CHECKING:
     from itrpipe.features.scores import SplitScores
 
-GRAPHS = "graphs"
-
 
 def asks(evaluation: Evaluation) -> bool:
     """Asked of single models, where generators of sentences are named."""
@@ -32,22 +30,18 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         UsageError: the model reads scene graphs and there are none of sentences.
     """
     from itrpipe.analysis.discrimination import SentenceJudge, discrimination
-    from itrpipe.scene_graph.sentences import SentenceParser
     from itrpipe.training.splits import Sources
 
     settings = evaluation.settings
     sources = Sources(evaluation.existing("prepare"), evaluation.existing("extract"))
-    parse = None
-    if evaluation.backbone.reads_phrases:
-        graphs = evaluation.existing("parse")
-        parse = SentenceParser(graphs, read_manifest(graphs), evaluation.work / GRAPHS, evaluation.reporter)
+    parse = evaluation.sentence_parser()
     judge = SentenceJudge.open(
         evaluation.trained, sources, settings.split, split.image_ids, evaluation.place, evaluation.block, parse
     )
     found = {}
     for name, folder in evaluation.sentences.items():
-        kept = read_manifest(folder).metrics["kept"]
-        with evaluation.reporter.task(f"scoring {name}", kept, "sentences") as task:
+        both = read_manifest(folder).metrics["kept"] + len(split.caption_ids)
+        with evaluation.reporter.task(f"scoring {name}", both, "captions and sentences") as task:
             judged = judge.judge(folder, task.advance)
         found[name] = discrimination(judged, settings.bootstrap_samples, settings.interval_level)
         if found[name]["percent"] is not None:

@@ -24,7 +24,7 @@ from itrpipe.datasets.scenes.world import (
 )
 
 # Kinds that are easily mistaken for each other: what the edit "kind" exchanges.
-_SIMILAR_KINDS = (
+SIMILAR_KINDS = (
     PEOPLE,
     ("dog", "cat", "rabbit"),
     VEHICLES,
@@ -67,7 +67,7 @@ def _edit_colour(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
 def _edit_kind(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
     """Another kind of the same group, which keeps the looks that the new kind can have."""
     index, thing = _pick(rng, scene)
-    groups = [group for group in _SIMILAR_KINDS if thing.kind in group]
+    groups = [group for group in SIMILAR_KINDS if thing.kind in group]
     if not groups:
         return None
     fresh = sample_object(rng, _other(rng, rng.choice(groups), thing.kind))

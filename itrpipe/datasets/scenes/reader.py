@@ -47,7 +47,7 @@ class Reading(NamedTuple):
     certain: bool
 
 
-class _NounPhrase(NamedTuple):
+class NounPhrase(NamedTuple):
     """What a noun phrase says; `number` is None after an article, `certain` as in `Reading`."""
 
     predicate: Predicate
@@ -60,13 +60,16 @@ class CaptionReader:
 
     Args:
         numbers: number words that may occur beside those of the captions -> value.
+
+    Attributes:
+        understand: what a noun phrase says, as a function of its text.
     """
 
     def __init__(self, numbers: Mapping[str, int] | None = None) -> None:
         self._numbers = {word: value for value, word in grammar.NUMBER_WORDS.items()} | dict(numbers or {})
         self._phrase = _phrase_pattern(self._numbers)
         # Sentences share their noun phrases, which take most of the time to understand.
-        self._understand = lru_cache(_CACHED_PHRASES)(self._understand_anew)
+        self.understand = lru_cache(_CACHED_PHRASES)(self._understand_anew)
 
     def readings(self, text: str) -> tuple[Reading, ...]:
         """All that a sentence can mean; nothing where the grammar has no such sentence.
@@ -75,21 +78,33 @@ class CaptionReader:
             text: of any letter case; a full stop at its end is skipped.
         """
         frame, settings = _without_setting(normalise(text))
-        phrases: list[_NounPhrase] = []
+        phrases: list[NounPhrase] = []
 
         def mark(match: re.Match[str]) -> str:
-            phrases.append(self._understand(match[0]))
+            phrases.append(self.understand(match[0]))
             return SINGLE if phrases[-1].number is None else COUNTED
 
         structures = read_frame(self._phrase.sub(mark, frame))
         return tuple(_reading(structure, phrases, settings) for structure in structures)
 
-    def _understand_anew(self, phrase: str) -> _NounPhrase:
+    def noun_phrases(self, text: str) -> list[re.Match[str]]:
+        """Where a sentence names things.
+
+        Args:
+            text: in lower case, with `a` for every `an`.
+
+        Returns:
+            Matches with the groups article (or number), looks, bare (looks without an article), noun, clothes (looks of
+            these), garment and dye (a colour that is worn).
+        """
+        return list(self._phrase.finditer(text))
+
+    def _understand_anew(self, phrase: str) -> NounPhrase:
         match = self._phrase.fullmatch(phrase)
         assert match is not None, phrase
         article, looks, bare, noun, clothes, garment, dye = (group or "" for group in match.groups())
         kinds = _KINDS_OF_NOUNS[noun or _WITHOUT_ARTICLE]
-        own, worn = _LOOK_PATTERN.findall(looks + bare), _LOOK_PATTERN.findall(f"{clothes} {dye}")
+        own, worn = LOOK_PATTERN.findall(looks + bare), LOOK_PATTERN.findall(f"{clothes} {dye}")
         if set(kinds) <= set(PEOPLE):
             claimed, certain = _claims(worn, sized=False)
             certain = certain and not own
@@ -98,7 +113,7 @@ class CaptionReader:
         if garment or dye:
             wearers = _WEARERS.get(garment, PEOPLE)
             kinds = tuple(kind for kind in kinds if kind in wearers)
-        return _NounPhrase(Predicate(kinds, **claimed), self._numbers.get(article), certain)
+        return NounPhrase(Predicate(kinds, **claimed), self._numbers.get(article), certain)
 
 
 def read_caption(text: str) -> LogicalForm | None:
@@ -131,7 +146,7 @@ def _claims(words: Iterable[str], *, sized: bool) -> tuple[dict[str, str], bool]
     """
     values: dict[str, set[str]] = {}
     for word in words:
-        attribute, value = _LOOKS[word]
+        attribute, value = LOOKS[word]
         values.setdefault(attribute, set()).add(value)
     claimed = {
         attribute: min(found)
@@ -141,7 +156,7 @@ def _claims(words: Iterable[str], *, sized: bool) -> tuple[dict[str, str], bool]
     return claimed, len(claimed) == len(values)
 
 
-def _reading(structure: Structure, phrases: Sequence[_NounPhrase], settings: tuple[str, ...]) -> Reading:
+def _reading(structure: Structure, phrases: Sequence[NounPhrase], settings: tuple[str, ...]) -> Reading:
     phrases = list(phrases)
     for number, verb in structure.verbs:
         phrases[number] = _with_verb(phrases[number], verb)
@@ -168,13 +183,13 @@ def _reading(structure: Structure, phrases: Sequence[_NounPhrase], settings: tup
     return Reading(form, all(phrase.certain for phrase in phrases))
 
 
-def _with_verb(phrase: _NounPhrase, verb: str) -> _NounPhrase:
+def _with_verb(phrase: NounPhrase, verb: str) -> NounPhrase:
     if verb in _FLYING_VERBS:
         return phrase._replace(predicate=replace(phrase.predicate, state="fly"))
     return phrase._replace(certain=phrase.certain and not _VERBS[verb].isdisjoint(phrase.predicate.kinds))
 
 
-def _counts_another(number: int, phrases: Sequence[_NounPhrase]) -> bool:
+def _counts_another(number: int, phrases: Sequence[NounPhrase]) -> bool:
     """Whether another noun phrase names objects that this one covers, which its number does not include."""
     covered = set(phrases[number].predicate.kinds)
     return any(covered.issuperset(other.predicate.kinds) for at, other in enumerate(phrases) if at != number)
@@ -187,7 +202,7 @@ def _any_of(words: Iterable[str]) -> str:
 
 def _phrase_pattern(numbers: Iterable[str]) -> re.Pattern[str]:
     nouns = _any_of(noun for noun in _KINDS_OF_NOUNS if noun != _WITHOUT_ARTICLE)
-    looks, garments = f"(?:(?:{_any_of(_LOOKS)}) )", _any_of(_WEARERS)
+    looks, garments = f"(?:(?:{_any_of(LOOKS)}) )", _any_of(_WEARERS)
     # An adjective in the place of the article leaves "orange cat", which is clear enough.
     noun_phrase = f"(?:(?P<article>a|{_any_of(numbers)}) (?P<looks>{looks}*)|(?P<bare>{looks}+))(?P<noun>{nouns})"
     worn = f"(?:a )?(?P<clothes>{looks}*)(?P<garment>{garments})|(?P<dye>{_any_of(COLOURS)})"
@@ -250,8 +265,8 @@ def _wearers() -> dict[str, tuple[str, ...]]:
 
 
 _KINDS_OF_NOUNS = _kinds_of_nouns()
-_LOOKS = _look_words()
-_LOOK_PATTERN = re.compile(rf"\b(?:{_any_of(_LOOKS)})\b")
+LOOKS = _look_words()
+LOOK_PATTERN = re.compile(rf"\b(?:{_any_of(LOOKS)})\b")
 _WEARERS = _wearers()
 _SETTINGS_OF_PHRASES = _settings_of_phrases()
 _SETTING_PATTERN = re.compile(rf"\b(?:{_any_of(_SETTINGS_OF_PHRASES)})\b")

@@ -1,0 +1,96 @@
+"""How many hard negatives of benchmarks score below the captions that are true of the image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.artifacts.disk import write_json
+from itrpipe.artifacts.files import BENCHMARK_PAIRS, BENCHMARKS
+from itrpipe.artifacts.integrity import read_checked_json
+from itrpipe.datasets.benchmarks.named import Named, named, read_benchmark, reader
+from itrpipe.errors import DataError
+from itrpipe.progress import Reporter
+
+if TYPE_CHECKING:
+    from itrpipe.analysis.benchmarks import Examined
+    from itrpipe.features.scores import SplitScores
+
+_COUNTS = ("pairs", "images", "categories")
+_FOLDER = "benchmark_features"
+_MEASURES_OF_SCENES = ("pairs",)
+
+
+def asks(evaluation: Evaluation) -> bool:
+    """Asked of single models, where benchmarks are named."""
+    return evaluation.is_single and bool(evaluation.settings.benchmark)
+
+
+def answer(evaluation: Evaluation, split: SplitScores) -> None:
+    """Writes benchmarks.json and benchmark_pairs.parquet.
+
+    Raises:
+        MissingInputError: what the model was trained on was removed since.
+        DataError: an image of a benchmark cannot be used.
+        UsageError: the model reads scene graphs and there are none of sentences.
+    """
+    import pyarrow.parquet as pq
+
+    from itrpipe.analysis.benchmarks import judged, pair_table
+    from itrpipe.evaluation.benchmarks import benchmark_figures
+
+    settings, parse = evaluation.settings, evaluation.sentence_parser()
+    found: dict[str, Any] = {}
+    scored: dict[str, Any] = {}
+    for each in map(named, settings.benchmark):
+        examined = _examined(evaluation, each, split)
+        both = 2 * len(examined.pairs)
+        with evaluation.reporter.task(f"scoring {each.name}", both, "captions and negatives") as task:
+            pairs = judged(examined, evaluation.trained, evaluation.place, evaluation.block, parse, task.advance)
+        measures = reader(each.name).MEASURES if each.folder else _MEASURES_OF_SCENES
+        found[each.name] = benchmark_figures(pairs, measures, settings.bootstrap_samples, settings.interval_level)
+        scored[each.name] = (examined.pairs, pairs)
+        evaluation.metrics[f"{each.name} benchmark"] = ", ".join(_summary(found[each.name]))
+    write_json(evaluation.folder / BENCHMARKS, found)
+    pq.write_table(pair_table(scored), evaluation.folder / BENCHMARK_PAIRS, compression="zstd")
+
+
+def say(folder: Path, reporter: Reporter) -> None:
+    """Prints what benchmarks.json says, where there is one."""
+    path = folder / BENCHMARKS
+    for name, found in (read_checked_json(path) if path.is_file() else {}).items():
+        reporter.say(f"  {name}: {_line(found)} of {found['pairs']:,} pairs on {found['images']:,} images")
+        for category, own in found["categories"].items():
+            reporter.say(f"    {category}: {_line(own)} of {own['pairs']:,}")
+
+
+def _examined(evaluation: Evaluation, benchmark: Named, split: SplitScores) -> Examined:
+    from itrpipe.analysis.benchmarks import Examined, pairs_of_scenes, with_features
+    from itrpipe.features.store import FEATURES, FeatureFile
+
+    extract = evaluation.existing("extract")
+    if benchmark.folder:
+        read = read_benchmark(benchmark)
+        return with_features(
+            read, extract, evaluation.device, evaluation.made, evaluation.work / _FOLDER, benchmark.name
+        )
+    pairs = pairs_of_scenes(evaluation.existing("prepare"), split.image_ids.tolist())
+    if not pairs:
+        raise DataError(
+            f"{evaluation.prepare}: no caption of the split {evaluation.settings.split} can be edited; prepare more "
+            "images, or leave --benchmark scenes out"
+        )
+    return Examined(pairs, [pair.file for pair in pairs], FeatureFile.open(extract / FEATURES))
+
+
+def _summary(found: dict[str, Any]) -> list[str]:
+    """`71.2 %`; of several measures each with its name."""
+    measures = [name for name in found if name not in _COUNTS]
+    names = ["" if name == "accuracy" else f"{name} " for name in measures]
+    return [f"{title}{found[name]['value']:.1f} %" for title, name in zip(names, measures, strict=True)]
+
+
+def _line(found: dict[str, Any]) -> str:
+    intervals = [f"{found[name]['low']:.1f} to {found[name]['high']:.1f}" for name in found if name not in _COUNTS]
+    return ", ".join(f"{value} ({interval})" for value, interval in zip(_summary(found), intervals, strict=True))

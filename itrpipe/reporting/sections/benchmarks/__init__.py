@@ -1,0 +1,1 @@
+"""How many hard negatives of benchmarks score below the captions that are true of the image."""

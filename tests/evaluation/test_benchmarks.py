@@ -1,0 +1,96 @@
+"""Figures of benchmarks of hard negatives: against a naive loop, Winoground's arithmetic by hand, and intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from itrpipe.evaluation.benchmarks import ScoredPairs, accuracy, benchmark_figures, examples, macro
+from itrpipe.evaluation.bootstrap import group_mean_interval, mean_intervals
+
+
+def pairs_of(rows: list[tuple[float, float, int, str, str]]) -> ScoredPairs:
+    scores, negatives, images, categories, groups = zip(*rows, strict=True)
+    own: Any = (np.array(scores, dtype=np.float32), np.array(negatives, dtype=np.float32), np.array(images))
+    return ScoredPairs(*own, np.array(categories), np.array(groups))
+
+
+@pytest.fixture
+def drawn() -> ScoredPairs:
+    random = np.random.default_rng(0)
+    rows = [
+        (
+            float(random.integers(0, 4)),
+            float(random.integers(0, 4)),
+            int(random.integers(0, 9)),
+            str(random.choice(["a", "b"])),
+            str(random.choice(["on", "in", ""])),
+        )
+        for _ in range(60)
+    ]
+    return pairs_of(rows)
+
+
+def test_accuracy_and_macro_are_those_of_a_naive_loop(drawn: ScoredPairs) -> None:
+    figures = benchmark_figures(drawn, ("pairs", "macro"), 100, 0.95)
+    for category, found in {"": figures, **figures["categories"]}.items():
+        right: list[bool] = []
+        by_group: dict[str, list[bool]] = {}
+        for row in range(60):
+            if category in ("", drawn.categories[row]):
+                right.append(bool(drawn.scores[row] > drawn.negative_scores[row]))
+                if drawn.groups[row]:
+                    by_group.setdefault(str(drawn.groups[row]), []).append(right[-1])
+        assert found["pairs"] == len(right)
+        assert found["accuracy"]["value"] == pytest.approx(100 * sum(right) / len(right))
+        means = [sum(each) / len(each) for each in by_group.values()]
+        assert found["macro"]["value"] == pytest.approx(100 * sum(means) / len(means))
+        for name in ("accuracy", "macro"):
+            assert found[name]["low"] <= found[name]["value"] <= found[name]["high"]
+    assert set(figures["categories"]) == {"a", "b"}
+
+
+def test_ties_are_wrong() -> None:
+    pairs = pairs_of([(1.0, 1.0, 0, "", ""), (2.0, 1.0, 1, "", "")])
+    assert accuracy(pairs, 100, 0.95)["accuracy"].value == 50.0
+    assert macro(pairs, 100, 0.95) == {}
+    assert benchmark_figures(pairs, ("pairs", "macro"), 100, 0.95)["categories"] == {}
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        # s(c0, i0), s(c1, i0), s(c1, i1), s(c0, i1) -> text, image
+        ((0.9, 0.1, 0.8, 0.2), (True, True)),
+        ((0.9, 0.8, 0.5, 0.4), (True, False)),  # c1 fits image 0 better than image 1
+        ((0.3, 0.4, 0.9, 0.2), (False, True)),  # image 0 fits caption 1 better
+        ((0.1, 0.9, 0.2, 0.8), (False, False)),
+        ((0.5, 0.5, 0.9, 0.1), (False, True)),  # a tie in the text
+        ((0.5, 0.1, 0.9, 0.5), (True, False)),  # a tie in the images
+    ],
+)
+def test_winoground_by_hand(scores: tuple[float, ...], expected: tuple[bool, bool]) -> None:
+    right, wrong, other, crossed = scores
+    pairs = pairs_of([(right, wrong, 0, "Object", "7"), (other, crossed, 1, "Object", "7")])
+    found = examples(pairs, 100, 0.95)
+    assert (found["text"].value, found["image"].value) == tuple(100.0 * each for each in expected)
+    assert found["group"].value == 100.0 * all(expected)
+
+
+def test_examples_may_come_in_any_order() -> None:
+    first, second = (0.9, 0.8, 0, "Object", "7"), (0.5, 0.4, 1, "Object", "7")
+    other = [(0.9, 0.1, 2, "Relation", "12"), (0.9, 0.1, 3, "Relation", "12")]
+    found = examples(pairs_of([first, other[0], other[1], second]), 100, 0.95)
+    assert {name: each.value for name, each in found.items()} == {"text": 100.0, "image": 50.0, "group": 50.0}
+
+
+def test_the_interval_of_one_group_is_that_of_a_mean() -> None:
+    random = np.random.default_rng(1)
+    values, images = random.random(50), random.integers(0, 12, 50)
+    images = np.unique(images, return_inverse=True)[1]
+    count = int(images.max()) + 1
+    wanted = mean_intervals({"own": values}, images, count, 200, 0.9)["own"]
+    found = group_mean_interval(values, images, np.zeros(50, dtype=np.int64), (count, 1), 200, 0.9)
+    assert (found.value, found.low, found.high) == pytest.approx((wanted.value, wanted.low, wanted.high))

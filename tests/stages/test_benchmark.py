@@ -1,0 +1,317 @@
+"""`itrpipe evaluate --benchmark` through the chain: people's own files, the embedded dataset, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from itrpipe.analysis.benchmarks import pairs_of_scenes
+from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.datasets.tokens import tokenize
+from itrpipe.features import extraction
+from itrpipe.features.extractors.pixels.extractor import PixelExtractor, Resize
+from itrpipe.features.registry import extractor_module, extractors
+from itrpipe.features.scores import SCORES, read_scores
+from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.training.data import SplitData
+from itrpipe.training.saved import SavedModel, load_model
+
+Invoke = Callable[..., Any]
+SMALL = ["pixels.height=32", "pixels.width=32", "extract.workers=0", "train.min_word_count=1"]
+SMALL += ["evaluate.bootstrap_samples=100"]
+CHAIN = ["train.epochs=1", "train.batch_size=16", "train.min_word_count=1", "evaluate.bootstrap_samples=100"]
+CHAIN += ["train.model.embed_dim=8", "train.model.word_dim=8"]
+WORDS = ("dog", "cat", "horse", "child", "bird")
+
+
+def sets(*texts: str) -> list[str]:
+    return [f"--set={text}" for text in texts]
+
+
+def write_benchmark(folder: Path) -> Path:
+    """Six images of different sizes with two negatives each."""
+    folder.mkdir()
+    random = np.random.default_rng(1)
+    lines = []
+    for number in range(6):
+        height, width = 20 + number, 30 - number
+        Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+        texts = [f"a {word} is on the road" for word in np.roll(WORDS, number)[:3]]
+        record = {"file": f"{number}.png", "caption": texts[0], "negative": texts[1:]}
+        lines.append(json.dumps(record | {"category": ("first", "second")[number % 2]}))
+    (folder / "benchmark.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def zero_shot(root: Path, encoders: Path, *more: object) -> list[object]:
+    models = [f"train.model.{side}={encoders / 'clip'}" for side in ("vision", "text")]
+    return ["--method", "zero-shot", "--dataset", "tiny", "--data", root, *sets(*SMALL, *models), *more]
+
+
+def only(root: Path, pattern: str) -> Path:
+    (folder,) = (path for path in root.glob(f"*/{pattern}-*") if path.name[-8:].isalnum())
+    return folder
+
+
+def score(saved: SavedModel, image: ImageBatch, text: str) -> float:
+    """Of one image and one sentence, on their own."""
+    table = pa.table({"text": [text], "tokens": [tokenize(text)]})
+    tokens, lengths = saved.tokens.encode_split(Split("test", table, table))
+    read = TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
+    with torch.inference_mode():
+        return float(saved.model.score_matrix(saved.model.encode_images(image), saved.model.encode_texts(read)))
+
+
+def test_a_pixel_model_reads_the_images_of_a_benchmark(
+    defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+) -> None:
+    folder = write_benchmark(tmp_path / "own")
+    asked = zero_shot(defined, saved_encoders, "--benchmark", f"local={folder}")
+    outcome = invoke("evaluate", *asked)
+    assert outcome.code == 0, outcome.err
+    assert "local: " in outcome.out
+    evaluated = only(defined, "evaluate/zero-shot.dual-encoder")
+    saved = load_model(only(defined, "train/zero-shot.dual-encoder"))
+    rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
+    assert len(rows) == 12
+    resize = Resize(32, 32, "stretch")
+    for row in rows:
+        with Image.open(folder / row["file"]) as image:
+            pixels = torch.from_numpy(resize(np.asarray(image)))[None]
+        seen = ImageBatch(torch.empty(1, 0, 0), pixels=pixels)
+        assert row["score"] == pytest.approx(score(saved, seen, row["caption"]), abs=1e-5)
+        assert row["negative_score"] == pytest.approx(score(saved, seen, row["negative"]), abs=1e-5)
+        assert row["right"] is (row["score"] > row["negative_score"])
+    found = json.loads((evaluated / "benchmarks.json").read_text())["local"]
+    assert (found["pairs"], found["images"]) == (12, 6)
+    assert found["accuracy"]["value"] == pytest.approx(100 * np.mean([row["right"] for row in rows]))
+    assert found["accuracy"]["low"] <= found["accuracy"]["value"] <= found["accuracy"]["high"]
+    assert {name: each["pairs"] for name, each in found["categories"].items()} == {"first": 6, "second": 6}
+    summary = read_manifest(evaluated).metrics["local benchmark"]
+    assert summary == f"{found['accuracy']['value']:.1f} %"
+
+    moved = Path(shutil.copytree(folder, tmp_path / "moved"))
+    again = invoke("evaluate", *zero_shot(defined, saved_encoders, "--benchmark", f"local={moved}"))
+    assert "✓ evaluate/zero-shot.dual-encoder" in again.out  # where it lies does not count
+    report = invoke("report", "--dataset", "tiny", "--data", defined)
+    assert report.code == 0, report.err
+    assert "Captions against their hard negatives" in only(defined, "report/page").joinpath("index.html").read_text()
+    assert " local: first" in report.out
+    shutil.copy(moved / "0.png", moved / "1.png")
+    dry = invoke("evaluate", *zero_shot(defined, saved_encoders, "--benchmark", f"local={moved}", "--dry-run"))
+    assert "benchmark local images changed" in " ".join(dry.out.split())
+
+
+def test_an_interrupted_benchmark_goes_on_to_the_same_scores(
+    defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extraction, "BATCHES_PER_PART", 1)
+    monkeypatch.setattr(PixelExtractor, "batch", 2)
+    folder = write_benchmark(tmp_path / "own")
+    assert invoke("evaluate", *zero_shot(defined, saved_encoders)).code == 0
+    other = Path(shutil.copytree(defined, tmp_path / "other"))
+    asked = ["--benchmark", f"local={folder}"]
+    assert invoke("evaluate", *zero_shot(other, saved_encoders, *asked)).code == 0
+    made, make = [0], extraction.Extraction.make
+
+    def interrupted(work: Any, worker: Any, part: Any, path: Path) -> None:
+        made[0] += 1
+        if made[0] == 3:
+            raise KeyboardInterrupt
+        make(work, worker, part, path)
+
+    monkeypatch.setattr(extraction.Extraction, "make", interrupted)
+    assert invoke("evaluate", *zero_shot(defined, saved_encoders, *asked)).code == 130
+    (partial,) = defined.glob("tiny/evaluate/*.partial")
+    assert len([*partial.rglob("benchmarks/local/pixels/*.arrays")]) == 2
+    again = invoke("evaluate", *zero_shot(defined, saved_encoders, *asked))
+    assert again.code == 0, again.err
+    assert made[0] == 4  # the third part alone
+    for name in ("benchmark_pairs.parquet", "benchmarks.json"):
+        files = [
+            next(path for path in root.glob(f"tiny/evaluate/*/{name}") if "partial" not in path.parent.name)
+            for root in (other, defined)
+        ]
+        assert files[0].read_bytes() == files[1].read_bytes(), name
+
+
+def write_aro(folder: Path) -> Path:
+    """Three images with several boxes each, as ARO has them."""
+    (folder / "images").mkdir(parents=True)
+    random = np.random.default_rng(2)
+    records = []
+    for number in range(3):
+        Image.fromarray(random.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(folder / f"images/{number}.jpg")
+        for box in ((0, 0, 50, 40), (5, 10, 20, 20), (30, 20, 30, 25)):
+            true, false = (f"the {one} is on the {other}" for one, other in (WORDS[:2], WORDS[1::-1]))
+            sides = dict(zip(("bbox_x", "bbox_y", "bbox_w", "bbox_h"), box, strict=True))
+            record = {"image_path": f"{number}.jpg", **sides, "true_caption": true, "false_caption": false}
+            records.append(record | {"relation_name": ("on", "in")[number % 2], "attributes": ["red", "wet"]})
+    for name in ("relation", "attribution"):
+        (folder / f"visual_genome_{name}.json").write_text(json.dumps(records))
+    return folder
+
+
+def write_winoground(folder: Path) -> Path:
+    (folder / "images").mkdir(parents=True)
+    random = np.random.default_rng(3)
+    lines = []
+    for number in range(4):
+        for side in (0, 1):
+            picture = Image.fromarray(random.integers(0, 256, (30, 30, 3), dtype=np.uint8))
+            picture.save(folder / f"images/ex_{number}_img_{side}.png")
+        images = {f"image_{side}": f"ex_{number}_img_{side}" for side in (0, 1)}
+        one, other = WORDS[number], WORDS[number + 1]
+        captions = {"caption_0": f"a {one} is on the {other}", "caption_1": f"a {other} is on the {one}"}
+        lines.append(json.dumps({"id": number, **images, **captions, "collapsed_tag": "Object"}))
+    (folder / "examples.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def test_a_region_model_reads_parts_of_images_by_the_extractor_of_the_dataset(
+    defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+) -> None:
+    where = ["--dataset", "tiny", "--data", defined]
+    extracted = invoke("extract", *where, "--features", "vit", f"--set=model={saved_encoders / 'vit'}")
+    assert extracted.code == 0, extracted.err
+    named = [f"aro={write_aro(tmp_path / 'aro')}", f"winoground={write_winoground(tmp_path / 'winoground')}"]
+    asked = [part for each in named for part in ("--benchmark", each)]
+    outcome = invoke("evaluate", *where, "--backbone", "vsepp", "--features", "vit", *sets(*CHAIN), *asked)
+    assert outcome.code == 0, outcome.err
+    evaluated = only(defined, "evaluate/triplet.vsepp")
+    rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
+    whole = [row for row in rows if row["box"] == [0, 0, 50, 40]]
+    assert len(whole) == 6
+    saved = load_model(only(defined, "train/triplet.vsepp"))
+    settings = {"model": str(saved_encoders / "vit"), "revision": "main", "weights": "pretrained", "precision": "fp32"}
+    extractor = extractor_module("vit").build(extractors()["vit"].model_validate({"kind": "vit"} | settings), "cpu")
+    for row in rows[::4]:
+        folder = tmp_path / row["benchmark"]
+        with Image.open(folder / row["file"]) as opened:
+            pixels = np.asarray(opened if row["box"] is None else opened.crop(row["box"]))
+        made = extractor(torch.from_numpy(extractor.transform(pixels))[None], np.array([pixels.shape[:2]]))
+        seen = ImageBatch(torch.from_numpy(made["regions"].astype(np.float16)))
+        assert row["score"] == pytest.approx(score(saved, seen, row["caption"]), abs=1e-3)
+        assert row["negative_score"] == pytest.approx(score(saved, seen, row["negative"]), abs=1e-3)
+    found = json.loads((evaluated / "benchmarks.json").read_text())
+    assert list(found) == ["aro", "winoground"]
+    assert (found["aro"]["pairs"], found["aro"]["images"]) == (18, 3)
+    assert "macro" in found["aro"]["categories"]["relation"]
+    assert "macro" not in found["aro"]["categories"]["attribution"]  # fewer than 25 cases
+    assert {"text", "image", "group"} < set(found["winoground"])
+    assert "accuracy" not in found["winoground"]
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder that knows a few scenes."""
+    root = tmp_path_factory.mktemp("benchmark") / "data"
+    scenes = StageDefinition(conf="scenes", settings={"train": 12, "val": 4, "test": 24})
+    features = {"scenes": StageDefinition(conf="scenes")}
+    save_definition(root, "scenes", DatasetDefinition(prepare=scenes, features=features))
+    return root
+
+
+def test_the_embedded_dataset_makes_its_own(drawn: Path, invoke: Invoke) -> None:
+    given = ["--backbone", "vsepp", "--data", drawn, *sets(*CHAIN)]
+    outcome = invoke("evaluate", *given, "--benchmark", "scenes")
+    assert outcome.code == 0, outcome.err
+    evaluated = only(drawn, "evaluate/triplet.vsepp")
+    found = json.loads((evaluated / "benchmarks.json").read_text())["scenes"]
+    assert {"swap_att", "swap_rel", "replace_obj", "replace_att"} <= set(found["categories"])
+    rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
+    saved, prepare = load_model(only(drawn, "train/triplet.vsepp")), only(drawn, "prepare/scenes")
+    split = PreparedDataset.open(prepare).split("test")
+    data = SplitData(split, FeatureFile.open(only(drawn, "extract/scenes") / FEATURES), saved.tokens)
+    places = {name: row for row, name in enumerate(split.image_ids.tolist())}
+    texts = set(split.texts)
+    for row in rows[::7]:
+        image = data.images(np.array([places[row["file"]]]))
+        assert row["caption"] in texts
+        assert row["score"] == pytest.approx(score(saved, image, row["caption"]), abs=1e-5)
+        assert row["negative_score"] == pytest.approx(score(saved, image, row["negative"]), abs=1e-5)
+    made = pairs_of_scenes(prepare, split.image_ids.tolist())
+    assert [(row["id"], row["negative"]) for row in rows] == [(pair.id, pair.negative) for pair in made]
+    assert read_manifest(evaluated).sources == {"benchmark scenes": "edits 1"}
+    again = invoke("evaluate", *given, "--benchmark", "scenes")
+    assert "✓ evaluate/triplet.vsepp" in again.out
+    assert f"scenes: {found['accuracy']['value']:.1f} %" in again.out
+
+
+def test_a_model_that_reads_phrases_reads_those_of_both_sentences(drawn: Path, invoke: Invoke) -> None:
+    methods = ("ssamt-intra", "ssamt")
+    small = [f"{each}.model.{name}=8" for each in methods for name in ("embed_dim", "feed_forward_dim")]
+    small += [f"{each}.model.heads=2" for each in methods]
+    small += ["train.max_updates=0", "train.warmup_updates=2", "ssamt.learning_rate=0.01", "parse.workers=1"]
+    given = ["--method", "ssamt", "--data", drawn, *sets(*CHAIN[:4], *small), "--benchmark", "scenes"]
+    outcome = invoke("evaluate", *given)
+    assert outcome.code == 0, outcome.err
+    evaluated = only(drawn, "evaluate/ssamt.ssamt")
+    rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
+    known = read_scores(evaluated / SCORES, "test")  # of all pairs, in bfloat16
+    split = PreparedDataset.open(only(drawn, "prepare/scenes")).split("test")
+    captions = dict(zip(zip(split.caption_image.tolist(), split.texts, strict=True), count(), strict=False))
+    places = {name: row for row, name in enumerate(split.image_ids.tolist())}
+    for row in rows:
+        image = places[row["file"]]
+        wanted = float(known.matrix[image, captions[image, row["caption"]]])
+        assert row["score"] == pytest.approx(wanted, abs=2e-3)
+    assert 0 < sum(row["right"] for row in rows) < len(rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--benchmark", "sugarcrep=x"], "there is no benchmark 'sugarcrep'; did you mean 'sugarcrepe'?"),
+        (["--benchmark", "sugarcrepe"], "'sugarcrepe' is read from files; give sugarcrepe=FOLDER"),
+        (["--benchmark", "scenes=x"], "the embedded dataset makes this benchmark itself; give scenes alone"),
+        (["--benchmark", "local=nowhere"], "nowhere is no folder; name the one with its files"),
+        (["--benchmark", "scenes", "--benchmark", "scenes"], "names scenes a second time"),
+        (["--benchmark", "scenes"], "edits captions of the embedded dataset"),
+        (["--benchmark", "local={own}", "--ensemble-with", "vsepp.s1"], "leave --ensemble-with out"),
+        (["--benchmark", "local={own}"], "the features of this dataset were imported (precomp)"),
+        (["--benchmark", "aro={own}"], "visual_genome_relation.json: cannot be read"),
+    ],
+)
+def test_what_cannot_work_is_one_line_of_the_plan(
+    options: list[str], expected: str, defined: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    own = write_benchmark(tmp_path / "own")
+    given = [each.format(own=own) for each in options]
+    outcome = invoke("evaluate", "--dataset", "tiny", "--data", defined, "--backbone", "vsepp", "--dry-run", *given)
+    assert outcome.code != 0
+    assert expected in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
+
+
+def test_the_detector_of_drawings_reads_no_photographs(drawn: Path, invoke: Invoke, tmp_path: Path) -> None:
+    own = write_benchmark(tmp_path / "own")
+    given = ["--backbone", "vsepp", "--data", drawn, *sets(*CHAIN), "--benchmark", f"local={own}"]
+    outcome = invoke("evaluate", *given, "--dry-run")
+    assert outcome.code == 2
+    assert "which knows drawings and no photographs" in outcome.err
+
+
+def test_images_that_cannot_be_read_are_refused_before_any_is_extracted(
+    defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+) -> None:
+    own = write_benchmark(tmp_path / "own")
+    (own / "3.png").write_bytes(b"no picture")
+    outcome = invoke("evaluate", *zero_shot(defined, saved_encoders, "--benchmark", f"local={own}"))
+    assert outcome.code == 4
+    assert "benchmark local: 1 of 6 images cannot be used" in outcome.err
+    assert "3.png" in outcome.err
