@@ -31,6 +31,7 @@ def series(rsums: list[float], control: bool = False, differing: Any = None, sha
             manifest=SimpleNamespace(finished=str(seed)),
             metrics={"full": {"rsum": {"value": value}}, "oracle": {"rsum": {"value": value + 50}}},
             processor_seconds=60.0,
+            figures=lambda file: {"scenes": {"accuracy": {"value": rsums[0] / 10}}},
             backbone="VSE++",
             is_control=control,
         )
@@ -46,7 +47,10 @@ def difference(value: float, significant: bool) -> Difference:
 
 def tables(found: list[Any], compared: list[Any]) -> Any:
     seeds = SimpleNamespace(found=SimpleNamespace(comparisons=compared))
-    made = view(SimpleNamespace(groups=[SimpleNamespace(series=found, seeds=seeds)]))  # pyright: ignore
+    source: Any = SimpleNamespace(
+        groups=[SimpleNamespace(series=found, seeds=seeds)], options=SimpleNamespace(interval_level=0.95)
+    )
+    made = view(source)
     assert made is not None
     ((_, by_backbone),) = made
     return {table.title: table for table in by_backbone["VSE++"]}
@@ -58,8 +62,10 @@ def test_every_number_of_a_combination_stands_in_its_place() -> None:
     again = series([430.0, 431.0, 432.0], batches="neighbours", refresh_every=2)
     larger = series([441.0, 442.0, 443.0], differing={"batch_size": 512})
     worse, better = difference(-9.5, True), difference(8.0, True)
-    comparisons = [SimpleNamespace(series=mined, reference=control, own={"rsum": better})]
+    weaker = series([400.0, 402.0, 404.0], control=True)
+    comparisons = [SimpleNamespace(series=mined, reference=each, own={"rsum": better}) for each in (weaker, control)]
     comparisons += [SimpleNamespace(series=again, reference=control, own={"rsum": worse})]
+    # Of single differences -20, -21 and -22: their deviation is 1, and 4.303 / sqrt(3) of it is 2.5.
     found = tables([control, plain, larger, mined, again], comparisons)
     rsum = found["RSum"]
     assert rsum.columns == ["InfoNCE", "InfoNCE, guard"]
@@ -69,17 +75,19 @@ def test_every_number_of_a_combination_stands_in_its_place() -> None:
         ("batch alone, equal time", ""): [("452.0 ± 2.0", "", False), empty],
         ("batch alone", ""): [("441.0 ± 1.0", "", False), empty],
         ("batch alone", "batch_size 512"): [("442.0 ± 1.0", "", False), empty],
-        ("mined", ""): [empty, ("462.0 ± 2.0", "+8.0 to the strongest control", True)],
-        ("neighbours, mined every 2 epochs", ""): [("431.0 ± 1.0", "−9.5 to the strongest control", False), empty],
+        ("mined", ""): [empty, ("462.0 ± 2.0", "+10.0 (+10.0 to +10.0)", True)],
+        ("neighbours, mined every 2 epochs", ""): [("431.0 ± 1.0", "−21.0 (−23.5 to −18.5)", False), empty],
     }
     assert found["RSum, every true match"].rows[0].cells[0].text == "502.0 ± 2.0"
+    assert found["Hard negatives told from captions"].rows[3].cells[1].text == "46.0 ± 0.0"
     assert found["True matches among the negatives"].rows[0].cells[0].text == "18.8 ± 0.0"
     assert found["Processor time"].rows[0].cells[0].text == "60.0 s"
 
 
 def test_one_combination_is_no_matrix() -> None:
-    found = SimpleNamespace(groups=[SimpleNamespace(series=[series([1.0]), series([2.0])], seeds=None)])
-    assert view(found) is None  # pyright: ignore
+    groups = [SimpleNamespace(series=[series([1.0]), series([2.0])], seeds=None)]
+    found: Any = SimpleNamespace(groups=groups, options=SimpleNamespace(interval_level=0.95))
+    assert view(found) is None
 
 
 @pytest.mark.parametrize(

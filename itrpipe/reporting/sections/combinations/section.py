@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itrpipe.evaluation.claims import verdict
+from itrpipe.artifacts.files import BENCHMARKS
+from itrpipe.datasets.definition import EMBEDDED
+from itrpipe.evaluation.claims import seed_interval, verdict
 from itrpipe.reporting.collect import Run
-from itrpipe.reporting.comparisons import signed
+from itrpipe.reporting.comparisons import interval_text, signed
 from itrpipe.reporting.groups import Group
-from itrpipe.reporting.model import Model
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.seeds import SeedComparison, Spread, by_seed, spread
 from itrpipe.reporting.series import Series
@@ -19,7 +20,8 @@ from itrpipe.reporting.tables import DASH, FULL, ORACLE, Cell, Row, Table, durat
 from itrpipe.reporting.titles import choices_of
 
 TITLE, ORDER = "Combinations", 25
-READS = ()
+Measure = Callable[[Run], float | None]
+READS = (BENCHMARKS,)
 _RSUM = "rsum"
 _BATCH = "batch alone"
 _SHARES = ("mean_text_match_share", "mean_image_match_share")
@@ -41,35 +43,53 @@ class Combination:
     column: str
     compared: Sequence[SeedComparison]
 
-    def spread_of(self, measure: Callable[[Run], float | None]) -> Spread | None:
+    def spread_of(self, measure: Measure) -> Spread | None:
         """Mean and deviation of a number over seeds; None where a run has none."""
         values = [measure(run) for run in by_seed(self.series).values()]
         known = [value for value in values if value is not None]
         return spread(known) if known and len(known) == len(values) else None
 
+    def against(self, measure: Measure, level: float) -> str:
+        """By how much a number is above that of the strongest control, with its interval over seeds; often empty."""
+        found = [_differences(self.series, each.reference, measure) for each in self.compared]
+        single = min(filter(None, found), key=np.mean, default=[])
+        if len(single) < 2:
+            return ""
+        return f"{signed(float(np.mean(single)))} ({interval_text(seed_interval(single, level))})"
+
+
+def _differences(series: Series[Run], reference: Series[Run], measure: Measure) -> list[float]:
+    """Of runs with the same seed; empty where one has no such number."""
+    own, others = by_seed(series), by_seed(reference)
+    pairs = [(measure(own[seed]), measure(others[seed])) for seed in own.keys() & others.keys()]
+    single = [one - other for one, other in pairs if one is not None and other is not None]
+    return single if len(single) == len(pairs) else []
+
 
 def view(source: Source) -> list[tuple[Group, dict[str, list[Table]]]] | None:
     """Groups with several combinations on one backbone."""
-    found = [(group, _by_backbone(group)) for group in source.groups]
+    level = source.options.interval_level
+    found = [(group, _by_backbone(group, level)) for group in source.groups]
     return [(group, tables) for group, tables in found if tables] or None
 
 
-def combination_tables(combinations: Sequence[Combination]) -> list[Table]:
+def combination_tables(combinations: Sequence[Combination], level: float) -> list[Table]:
     """A table for every number that was measured, with a row for every source and a column for every objective.
 
     Args:
         combinations: on one backbone.
+        level: of intervals.
     """
-    tables = [_table(title, caption, combinations, cell) for title, caption, cell in _TABLES]
+    tables = [_table(each, combinations, level) for each in _SHOWN]
     return [table for table in tables if any(cell.is_measured for row in table.rows for cell in row.cells)]
 
 
-def _by_backbone(group: Group) -> dict[str, list[Table]]:
+def _by_backbone(group: Group, level: float) -> dict[str, list[Table]]:
     compared = group.seeds.found.comparisons if group.seeds else []
     known = [each for series in group.series if (each := _combination(series, compared)) is not None]
     names = dict.fromkeys(each.series.first.backbone for each in known)
     parts = {name: [each for each in known if each.series.first.backbone == name] for name in names}
-    return {name: combination_tables(part) for name, part in parts.items() if len(part) > 2}
+    return {name: combination_tables(part, level) for name, part in parts.items() if len(part) > 2}
 
 
 def _combination(series: Series[Run], compared: Sequence[SeedComparison]) -> Combination | None:
@@ -85,7 +105,7 @@ def _combination(series: Series[Run], compared: Sequence[SeedComparison]) -> Com
     return Combination(series, first.method if first.is_control else row, column, own)
 
 
-def _table(title: str, caption: str, combinations: Sequence[Combination], cell: Callable[[Combination], Cell]) -> Table:
+def _table(shown: _Shown, combinations: Sequence[Combination], level: float) -> Table:
     """The combinations of one row and one column, such as several batch sizes, stand in rows of their own."""
     columns = list(dict.fromkeys(each.column for each in combinations))
     rows: list[Row] = []
@@ -94,9 +114,11 @@ def _table(title: str, caption: str, combinations: Sequence[Combination], cell: 
         places = {column: [each for each in own if each.column == column] for column in columns}
         for number in range(max(map(len, places.values()))):
             found = {column: each[number] for column, each in places.items() if len(each) > number}
-            cells = [cell(found[column]) if column in found else Cell(column, DASH) for column in columns]
+            cells = [
+                _cell(shown, found[column], level) if column in found else Cell(column, DASH) for column in columns
+            ]
             rows.append(Row(name, cells, _note(list(found.values())) if number or _several(places) else ""))
-    return Table(title, columns, rows, caption)
+    return Table(shown.title, columns, rows, shown.caption)
 
 
 def _several(places: dict[str, list[Combination]]) -> bool:
@@ -109,63 +131,89 @@ def _note(combinations: Sequence[Combination]) -> str:
     return ", ".join(f"{key} {value}" for key, value in series.differing.items())
 
 
-def _rsum(combination: Combination) -> Cell:
-    """RSum, and how much more that is than the strongest control's."""
-    found = combination.spread_of(lambda run: run.metrics[FULL][_RSUM]["value"])
-    assert found is not None
-    if not combination.compared:
-        return _cell(combination, found)
-    worst = min((each.own[_RSUM] for each in combination.compared), key=lambda each: each.value)
-    better = verdict([each.own[_RSUM] for each in combination.compared]) == "better"
-    return Cell(combination.column, _text(found), f"{signed(worst.value)} to the strongest control", better)
+def _rsum(run: Run) -> float:
+    return run.metrics[FULL][_RSUM]["value"]
 
 
-def _oracle(combination: Combination) -> Cell:
-    measured = combination.spread_of(lambda run: run.metrics[ORACLE][_RSUM]["value"] if ORACLE in run.metrics else None)
-    return _cell(combination, measured)
+def _oracle(run: Run) -> float | None:
+    return run.metrics[ORACLE][_RSUM]["value"] if ORACLE in run.metrics else None
 
 
-def _share(combination: Combination) -> Cell:
-    return _cell(combination, combination.spread_of(lambda run: _match_share(run.members[0])))
+def _accuracy(run: Run) -> float | None:
+    """Percent of the embedded dataset's hard negatives that score below their caption; None where nobody asked."""
+    found = (run.figures(BENCHMARKS) or {}).get(EMBEDDED)
+    return None if found is None or found["accuracy"] is None else found["accuracy"]["value"]
 
 
-def _seconds(combination: Combination) -> Cell:
-    found = combination.spread_of(lambda run: run.processor_seconds)
-    return Cell(combination.column, DASH if found is None else duration(found.mean))
-
-
-def _match_share(model: Model) -> float | None:
+def _match_share(run: Run) -> float | None:
     """Percent of the gradient of negatives that true matches got, over the training; None where it was not counted."""
-    rows = model.history or []
+    rows = run.members[0].history or []
     values = [row[name] for row in rows for name in _SHARES if row.get(name) is not None]
     return 100 * float(np.mean(values)) if values else None
 
 
-def _cell(combination: Combination, found: Spread | None) -> Cell:
-    return Cell(combination.column, DASH if found is None else _text(found))
+def _processor_seconds(run: Run) -> float | None:
+    return run.processor_seconds
 
 
-def _text(found: Spread) -> str:
+def _cell(shown: _Shown, combination: Combination, level: float) -> Cell:
+    """The number, and its difference to the strongest control."""
+    found = combination.spread_of(shown.measure)
+    if found is None:
+        return Cell(combination.column, DASH)
+    against = combination.against(shown.measure, level) if shown.compared else ""
+    rsums = [each.own[_RSUM] for each in combination.compared] if shown.measure is _rsum else []
+    return Cell(combination.column, shown.text(found), against, bool(rsums) and verdict(rsums) == "better")
+
+
+def _with_deviation(found: Spread) -> str:
     return f"{found.mean:.1f}" if found.deviation is None else f"{found.mean:.1f} ± {found.deviation:.1f}"
 
 
-_TABLES: list[tuple[str, str, Callable[[Combination], Cell]]] = [
-    (
+@dataclass(frozen=True)
+class _Shown:
+    """A table.
+
+    Attributes:
+        title, caption: of it.
+        measure: of a run.
+        compared: whether it is compared with controls.
+        text: of mean and deviation.
+    """
+
+    title: str
+    caption: str
+    measure: Measure
+    compared: bool = True
+    text: Callable[[Spread], str] = _with_deviation
+
+
+_SHOWN = (
+    _Shown(
         "RSum",
         "Mean ± standard deviation over seeds. Below it the difference to the strongest control, which has the "
-        "negatives of the batch alone. Bold: significant against every control.",
+        "negatives of the batch alone, with its interval over seeds. Bold: significant against every control.",
         _rsum,
     ),
-    ("RSum, every true match", "The same with every true match counted as right.", _oracle),
-    (
+    _Shown("RSum, every true match", "The same with every true match counted as right.", _oracle),
+    _Shown(
+        "Hard negatives told from captions",
+        "Percent of edited captions of the embedded dataset (--benchmark scenes) that score below their caption; 50 % "
+        "is chance.",
+        _accuracy,
+    ),
+    _Shown(
         "True matches among the negatives",
         "Percent of the gradient of all negatives that went to captions and images that match in truth, over the whole "
         "training. Only a dataset that knows all matches tells this.",
-        _share,
+        _match_share,
+        compared=False,
     ),
-    (
+    _Shown(
         "Processor time",
         "Mean of one seed: training and embedding, with the model whose lists were mined, mining, and sentences.",
-        _seconds,
+        _processor_seconds,
+        compared=False,
+        text=lambda found: duration(found.mean),
     ),
-]
+)
