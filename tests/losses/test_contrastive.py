@@ -192,6 +192,11 @@ def test_what_scores_too_high_is_what_sentence_transformers_drops(reference, nam
     assert np.array_equal(kept.fill_diagonal_(False).numpy(), reference[f"kept/{name}"])
 
 
+def test_a_share_of_a_positive_below_zero_lowers_the_limit_too():
+    scores = torch.tensor([[-0.5, -0.54, -0.56]])
+    assert above_positive(scores[:, 0], scores, relative_margin=0.1).tolist() == [[True, True, False]]
+
+
 def test_examples_of_the_docstrings_hold():
     found = doctest.testmod(contrastive, optionflags=doctest.ELLIPSIS)
     assert found.failed == 0

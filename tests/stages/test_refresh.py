@@ -74,6 +74,11 @@ def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
     assert (last["texts_for_images"] != first["texts_for_images"]).any()
 
 
+def test_lists_are_mined_again_before_every_such_epoch(defined: Path, invoke: Invoke) -> None:
+    given = [str(each).replace("refresh_every=2", "refresh_every=1") for each in command(defined)]
+    assert invoke(*given).out.count("mining again with the weights as they are") == 2
+
+
 @pytest.mark.parametrize(
     ("target", "name", "call"),
     [
