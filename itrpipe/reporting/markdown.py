@@ -12,11 +12,17 @@ BEGIN, END = "<!-- itrpipe report {asked} -->", "<!-- end of itrpipe report -->"
 
 
 def markdown(content: Content) -> str:
-    """The scores of every method on every test set, over seeds where there are several, and what they allow to say."""
+    """The scores of every method on every test set, over seeds where there are several, and what they allow to say.
+
+    Sources of negatives under several objectives are shown as a matrix for each number.
+    """
     parts = []
+    matrices = {group.prefix: tables for group, tables in content.view("combinations") or ()}
     for group in content.groups:
         title = f"**{content.title}**: {group.description}." if len(content.groups) > 1 else ""
-        parts += [title, _table(_scores(group)), group.seeds.summary if group.seeds else group.overview.answer]
+        said = group.seeds.summary if group.seeds else group.overview.answer
+        found = [table for tables in matrices.get(group.prefix, {}).values() for table in tables]
+        parts += [title, *map(_titled, found), *([] if found else [_table(_scores(group))]), said]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -35,6 +41,10 @@ def inserted(document: str, asked: str, tables: str) -> str | None:
     block = re.compile(f"^{re.escape(begin)}$.*?^{re.escape(END)}$", re.MULTILINE | re.DOTALL)
     found, count = block.subn(lambda _: f"{begin}\n\n{tables.strip()}\n\n{END}", document)
     return found if count else None
+
+
+def _titled(table: Table) -> str:
+    return f"**{table.title}.** {table.caption}\n\n{_table(table)}"
 
 
 def _scores(group: Group) -> Table:

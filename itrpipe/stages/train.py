@@ -5,24 +5,23 @@ Round one is `--method triplet`; round two (`--method aoq`) also reads the lists
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from itrpipe.artifacts.artifact import PARTIAL
 from itrpipe.artifacts.files import HISTORY
 from itrpipe.artifacts.sources import DigestCache, local_folders
-from itrpipe.config import Settings, leaves, load_declaration
+from itrpipe.config import Settings, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.device import resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.methods.declaration import Mined
-from itrpipe.methods.registry import method_module, method_package, methods
-from itrpipe.models.registry import backbone_family, backbone_package, network_module
+from itrpipe.methods.registry import method_package
+from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
 from itrpipe.stages import mine_negatives
 from itrpipe.stages.base import Input, Job, Need, prepare_need
@@ -32,20 +31,9 @@ from itrpipe.training.named_models import Model
 from itrpipe.training.settings import TrainExecution, TrainSettings, run_label, settings_of
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from itrpipe.methods.base import Method
-    from itrpipe.models.dual_encoder.network import Encoders
-    from itrpipe.training.captions import CaptionTokens
-    from itrpipe.training.data import SplitData
-    from itrpipe.training.encode import AnyMatcher
-    from itrpipe.training.loop import LoopSettings, Trainer
-    from itrpipe.training.refresh import Refreshing
-    from itrpipe.training.splits import Sources
-    from itrpipe.training.tracking import Tracking
+    from itrpipe.training.loop import Trainer
 
 SCHEMA_VERSION = 2
-TRACKING = "tracking"
 Execution = TrainExecution
 backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
 usual_features, check = training_settings.usual_features, check_training
@@ -200,6 +188,7 @@ def run(job: Job) -> None:
     from itrpipe.features.embeddings import EMBEDDINGS
     from itrpipe.models.base import DualEncoder as AnyDualEncoder
     from itrpipe.training.adapters import merge_adapters
+    from itrpipe.training.assembly import sources_of, trainer_of
     from itrpipe.training.encoding import Encoding
     from itrpipe.training.outputs import write_history
     from itrpipe.training.ranks import joined_by
@@ -208,7 +197,7 @@ def run(job: Job) -> None:
 
     told = {field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.name != "reporter"}
     with joined_by(World.joined(), _train_along, told):
-        trainer, splits, tokens = _trainer(job)
+        trainer, splits, tokens = trainer_of(job, partial(_mine_again, job))
         model = trainer.run()
     if job.settings.adapts:
         merge_adapters(model)
@@ -216,67 +205,31 @@ def run(job: Job) -> None:
     write_history(job.folder / HISTORY, trainer.position.history)
     if isinstance(model, AnyDualEncoder):
         rows = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
-        work = Encoding(job.folder.absolute(), _sources(job), rows, job.execution.encode_block, job.execution.device)
+        work = Encoding(job.folder.absolute(), sources_of(job), rows, job.execution.encode_block, job.execution.device)
         work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
     _record(job, trainer)
 
 
 def _train_along(told: dict[str, Any]) -> None:
     """What the other processes do while the first one trains: the same, without a word."""
-    trainer, *_ = _trainer(Job(**told, reporter=Reporter(Console(quiet=True))))
+    from itrpipe.training.assembly import trainer_of
+
+    job = Job(**told, reporter=Reporter(Console(quiet=True)))
+    trainer, *_ = trainer_of(job, partial(_mine_again, job))
     trainer.run()
 
 
-def _trainer(job: Job) -> tuple[Trainer, dict[str, SplitData], CaptionTokens]:
-    """What trains the model, with the data."""
-    import torch
-
-    from itrpipe.training.loop import Trainer, training_device
-    from itrpipe.training.saved import build_model, start_from
-    from itrpipe.training.world import World
-
-    if job.execution.threads:
-        torch.set_num_threads(job.execution.threads)
-    torch.manual_seed(job.settings.seed)
-    encoders = _open_encoders(job)
-    splits, tokens = _load_splits(job, encoders)
-    _require_words(tokens, job.settings.min_word_count)
-    for split in ("train", "val"):
-        if split not in splits:
-            raise MissingInputError(f"dataset {job.dataset!r} has no {split} split, which training needs")
-    image_dim = splits["train"].image_dim
-    settings = job.settings.model_dump(mode="json")
-    model = build_model(settings, image_dim, len(tokens), encoders)
-    _require_room_for_joined_captions(job.settings, model)
-    if published := job.settings.model.published_weights():
-        job.reporter.say(
-            f"  {network_module(job.settings.backbone).load_published(model, Path(published).expanduser())}"
-        )
-    if "start" in job.inputs:
-        start_from(job.inputs["start"].folder, model, settings, tokens)
-        _start_heads(job, model)
-    _read_captions(job, splits["train"], tokens, model)
-    if "writer" in job.inputs:
-        splits["train"].writer = _frozen(job.inputs["writer"].folder, model, settings, tokens)
-    method = _build_method(job, splits["train"])
-    _limit_training(job, model)
-    precision = _precision(job, model, splits["train"])
-    device = resolve_device(job.execution.device)
-    chunk = _encode_chunk(job, model, splits["train"], precision)
-    splits["train"].train_on(World.joined(), training_device(device))
-    trainer = Trainer(
-        _loop_settings(job, precision, chunk),
-        model,
-        method,
-        splits["train"],
-        splits["val"],
-        device,
-        job.work,
-        job.reporter,
-        _tracking(job),
-        _refreshing(job, splits["train"]),
-    )
-    return trainer, splits, tokens
+def _mine_again(job: Job, folder: Path) -> None:
+    """Mines in a folder that holds the embeddings of the training split, as the lists were mined that are read."""
+    mined = job.inputs["mine_negatives"].manifest
+    settings = mine_negatives.MineSettings.model_validate(mined.settings)
+    here = {**mined.execution, "device": job.execution.device, "engine": "local", "workers": 0, "address": ""}
+    execution = mine_negatives.Execution.model_validate(here)
+    inputs = {"train": Input(folder, mined), "prepare": job.inputs["prepare"]}
+    again = Job(job.dataset, mined.conf, settings, execution, inputs, None, folder, job.reporter)
+    again.work.mkdir()
+    mine_negatives.run(again)
+    job.messages.extend(message for message in again.messages if message not in job.messages)
 
 
 def measured(job: Job) -> str:
@@ -287,6 +240,7 @@ def measured(job: Job) -> str:
     import torch
 
     from itrpipe.reporting.tables import duration
+    from itrpipe.training.assembly import load_job_splits, open_encoders
     from itrpipe.training.encode import pairs_of, seconds_per_pair
     from itrpipe.training.saved import build_model
 
@@ -296,8 +250,8 @@ def measured(job: Job) -> str:
     wanted = job.settings.model.pretrained()
     if local_folders(wanted).keys() < {name for name, value in wanted.items() if value}:
         return ""  # a plan downloads nothing
-    encoders = _open_encoders(job)
-    splits, tokens = _load_splits(job, encoders)
+    encoders = open_encoders(job)
+    splits, tokens = load_job_splits(job, encoders)
     if "test" not in splits:
         return ""
     data, precision = splits["test"], job.settings.score_precision
@@ -312,236 +266,6 @@ def _local_encoders(settings: TrainSettings) -> dict[str, Path]:
     published = settings.model.published_weights()
     found = {INITIAL: Path(published).expanduser()} if published else {}
     return found | local_folders(settings.model.pretrained())
-
-
-def _open_encoders(job: Job) -> Encoders | None:
-    """The encoders of transformers that the model is made of, where it is."""
-    from itrpipe.features.store import FEATURES, FeatureFile
-
-    if not job.settings.model.opens_encoders:
-        return None
-    whole = FeatureFile.open(job.inputs["extract"].folder / FEATURES).global_
-    global_dim = 0 if whole is None else whole.shape[1]
-    encoders = network_module(job.settings.backbone).open_encoders(job.settings.model, global_dim)
-    for note in encoders.notes:
-        job.warn(note)
-    return encoders
-
-
-def _require_words(tokens: CaptionTokens, min_word_count: int) -> None:
-    """Refuses captions of which no word would be known."""
-    from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
-
-    vocabulary = getattr(tokens, "vocabulary", tokens)
-    if isinstance(vocabulary, Vocabulary) and len(vocabulary) == len(SPECIALS):
-        raise UsageError(
-            f"no word occurs min_word_count = {min_word_count:,} times in the captions, so a model would know none; "
-            "lower --set train.min_word_count"
-        )
-
-
-def _load_splits(job: Job, encoders: Encoders | None) -> tuple[dict[str, SplitData], CaptionTokens]:
-    from itrpipe.training.captions import named_tokens
-    from itrpipe.training.splits import load_encoder_splits, load_phrase_splits, load_splits
-
-    settings, sources = job.settings, _sources(job)
-    if encoders is not None:
-        return load_encoder_splits(sources, settings.min_word_count, job.warn, settings.model, encoders)
-    if not settings.model.reads_phrases:
-        return load_splits(sources, settings.min_word_count, job.warn, named_tokens(settings.model))
-    words = {"max_words": settings.model.max_words, "with_phrases": settings.model.phrases}
-    return load_phrase_splits(sources, settings.min_word_count, job.warn, **words)
-
-
-def _sources(job: Job) -> Sources:
-    from itrpipe.training.splits import Sources
-
-    read = ("prepare", "extract", "parse")
-    folders = {name: job.inputs[name].folder.absolute() for name in read if name in job.inputs}
-    return Sources(**folders, train_share=job.settings.train_share)
-
-
-def _require_room_for_joined_captions(settings: TrainSettings, model: AnyMatcher) -> None:
-    from itrpipe.training.saved import max_tokens_of
-
-    room, longest = max_tokens_of(model), settings.loss.longest_made()
-    if longest > room:
-        raise UsageError(
-            f"loss.max_tokens = {longest}, but the text encoder reads {room} tokens at most; give "
-            f"--set loss.max_tokens={room} or less"
-        )
-
-
-def _start_heads(job: Job, model: Any) -> None:
-    """Heads that the run which this one starts from has not trained begin as copies of those that it has."""
-    trained = methods()[job.inputs["start"].manifest.settings["method"]].heads
-    if new := job.settings.loss.heads - trained:
-        model.derive_heads(new)
-
-
-def _frozen(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tokens: CaptionTokens) -> Any:
-    """A model like the given one, with the weights of another training."""
-    from itrpipe.training.saved import start_from
-
-    frozen = copy.deepcopy(model).requires_grad_(False).eval()
-    start_from(folder, frozen, settings, tokens)
-    return frozen
-
-
-def _limit_training(job: Job, model: AnyMatcher) -> None:
-    """Freezes and adapts encoders as the settings say, and tells how much is left to train."""
-    from itrpipe.training.adapters import limit_training, trained_weights
-
-    settings = job.settings
-    if settings.loss.trains and (settings.adapts or settings.freeze != "none"):
-        limit_training(model, settings)
-        trained, everything = trained_weights(model)
-        job.metrics["trained_weights"] = trained
-        job.reporter.say(f"  {trained:,} of {everything:,} weights are trained")
-
-
-def _read_captions(job: Job, train: SplitData, tokens: CaptionTokens, model: Any) -> None:
-    """Gives the training set what methods mask, the sentences they read, and what they make captions by."""
-    from itrpipe.training.captions import ends_of
-    from itrpipe.training.masked_captions import caption_masks, read_sentences, token_captions
-    from itrpipe.training.saved import max_tokens_of
-
-    loss, masked = job.settings.loss, job.settings.loss.masked()
-    if loss.joins_captions():
-        train.ends, train.max_tokens = ends_of(tokens), max_tokens_of(model)
-    if loss.reads_sentences():
-        train.sentences = read_sentences(job.inputs["synthesize"].folder, train.split, tokens)
-    if masked is not None:
-        captions = token_captions(train.split, tokens, model)
-        graphs = job.inputs["parse"].folder if masked.units == "phrases" else None
-        train.masks = caption_masks(captions, tokens, graphs, masked.compare)
-
-
-def _build_method(job: Job, train: SplitData) -> Method:
-    from itrpipe.datasets.truth import known_matches
-
-    lists = _mined_lists(job.inputs["mine_negatives"].folder, train) if "mine_negatives" in job.inputs else {}
-    if job.settings.loss.counts_matches:
-        train.matches = known_matches(job.inputs["prepare"].folder, train.split)
-    method = method_module(job.settings.method).build(job.settings.loss, train, lists)
-    if not hasattr(method, "means"):
-        raise UsageError(
-            f"method {job.settings.method!r} does not say whether its losses are means over a batch; define `means` in "
-            f"{type(method).__name__}"
-        )
-    return method
-
-
-def _mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
-    """The lists of both directions, with the probabilities that mining wrote.
-
-    Raises:
-        DataError: they are of another training set.
-    """
-    import numpy as np
-
-    from itrpipe.errors import DataError
-    from itrpipe.negatives.lists import FILES, PROBABILITY_OF, read_list
-
-    lists, anchors = {}, (train.split.image_ids, train.split.caption_ids)
-    for direction, ids in zip(FILES, anchors, strict=True):
-        mined = read_list(folder, direction)
-        if not np.array_equal(mined.anchor_ids, ids):
-            raise DataError(f"{folder}: its {direction} are of another training set; run `itrpipe mine-negatives`")
-        lists[direction] = mined.candidates
-        if mined.false_negative_probability is not None:
-            lists[f"{PROBABILITY_OF}{direction}"] = mined.false_negative_probability
-    return lists
-
-
-def _refreshing(job: Job, train: SplitData) -> Refreshing | None:
-    """What mines again while training goes on, as the lists were mined that it begins with."""
-    from itrpipe.training.refresh import Refreshing
-
-    if not (every := job.settings.loss.refreshes()):
-        return None
-    mined = job.inputs["mine_negatives"].manifest
-    settings = mine_negatives.MineSettings.model_validate(mined.settings)
-    here = {**mined.execution, "device": job.execution.device, "engine": "local", "workers": 0, "address": ""}
-    execution = mine_negatives.Execution.model_validate(here)
-
-    def mine(folder: Path) -> dict[str, np.ndarray]:
-        inputs = {"train": Input(folder, mined), "prepare": job.inputs["prepare"]}
-        again = Job(job.dataset, mined.conf, settings, execution, inputs, None, folder, job.reporter)
-        again.work.mkdir()
-        job.reporter.say("  mining again with the weights as they are")
-        mine_negatives.run(again)
-        job.messages.extend(message for message in again.messages if message not in job.messages)
-        return _mined_lists(folder, train)
-
-    return Refreshing(every, job.work / "refreshed", mine)
-
-
-def _precision(job: Job, model: AnyMatcher, data: SplitData) -> str:
-    """That of the settings; for `auto` the faster one, which is told and recorded."""
-    from itrpipe.training.precision import AUTO, chosen_precision
-    from itrpipe.training.world import World
-
-    settings, world, chosen = job.settings, World.joined(), ""
-    if settings.precision != AUTO:
-        return settings.precision
-    if world.leads:
-        device = resolve_device(job.execution.device)
-        chosen = chosen_precision(job.work, model, data, settings.batch_size, device)
-    job.metrics["precision"] = world.agreed(chosen)
-    job.reporter.say(f"  precision {job.metrics['precision']}, the faster one for this model on this machine")
-    return job.metrics["precision"]
-
-
-def _encode_chunk(job: Job, model: AnyMatcher, data: SplitData, precision: str) -> int:
-    """That of the settings; for `auto` what fits in memory, which is told and recorded."""
-    from itrpipe.training.chunks import chosen_chunk
-    from itrpipe.training.loop import training_device
-    from itrpipe.training.world import World
-
-    settings, world, asked, rows = job.settings, World.joined(), job.execution.encode_chunk, 0
-    if isinstance(asked, int):
-        return asked
-    if world.leads:
-        pairs = settings.batch_size
-        if settings.batch_by == "tokens":
-            pairs = int(pairs / data.pair_sizes().mean())
-        device = training_device(resolve_device(job.execution.device))
-        rows = chosen_chunk(model, data, -(-pairs // world.size), device, precision)
-    job.metrics["encode_chunk"] = rows = world.agreed(rows)
-    job.reporter.say(f"  encode_chunk {rows} ({'by free memory' if rows else 'the whole batch'})")
-    return rows
-
-
-def _loop_settings(job: Job, precision: str, encode_chunk: int) -> LoopSettings:
-    from itrpipe.training.loop import LoopSettings
-
-    chosen = {"precision": precision, "encode_chunk": encode_chunk}
-    values = {**job.settings.model_dump(), **job.execution.model_dump(), **chosen}
-    if not job.settings.loss.trains:
-        values |= {"epochs": 0, "layer_decay": 1.0, "average": "none"}
-    return LoopSettings(**{field.name: values[field.name] for field in dataclasses.fields(LoopSettings)})
-
-
-def _tracking(job: Job) -> Tracking:
-    """What follows the training; in one folder for all trainings of the dataset, where trackers compare them."""
-    from itrpipe.training.tracking import TrackedRun, Tracking, tracking_with
-    from itrpipe.training.world import World
-
-    execution = job.execution
-    if not World.joined().leads:
-        return Tracking.off()
-    folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
-    if execution.trackers:
-        job.reporter.say(f"  followed by {' and '.join(execution.trackers)} in {folder}")
-    run = TrackedRun(
-        name=job.folder.name.removesuffix(PARTIAL),
-        project=f"itrpipe-{job.dataset}",
-        folder=folder,
-        settings=dict(leaves(job.settings.model_dump(mode="json"))),
-        work=job.work,
-    )
-    return tracking_with(execution.trackers, run, job.warn)
 
 
 def _record(job: Job, trainer: Trainer) -> None:

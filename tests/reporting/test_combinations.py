@@ -75,8 +75,8 @@ def test_every_number_of_a_combination_stands_in_its_place() -> None:
         ("batch alone, equal time", ""): [("452.0 ± 2.0", "", False), empty],
         ("batch alone", ""): [("441.0 ± 1.0", "", False), empty],
         ("batch alone", "batch_size 512"): [("442.0 ± 1.0", "", False), empty],
-        ("mined", ""): [empty, ("462.0 ± 2.0", "+10.0 (+10.0 to +10.0)", True)],
-        ("neighbours, mined every 2 epochs", ""): [("431.0 ± 1.0", "−21.0 (−23.5 to −18.5)", False), empty],
+        ("mined", ""): [empty, ("462.0 ± 2.0", "+10.0, +10.0 to +10.0", True)],
+        ("neighbours, mined every 2 epochs", ""): [("431.0 ± 1.0", "−21.0, −23.5 to −18.5", False), empty],
     }
     assert found["RSum, every true match"].rows[0].cells[0].text == "502.0 ± 2.0"
     assert found["Hard negatives told from captions"].rows[3].cells[1].text == "46.0 ± 0.0"

@@ -55,7 +55,7 @@ class Combination:
         single = min(filter(None, found), key=np.mean, default=[])
         if len(single) < 2:
             return ""
-        return f"{signed(float(np.mean(single)))} ({interval_text(seed_interval(single, level))})"
+        return f"{signed(float(np.mean(single)))}, {interval_text(seed_interval(single, level))}"
 
 
 def _differences(series: Series[Run], reference: Series[Run], measure: Measure) -> list[float]:
