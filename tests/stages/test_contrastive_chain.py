@@ -94,7 +94,7 @@ def test_a_pretrained_model_is_evaluated_mined_with_and_fine_tuned_with_all_nega
     assert (tmp_path / "out" / "README.md").exists()
     out = done(invoke("report", "--dataset", "tiny", "--data", defined))
     assert "zero-shot" in out
-    assert "InfoNCE" in out
+    assert {"infonce": "InfoNCE, mined", "sigmoid": "sigmoid loss, mined"}[objective] in out
 
 
 def same_training(*roots: Path) -> None:

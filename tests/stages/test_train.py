@@ -213,7 +213,7 @@ def test_initial_weights_are_those_of_the_seed(
         seen.append(torch.initial_seed())
         raise StopError
 
-    monkeypatch.setattr("itrpipe.training.saved.build_model", build)
+    monkeypatch.setattr("itrpipe.training.assembly.build_model", build)
     sets = [f"--set=train.{text}" for text in (*SAME, "learning_rate=0.5")]
     where = ["--backbone", "vsepp", "--seed", seed, "--dataset", "tiny", "--data", chain]
     with pytest.raises(StopError):
