@@ -107,9 +107,9 @@ def _combination(series: Series[Run], compared: Sequence[SeedComparison]) -> Com
 
 def _table(shown: _Shown, combinations: Sequence[Combination], level: float) -> Table:
     """The combinations of one row and one column, such as several batch sizes, stand in rows of their own."""
-    columns = list(dict.fromkeys(each.column for each in combinations))
+    columns = sorted({each.column for each in combinations})
     rows: list[Row] = []
-    for name in dict.fromkeys(each.row for each in combinations):
+    for name in _ordered(combinations):
         own = [each for each in combinations if each.row == name]
         places = {column: [each for each in own if each.column == column] for column in columns}
         for number in range(max(map(len, places.values()))):
@@ -119,6 +119,17 @@ def _table(shown: _Shown, combinations: Sequence[Combination], level: float) -> 
             ]
             rows.append(Row(name, cells, _note(list(found.values())) if number or _several(places) else ""))
     return Table(shown.title, columns, rows, shown.caption)
+
+
+def _ordered(combinations: Sequence[Combination]) -> list[str]:
+    """Names of rows: controls, then what reaches the highest RSum in some column."""
+    best: dict[str, tuple[bool, float]] = {}
+    for each in combinations:
+        found = each.spread_of(_rsum)
+        assert found is not None
+        place = not each.series.first.is_control, -found.mean
+        best[each.row] = min(best.get(each.row, place), place)
+    return sorted(best, key=best.__getitem__)
 
 
 def _several(places: dict[str, list[Combination]]) -> bool:
