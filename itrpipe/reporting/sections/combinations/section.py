@@ -202,8 +202,8 @@ class _Shown:
 _SHOWN = (
     _Shown(
         "RSum",
-        "Mean ± standard deviation over seeds. Below it the difference to the strongest control, which has the "
-        "negatives of the batch alone, with its interval over seeds. Bold: significant against every control.",
+        "Mean ± standard deviation over seeds, and the difference to the strongest control, which has the negatives of "
+        "the batch alone, with its interval over seeds. Bold: significant against every control.",
         _rsum,
     ),
     _Shown("RSum, every true match", "The same with every true match counted as right.", _oracle),
