@@ -227,7 +227,8 @@ def _by_epoch(
         title += " (log scale)"
     ends = [(_epochs(model)[0], _epochs(model)[-1]) for _, curves in drawn for model, _ in curves]
     first, last = min(low for low, _ in ends), max(high for _, high in ends)
-    axes.set_xlim(0.7 * first, last + 0.3 * first)
+    room = 0.3 * (first or 1)  # a model that was not trained is validated once, before its first epoch
+    axes.set_xlim(first - room, last + room)
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=last >= 1))
     return Plot(title, svg(figure, name, f"{title} by epoch"))
