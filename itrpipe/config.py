@@ -253,7 +253,7 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
         return model.model_validate(resolved.values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key = ".".join(part for part in first["loc"] if isinstance(part, str))  # of a list's element, that of the list
         origin = resolved.origins.get(key) or next(
             (value for name, value in resolved.origins.items() if name.startswith(key + ".")), "default"
         )

@@ -236,6 +236,12 @@ def test_settings_that_are_no_numbers_are_refused_with_their_origin(value: str, 
         planner.configure_checked(Need("train", "aoq"))
 
 
+def test_an_element_of_a_list_out_of_range_names_the_origin_of_the_list(data_root: Path) -> None:
+    planner = Planner(data_root, "scenes", [parse_override('loss.negatives=["mined", "minde"]')])
+    with pytest.raises(UsageError, match=r"loss\.negatives = 'minde' \(from command line\): Input should be 'batch'"):
+        planner.configure_checked(Need("train", "contrastive"))
+
+
 def test_a_value_of_the_wrong_type_for_a_whole_group_is_one_line(data_root: Path) -> None:
     for text in ("loss=3", "model=3", "epochs.x=3"):
         with pytest.raises(UsageError) as caught:
