@@ -253,9 +253,10 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
         return model.model_validate(resolved.values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(part for part in first["loc"] if isinstance(part, str))  # of a list's element, that of the list
-        origin = resolved.origins.get(key) or next(
-            (value for name, value in resolved.origins.items() if name.startswith(key + ".")), "default"
+        key = ".".join(str(part) for part in first["loc"])
+        whole = ".".join(part for part in first["loc"] if isinstance(part, str))  # of a list's element, that list
+        origin = resolved.origins.get(whole) or next(
+            (value for name, value in resolved.origins.items() if name.startswith(whole + ".")), "default"
         )
         owner = _OWNERS.get(key.partition(".")[0], "")
         of = f" of {owner} {resolved.values[owner]!r}" if resolved.values.get(owner) else ""
