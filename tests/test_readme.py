@@ -13,8 +13,11 @@ import typer.main
 
 from itrpipe import __version__
 from itrpipe import cli as command_line
+from itrpipe.cli.options import overrides_of
+from itrpipe.commands.named import define_model
 from itrpipe.commands.recipes import chosen_runs, load_recipe
 from itrpipe.config import load_declaration
+from itrpipe.datasets.definition import remember_model
 from itrpipe.training.settings import backbones
 
 Invoke = Callable[..., Any]
@@ -66,9 +69,21 @@ def test_command_parses_and_names_what_is_declared(line: str) -> None:
         assert chosen_runs(recipe, values["recipe"], values["only"] or [])
 
 
+def tell(root: Path, name: str) -> None:
+    """Remembers a model as the first page tells it to `train --name`."""
+    (line,) = (line for line in commands() if f"train --name {name} " in line)
+    _, command, *arguments = shlex.split(line, comments=True)
+    values = COMMANDS[command].make_context(command, arguments).params
+    told = overrides_of(values["settings"], {"backbone": values["backbone"]})
+    model, _ = define_model(root, values["dataset"], name, None, values["method"], told)
+    remember_model(root, values["dataset"], name, model.definition)
+
+
 @pytest.mark.parametrize("line", [line for line in commands() if plans_on_scenes(line)])
 def test_command_on_scenes_plans_with_all_its_settings(line: str, invoke: Invoke, tmp_path: Path) -> None:
     _, *arguments = shlex.split(line, comments=True)
+    if "--model" in arguments:
+        tell(tmp_path, arguments[arguments.index("--model") + 1])
     outcome = invoke(*arguments, "--data", tmp_path, *([] if "--dry-run" in arguments else ["--dry-run"]))
     assert outcome.code == 0, outcome.err
     assert "missing" in outcome.out

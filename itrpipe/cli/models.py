@@ -24,12 +24,17 @@ from itrpipe.cli.options import (
     whole_path,
     with_positives,
 )
+from itrpipe.errors import UsageError
 
 
 @app.command(cls=listing("train", conf="Methods (--method)", defaults="Backbones (--backbone)"))
 @taking(ModelOptions)
 def train(
     given: ModelOptions,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Remember these options under this name, by which --model finds the model."),
+    ] = None,
     negatives_from: Annotated[
         str | None,
         typer.Option(
@@ -73,8 +78,13 @@ def train(
     --vision and --text take any encoders of transformers, for all training steps of the chain; a joint model such as
     CLIP is given as both: --vision openai/clip-vit-base-patch32 --text openai/clip-vit-base-patch32
 
+    --name small remembers the model, with its dataset and all that is set here. --model small then stands for all of
+    it, in this command and in mine-negatives, evaluate, search, explain and export. --name small --set KEY=VALUE
+    changes it.
+
     Example: itrpipe train --method aoq --backbone vsrn --dataset scenes
     """
+    from itrpipe.commands.named import define_model
     from itrpipe.commands.stages import run_stage
 
     restart_with(devices)
@@ -87,7 +97,15 @@ def train(
     settings = [*(given.settings or []), *encoders(vision, text), *chosen, *followed_by(track)]
     overrides = overrides_of(settings, named) + given.placed
     method = with_positives(method, positives)
-    run_stage(*given.where, "train", overrides, conf=method, **given.how)
+    model = given.known
+    if model and name:
+        raise UsageError(f"--model {model.name} trains a model that has a name; leave --name {name} out")
+    if name:
+        named_method = method if "method" in given.given or method != given.method else None
+        model, overrides = define_model(*given.where, name, named_method, method, overrides)
+    if model:
+        method, overrides = model.method, model.of_training() + overrides
+    run_stage(*given.where, "train", overrides, conf=method, model=model, **given.how)
 
 
 @app.command("mine-negatives")

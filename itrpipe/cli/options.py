@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -34,6 +34,10 @@ NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of r
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it will cost.")]
 TrustOption = Annotated[
     bool, typer.Option("--trust", callback=_trust, help="Read files of 4 MiB and more without hashing them first.")
+]
+NamedOption = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME", help="A model that `itrpipe train --name NAME` was told of."),
 ]
 MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method; `itrpipe train --help` lists all.")]
 BackboneOption = Annotated[
@@ -66,6 +70,10 @@ DevicesOption = Annotated[
     typer.Option("--devices", min=1, help="Processes that train together, one per GPU: torchrun for this machine."),
 ]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+
+
+_NO_OPTION = {"option": False}
+"""Marks a field of shared options that is none itself."""
 
 
 @dataclass(frozen=True)
@@ -120,16 +128,54 @@ class TrainedOptions(RunOptions):
 class ModelOptions(TrainedOptions):
     """What commands take beside that where the model has a method and a backbone."""
 
+    named: NamedOption = None
     method: MethodOption = "triplet"
     backbone: BackboneOption = None
+    known: Any = field(default=None, metadata=_NO_OPTION)  # an itrpipe.commands.named.NamedModel
+    given: frozenset[str] = field(default=frozenset(), metadata=_NO_OPTION)
 
     @property
     def model(self) -> dict[str, Any]:
         """The settings that name the model, but for its method."""
         return {"backbone": self.backbone, **super().model}
 
+    def overrides(self, *, of_training: bool = False, **named: Any) -> list:
+        """What a named model was told, and the options of this command on top.
 
-_LEADING = ("method", "backbone")
+        Args:
+            of_training: whether the requested step is the training itself.
+            named: options by the settings that they are.
+        """
+        told = () if self.known is None else self.known.of_training() if of_training else self.known.of_reader()
+        return [*told, *super().overrides(**named)]
+
+    def completed(self, context: typer.Context) -> ModelOptions:
+        """The options with which of them were given, and with what the model of `--model` was told.
+
+        Its dataset counts where no other was given.
+
+        Args:
+            context: tells which options were given.
+
+        Raises:
+            UsageError: there are several such models, or an option contradicts it.
+            MissingInputError: there is none.
+        """
+        sources = {each.name: context.get_parameter_source(each.name) for each in fields(self)}
+        given = frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
+        if self.named is None:
+            return replace(self, given=given)
+        from itrpipe.commands.named import find_model
+
+        known = find_model(self.data, self.dataset if "dataset" in given else None, self.named)
+        for option, own in (("method", known.method), ("backbone", known.backbone)):
+            if option in given:
+                raise UsageError(f"--model {self.named} has {option} {own}; leave --{option} out")
+        naming = {key: value for key, value in known.naming.items() if key not in given}
+        return replace(self, dataset=known.dataset, method=known.method, known=known, given=given, **naming)
+
+
+_LEADING = ("named", "method", "backbone")
 
 
 def taking(options: type[RunOptions], **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -140,7 +186,9 @@ def taking(options: type[RunOptions], **defaults: Any) -> Callable[[Callable[...
         defaults: of shared options that have others in this command.
     """
     hints, keyword = get_type_hints(options, include_extras=True), inspect.Parameter.KEYWORD_ONLY
-    values = {each.name: defaults.get(each.name, each.default) for each in fields(options)}
+    values = {
+        each.name: defaults.get(each.name, each.default) for each in fields(options) if each.metadata != _NO_OPTION
+    }
     shared = [inspect.Parameter(name, keyword, default=value, annotation=hints[name]) for name, value in values.items()]
     # As users read them: which model, what of it, where, and how it is run.
     last = [each.name for each in fields(RunOptions)]
@@ -148,8 +196,11 @@ def taking(options: type[RunOptions], **defaults: Any) -> Callable[[Callable[...
 
     def with_shared(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def run(**values: Any) -> None:
-            command(options(**{each.name: values.pop(each.name) for each in shared}), **values)
+        def run(context: typer.Context, **values: Any) -> None:
+            given = options(**{each.name: values.pop(each.name) for each in shared})
+            if isinstance(given, ModelOptions):
+                given = given.completed(context)
+            command(given, **values)
 
         types = get_type_hints(command, include_extras=True)
         own = [
@@ -157,7 +208,8 @@ def taking(options: type[RunOptions], **defaults: Any) -> Callable[[Callable[...
             for name, each in list(inspect.signature(command).parameters.items())[1:]
         ]
         leading = [each for each in shared if each.name in _LEADING]
-        parameters = [*leading, *own, *(each for each in shared if each not in leading)]
+        context = inspect.Parameter("context", keyword, annotation=typer.Context)
+        parameters = [context, *leading, *own, *(each for each in shared if each not in leading)]
         run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run

@@ -139,7 +139,7 @@ def explain(
     """
     from itrpipe.commands.explain import explain as explain_caption
 
-    overrides = given.overrides(**given.model, device=given.device)
+    overrides = given.overrides(of_training=True, **given.model, device=given.device)
     explain_caption(*given.where, image, caption, given.method, overrides, **given.how, as_json=as_json)
 
 
@@ -186,7 +186,7 @@ def search(
     from itrpipe.commands.search import search as search_split
 
     way = Way(split, top, index, prefilter, candidates)
-    overrides = given.overrides(**given.model, device=given.device)
+    overrides = given.overrides(of_training=True, **given.model, device=given.device)
     asked = (Question(caption, image), given.method, overrides, way)
     search_split(*given.where, *asked, page=html, **given.how, as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""What is about the whole of a data folder or a configuration: run, status, show, gc, doctor."""
+"""What is about the whole of a data folder or a configuration: run, init, status, show, gc, doctor."""
 
 from __future__ import annotations
 
@@ -65,6 +65,21 @@ def run(
     how = {"only": only or (), "tiny": tiny, "keep_going": keep_going, "dry_run": dry_run}
     overrides = overrides_of(settings, {}) + placed(workers, engine, address, part)
     run_recipe(data, recipe, Options(source, overrides, **how))
+
+
+@app.command()
+def init(
+    dataset: Annotated[str, typer.Argument(help="Name of a dataset that is prepared.")],
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="The recipe; default: DATASET.toml.")] = None,
+    data: DataOption = Path("data"),
+) -> None:
+    """Write a commented recipe for a dataset, for `itrpipe run`.
+
+    Example: itrpipe init mine
+    """
+    from itrpipe.commands.init import write_recipe
+
+    write_recipe(data, dataset, to)
 
 
 @app.command()

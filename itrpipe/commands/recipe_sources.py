@@ -22,9 +22,11 @@ COLUMN = 36
 
 
 def define(
-    recipe: Recipe, name: str, runs: Sequence[RecipeRun], source: Path | None, *, tiny: bool
+    root: Path, recipe: Recipe, name: str, runs: Sequence[RecipeRun], source: Path | None, *, tiny: bool
 ) -> tuple[DatasetDefinition, dict[str, str]]:
     """The dataset as the recipe and the source folder define it, with what the chosen runs need of it.
+
+    A recipe without a source takes the dataset as it was prepared, features and all; the embedded one is made for it.
 
     Returns:
         The definition, and the whole path of every file that settings name in braces.
@@ -33,6 +35,12 @@ def define(
         UsageError: the recipe needs no source.
         MissingInputError: there is no source, or something that these runs need is not in it.
     """
+    if recipe.source is None and recipe.dataset != EMBEDDED:
+        if source is not None:
+            raise UsageError(
+                f"recipe {name} runs on dataset {recipe.dataset!r} as it is prepared and takes no --source"
+            )
+        return defined(root, recipe.dataset), {}
     names = dict.fromkeys(recipe.features_of(run, tiny=tiny) for run in runs)
     needed = {each: recipe.made_from(each) for each in names}
     if recipe.source is None:
@@ -56,6 +64,21 @@ def define(
     return definition, {each: str(path.resolve()) for each, path in files.items()}
 
 
+def defined(root: Path, dataset: str) -> DatasetDefinition:
+    """The definition of a dataset that was prepared.
+
+    Raises:
+        MissingInputError: it was not.
+    """
+    definition = load_definition(root, dataset)
+    if definition.prepare is None:
+        raise MissingInputError(
+            f"dataset {dataset!r} is not defined in {root.resolve()}; run `itrpipe prepare --dataset {dataset} "
+            "--source FOLDER`"
+        )
+    return definition
+
+
 def explain(source: RecipeSource, name: str, needed: Mapping[str, SourceFeatures], files: Sequence[str]) -> str:
     """What to bring for some runs, where to put it, and how it is checked.
 
@@ -74,9 +97,8 @@ def explain(source: RecipeSource, name: str, needed: Mapping[str, SourceFeatures
 def remember_definition(root: Path, dataset: str, definition: DatasetDefinition) -> None:
     """Saves where the dataset lies; features that other runs read stay known."""
     known = load_definition(root, dataset)
-    save_definition(
-        root, dataset, definition.model_copy(update={"features": {**known.features, **definition.features}})
-    )
+    kept = {"features": {**known.features, **definition.features}, "models": known.models}
+    save_definition(root, dataset, definition.model_copy(update=kept))
 
 
 def check_sizes(source: RecipeSource, prepared: Step) -> None:

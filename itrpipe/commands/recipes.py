@@ -3,9 +3,9 @@
 A recipe is a TOML file in `stages/recipes/`:
 
     dataset = "flickr30k"          where artifacts go
-    features = "precomp"           what runs read that name no features of their own
+    features = "precomp"           what runs read that name no features of their own; may be left out without a source
     title = "…"                    of the report
-    [source]                       only for datasets that the user brings
+    [source]                       of what the user brings; without it the dataset is taken as it was prepared
     captions = "."                 below --source
     explanation = '''…'''          what to bring, shown when something is missing
     [source.expected]              images by split, where published scores are of these
@@ -52,7 +52,7 @@ from pydantic import (
 )
 
 from itrpipe.config import did_you_mean, empty_table, leaves, read_toml, stages_folder
-from itrpipe.datasets.definition import check_name
+from itrpipe.datasets.definition import EMBEDDED, check_name
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.registry import backbone_family
 from itrpipe.reporting.expected import Published, Tolerance
@@ -79,6 +79,7 @@ def _checked(name: str) -> str:
 
 Name = Annotated[str, AfterValidator(_checked)]
 """Name of a dataset or of features, which becomes that of a folder."""
+NameOrNone = Annotated[str, AfterValidator(lambda name: name and _checked(name))]
 Overrides = Annotated[dict[str, Any], BeforeValidator(_by_dotted_keys)]
 """Settings by their dotted keys, which may also be written as tables: `aoq = { loss.alpha = 0.4 }`."""
 
@@ -204,7 +205,7 @@ class Recipe(RecipePart):
     """A recipe file; see the module."""
 
     dataset: Name
-    features: Name
+    features: NameOrNone = ""
     title: str
     source: RecipeSource | None = None
     overrides: Overrides = Field(default_factory=dict, alias="set")
@@ -217,6 +218,12 @@ class Recipe(RecipePart):
     @classmethod
     def _every_pair(cls, value: Any) -> Any:
         return list(itertools.chain.from_iterable(map(_pairs, value))) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _features_of_a_source(self) -> Recipe:
+        if not self.features and (self.source is not None or self.dataset == EMBEDDED):
+            raise ValueError("features are missing: name those that runs read which name no others")
+        return self
 
     @model_validator(mode="after")
     def _known_backbones(self) -> Recipe:

@@ -10,6 +10,7 @@ from itrpipe.artifacts.artifact import MANIFEST, Manifest, check_artifact, is_fi
 from itrpipe.artifacts.disk import require_writable, write_text
 from itrpipe.artifacts.integrity import checked
 from itrpipe.commands.estimates import estimate, print_costs
+from itrpipe.commands.named import NamedModel
 from itrpipe.config import Settings, declared_stages, did_you_mean, kind_of, leaves, load_declaration
 from itrpipe.datasets.definition import (
     EMBEDDED,
@@ -18,6 +19,7 @@ from itrpipe.datasets.definition import (
     check_name,
     load_definition,
     remember,
+    remember_model,
 )
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.declaration import names_a_file
@@ -39,6 +41,7 @@ def run_stage(
     *,
     conf: str | None = None,
     definition: DatasetDefinition | None = None,
+    model: NamedModel | None = None,
     dry_run: bool = False,
     no_deps: bool = False,
 ) -> Path:
@@ -51,6 +54,7 @@ def run_stage(
         overrides: values given by the user.
         conf: configuration; by default the only one of the stage, for `prepare` the dataset's own.
         definition: what is new about the dataset; remembered once the stage has succeeded with it.
+        model: that is trained, if it has a name; remembered once it is planned.
         dry_run: print the plan and what it will cost.
         no_deps: fail when something upstream is missing.
 
@@ -64,9 +68,12 @@ def run_stage(
     reporter = Reporter()
     planner = Planner(root, check_name(dataset), overrides, definition or DatasetDefinition(), reporter, not dry_run)
     need = Need(stage, conf or default_conf(planner.definition, dataset, stage))
-    reporter.say(f"{dataset}: {stage.replace('_', '-')} {need.conf}", style="bold")
+    called = "" if model is None else f" (model {model.name})"
+    reporter.say(f"{dataset}: {stage.replace('_', '-')} {need.conf}{called}", style="bold")
     step = planner.plan(need)
     planner.refuse_unused_overrides()
+    if model is not None and not dry_run:
+        remember_model(root, dataset, model.name, model.definition)
     (folder,) = run([step], reporter, dry_run=dry_run, with_upstream=not no_deps)
     if dry_run:
         print_costs(estimate(root, dataset, pending_steps([step])), reporter)
@@ -319,7 +326,10 @@ def report_dataset(
     planner = Planner(root, dataset, overrides, reporter=reporter, remember=not dry_run)
     steps = [pinned_step(root, manifest) for manifest in evaluations]
     inputs = {step.location.name: step for step in steps}
-    step = planner.plan(Need("report", default_conf(planner.definition, dataset, "report")), inputs=inputs)
+    trained = {each.name for manifest in evaluations for each in manifest.inputs.values() if each.stage == "train"}
+    names = sorted(each for each in planner.definition.named_trainings().items() if each[0] in trained)
+    need = Need("report", default_conf(planner.definition, dataset, "report"), {"names": names})
+    step = planner.plan(need, inputs=inputs)
     planner.refuse_unused_overrides()
     (folder,) = run([step], reporter, dry_run=dry_run)
     if dry_run:

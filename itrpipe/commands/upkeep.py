@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +24,7 @@ from itrpipe.artifacts.artifact import (
 from itrpipe.artifacts.disk import read_stamped_json, unavailable_as_error
 from itrpipe.artifacts.locks import is_locked, unused
 from itrpipe.config import declared_stages
-from itrpipe.datasets.definition import check_name
+from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.progress import Reporter
 
@@ -44,7 +44,7 @@ _STYLES: dict[State, str] = {
 _HELD = ("running", "in parts", "unreadable", "not ours")
 _REMOVED = ".removed"
 SHOWN_METRICS = 3
-EVALUATE = "evaluate"
+EVALUATE, TRAIN = "evaluate", "train"
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,9 @@ def print_status(root: Path, dataset: str | None, *, verify: bool = False) -> No
     problems: dict[str, list[str]] = {"damaged": [], "unreadable": []}
     for name in names:
         reporter.say(name, style="bold")
+        models = load_definition(root, name).named_trainings()
         for entry in entries(root, name, verify=verify):
-            reporter.say(_line(entry), style=_STYLES[entry.state])
+            reporter.say(_line(entry, _model_of(entry, models)), style=_STYLES[entry.state])
             problems.get(entry.state, []).append(entry.problem)
     for state, kind in (("damaged", DataError), ("unreadable", UnavailableError)):
         if problems[state]:
@@ -151,7 +152,8 @@ def collect_garbage(
     unreadable = [entry for entry in found if entry.state == "unreadable"]
     if unreadable and not damaged_only:
         raise UnavailableError(f"what else is needed depends on something unreadable: {unreadable[0].problem}")
-    kept = _referenced(found, superseded_too)
+    models = load_definition(root, dataset).named_trainings()
+    kept = _referenced(found, models, superseded_too)
     doomed = [
         entry
         for entry in found
@@ -166,7 +168,7 @@ def collect_garbage(
     if not doomed:
         reporter.say("nothing to remove")
         return []
-    needed = _referenced(found, superseded_too=False)
+    needed = _referenced(found, models, superseded_too=False)
     for entry in doomed:
         unneeded = "superseded" if entry.folder in needed else "unused"
         why = unneeded if entry.state == "whole" else entry.state
@@ -259,13 +261,25 @@ def _size_of(folder: Path) -> int:
     return sum(sizes)
 
 
-def _referenced(found: list[Entry], superseded_too: bool) -> set[Path]:
-    """Folders of the newest artifact of every run and of every evaluation, of all that these were made from, and of
-    what running steps read."""
+def _model_of(entry: Entry, models: Mapping[str, str]) -> str:
+    """Name of the model that an artifact is, or was made from; empty where that has none.
+
+    Args:
+        entry: the artifact.
+        models: folder of a training artifact -> name of its model.
+    """
+    read = entry.manifest.inputs.get(TRAIN) if entry.manifest else None
+    return models.get(entry.folder.name if entry.folder.parent.name == TRAIN else read.name if read else "", "")
+
+
+def _referenced(found: list[Entry], models: Mapping[str, str], superseded_too: bool) -> set[Path]:
+    """Folders of the newest artifact of every run, named models apart, and of every evaluation, of all that these were
+    made from, and of what running steps read."""
     whole = [(entry, entry.manifest) for entry in found if entry.manifest and entry.state == "whole"]
     newest: dict[tuple, str] = {}
     for entry, manifest in sorted(whole, key=lambda pair: pair[1].finished):
-        newest[manifest.stage, manifest.label, manifest.settings.get("features")] = entry.name
+        run = (manifest.stage, manifest.label, manifest.settings.get("features"), _model_of(entry, models))
+        newest[run] = entry.name
     by_name = {entry.name: (entry, manifest) for entry, manifest in whole}
     evaluated = [entry.name for entry, manifest in whole if manifest.stage == EVALUATE and not superseded_too]
     queue = [*newest.values(), *evaluated, *_inputs_of_running(found)]
@@ -286,12 +300,14 @@ def _inputs_of_running(found: list[Entry]) -> list[str]:
     return [name for record in records if record.exists() for name in read_stamped_json(record, remedy)]
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: Entry, model: str) -> str:
     if entry.manifest is None:
         return f"  {entry.name:<48} {entry.state:<12} {_size(entry.bytes):>10}  {entry.problem}"
+    named = [f"model {model}"] if model else []
     metrics = [f"{key} {value}" for key, value in list(entry.manifest.metrics.items())[:SHOWN_METRICS]]
     seconds = entry.manifest.timings["total"]
-    return f"  {entry.name:<48} {entry.state:<12} {_size(entry.bytes):>10} {seconds:>8.1f} s  {', '.join(metrics)}"
+    told = ", ".join([*named, *metrics])
+    return f"  {entry.name:<48} {entry.state:<12} {_size(entry.bytes):>10} {seconds:>8.1f} s  {told}"
 
 
 def _size(count: int) -> str:

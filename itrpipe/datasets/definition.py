@@ -40,18 +40,40 @@ class StageDefinition(BaseModel):
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
+class ModelDefinition(BaseModel):
+    """A model that `itrpipe train --name` was told of.
+
+    Attributes:
+        method: configuration of `train`.
+        settings: values given on the command line, by dotted key; those without a scope are of the training itself.
+        trained: label of a training under this name, such as `aoq.vsepp.s1` -> folder of its latest artifact.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+    trained: dict[str, str] = Field(default_factory=dict)
+
+
 class DatasetDefinition(BaseModel):
-    """How a dataset is prepared and which features it has.
+    """How a dataset is prepared, which features it has, and what its named models are.
 
     Attributes:
         prepare: None until `itrpipe prepare` was run, except for the embedded dataset.
         features: configuration name -> how these features are extracted or imported.
+        models: by name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     prepare: StageDefinition | None = None
     features: dict[str, StageDefinition] = Field(default_factory=dict)
+    models: dict[str, ModelDefinition] = Field(default_factory=dict)
+
+    def named_trainings(self) -> dict[str, str]:
+        """Folder of a training artifact -> the name of its model."""
+        return {folder: name for name, model in self.models.items() for folder in model.trained.values()}
 
     def default_features(self, dataset: str) -> str:
         """Name of the features to train on when none is named.
@@ -72,7 +94,7 @@ class DatasetDefinition(BaseModel):
 
 
 def check_name(name: str) -> str:
-    """Returns the name of a dataset or of features if it can be a folder name.
+    """Returns the name of a dataset, of features or of a model if it can be a folder name.
 
     Raises:
         UsageError: it holds a separator, begins with a dot, is empty or too long.
@@ -122,6 +144,13 @@ def remember(root: Path, dataset: str, definition: DatasetDefinition, stage: str
     else:
         changed = now.model_copy(update={"features": {**now.features, conf: definition.features[conf]}})
     save_definition(root, dataset, changed)
+
+
+def remember_model(root: Path, dataset: str, name: str, model: ModelDefinition) -> None:
+    """Saves what a named model is, unless that is known; the rest of the definition stays as it is now."""
+    now = load_definition(root, dataset)
+    if now.models.get(name) != model:
+        save_definition(root, dataset, now.model_copy(update={"models": {**now.models, name: model}}))
 
 
 def save_definition(root: Path, dataset: str, definition: DatasetDefinition) -> None:

@@ -17,6 +17,7 @@ from itrpipe.artifacts.artifact import INPUTS, UNFINISHED
 from itrpipe.artifacts.disk import full_disk_as_error, read_stamped_json, remove_leftovers, write_stamped_json
 from itrpipe.artifacts.integrity import remember_outputs
 from itrpipe.artifacts.locks import HOURS, holder, locked, patience
+from itrpipe.datasets.definition import load_definition, remember_model
 from itrpipe.engine.execution import share_of, whole
 from itrpipe.engine.part import OthersMissing, Share
 from itrpipe.errors import DataError, LockedError, UsageError
@@ -87,7 +88,18 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
     for number, step in enumerate(todo):
         run_step(step, reporter, needed=number + 1 < len(todo))
         refuse_hopeless(todo[number + 1 :])
+    _remember_names(steps)
     return [step.location.folder for step in steps]
+
+
+def _remember_names(steps: Iterable[Step]) -> None:
+    """Notes which artifacts the named models of a plan are, for `status`, `gc` and reports."""
+    for step in unique_steps(steps):
+        location, name = step.location, getattr(step.execution, "name", "")
+        known = load_definition(location.root, location.dataset).models.get(name) if name else None
+        if known is not None and step.finished is not None:
+            trained = known.trained | {location.label: location.name}
+            remember_model(location.root, location.dataset, name, known.model_copy(update={"trained": trained}))
 
 
 def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:

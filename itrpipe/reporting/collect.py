@@ -62,12 +62,14 @@ class Run:
         evaluation: its artifact.
         baseline_method: the method of round one.
         declared: settings by the declarations.
+        names: folder of a training artifact -> name of its model, where it has one.
     """
 
     label: str
     evaluation: Artifact
     baseline_method: str
     declared: Declared
+    names: Mapping[str, str] = field(default_factory=dict, compare=False)
     _read: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -224,7 +226,8 @@ class Run:
         return self._model(method, backbone, number, artifact)
 
     def _model(self, method: str, backbone: str, seed: int, artifact: Artifact) -> Model:
-        return Model(method, backbone, seed, artifact, self.baseline_method, self.declared)
+        named = self.names.get(artifact.name, "")
+        return Model(method, backbone, seed, artifact, self.baseline_method, self.declared, named)
 
     @property
     def _reranked(self) -> str:
@@ -250,7 +253,10 @@ class TestSet:
 
 
 def collect(
-    evaluations: Iterable[tuple[Path, Manifest]], baseline_method: str, declared: Declared
+    evaluations: Iterable[tuple[Path, Manifest]],
+    baseline_method: str,
+    declared: Declared,
+    names: Mapping[str, str],
 ) -> dict[TestSet, list[Run]]:
     """Runs by test set, whatever order they are given in: by backbone, round one first, its controls last.
 
@@ -258,13 +264,14 @@ def collect(
         evaluations: folders of finished evaluations with their manifests.
         baseline_method: the method of round one.
         declared: settings by the declarations.
+        names: folder of a training artifact -> name of its model, where it has one.
     """
     runs = []
     found: dict[Path, Manifest | None] = {}
     for folder, manifest in evaluations:
         artifact = Artifact("evaluate", folder.name, manifest.fingerprint, folder, manifest, found)
         shared = sum(other.label == manifest.label for _, other in evaluations) > 1
-        runs.append(Run(folder.name if shared else manifest.label, artifact, baseline_method, declared))
+        runs.append(Run(folder.name if shared else manifest.label, artifact, baseline_method, declared, names))
     runs.sort(key=_place)
     groups: dict[TestSet, list[Run]] = {}
     for run in runs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -78,6 +78,7 @@ def gather(
     baseline_method: str,
     options: Options,
     declared: Declared,
+    names: Mapping[str, str],
     find_root: Callable[[Artifact], Path | None],
     warn: Callable[[str], None],
 ) -> Content:
@@ -88,6 +89,7 @@ def gather(
         baseline_method: the method of round one.
         options: of the report.
         declared: settings of an artifact's configuration by the declarations.
+        names: folder of a training artifact -> name of its model, where it has one.
         find_root: folder of the photographs of a dataset's artifact, or None when they are gone.
         warn: called with what is missing.
 
@@ -95,7 +97,7 @@ def gather(
         MissingInputError: there is no evaluation.
         DataError: an artifact is damaged.
     """
-    found = collect(evaluations, baseline_method, declared)
+    found = collect(evaluations, baseline_method, declared, names)
     runs = [run for members in found.values() for run in members]
     if not runs:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")

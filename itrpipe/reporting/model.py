@@ -24,6 +24,7 @@ class Model:
         artifact: of `train`, possibly removed.
         baseline_method: the method of round one.
         declared: settings by the declarations.
+        named: what the user calls it; often nothing.
     """
 
     method_name: str
@@ -32,6 +33,7 @@ class Model:
     artifact: Artifact
     baseline_method: str
     declared: Declared
+    named: str = ""
 
     @property
     def is_baseline(self) -> bool:
@@ -50,10 +52,11 @@ class Model:
 
     @property
     def method(self) -> str:
-        """`round one`, or the method as papers write it, with its choices where it names them itself."""
+        """`round one`, or the method as papers write it, with its choices where it names them itself, and its name."""
         manifest = self.artifact.manifest
         chosen = "" if manifest is None else title_by_choices(self.method_name, manifest.settings)
-        return chosen or method_title(self.method_name, self.baseline_method)
+        title = chosen or method_title(self.method_name, self.baseline_method)
+        return f"{title} ({self.named})" if self.named else title
 
     @property
     def name(self) -> str:

@@ -103,7 +103,9 @@ def _names(items: Sequence[Run | Model]) -> list[tuple[str, dict[str, Any]]]:
         own, known = _facts(item), [facts for facts in rivals if facts is not None]
         keys = [key for key in own or {} if len({str(facts.get(key)) for facts in known}) > 1]
         differing = {key: own[key] for key in keys if own}
-        details = _details(differing, known, item.departures)
+        # A name that the user has given says as much; of two models of one name the settings tell which is which.
+        named = all(member.named for member in item.members)
+        details = _details(differing, known, {} if named else item.departures) if differing or not named else ""
         names.append((f"{name} ({details})" if details else name, differing))
     return names
 

@@ -207,11 +207,17 @@ def _offered(mining: Planned) -> tuple[int, int] | None:
     """
     folder = mining.inputs["prepare"].finished
     share = cast(TrainSettings, mining.inputs["train"].settings).train_share
-    return None if folder is None else _candidates_in(folder, share)
+    return None if folder is None else candidates_in(folder, share)
 
 
 @functools.lru_cache(maxsize=8)
-def _candidates_in(prepare: Path, share: float) -> tuple[int, int] | None:
+def candidates_in(prepare: Path, share: float) -> tuple[int, int] | None:
+    """See `candidates`, of a prepared dataset; None where it has no training images.
+
+    Args:
+        prepare: artifact of `prepare`.
+        share: of its training images that count.
+    """
     from itrpipe.datasets.prepared import PreparedDataset
 
     prepared = PreparedDataset.open(prepare)

@@ -42,6 +42,7 @@ class ReportSettings(Settings):
         published: scores of whichever runs, shown beside the measured ones and compared with them.
         tolerance: of that comparison.
         tiny: the runs are of toy models, and nothing published is compared with them.
+        names: folder of a training artifact and the name of its model, for each that has one.
     """
 
     title: str
@@ -52,6 +53,7 @@ class ReportSettings(Settings):
     published: tuple[Published, ...] = ()
     tolerance: Tolerance = Tolerance()
     tiny: bool = False
+    names: tuple[tuple[str, str], ...] = ()
 
 
 class Execution(Settings):
@@ -84,9 +86,9 @@ def needs(settings: ReportSettings, definition: DatasetDefinition) -> dict[str, 
 
 
 def fingerprinted(settings: ReportSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: how scores are compared counts where some were published."""
+    """The settings as the fingerprint sees them: names and how scores are compared count where there are some."""
     unused = set() if settings.published else {"published", "tolerance", "tiny"}
-    return settings.model_dump(mode="json", exclude=unused)
+    return settings.model_dump(mode="json", exclude=unused | (set() if settings.names else {"names"}))
 
 
 def run(job: Job) -> None:
@@ -102,6 +104,7 @@ def run(job: Job) -> None:
         ROUND_ONE,
         Options(**job.settings.model_dump(include=OPTIONS), published=job.settings.published),
         _declared(job),
+        dict(job.settings.names),
         lambda prepare: _photographs(job, prepare),
         job.warn,
     )

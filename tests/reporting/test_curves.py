@@ -23,7 +23,7 @@ RUNS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in 
 
 def runs_of(toy: Any, names: tuple[str, ...] = RUNS) -> list[Run]:
     found = collect(
-        [(toy.made[name], artifacts.read_manifest(toy.made[name])) for name in names], "triplet", lambda _: None
+        [(toy.made[name], artifacts.read_manifest(toy.made[name])) for name in names], "triplet", lambda _: None, {}
     )
     return [run for group in found.values() for run in group]
 

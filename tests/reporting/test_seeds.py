@@ -221,7 +221,7 @@ def model(settings: dict[str, Any], seed: int = 0, mining: dict[str, Any] | None
     member = SimpleNamespace(
         method_name="aoq", seed=seed, artifact=SimpleNamespace(manifest=manifest), mining=mined, backbone="VSRN"
     )
-    member.members, member.method, member.departures = (member,), "AOQ", {}
+    member.members, member.method, member.departures, member.named = (member,), "AOQ", {}, ""
     return member
 
 

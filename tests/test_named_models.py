@@ -1,0 +1,143 @@
+"""Named models: `train --name` remembers a model, `--model` stands for it; recipes on a dataset as it is defined."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from itrpipe.artifacts.artifact import list_artifacts, read_manifest
+from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
+from tests.conftest import TINY, TINY_AOQ, Outcome
+
+Invoke = Callable[..., Outcome]
+SMALL = [part for text in TINY if not text.startswith("evaluate") for part in ("--set", text)]
+
+
+def settings(root: Path, stage: str, **wanted: object) -> list[dict]:
+    """Settings of the artifacts of a stage that have these."""
+    found = [read_manifest(each) for each in list_artifacts(root, "tiny") if each.parent.name == stage]
+    return [each.settings for each in found if wanted.items() <= each.settings.items()]
+
+
+@pytest.fixture
+def root(finished_chain: Path, tmp_path: Path) -> Path:
+    """The finished chain, whose models have no names."""
+    return Path(shutil.copytree(finished_chain / "data", tmp_path / "data"))
+
+
+def test_a_name_stands_for_dataset_method_backbone_and_settings(root: Path, invoke: Invoke) -> None:
+    where = ["--data", root]
+    told = invoke("train", "--name", "small", "-d", "tiny", "--backbone", "vsepp", *SMALL, "--set", "epochs=1", *where)
+    assert told.code == 0, told.err
+    few = ["--set", "num_texts=5", "--set", "num_images=3"]
+    for command in (["mine-negatives", *few], ["evaluate", "--set", "bootstrap_samples=100"]):
+        done = invoke(*command, "--model", "small", *where)
+        assert done.code == 0, done.err
+        assert "train/triplet.vsepp-" in done.out
+        assert "up to date" in done.out
+    assert {each["model"]["embed_dim"] for each in settings(root, "train")} == {8}
+    (trained,) = (root / "tiny" / "train").glob("triplet.vsepp-*")
+    assert load_definition(root, "tiny").models["small"].trained == {"triplet.vsepp": trained.name}
+    listed = invoke("status", "-d", "tiny", *where).out
+    assert sum("model small" in line for line in listed.splitlines()) == 3  # trained, mined, evaluated
+    found = invoke("search", "a dog on the road", "--model", "small", "--no-deps", *where)
+    assert found.code == 0, found.err
+    assert "ranked by triplet.vsepp" in found.out
+
+
+def test_another_seed_of_a_named_model_has_its_settings_and_its_name(root: Path, invoke: Invoke) -> None:
+    where = ["--data", root]
+    invoke("train", "--name", "small", "-d", "tiny", "--backbone", "vsepp", *SMALL, *where)
+    done = invoke("evaluate", "--model", "small", "--seed", "1", "--set", "bootstrap_samples=100", *where)
+    assert done.code == 0, done.err
+    assert [each["model"]["embed_dim"] for each in settings(root, "train", seed=1)] == [8]
+    assert set(load_definition(root, "tiny").models["small"].trained) == {"triplet.vsepp", "triplet.vsepp.s1"}
+    assert invoke("report", "-d", "tiny", *where).code == 0
+    page = next((root / "tiny" / "report").glob("page-*"))
+    assert "VSE++, round one (small)" in (page / "summary.md").read_text()
+    names = {each["name"] for each in json.loads((page / "results.json").read_text())["runs"]}
+    assert any("(small)" in name for name in names)
+
+
+def test_what_is_told_again_changes_the_model_and_nothing_else(root: Path, invoke: Invoke) -> None:
+    where = ["-d", "tiny", "--data", root]
+    invoke("train", "--name", "small", "--backbone", "vsepp", *SMALL, *where)
+    before = load_definition(root, "tiny")
+    dry = invoke("train", "--name", "small", "--set", "train.model.embed_dim=16", "--dry-run", *where)
+    assert "model.embed_dim 8 → 16" in dry.out
+    assert load_definition(root, "tiny") == before
+    assert invoke("train", "--name", "small", "--set", "train.model.embed_dim=16", *where).code == 0
+    model = load_definition(root, "tiny").models["small"]
+    assert (model.settings["train.model.embed_dim"], model.settings["train.model.word_dim"]) == (16, 8)
+    assert len(settings(root, "train", backbone="vsepp", method="triplet")) == 2
+    # Both are the newest of their kind: one has a name, the other has none any more.
+    assert "nothing to remove" in invoke("gc", *where, "--yes").out
+
+
+def test_a_second_round_has_a_name_with_all_that_its_chain_was_told(root: Path, invoke: Invoke) -> None:
+    lists = [part for text in TINY_AOQ for part in ("--set", text)]
+    command = ["train", "--name", "second", "-m", "aoq", "-b", "vsepp", "-d", "tiny", *SMALL, *lists]
+    zero = ["--set", "aoq.loss.sum_epochs=0"]
+    trained = invoke(*command, *zero, "--data", root)
+    assert trained.code == 0, trained.err
+    done = invoke("evaluate", "--model", "second", "--set", "bootstrap_samples=100", "--data", root, "--dry-run")
+    assert done.code == 0, done.err
+    waiting = [line for line in done.out.splitlines() if line.startswith("  +")]
+    assert [line.split("/")[0].strip(" +") for line in waiting] in ([], ["evaluate"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["evaluate", "--model", "smal"], 3, "did you mean 'small'"),
+        (
+            ["evaluate", "--model", "small", "--backbone", "vsrn"],
+            2,
+            "--model small has backbone vsepp; leave --backbone out",
+        ),
+        (
+            ["evaluate", "--model", "small", "--method", "aoq"],
+            2,
+            "--model small has method triplet; leave --method out",
+        ),
+        (["train", "--model", "small", "--name", "x"], 2, "leave --name x out"),
+        (["train", "--name", "../x"], 2, "must be letters"),
+        (["evaluate", "--model", "small", "-d", "scenes"], 3, "dataset 'scenes' has no model of this name"),
+    ],
+)
+def test_wrong_names_are_one_line(defined: Path, invoke: Invoke, arguments: list[str], code: int, told: str) -> None:
+    remember_model(defined, "tiny", "small", ModelDefinition(method="triplet", settings={"backbone": "vse++"}))
+    outcome = invoke(*arguments, "--data", defined)
+    assert outcome.code == code
+    assert told in outcome.err
+    assert len(outcome.err.strip().splitlines()) == 1
+
+
+def test_a_name_that_two_datasets_have_needs_the_dataset(defined: Path, invoke: Invoke) -> None:
+    for dataset in ("tiny", "other"):
+        remember_model(defined, dataset, "small", ModelDefinition(method="triplet", settings={"backbone": "vsepp"}))
+    outcome = invoke("evaluate", "--model", "small", "--data", defined)
+    assert (outcome.code, "other, tiny have a model of this name; add --dataset" in outcome.err) == (2, True)
+
+
+def test_init_writes_a_recipe_that_runs_on_the_dataset_as_it_is_defined(
+    root: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    path = tmp_path / "tiny.toml"
+    assert invoke("init", "tiny", "--to", path, "--data", root).code == 0
+    text = path.read_text()
+    assert 'features = "precomp"' in text
+    assert "mine_negatives.num_texts = 55" in text  # 12 training images with five captions each
+    few = [part for each in (*TINY, "triplet.epochs=1") for part in ("--set", each)]
+    planned = invoke("run", path, "--only", "triplet", "--dry-run", "--data", root, *few)
+    assert planned.code == 0, planned.err
+    assert "extract/precomp" in planned.out
+    assert [line for line in planned.out.splitlines() if "extract/" in line and "up to date" not in line] == []
+    assert invoke("run", path, "--source", tmp_path, "--data", root).err.count("takes no --source") == 1
+    again = invoke("init", "tiny", "--to", path, "--data", root)
+    assert (again.code, "is there already" in again.err) == (2, True)
+    assert invoke("init", "nothing", "--data", root).code == 3
