@@ -86,14 +86,7 @@ class TextTower(nn.Module):
     @property
     def max_tokens(self) -> int:
         """Longest caption in tokens that there are positions for."""
-        config = self.network.config
-        # RoBERTa and its like count positions from behind that of padding.
-        unused = [
-            part.padding_idx + 1
-            for name, part in self.network.named_modules()
-            if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None
-        ]
-        return config.max_position_embeddings - max(unused, default=0)
+        return positions_of(self.network)
 
     def forward(self, tokens: Tensor, lengths: Tensor, in_training: bool = False) -> Tensor:
         """Returns vectors [T, D] of captions [T, W] int64 with lengths [T]; what is behind a length plays no part.
@@ -136,6 +129,17 @@ class TextTower(nn.Module):
             return states.mean(dim=1)
         place = lengths - 1 if self.pool == "eot" else torch.zeros_like(lengths)
         return states[torch.arange(len(states), device=states.device), place]
+
+
+def positions_of(network: Any) -> int:
+    """Longest caption in tokens that a text network of transformers has positions for."""
+    # RoBERTa and its like count positions from behind that of padding.
+    unused = [
+        part.padding_idx + 1
+        for name, part in network.named_modules()
+        if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None
+    ]
+    return network.config.max_position_embeddings - max(unused, default=0)
 
 
 _SCALE, _BIAS = "logit_scale", "logit_bias"
