@@ -64,6 +64,9 @@ class Read(NamedTuple):
     own: Tensor | None
 
 
+_Reader = Callable[[Any, Tensor, Tensor | None], Read]
+
+
 class TextTower(nn.Module):
     """Runs a network on captions and pools their tokens.
 
@@ -110,7 +113,7 @@ class TextTower(nn.Module):
 
         Where padding counts, W' is `counted` at least.
         """
-        read, fixed = _OWN.get(type(self.network).__name__, (_read_tokens, False))
+        read, fixed = _reader_of(self.network)
         width = self.max_tokens if fixed else counted if self.pool == "mean-all" else 0
         tokens = F.pad(tokens, (0, max(0, width - tokens.shape[1])))
         real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]  # [T, W]
@@ -175,6 +178,8 @@ def pretrained(settings: DualEncoder) -> PretrainedText:
         kind, config = load_config(folder, KINDS)
         network = load_weights(folder, kind, config)
         tokenizer = load_tokenizer(folder)
+    if _reader_of(network)[1] and tokenizer.pad_token_id is not None:
+        network.config.pad_token_id = tokenizer.pad_token_id  # SigLIP 2 names none, and its class another one's
     pool = pool_of(settings.text_pool, type(network).__name__ in _OWN, settings.text, "text_pool")
     if len(tokenizer) > config.vocab_size:
         raise DataError(
@@ -243,6 +248,11 @@ def restored(description: Mapping[str, Any]) -> TextTower:
     return TextTower(rebuilt(description, KINDS), description["pool"])
 
 
+def _reader_of(network: Any) -> tuple[_Reader, bool]:
+    """How a network is run, and whether it reads padding like words."""
+    return _OWN.get(type(network).__name__, (_read_tokens, False))
+
+
 def _read_tokens(network: Any, tokens: Tensor, mask: Tensor | None) -> Read:
     return Read(network(tokens, attention_mask=mask).last_hidden_state, None)
 
@@ -259,7 +269,6 @@ def _read_siglip(network: Any, tokens: Tensor, mask: Tensor | None) -> Read:
     return Read(found.last_hidden_state, found.pooler_output)
 
 
-_Reader = Callable[[Any, Tensor, Tensor | None], Read]
 # Networks with a caption vector of their own; and whether they are trained on captions of one length without a mask.
 _OWN: dict[str, tuple[_Reader, bool]] = {
     "CLIPTextModelWithProjection": (_read_clip, False),

@@ -41,10 +41,12 @@ def read_captions(
         phrases = _phrases(graphs, captions, settings.max_words)
         texts = PhraseTexts(phrases, captions.caption_ids.tolist(), saved.vocabulary, settings.phrases)
     longest = max_tokens_of(saved.model)
-    for bad, what in ((texts.lengths > longest, f"more than the {longest} tokens"), (texts.lengths == 0, "no word")):
-        if bad.any():
-            text = captions.texts[int(np.argmax(bad))]
-            raise UsageError(f"{text[:60]!r} has {what} that {label} reads; change it")
+    if (long := texts.lengths > longest).any():
+        text = captions.texts[int(np.argmax(long))]
+        raise UsageError(f"{text[:60]!r} has more than the {longest} tokens that {label} reads; shorten it")
+    if not texts.lengths.all():
+        text = captions.texts[int(np.argmin(texts.lengths))]
+        raise UsageError(f"{text[:60]!r} has no word; give a sentence")
     return texts
 
 

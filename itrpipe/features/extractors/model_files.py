@@ -85,7 +85,7 @@ def download(model: str, revision: str, names: tuple[str, ...]) -> Path:
     """
     try:
         with quiet(progress=sys.stderr.isatty()):
-            return Path(huggingface_hub.snapshotdownload(model, revision=revision, allow_patterns=list(names)))
+            return Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=list(names)))
     except RepositoryNotFoundError:
         raise _not_on_hub(model, "there is no such model, or it needs a login") from None
     except RevisionNotFoundError:
