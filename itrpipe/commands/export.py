@@ -19,6 +19,8 @@ from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
+from itrpipe.features.declaration import FeatureSettings
+from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.methods.registry import methods
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
@@ -225,6 +227,8 @@ def _write_model(work: Path, chain: _Chain) -> Iterator[tuple[str, str]]:
         "files": {"weights": MODEL, "words": words},
         "features": {"extractor": extracted.conf, "settings": extracted.settings},
     }
+    if training_settings.reads_phrases(trained.manifest.settings["backbone"]):
+        about["parser"] = trained.input("parse").manifest.settings
     write_json(work / CONFIG, without_places({**read_checked_json(trained.folder / CONFIG), ABOUT: about}))
     yield MODEL, "the weights of the epoch that validated best"
     yield CONFIG, "every setting, the sizes to build the model again, and the features that it reads"
@@ -296,6 +300,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
         license=wanted.license,
         embeds=training_settings.embeds(backbone),
         reads=_reads(chain),
+        photographs=not any(part.imported for part in _extractors(chain).values()),
         results=read_checked_json(chain.evaluated.folder / METRICS),
         level=evaluated.settings["interval_level"],
         counts={name: (len(split.images), len(split.captions)) for name, split in splits.items()},
@@ -324,6 +329,12 @@ def _reads(chain: _Chain) -> str:
     if conf == PIXELS:
         return "the photograph, resized as `itrpipe extract --features pixels` does with the settings in `config.json`"
     return f"its features by `{conf}` (`itrpipe extract`), with the settings in `config.json`"
+
+
+def _extractors(chain: _Chain) -> dict[str, FeatureSettings]:
+    """What made the features that the model reads."""
+    made = chain.extracted.manifest
+    return passes_of(made.conf, feature_settings(made.settings).model_validate(made.settings))
 
 
 def _say(target: Path, reporter: Reporter) -> None:

@@ -45,6 +45,7 @@ class Card:
         license: identifier of the hub; None leaves it to whoever publishes.
         embeds: whether it has embeddings, which one index can search, or scores pairs.
         reads: what it takes for an image.
+        photographs: whether that can be made of any photograph, which it cannot where features were imported.
         results: of the evaluation.
         level: share of resampled test sets that an interval holds.
         counts: split -> numbers of images and captions.
@@ -65,6 +66,7 @@ class Card:
     license: str | None
     embeds: bool
     reads: str
+    photographs: bool
     results: Results
     level: float
     counts: Mapping[str, tuple[int, int]]
