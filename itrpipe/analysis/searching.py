@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from itrpipe.datasets.given import no_known_word
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import UsageError
@@ -216,10 +217,7 @@ class SearchModel:
     def _query_text(self, query: Query) -> TokenTexts | PhraseTexts:
         words = self._words(query.pair)
         if words and not any(words.values()):
-            raise UsageError(
-                f"{self.label} knows no word of the query ({', '.join(words)}), so any order would be chance; search "
-                "with words of its training captions"
-            )
+            raise no_known_word(self.label, words)
         return read_captions(self._saved, query.pair, self.label, None if query.graph is None else [query.graph])
 
     def _images(self, split: Split, features: FeatureFile) -> SplitData:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.trained import TrainedRun
 from itrpipe.config import did_you_mean
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.declaration import FeatureSettings
 from itrpipe.stages import extract
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def find_image(trained: TrainedRun, dataset: str, image: str) -> Shown:
     from itrpipe.features.store import FEATURES, FeatureFile
 
     prepared, extracted = PreparedDataset.open(trained.input("prepare")), trained.input("extract")
-    found = _named(prepared, image)
+    found = named_image(prepared, image)
     if found is not None:
         features = FeatureFile.open(extracted / FEATURES)
         features.rows([found[0]])  # an image without features is told here, and not in the midst of a batch
@@ -60,16 +62,25 @@ def find_image(trained: TrainedRun, dataset: str, image: str) -> Shown:
     if os.path.isfile(image):  # unlike Path.is_file, no error for what cannot be a path
         path = Path(image)
         return Shown(str(path), PHOTOGRAPH, photograph_features(path, extracted, trained.device))
+    raise no_image(prepared, dataset, image)
+
+
+def no_image(prepared: PreparedDataset, dataset: str, image: str) -> MissingInputError:
+    """What is said of an image that is neither in a dataset nor a file."""
     known = prepared.image_ids()
     hint = did_you_mean(image, known) or f"; name an image by its id or file, such as {known[-1]}"
-    raise MissingInputError(
+    return MissingInputError(
         f"dataset {dataset!r} has no image {image!r} and there is no such file{hint}; new images come in by "
         "`itrpipe prepare` and `itrpipe extract`"
     )
 
 
-def _named(prepared: PreparedDataset, image: str) -> tuple[str, str] | None:
-    """Id and split of an image: that of this id, else of this path in the source, else of this file name."""
+def named_image(prepared: PreparedDataset, image: str) -> tuple[str, str] | None:
+    """Id and split of an image: that of this id, else of this path in the source, else of this file name.
+
+    Raises:
+        UsageError: several have this file name.
+    """
     rows = [
         (image_id, file, name)
         for name in prepared.splits
@@ -107,14 +118,27 @@ def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
     manifest = read_manifest(folder)
     settings = extract.settings_class(manifest.settings).model_validate(manifest.settings)
     parts = extract.passes_of(manifest.conf, settings)
-    imported = [part.kind for part in parts.values() if part.imported]
-    if imported:
-        raise UsageError(
-            f"--image {path}: the features of this dataset were imported ({imported[0]}), so those of a photograph "
-            "cannot be made alike; name an image of the dataset"
-        )
+    refuse_imported(parts, str(path))
     try:
         (features,) = Photographs.by(manifest.conf, parts, device).features([path], batch=1, ids=[str(path)])
     except DataError as error:
         raise DataError(f"--image {error}") from None
     return features
+
+
+def refuse_imported(parts: Mapping[str, FeatureSettings], image: str) -> None:
+    """Refuses a photograph where the features of the dataset were imported.
+
+    Args:
+        parts: dataset of the feature file -> what makes it.
+        image: path of the photograph.
+
+    Raises:
+        UsageError: likewise.
+    """
+    imported = [part.kind for part in parts.values() if part.imported]
+    if imported:
+        raise UsageError(
+            f"--image {image}: the features of this dataset were imported ({imported[0]}), so those of a photograph "
+            "cannot be made alike; name an image of the dataset"
+        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.disk import require_writable, write_text
+from itrpipe.commands.beforehand import check_image, check_split, check_words
 from itrpipe.commands.photographs import PHOTOGRAPH, find_image
 from itrpipe.commands.trained import TrainedRun, make_missing, train_settings, trained_run
 from itrpipe.datasets.definition import check_name, load_definition
@@ -107,6 +108,7 @@ def search(
         DataError: a photograph cannot be used.
     """
     _refuse_contradictions(question, way)
+    check_split(way.split)
     _refuse_page(page)
     reporter = Reporter(SafeConsole(stderr=as_json))
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
@@ -114,6 +116,10 @@ def search(
     first = None if way.prefilter is None else _planned_prefilter(planner, step, way.prefilter)
     planner.refuse_unused_overrides()
     _refuse_unread_ways(step, first, way)
+    if question.caption is not None:
+        check_words(step, question.caption, QUERY)
+    if question.image is not None:
+        check_image(step, question.image, reporter, dry_run=dry_run)
     steps = [step] if first is None else [step, first]
     names = " and ".join(each.location.label for each in steps)
     if not make_missing(f"search with {names}", steps, dataset, reporter, no_deps=no_deps, dry_run=dry_run):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.tokens import tokenize
@@ -51,6 +51,19 @@ def given_captions(captions: Sequence[str]) -> Split:
             raise UsageError(f"text {row} is {caption!r}; give sentences")
         _refuse_no_unicode(f"text {row},", caption)
     return _split("given captions", [NO_IMAGE], captions)
+
+
+def no_known_word(label: str, words: Iterable[str]) -> UsageError:
+    """What is said of a query without a word that a model knows.
+
+    Args:
+        label: of the model.
+        words: of the query.
+    """
+    return UsageError(
+        f"{label} knows no word of the query ({', '.join(dict.fromkeys(words))}), so any order would be chance; search "
+        "with words of its training captions"
+    )
 
 
 def _refuse_no_unicode(what: str, text: str) -> None:

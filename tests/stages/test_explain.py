@@ -235,7 +235,7 @@ def test_a_dry_run_prints_the_plan_with_its_cost_and_makes_nothing(root: Path, i
     copy = Path(shutil.copytree(root, tmp_path / "data"))
     shutil.rmtree(only(copy, "train", "tags-dc.uniter"))
     for options in ((), ("--no-deps",)):
-        outcome = explain(invoke, copy, "--dry-run", *options, image="nowhere.jpg")
+        outcome = explain(invoke, copy, "--dry-run", *options)
         assert (outcome.code, outcome.err) == (0, "")
         header, *plan = outcome.out.splitlines()
         assert header == "tiny: explain tags-dc.uniter"
@@ -243,6 +243,8 @@ def test_a_dry_run_prints_the_plan_with_its_cost_and_makes_nothing(root: Path, i
         assert "estimated cost" in plan
         # 4 images and 20 captions.
         assert re.search(r"unknown  to evaluate it: \S+ s for the scores of test, 80 pairs, at the pace", plan[-1])
+    wrong = explain(invoke, copy, "--dry-run", image="nowhere.jpg")
+    assert (wrong.code, "has no image 'nowhere.jpg'" in wrong.err) == (3, True)
     quiet = explain(invoke, copy, "--dry-run", "--json")
     assert (quiet.code, quiet.out) == (0, "")
     assert "+ train/tags-dc.uniter" in quiet.err

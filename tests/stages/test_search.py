@@ -379,7 +379,12 @@ def test_a_page_without_photographs_names_them(
         ("triplet.vsepp", ("--image", ""), 3, "dataset 'tiny' has no image ''"),
         ("triplet.vsepp", ("--image", "a" * 300), 3, "dataset 'tiny' has no image 'aaa"),
         ("triplet.vsepp", ("a dog \udcff",), 2, "the query 'a dog \\udcff' is not valid UTF-8; write it otherwise"),
-        ("triplet.vsepp", ("a dog", "--split", "dev"), 2, "has no split 'dev'; it has train, val, test"),
+        (
+            "triplet.vsepp",
+            ("a dog", "--split", "dev"),
+            2,
+            "--split dev: there is no such split; give test, val or train",
+        ),
         ("triplet.vsepp", ("a dog", "--index", "hnsw"), 2, "--index hnsw is none of flat, ivf"),
         ("triplet.vsepp.s1", ("a dog", "--index", "ivf"), 2, "compare by order violation"),
         ("triplet.scan", ("a dog", "--index", "flat"), 2, "--index flat is for models with embeddings"),
