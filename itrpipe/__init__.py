@@ -9,8 +9,10 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "MinedLists": "itrpipe.mining.lists",
     "RetrievalModel": "itrpipe.retrieval.model",
     "load": "itrpipe.retrieval.opening",
+    "mine": "itrpipe.mining.in_memory",
 }
 """Name -> the module that defines it, imported when the name is first used: the command line needs none of them."""
 __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]
