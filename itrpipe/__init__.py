@@ -21,7 +21,8 @@ __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAl
 def __getattr__(name: str) -> object:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'itrpipe' has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
+    found = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -35,7 +35,7 @@ from itrpipe.training.saved import SavedModel
 from itrpipe.training.splits import open_split
 from itrpipe.training.texts import PhraseTexts, TokenTexts
 
-Images: TypeAlias = "Photograph | Sequence[Photograph] | FeatureFile"
+Images: TypeAlias = Photograph | Sequence[Photograph] | FeatureFile
 """One photograph or several, or features: a path that ends in .h5, or such a file opened."""
 _FEATURES = ".h5"
 _IMAGES_KEPT = 1_024

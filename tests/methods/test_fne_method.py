@@ -327,7 +327,7 @@ def test_likely_matches_are_drawn_less_often_than_without_their_probability(data
     weights = state._weights(similarities, similarities[:, 0], torch.tensor([[True, False, False]]))
     assert weights[0, 0] == 0
     assert weights[0, 1] < 0.2 < 0.9 < weights[0, 2]
-    _, plain, _ = attached(data, candidates="hardest")
+    _, _, plain = attached(data, candidates="hardest")
     assert plain._weights(similarities, similarities[:, 0], torch.tensor([[True, False, False]])).tolist() == [
         [0, 1, 0]
     ]
