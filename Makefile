@@ -12,7 +12,7 @@ TORCH_INDEX ?=
 UV     := $(shell command -v uv)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test faults mutants lint bench bench-gpu reproduce-flickr reproduce-coco clean
+.PHONY: help install demo test faults mutants lint docs bench bench-gpu reproduce-flickr reproduce-coco clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ lint: install ## ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+docs: install ## the reference of the library, from its docstrings, in build/docs
+	$(BIN)/python -c 'from itrpipe import *; from pdoc.__main__ import cli; cli()' --docformat google \
+		--output-directory build/docs itrpipe itrpipe.losses itrpipe.negatives itrpipe.testing
 
 bench: install ## speed, as ratios measured in one run
 	$(BIN)/python -m pytest -q -s tests/benchmarks --override-ini testpaths=tests/benchmarks --override-ini python_files='bench_*.py'

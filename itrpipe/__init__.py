@@ -9,8 +9,10 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "MinedLists": "itrpipe.mining.lists",
     "RetrievalModel": "itrpipe.retrieval.model",
     "load": "itrpipe.retrieval.opening",
+    "mine": "itrpipe.mining.in_memory",
 }
 """Name -> the module that defines it, imported when the name is first used: the command line needs none of them."""
 __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -19,7 +21,8 @@ __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAl
 def __getattr__(name: str) -> object:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'itrpipe' has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
+    found = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:

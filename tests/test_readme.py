@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ import typer.main
 from itrpipe import __version__
 from itrpipe import cli as command_line
 from itrpipe.cli.options import overrides_of
+from itrpipe.commands.export import Wanted, export
 from itrpipe.commands.named import define_model
 from itrpipe.commands.recipes import chosen_runs, load_recipe
+from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
-from itrpipe.datasets.definition import remember_model
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, remember_model, save_definition
+from itrpipe.plan.planning import parse_override
 from itrpipe.training.settings import backbones
 
 Invoke = Callable[..., Any]
@@ -135,3 +139,32 @@ def test_the_plug_in_of_the_readme_is_the_one_that_tests_install() -> None:
 def test_the_checks_of_the_readme_run() -> None:
     (code,) = (block for block in blocks("README.md") if "import IMAGE_DIM" in block)
     exec(compile(code, "README.md", "exec"), {})
+
+
+def test_the_training_loop_of_the_readme_learns() -> None:
+    (code,) = (block for block in blocks("README.md") if "itrpipe.mine(" in block)
+    printed: list[Any] = []
+    exec(compile(code, "README.md", "exec"), {"print": lambda epoch, loss: printed.append((epoch, loss))})
+    assert [epoch for epoch, _ in printed] == list(range(5))
+    assert printed[-1][1] < 0.7 * printed[0][1]
+
+
+def test_the_lines_of_the_readme_use_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenes = StageDefinition(conf="scenes", settings={"train": 12, "val": 4, "test": 4})
+    features = {"scenes": StageDefinition(conf="scenes")}
+    root = tmp_path / "data"
+    save_definition(root, "scenes", DatasetDefinition(prepare=scenes, features=features))
+    small = ("epochs=1", "batch_size=16", "min_word_count=1", "model.embed_dim=8", "model.word_dim=8")
+    sets = ["method=triplet", "backbone=vsepp", "bootstrap_samples=100", *(f"train.{text}" for text in small)]
+    overrides = [parse_override(text) for text in sets]
+    run_stage(root, "scenes", "evaluate", overrides)
+    export(root, "scenes", Wanted(tmp_path / "vsrn-aoq"), overrides, no_deps=True)
+    for image, name in zip(sorted(root.glob("scenes/prepare/*/images/*.jpg")), ("first", "second"), strict=False):
+        shutil.copy(image, tmp_path / f"{name}.jpg")
+    (code,) = (block for block in blocks("README.md") if "itrpipe.load(" in block)
+    monkeypatch.chdir(tmp_path)
+    printed: list[Any] = []
+    exec(compile(code, "README.md", "exec"), {"print": lambda *shown: printed.extend(shown)})
+    scores, found = printed
+    assert scores.shape == (2, 1)
+    assert found == [(int(scores.argmax()), pytest.approx(float(scores.max())))]

@@ -19,7 +19,6 @@ from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
-from itrpipe.features.declaration import FeatureSettings
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.methods.registry import methods
 from itrpipe.plan.planning import Override, Planner
@@ -225,7 +224,7 @@ def _write_model(work: Path, chain: _Chain) -> Iterator[tuple[str, str]]:
         "conf": trained.manifest.conf,
         "run": trained.manifest.label,
         "files": {"weights": MODEL, "words": words},
-        "features": {"extractor": extracted.conf, "settings": extracted.settings},
+        "features": {"extractor": extracted.conf, "settings": extracted.settings, "of_anywhere": _of_anywhere(chain)},
     }
     if training_settings.reads_phrases(trained.manifest.settings["backbone"]):
         about["parser"] = trained.input("parse").manifest.settings
@@ -300,7 +299,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
         license=wanted.license,
         embeds=training_settings.embeds(backbone),
         reads=_reads(chain),
-        photographs=not any(part.imported for part in _extractors(chain).values()),
+        photographs=_of_anywhere(chain),
         results=read_checked_json(chain.evaluated.folder / METRICS),
         level=evaluated.settings["interval_level"],
         counts={name: (len(split.images), len(split.captions)) for name, split in splits.items()},
@@ -331,10 +330,13 @@ def _reads(chain: _Chain) -> str:
     return f"its features by `{conf}` (`itrpipe extract`), with the settings in `config.json`"
 
 
-def _extractors(chain: _Chain) -> dict[str, FeatureSettings]:
-    """What made the features that the model reads."""
+def _of_anywhere(chain: _Chain) -> bool:
+    """Whether others can make the model's features of photographs: none was imported, no weights lie here alone."""
+    from itrpipe.exporting.places import without_places
+
     made = chain.extracted.manifest
-    return passes_of(made.conf, feature_settings(made.settings).model_validate(made.settings))
+    parts = passes_of(made.conf, feature_settings(made.settings).model_validate(made.settings))
+    return without_places(made.settings) == made.settings and not any(part.imported for part in parts.values())
 
 
 def _say(target: Path, reporter: Reporter) -> None:

@@ -80,7 +80,7 @@ def _split(name: str, image_ids: Sequence[str], captions: Sequence[str]) -> Spli
     text = pa.string()
     columns = {
         "caption_id": pa.array([f"{CAPTION_ID}{row or ''}" for row in range(len(captions))], text),
-        "image_id": pa.array(image_ids[:1] * len(captions), text),
+        "image_id": pa.array([image_ids[0]] * len(captions) if captions else [], text),
         "text": pa.array(captions, text),
         "tokens": pa.array(map(tokenize, captions), pa.list_(text)),
     }

@@ -45,7 +45,8 @@ class Card:
         license: identifier of the hub; None leaves it to whoever publishes.
         embeds: whether it has embeddings, which one index can search, or scores pairs.
         reads: what it takes for an image.
-        photographs: whether that can be made of any photograph, which it cannot where features were imported.
+        photographs: whether others can make that of any photograph, which they cannot where features were imported or
+            made with weights of one machine.
         results: of the evaluation.
         level: share of resampled test sets that an interval holds.
         counts: split -> numbers of images and captions.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from itrpipe.errors import UsageError
-from itrpipe.mining.lists import CandidateLists
+from itrpipe.mining.lists import CandidateLists, drop
 from itrpipe.mining.vectors import Rows, rows_at_once, slices, take
 
 
@@ -73,6 +73,24 @@ class Window:
         if self.relative_margin is not None:
             marks["relative_margin"] = lists.scores > (positives - self.relative_margin * np.abs(positives))[:, None]
         return marks
+
+
+def filtered(
+    lists: CandidateLists, window: Window, positives: np.ndarray, duplicates: np.ndarray | None = None
+) -> tuple[CandidateLists, dict[str, int]]:
+    """Lists without the candidates outside a window.
+
+    Args:
+        lists: of one direction, hardest first and unfiltered, [A, K].
+        window: its limits.
+        positives: [A] score of each anchor with its positive.
+        duplicates: [A, K] bool, further candidates that are dropped.
+
+    Returns:
+        See `lists.drop`.
+    """
+    reasons = window.reasons(lists, positives)
+    return drop(lists, reasons if duplicates is None else {"duplicates": duplicates, **reasons})
 
 
 def positive_scores(images: Rows, texts: Rows, owners: Rows) -> np.ndarray:

@@ -176,7 +176,7 @@ def pretrained(settings: DualEncoder) -> PretrainedText:
     folder, notes = find_folder(settings.text, settings.text_revision, weights=True, **files)
     with quiet():
         kind, config = load_config(folder, KINDS)
-        network = load_weights(folder, kind, config)
+        network: Any = load_weights(folder, kind, config)
         tokenizer = load_tokenizer(folder)
     if _reader_of(network)[1] and tokenizer.pad_token_id is not None:
         network.config.pad_token_id = tokenizer.pad_token_id  # SigLIP 2 names none, and its class another one's

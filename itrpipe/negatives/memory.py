@@ -8,12 +8,13 @@ Source: FNE (Li et al., ACM MM 2023), section 3.3, after MoCo (He et al., CVPR 2
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
+from itrpipe.models.base import ImageBatch, TextBatch
 
 NO_IMAGE = -1
 """Image row of an entry that nothing was written to."""
@@ -27,14 +28,14 @@ class MomentumTwin(nn.Module):
     statistics.
 
     Args:
-        model: to follow, with its first weights.
+        model: to follow, with its first weights; any module, a `DualEncoder` for `encode`.
         momentum: m, 0..1.
         evaluate: whether the copy runs in evaluation mode, else in training mode.
     """
 
-    def __init__(self, model: DualEncoder, momentum: float, evaluate: bool = True) -> None:
+    def __init__(self, model: nn.Module, momentum: float, evaluate: bool = True) -> None:
         super().__init__()
-        self.model = copy.deepcopy(model).requires_grad_(False).train(not evaluate)
+        self.model: Any = copy.deepcopy(model).requires_grad_(False).train(not evaluate)
         self._average = get_ema_multi_avg_fn(momentum)
         # In tuples, so that the followed model is no part of this one and of its state.
         self._parameter_lists = (tuple(self.model.parameters()), tuple(model.parameters()))

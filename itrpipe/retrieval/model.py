@@ -35,7 +35,7 @@ from itrpipe.training.saved import SavedModel
 from itrpipe.training.splits import open_split
 from itrpipe.training.texts import PhraseTexts, TokenTexts
 
-Images: TypeAlias = "Photograph | Sequence[Photograph] | FeatureFile"
+Images: TypeAlias = Photograph | Sequence[Photograph] | FeatureFile
 """One photograph or several, or features: a path that ends in .h5, or such a file opened."""
 _FEATURES = ".h5"
 _IMAGES_KEPT = 1_024
@@ -60,19 +60,21 @@ class FeatureReading:
 
     Attributes:
         name: of the features.
-        parts: name -> settings of each extractor or importer; empty where `extractors` are given.
+        parts: name -> settings of each extractor or importer; empty where extractors are ready.
         ready: extractors that are open already.
+        elsewhere: whether weights of extractors lay on another machine.
     """
 
     name: str
     parts: dict[str, FeatureSettings]
     ready: Photographs | None = None
+    elsewhere: bool = False
 
     def photographs(self, label: str, device: str) -> Photographs:
         """Opens the extractors.
 
         Raises:
-            UsageError: the features were imported.
+            UsageError: the features were imported, or made with weights that lie elsewhere.
         """
         if self.ready is not None:
             return self.ready
@@ -83,6 +85,11 @@ class FeatureReading:
                     "photograph cannot be made alike; give features.h5 of `itrpipe extract --from PATH` instead of "
                     "photographs"
                 )
+        if self.elsewhere:
+            raise UsageError(
+                f"{label} reads the features {self.name!r}, whose weights lay in a file of the machine that exported "
+                "it; give features.h5 instead of photographs"
+            )
         return Photographs.by(self.name, self.parts, device)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from itrpipe.artifacts.artifact import MANIFEST, existing_input, read_manifest
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.engine.device import resolve_device
-from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.extractors.model_files import CONFIG, download, require_hub_id
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.retrieval.model import FeatureReading, RetrievalModel
@@ -79,14 +79,23 @@ def _trained(folder: Path, device: str) -> RetrievalModel:
 def _exported(folder: Path, device: str) -> RetrievalModel:
     """A folder of `itrpipe export`."""
     saved = load_model(folder)
-    about = saved.config[ABOUT]
+    about = saved.config.get(ABOUT)
+    if not isinstance(about, dict) or not {"run", "features"} <= about.keys():
+        raise DataError(
+            f"{folder / CONFIG} does not say what the model reads of images; name a folder of `itrpipe export`, or of "
+            "a training with its manifest.json"
+        )
     parser = _parser(about.get("parser")) if saved.settings.reads_phrases else None
     features = about["features"]
-    return RetrievalModel(saved, about["run"], _reading(features["extractor"], features["settings"]), parser, device)
+    # Exports of earlier versions do not say so; their extractor tells itself when it finds no weights.
+    elsewhere = not features.get("of_anywhere", True)
+    reading = _reading(features["extractor"], features["settings"], elsewhere=elsewhere)
+    return RetrievalModel(saved, about["run"], reading, parser, device)
 
 
-def _reading(name: str, settings: Mapping[str, Any]) -> FeatureReading:
-    return FeatureReading(name, passes_of(name, feature_settings(settings).model_validate(settings)))
+def _reading(name: str, settings: Mapping[str, Any], *, elsewhere: bool = False) -> FeatureReading:
+    parts = passes_of(name, feature_settings(settings).model_validate(settings))
+    return FeatureReading(name, parts, elsewhere=elsewhere)
 
 
 def _parser(settings: Mapping[str, Any] | None) -> BackendSettings:

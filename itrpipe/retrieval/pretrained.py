@@ -7,10 +7,11 @@ go through the model's own image processor.
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from itrpipe.errors import MissingInputError
 from itrpipe.features.extractors.model_files import SAFETENSORS, has_any, quiet
@@ -50,9 +51,8 @@ class VisionTextPair(DualEncoder):
     def __init__(self, joint: Any, preprocessing: Preprocessing) -> None:
         super().__init__()
         self.joint, self.embed_dim = joint, int(joint.config.projection_dim)
-        self.vision, self.text = nn.Module(), nn.Module()
-        self.vision.frame = preprocessing.frame  # pyright: ignore[reportAttributeAccessIssue]
-        self.text.max_tokens = positions_of(joint.text_model)  # pyright: ignore[reportAttributeAccessIssue]
+        self.vision = SimpleNamespace(frame=preprocessing.frame)
+        self.text = SimpleNamespace(max_tokens=positions_of(joint.text_model))
         self._padding = joint.config.text_config.pad_token_id or 0
         self._normalise = preprocessing.normalization
 

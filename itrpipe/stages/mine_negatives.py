@@ -306,10 +306,9 @@ def _written(
     from itrpipe.features.embeddings import read_embeddings
     from itrpipe.mining.duplicates import DuplicateCaptions
     from itrpipe.mining.guard import Guard
-    from itrpipe.mining.lists import drop
     from itrpipe.mining.mined import DIRECTIONS
     from itrpipe.mining.statistics import Figures, mining_statistics
-    from itrpipe.mining.windows import Window, lowest_positives
+    from itrpipe.mining.windows import Window, filtered, lowest_positives
     from itrpipe.negatives.lists import ListWriter
 
     settings, images = job.settings, embeddings.images.shape[0]
@@ -330,8 +329,8 @@ def _written(
         ):
             for part, found in mined.slices(name):
                 marked = same.mark(name, part, found)
-                reasons = window.reasons(found, anchors[name][part])
-                lists, dropped = drop(found, {"duplicates": marked, **reasons} if settings.drop_duplicates else reasons)
+                going = marked if settings.drop_duplicates else None
+                lists, dropped = filtered(found, window, anchors[name][part], going)
                 figures[name].add(part, lists, dropped)
                 probability = guard.probability(name, lists) if guard else None
                 ids = embeddings.ids(sides[name], part.start, part.stop)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from itrpipe.errors import UsageError
+from itrpipe.losses.fne import false_negative_probability
 from itrpipe.methods.contrastive import method as contrastive
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.contrastive.method import ContrastiveBatch, ContrastiveMethod
@@ -260,7 +261,7 @@ def test_probabilities_are_those_of_fne():
     torch.testing.assert_close(found.variance, expected.variance)
     scores = rows.scores[:, everything]
     weights = method._log_weights(scores, torch.eye(IMAGES, dtype=torch.bool), contrastive.Candidates()).exp()
-    probability = fne.false_negative_probability(scores, found, 0.3, monotone=True)
+    probability = false_negative_probability(scores, found, 0.3, monotone=True)
     assert 0 < probability.max() < 1
     torch.testing.assert_close(weights, (1 - probability).fill_diagonal_(0), atol=1e-5, rtol=1e-5)
 

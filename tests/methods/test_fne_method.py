@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
+from itrpipe.losses.fne_loss import Pool
 from itrpipe.losses.triplet import triplet_loss
 from itrpipe.methods.base import StatefulMethod
 from itrpipe.methods.fne import method as fne
@@ -132,7 +133,7 @@ def test_drawn_similarities_and_their_gradient_are_those_of_the_matrix_though_th
     expected = (anchors @ pool.T).gather(1, columns[:, None])[:, 0]
     weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
     gradients = torch.autograd.grad((expected * weights).sum(), (anchors, own))
-    candidates = fne.Pool(own, queue)
+    candidates = Pool(own, queue)
     torch.testing.assert_close(candidates.similarities(anchors), (anchors @ pool.T).detach())
     found = (anchors * candidates.rows(columns)).sum(dim=1)
     torch.testing.assert_close(found, expected)
@@ -208,15 +209,15 @@ def test_the_history_tells_how_hard_and_how_likely_false_the_draws_are(data, tmp
 
 
 def test_similarities_stay_in_single_precision_under_autocast(data, monkeypatch):
-    model, method, _ = attached(data)
+    model, method, state = attached(data)
     seen = []
-    weights = method._weights
+    weights = state._weights
 
     def noted(similarities, *rest):
         seen.append(similarities)
         return weights(similarities, *rest)
 
-    monkeypatch.setattr(method, "_weights", noted)
+    monkeypatch.setattr(state, "_weights", noted)
     with torch.autocast("cpu", torch.bfloat16):
         loss = method.losses(model, make_batch(method, 0), 0)["fne"]
     assert [each.dtype for each in seen] == [torch.float32] * 2
@@ -318,15 +319,15 @@ def test_a_memory_needs_its_twin():
 
 def test_likely_matches_are_drawn_less_often_than_without_their_probability(data):
     """Two candidates of an anchor are as similar as its positive, one above lambda and one an easy negative."""
-    _, method, state = attached(data, prior=0.01, posterior_scale=4.0)
+    _, _, state = attached(data, prior=0.01, posterior_scale=4.0)
     state.statistics.count += torch.tensor([300.0, 600.0])
     state.statistics.total += torch.tensor([300 * 0.8, 600 * 0.4])
     state.statistics.deviation += torch.tensor([299 * 0.005, 599 * 0.01])
     similarities = torch.tensor([[0.8, 0.82, 0.62]])
-    weights = method._weights(similarities, similarities[:, 0], torch.tensor([[True, False, False]]))
+    weights = state._weights(similarities, similarities[:, 0], torch.tensor([[True, False, False]]))
     assert weights[0, 0] == 0
     assert weights[0, 1] < 0.2 < 0.9 < weights[0, 2]
-    _, plain, _ = attached(data, candidates="hardest")
+    _, _, plain = attached(data, candidates="hardest")
     assert plain._weights(similarities, similarities[:, 0], torch.tensor([[True, False, False]])).tolist() == [
         [0, 1, 0]
     ]

@@ -82,7 +82,9 @@ def test_the_loss_of_fne_is_that_of_the_candidate_that_was_drawn(monkeypatch: py
     batch = method.collate(BATCH, np.random.default_rng(0))
     drawn = {side: torch.tensor([4, 4, 5, 2, 0, 1]) for side in ("text", "image")}
     asked = iter(("text", "image"))
-    monkeypatch.setattr(fne, "draw", lambda weights: (drawn[next(asked)], torch.ones(6, dtype=torch.bool)))
+    monkeypatch.setattr(
+        "itrpipe.losses.fne_loss.draw", lambda weights: (drawn[next(asked)], torch.ones(6, dtype=torch.bool))
+    )
     found = method.losses(model, batch, 0)["fne"]
     image, text = (each.embedding for each in encoded(model, batch))
     with torch.no_grad():

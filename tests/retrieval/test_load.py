@@ -251,3 +251,19 @@ def test_an_export_without_its_parser_says_so(evaluated: Callable[[str], Evaluat
     (copy / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match="does not say which parser found them; export it again"):
         itrpipe.load(copy)
+    del config["itrpipe"]
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match="does not say what the model reads of images"):
+        itrpipe.load(copy)
+
+
+def test_weights_of_another_machine_are_not_looked_for_here(
+    evaluated: Callable[[str], Evaluated], tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(evaluated("triplet.vsepp").folder, tmp_path / "model"))
+    config = json.loads((copy / "config.json").read_text())
+    assert config["itrpipe"]["features"]["of_anywhere"] is True
+    config["itrpipe"]["features"]["of_anywhere"] = False
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match=r"'scenes', whose weights lay in a file of the machine .*; give features\.h5"):
+        itrpipe.load(copy).encode_images(["a.jpg"])

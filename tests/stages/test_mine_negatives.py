@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import itrpipe
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Part
@@ -104,6 +105,42 @@ def test_a_window_drops_what_it_says_and_the_table_shows_it(mine: Callable[..., 
     }
     assert found["candidates"]["texts_for_images"] == (after.candidates >= 0).sum()
     assert found["texts_for_images"]["maximum"] == pytest.approx(after.scores.max(), abs=1e-3)
+
+
+def test_one_call_over_the_vectors_finds_the_same_lists(mine: Callable[..., Path], chain: Path) -> None:
+    window = {"range_min": 1, "absolute_margin": -0.1}
+    folder = mine(*(f"--set={name}={value}" for name, value in window.items()))
+    (trained,) = chain.glob("tiny/train/triplet.vsepp-*")
+    known = read_embeddings(trained / EMBEDDINGS, "train")
+    arrays = np.array(known.images), torch.from_numpy(np.array(known.texts)), known.caption_image
+    found = itrpipe.mine(*arrays, num_texts=5, num_images=3, **window)
+    for direction, lists in (
+        ("texts_for_images", found.texts_for_images),
+        ("images_for_texts", found.images_for_texts),
+    ):
+        stored = read_list(folder, direction)
+        np.testing.assert_array_equal(lists.candidates, stored.candidates)
+        np.testing.assert_array_equal(lists.scores.astype(np.float16), stored.scores)
+        assert 0 < (lists.candidates < 0).sum() < lists.candidates.size
+
+
+def test_one_call_drops_texts_that_read_like_a_positive_and_refuses_what_does_not_fit() -> None:
+    vectors, owners = np.eye(3, dtype=np.float64), [0, 1, 2]
+    found = itrpipe.mine(vectors, vectors, owners, num_texts=2, num_images=2, captions=["A dog.", "a dog", "A cat"])
+    assert found.texts_per_image.tolist() == [[2, -1], [2, -1], [0, 1]]
+    assert found.images_per_text.tolist() == [[2, -1], [2, -1], [0, 1]]
+    with pytest.raises(UsageError, match="300 captions per image were asked for, but 2 candidates exist"):
+        itrpipe.mine(vectors, vectors, owners)
+    for bad, message in (
+        ((vectors[0], vectors, owners), r"images are float64 \[3\] and not vectors"),
+        ((vectors, vectors, np.zeros(3)), r"owners are float64 \[3\]"),
+        ((vectors, vectors * np.nan, owners), "hold NaN or infinity"),
+        ((vectors, vectors, [0, 1, 5]), r"captions name image rows 0\.\.5, but 3 images"),
+    ):
+        with pytest.raises(DataError, match=message):
+            itrpipe.mine(*bad, num_texts=1, num_images=1)
+    with pytest.raises(DataError, match="2 captions and 3 owners"):
+        itrpipe.mine(vectors, vectors, owners, num_texts=1, num_images=1, captions=["a", "b"])
 
 
 def test_duplicates_are_counted_always_and_dropped_when_asked(mine: Callable[..., Path], chain: Path) -> None:
