@@ -24,7 +24,7 @@ LAYERS = (
     {"methods"},
     {"training", "mining", "synthesis", "evaluation", "reporting", "exporting"},
     {"analysis"},
-    {"testing"},
+    {"testing", "mteb"},
     {"stages"},
     {"plan"},
     {"commands"},
