@@ -243,8 +243,8 @@ def _elsewhere(chain: _Chain, wanted: Wanted, native: NativeModel | None, reason
     photographs = _encodes_photographs(chain)
     if native is None:
         return Elsewhere(reason=reason, photographs=photographs)
-    architecture, twice = native.layout.architecture, native.resized_twice
-    return Elsewhere(architecture, "", native.padded, twice, wanted.open_clip, photographs)
+    architecture, difference = native.layout.architecture, native.difference
+    return Elsewhere(architecture, "", native.padded, difference, wanted.open_clip, photographs)
 
 
 def _encodes_photographs(chain: _Chain) -> bool:

@@ -40,7 +40,7 @@ class Elsewhere:
         architecture: class of transformers that opens it, and that sentence-transformers opens; empty where none does.
         reason: why none does, where a dual encoder has none.
         padded: whether captions are padded to the model's longest.
-        resized_twice: whether itrpipe resizes a photograph in two steps, and an image processor in one.
+        difference: how an image processor frames photographs otherwise than itrpipe; empty where it does not.
         open_clip: whether there are files for open_clip.
         photographs: whether `itrpipe.load` encodes photographs, as mteb has them.
     """
@@ -48,7 +48,7 @@ class Elsewhere:
     architecture: str = ""
     reason: str = ""
     padded: bool = False
-    resized_twice: bool = False
+    difference: str = ""
     open_clip: bool = False
     photographs: bool = False
 

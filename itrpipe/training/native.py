@@ -49,14 +49,14 @@ class NativeModel:
         layout: it in the layout of transformers.
         images: settings of an image processor that frames photographs as it does.
         tokenizer: reads captions as it does.
-        resized_twice: whether photographs come to its frame by way of another size, which no image processor does.
+        difference: how that framing differs a little from ours; empty where it is the same.
     """
 
     saved: SavedModel
     layout: Layout
     images: dict[str, Any]
     tokenizer: Any
-    resized_twice: bool
+    difference: str
 
     @classmethod
     def of(cls, trained: Path, best_epoch: int, extractor: Mapping[str, Any]) -> NativeModel:
@@ -78,8 +78,7 @@ class NativeModel:
         tokenizer = reading_tokenizer(saved.tokens, model.text.network.config, masked=masked)
         own = model.pretrained_scale()
         layout = layout_of(model, _trained_scale(trained, best_epoch) or own)
-        twice = (extractor["height"], extractor["width"]) != saved.frame
-        return cls(saved, layout, images, tokenizer, twice)
+        return cls(saved, layout, images, tokenizer, _difference(saved, extractor))
 
     @property
     def padded(self) -> bool:
@@ -155,6 +154,18 @@ def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> dict[str,
         raise NoEquivalent(f"its photographs are cut to the shape of {stored[0]} x {stored[1]} pixels")
     crop = {"height": height, "width": width}
     return {**found, "size": {"shortest_edge": height}, "do_center_crop": True, "crop_size": crop}
+
+
+def _difference(saved: SavedModel, extractor: Mapping[str, Any]) -> str:
+    stored = extractor["height"], extractor["width"]
+    if stored != saved.frame:
+        return (
+            f"itrpipe makes a photograph {stored[0]} x {stored[1]} pixels large before it has the model's size, the "
+            "image processor resizes it once"
+        )
+    if extractor["fit"] == "crop":
+        return "itrpipe crops a photograph at fractions of a pixel, the image processor at whole ones"
+    return ""
 
 
 def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> Any:

@@ -169,7 +169,7 @@ def test_photographs_come_to_the_frame_in_one_step_where_ours_take_two(
     equal, near = (theirs(folder, each)[1].numpy() for each in (stored, photographs))
     np.testing.assert_allclose(equal, expected, **CLOSE)
     assert 1e-5 < np.abs(near - expected).max() < 0.1
-    assert "in one step where itrpipe takes two" in (folder / "README.md").read_text()
+    assert "itrpipe makes a photograph 48 x 48 pixels large" in (folder / "README.md").read_text()
 
 
 def test_photographs_that_are_cropped_are_framed_by_their_middle(
