@@ -1,3 +1,26 @@
-"""itrpipe: staged, disk-backed training of image-text retrieval models with better negatives."""
+"""itrpipe: staged, disk-backed training of image-text retrieval models with better negatives.
+
+As a library: `load` opens a trained model, `mine` finds hard negatives among any embeddings, `itrpipe.losses` and
+`itrpipe.negatives` hold what trains on them, and `itrpipe.testing` checks methods and backbones.
+"""
+
+from importlib import import_module
 
 __version__ = "0.1.0"
+
+_PUBLIC = {
+    "RetrievalModel": "itrpipe.retrieval.model",
+    "load": "itrpipe.retrieval.opening",
+}
+"""Name -> the module that defines it, imported when the name is first used: the command line needs none of them."""
+__all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'itrpipe' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

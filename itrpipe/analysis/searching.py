@@ -9,14 +9,12 @@ Shapes: N images, T captions, D embedding width.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
@@ -28,15 +26,16 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.mining.faiss_engine import IndexKind, search_index
 from itrpipe.mining.lists import NO_ROW
 from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
+from itrpipe.retrieval.captions import read_captions
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
-from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 from itrpipe.training.captions import WordIds
 from itrpipe.training.data import SplitData
-from itrpipe.training.encode import score_split
+from itrpipe.training.encode import ImageRows, TextRows, encode_images, encode_texts, score_split
 from itrpipe.training.phrase_data import PhraseSplitData
-from itrpipe.training.saved import load_model, max_tokens_of
+from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
+from itrpipe.training.texts import PhraseTexts, TokenTexts
 
 BLOCK = 256
 """Images or captions per forward pass."""
@@ -112,42 +111,38 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Side:
-    """Some images or some captions of data that a model reads.
+class Pairing:
+    """Some images of one data with some captions of another, as `score_split` takes them; see `Rows`.
 
     Attributes:
-        data: holds them.
-        rows: int64 [n], which.
+        of_images: holds the images.
+        image_rows: [N] int64, which.
+        of_captions: holds the captions.
+        caption_rows: [T] int64, which.
     """
 
-    data: SplitData
-    rows: np.ndarray
-
-
-@dataclass(frozen=True)
-class Pairing:
-    """Images of one data with captions of another, as `score_split` takes them; see `Rows`."""
-
-    of_images: Side
-    of_captions: Side
+    of_images: ImageRows
+    image_rows: np.ndarray
+    of_captions: TextRows
+    caption_rows: np.ndarray
 
     @property
     def num_images(self) -> int:
         """N."""
-        return len(self.of_images.rows)
+        return len(self.image_rows)
 
     @property
     def num_captions(self) -> int:
         """T."""
-        return len(self.of_captions.rows)
+        return len(self.caption_rows)
 
     def images(self, rows: np.ndarray) -> ImageBatch:
         """The given images [B]."""
-        return self.of_images.data.images(self.of_images.rows[rows])
+        return self.of_images.images(self.image_rows[rows])
 
     def texts(self, rows: np.ndarray) -> TextBatch:
         """The given captions [T]."""
-        return self.of_captions.data.texts(self.of_captions.rows[rows])
+        return self.of_captions.texts(self.caption_rows[rows])
 
 
 class SearchModel:
@@ -192,12 +187,9 @@ class SearchModel:
     def embed(self, query: Query) -> np.ndarray:
         """Embedding [1, D] float32 of a query, of a model that has some."""
         assert isinstance(self._model, DualEncoder)
-        row, data = np.zeros(1, dtype=np.int64), self._read(query)
         if query.finds == "images":
-            encoded = self._model.encode_texts(data.texts(row).to(self._device))
-        else:
-            encoded = self._model.encode_images(data.images(row).to(self._device))
-        return encoded.embedding.float().cpu().numpy()
+            return next(encode_texts(self._model, self._query_text(query), self._device, 1))
+        return next(encode_images(self._model, self._images(query.pair, query.features), self._device, 1))
 
     def scores(
         self, query: Query, searched: Searched, rows: np.ndarray, advance: Callable[[int], object]
@@ -210,48 +202,34 @@ class SearchModel:
             rows: [n] which of them.
             advance: called with the number of pairs done.
         """
-        own = Side(self._read(query), np.zeros(1, dtype=np.int64))
+        one = np.zeros(1, dtype=np.int64)
         if query.finds == "images":
-            pairing = Pairing(Side(self._images(searched.split, searched.features), rows), own)
+            pairing = Pairing(self._images(searched.split, searched.features), rows, self._query_text(query), one)
         else:
-            pairing = Pairing(own, Side(self._captions(searched.split, searched.features, searched.graphs), rows))
+            captions = self._captions(searched.split, searched.features, searched.graphs)
+            pairing = Pairing(self._images(query.pair, query.features), one, captions, rows)
         precision = self._saved.config.get("score_precision", "fp32")  # older models have no such setting
         images, captions = pairing.num_images, np.arange(pairing.num_captions)
         found = score_split(self._model, pairing, self._device, BLOCK, images, captions, precision, advance)
         return found.reshape(-1)
 
-    def _read(self, query: Query) -> SplitData:
-        if query.finds == "captions":
-            return self._images(query.pair, query.features)
+    def _query_text(self, query: Query) -> TokenTexts | PhraseTexts:
         words = self._words(query.pair)
         if words and not any(words.values()):
             raise UsageError(
                 f"{self.label} knows no word of the query ({', '.join(words)}), so any order would be chance; search "
                 "with words of its training captions"
             )
-        data = self._given_caption(query)
-        length, longest = int(data.texts(np.zeros(1, dtype=np.int64)).lengths[0]), max_tokens_of(self._model)
-        if length > longest:
-            raise UsageError(f"the query has more than the {longest} tokens that {self.label} reads; shorten it")
-        return data
-
-    def _given_caption(self, query: Query) -> SplitData:
-        if not self._saved.settings.reads_phrases:
-            return self._captions(query.pair, query.features, None)
-        assert query.graph is not None
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / SCENE_GRAPHS_FILE
-            write_graphs(path, [_stored(query.graph, query.pair)])
-            return self._captions(query.pair, query.features, path.parent)
+        return read_captions(self._saved, query.pair, self.label, None if query.graph is None else [query.graph])
 
     def _images(self, split: Split, features: FeatureFile) -> SplitData:
         """Data whose images can be read; those of models that read phrases need no scene graphs."""
-        return open_split(split, features, self._saved.tokens, self._saved.settings, self._saved.frame)
+        return open_split(split, features, None, self._saved.settings, self._saved.frame)
 
     def _captions(self, split: Split, features: FeatureFile, graphs: Path | None) -> SplitData:
         settings: Any = self._saved.settings
         if not settings.reads_phrases:
-            return self._images(split, features)
+            return open_split(split, features, self._saved.tokens, settings, self._saved.frame)
         assert graphs is not None
         phrases = CaptionPhrases.read(graphs, settings.max_words)
         return PhraseSplitData(split, features, self._saved.vocabulary, phrases, settings.phrases)
@@ -294,9 +272,3 @@ def best(scores: np.ndarray, ids: np.ndarray, top: int) -> Found:
     check_finite(scores[None])
     order = np.lexsort((ids, -scores))[:top]
     return Found(ids[order], scores[order])
-
-
-def _stored(graph: SceneGraph, pair: Split) -> pa.Table:
-    """A graph as the row of a file of scene graphs."""
-    own = [pair.captions["caption_id"], pair.captions["image_id"]]
-    return pa.Table.from_arrays([*own, *graphs_table([graph], "given").columns], schema=SCHEMA)

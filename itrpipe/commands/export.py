@@ -19,6 +19,7 @@ from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
+from itrpipe.features.declaration import FeatureSettings
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.methods.registry import methods
 from itrpipe.models.registry import backbone_family
@@ -240,21 +241,22 @@ def _refuse_open_clip(wanted: Wanted, native: NativeModel | None, reason: str) -
 def _elsewhere(chain: _Chain, wanted: Wanted, native: NativeModel | None, reason: str) -> Elsewhere:
     from itrpipe.exporting.card import Elsewhere
 
-    photographs = _encodes_photographs(chain)
+    mteb = _suits_mteb(chain)
     if native is None:
-        return Elsewhere(reason=reason, photographs=photographs)
+        return Elsewhere(reason=reason, mteb=mteb)
     architecture, difference = native.layout.architecture, native.difference
-    return Elsewhere(architecture, "", native.padded, difference, wanted.open_clip, photographs)
+    return Elsewhere(architecture, "", native.padded, difference, wanted.open_clip, mteb)
 
 
-def _encodes_photographs(chain: _Chain) -> bool:
-    """Whether embeddings are compared by inner product and features are computed here, not imported."""
-    trained, extracted = chain.trained.manifest, chain.extracted.manifest
-    embeds = training_settings.embeds(trained.settings["backbone"])
-    if not embeds or trained.settings["model"].get("measure") == "order":
+def _suits_mteb(chain: _Chain) -> bool:
+    """Whether it has embeddings of photographs that are compared by inner product."""
+    trained = chain.trained.manifest
+    if (
+        not training_settings.embeds(trained.settings["backbone"])
+        or trained.settings["model"].get("measure") == "order"
+    ):
         return False
-    parts = passes_of("", feature_settings(extracted.settings).model_validate(extracted.settings)).values()
-    return not any(part.imported or part.drawings_only for part in parts)
+    return not any(part.imported or part.drawings_only for part in _extractors(chain).values())
 
 
 def _write_all(work: Path, chain: _Chain, wanted: Wanted, native: NativeModel | None) -> Iterator[tuple[str, str]]:
@@ -294,6 +296,8 @@ def _write_model(work: Path, chain: _Chain, native: NativeModel | None) -> Itera
         "files": {"weights": MODEL, "words": words},
         "features": {"extractor": extracted.conf, "settings": extracted.settings},
     }
+    if training_settings.reads_phrases(trained.manifest.settings["backbone"]):
+        about["parser"] = trained.input("parse").manifest.settings
     settings = read_checked_json(trained.folder / CONFIG)
     whole = {**settings, ABOUT: about}
     if native is not None:
@@ -385,6 +389,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str], elsewhere: Elsew
         license=wanted.license,
         embeds=training_settings.embeds(backbone),
         reads=_reads(chain),
+        photographs=not any(part.imported for part in _extractors(chain).values()),
         results=read_checked_json(chain.evaluated.folder / METRICS),
         level=evaluated.settings["interval_level"],
         counts={name: (len(split.images), len(split.captions)) for name, split in splits.items()},
@@ -415,6 +420,12 @@ def _reads(chain: _Chain) -> str:
     if conf == PIXELS:
         return "the photograph, resized as `itrpipe extract --features pixels` does with the settings in `config.json`"
     return f"its features by `{conf}` (`itrpipe extract`), with the settings in `config.json`"
+
+
+def _extractors(chain: _Chain) -> dict[str, FeatureSettings]:
+    """What made the features that the model reads."""
+    made = chain.extracted.manifest
+    return passes_of(made.conf, feature_settings(made.settings).model_validate(made.settings))
 
 
 def _say(target: Path, reporter: Reporter) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.trained import TrainedRun
 from itrpipe.config import did_you_mean
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.registry import extractor_module
 from itrpipe.stages import extract
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.features.store import FeatureFile
 
@@ -105,11 +102,7 @@ def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
         UsageError: the features of the dataset were imported.
         DataError: the photograph cannot be used.
     """
-    import numpy as np
-
-    from itrpipe.datasets.pictures import read_rgb
-    from itrpipe.features.layout import TYPES
-    from itrpipe.features.store import FeatureFile
+    from itrpipe.features.photographs import Photographs
 
     manifest = read_manifest(folder)
     settings = extract.settings_class(manifest.settings).model_validate(manifest.settings)
@@ -121,44 +114,7 @@ def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
             "cannot be made alike; name an image of the dataset"
         )
     try:
-        pixels = read_rgb(path)
+        (features,) = Photographs.by(manifest.conf, parts, device).features([path], batch=1, ids=[str(path)])
     except DataError as error:
-        raise DataError(f"--image {path} {error}; give another photograph") from None
-    try:
-        rows = _extracted(pixels, parts, device)
-    except DataError as error:
-        raise DataError(f"--image {path}: {error}") from None
-    _refuse_unusable(path, rows)
-    # In the types of the file, so that a photograph is as exact as the images of the dataset.
-    stored = {
-        "global_" if name == "global" else name: rows[name].astype(kind) if name in rows else None
-        for name, kind in TYPES.items()
-    }
-    return FeatureFile(path=path, extractor=manifest.conf, image_id=np.array([str(path)]), **stored)
-
-
-def _extracted(pixels: np.ndarray, parts: dict[str, Any], device: str) -> dict[str, np.ndarray]:
-    """What every extractor contributes to the row of an image [H, W, 3], by dataset."""
-    import numpy as np
-    import torch
-
-    from itrpipe.features.passes import divide
-
-    place, size = torch.device(device), np.array([pixels.shape[:2]])
-    extractors = {name: extractor_module(part.kind).build(part, place) for name, part in parts.items()}
-    rows: dict[str, np.ndarray] = {}
-    for name, spec in divide({name: extractor.spec for name, extractor in extractors.items()}).items():
-        extractor = extractors[name]
-        made = extractor(torch.from_numpy(extractor.transform(pixels))[None], size)
-        rows |= {each: made[each] for each in spec.shapes()}
-    return rows
-
-
-def _refuse_unusable(path: Path, rows: dict[str, np.ndarray]) -> None:
-    import numpy as np
-
-    if "count" in rows and not rows["count"][0]:
-        raise DataError(f"--image {path}: the extractor finds nothing in it; give another photograph")
-    vectors = [rows[name] for name in ("regions", "global") if name in rows]
-    if not all((np.abs(each) <= np.finfo(np.float16).max).all() for each in vectors):  # NaN is not, either
-        raise DataError(f"--image {path} has features that are not finite or too large; give another photograph")
+        raise DataError(f"--image {error}") from None
+    return features

@@ -111,11 +111,21 @@ def decode_rgb(content: bytes) -> np.ndarray:
     """
     try:
         with open_picture(content) as image:
-            image.load()
-            upright = _upright(image, orientation(image))
-            return np.array(_deep_rgb(upright, image) if upright.mode in _SIXTEEN_BIT else _rgb(upright))
+            return picture_rgb(image)
     except DECODER_ERRORS as error:
         raise DataError(refusal(error)) from error
+
+
+def picture_rgb(image: Image.Image) -> np.ndarray:
+    """Returns an opened image as `decode_rgb` does.
+
+    Raises:
+        DataError: its samples have no defined range. The message is the reason alone.
+        Exception: one of `DECODER_ERRORS` where it was not decoded yet and is damaged.
+    """
+    image.load()
+    upright = _upright(image, orientation(image))
+    return np.array(_deep_rgb(upright, image) if upright.mode in _SIXTEEN_BIT else _rgb(upright))
 
 
 def open_picture(content: bytes) -> Image.Image:

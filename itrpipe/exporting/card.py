@@ -42,7 +42,7 @@ class Elsewhere:
         padded: whether captions are padded to the model's longest.
         difference: how an image processor frames photographs otherwise than itrpipe; empty where it does not.
         open_clip: whether there are files for open_clip.
-        photographs: whether `itrpipe.load` encodes photographs, as mteb has them.
+        mteb: whether its embeddings can be compared there.
     """
 
     architecture: str = ""
@@ -50,7 +50,7 @@ class Elsewhere:
     padded: bool = False
     difference: str = ""
     open_clip: bool = False
-    photographs: bool = False
+    mteb: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Card:
         license: identifier of the hub; None leaves it to whoever publishes.
         embeds: whether it has embeddings, which one index can search, or scores pairs.
         reads: what it takes for an image.
+        photographs: whether that can be made of any photograph, which it cannot where features were imported.
         results: of the evaluation.
         level: share of resampled test sets that an interval holds.
         counts: split -> numbers of images and captions.
@@ -88,6 +89,7 @@ class Card:
     license: str | None
     embeds: bool
     reads: str
+    photographs: bool
     results: Results
     level: float
     counts: Mapping[str, tuple[int, int]]

@@ -54,7 +54,7 @@ class SplitEmbeddings:
 
     def scores(self) -> np.ndarray:
         """Scores [N, T] of every image with every caption; higher is better."""
-        return _MEASURES[self.measure](self.images, self.texts)
+        return compare(self.images, self.texts, self.measure)
 
 
 def _inner_products(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
@@ -69,6 +69,17 @@ def _order_violations(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
 
 
 _MEASURES = {INNER_PRODUCT: _inner_products, ORDER: _order_violations}
+
+
+def compare(images: np.ndarray, texts: np.ndarray, measure: str) -> np.ndarray:
+    """Scores [N, T] of every image with every caption; higher is better.
+
+    Args:
+        images: [N, D].
+        texts: [T, D].
+        measure: `INNER_PRODUCT` or `ORDER`.
+    """
+    return _MEASURES[measure](images, texts)
 
 
 class EmbeddingWriter:

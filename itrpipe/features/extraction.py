@@ -164,7 +164,7 @@ class Extraction(Work["_Extracting"]):
         found: list[dict[str, np.ndarray]] = []
         failed: dict[str, str] = {}
         for batch in worker.decoded(images, batches):
-            usable, arrays, refused = _compute(extractor, batch, images.sizes, datasets)
+            usable, arrays, refused = compute(extractor, batch, images.sizes, datasets)
             if self._strict and refused:
                 row, reason = refused[0]
                 raise DataError(f"{images.root / images.files[row]}: {reason}; restore the file, or leave --strict")
@@ -255,13 +255,23 @@ def decode_batch(images: ImageFiles, rows: np.ndarray, transform: Transform) -> 
             return DecodedBatch(
                 rows, None, [], reading_error(error, path, DataError(f"{path} cannot be read ({error})"))
             )
-    return DecodedBatch(np.array(usable, dtype=np.int64), _stack(pixels), failed)
+    return DecodedBatch(np.array(usable, dtype=np.int64), stack(pixels), failed)
 
 
-def _compute(
+def compute(
     extractor: Extractor, batch: DecodedBatch, sizes: np.ndarray, datasets: frozenset[str]
 ) -> tuple[np.ndarray, dict[str, np.ndarray], list[tuple[int, str]]]:
-    """Rows with features, the features, and the images that have none."""
+    """Runs an extractor on a batch.
+
+    Args:
+        extractor: any.
+        batch: some of N images.
+        sizes: [N, 2] height and width of all of them.
+        datasets: which of the extractor's datasets are wanted.
+
+    Returns:
+        Rows of the images with features, their features, and row and reason of each that has none.
+    """
     if batch.images is None:
         return batch.rows, {}, batch.failed
     everything = extractor(batch.images, sizes[batch.rows])
@@ -289,7 +299,8 @@ def _part(image: np.ndarray, box: np.ndarray) -> np.ndarray:
     return np.array(Image.fromarray(image).crop(tuple(box.tolist())))
 
 
-def _stack(pixels: list[np.ndarray]) -> Images | None:
+def stack(pixels: Sequence[np.ndarray]) -> Images | None:
+    """Transformed images [3, h, w] as an extractor takes them; None where there are none."""
     if not pixels:
         return None
     if all(image.shape == pixels[0].shape for image in pixels):

@@ -64,6 +64,9 @@ class Read(NamedTuple):
     own: Tensor | None
 
 
+_Reader = Callable[[Any, Tensor, Tensor | None], Read]
+
+
 class TextTower(nn.Module):
     """Runs a network on captions and pools their tokens.
 
@@ -86,14 +89,7 @@ class TextTower(nn.Module):
     @property
     def max_tokens(self) -> int:
         """Longest caption in tokens that there are positions for."""
-        config = self.network.config
-        # RoBERTa and its like count positions from behind that of padding.
-        unused = [
-            part.padding_idx + 1
-            for name, part in self.network.named_modules()
-            if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None
-        ]
-        return config.max_position_embeddings - max(unused, default=0)
+        return positions_of(self.network)
 
     def forward(self, tokens: Tensor, lengths: Tensor, in_training: bool = False) -> Tensor:
         """Returns vectors [T, D] of captions [T, W] int64 with lengths [T]; what is behind a length plays no part.
@@ -117,7 +113,7 @@ class TextTower(nn.Module):
 
         Where padding counts, W' is `counted` at least.
         """
-        read, fixed = _OWN.get(type(self.network).__name__, (_read_tokens, False))
+        read, fixed = _reader_of(self.network)
         width = self.max_tokens if fixed else counted if self.pool == "mean-all" else 0
         tokens = F.pad(tokens, (0, max(0, width - tokens.shape[1])))
         real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]  # [T, W]
@@ -136,6 +132,17 @@ class TextTower(nn.Module):
             return states.mean(dim=1)
         place = lengths - 1 if self.pool == "eot" else torch.zeros_like(lengths)
         return states[torch.arange(len(states), device=states.device), place]
+
+
+def positions_of(network: Any) -> int:
+    """Longest caption in tokens that a text network of transformers has positions for."""
+    # RoBERTa and its like count positions from behind that of padding.
+    unused = [
+        part.padding_idx + 1
+        for name, part in network.named_modules()
+        if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None
+    ]
+    return network.config.max_position_embeddings - max(unused, default=0)
 
 
 _SCALE, _BIAS = "logit_scale", "logit_bias"
@@ -171,6 +178,8 @@ def pretrained(settings: DualEncoder) -> PretrainedText:
         kind, config = load_config(folder, KINDS)
         network = load_weights(folder, kind, config)
         tokenizer = load_tokenizer(folder)
+    if _reader_of(network)[1] and tokenizer.pad_token_id is not None:
+        network.config.pad_token_id = tokenizer.pad_token_id  # SigLIP 2 names none, and its class another one's
     pool = pool_of(settings.text_pool, type(network).__name__ in _OWN, settings.text, "text_pool")
     if len(tokenizer) > config.vocab_size:
         raise DataError(
@@ -239,6 +248,11 @@ def restored(description: Mapping[str, Any]) -> TextTower:
     return TextTower(rebuilt(description, KINDS), description["pool"])
 
 
+def _reader_of(network: Any) -> tuple[_Reader, bool]:
+    """How a network is run, and whether it reads padding like words."""
+    return _OWN.get(type(network).__name__, (_read_tokens, False))
+
+
 def _read_tokens(network: Any, tokens: Tensor, mask: Tensor | None) -> Read:
     return Read(network(tokens, attention_mask=mask).last_hidden_state, None)
 
@@ -255,7 +269,6 @@ def _read_siglip(network: Any, tokens: Tensor, mask: Tensor | None) -> Read:
     return Read(found.last_hidden_state, found.pooler_output)
 
 
-_Reader = Callable[[Any, Tensor, Tensor | None], Read]
 # Networks with a caption vector of their own; and whether they are trained on captions of one length without a mask.
 _OWN: dict[str, tuple[_Reader, bool]] = {
     "CLIPTextModelWithProjection": (_read_clip, False),

@@ -170,16 +170,13 @@ def parse_one(settings: BackendSettings, text: str) -> SceneGraph:
         UsageError: the graphs come out of a file, or the caption is no Unicode.
         MissingInputError: the backend is not installed.
     """
-    from itrpipe.scene_graph.parsing import Item
+    from itrpipe.scene_graph.given import parse_captions
 
-    if isinstance(settings, ForeignSettings):
-        raise UsageError("graphs out of a file belong to the captions of a dataset; choose a backend that parses")
     try:
         text.encode()
     except UnicodeEncodeError:
         raise UsageError(f"caption {text!r} is not valid UTF-8; write it otherwise") from None
-    settings.version()
-    return settings.parser().parse(Item(text))
+    return parse_captions(settings, [text])[0]
 
 
 def print_graph(settings: Any, text: str, reporter: Reporter) -> None:

@@ -12,6 +12,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.errors import DataError
 from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.training.texts import PhraseTexts, TokenTexts
 
 if TYPE_CHECKING:
     from itrpipe.negatives.caption_masks import CaptionMasks
@@ -29,7 +30,7 @@ class SplitData:
     Args:
         split: images and captions.
         features: file that holds the features of all its images.
-        tokens: turns captions into ids.
+        tokens: turns captions into ids; None where only images are read.
 
     Raises:
         DataError: the features have no regions.
@@ -57,13 +58,16 @@ class SplitData:
     max_tokens: int
     matches: dict[str, np.ndarray] | None = None
 
-    def __init__(self, split: Split, features: FeatureFile, tokens: CaptionTokens) -> None:
+    _texts: TokenTexts | PhraseTexts
+
+    def __init__(self, split: Split, features: FeatureFile, tokens: CaptionTokens | None) -> None:
         self.split = split
         self.caption_image = split.caption_image
         self.num_images, self.num_captions = len(split.image_ids), len(split.caption_ids)
         self.image_dim = self._open_images(features)
         self._rows = features.rows(split.image_ids.tolist())
-        self._tokens, self._lengths = tokens.encode_split(split)
+        if tokens is not None:
+            self._texts = TokenTexts.of(split, tokens)
 
     @property
     def region_counts(self) -> np.ndarray:
@@ -83,13 +87,11 @@ class SplitData:
 
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Token ids of the given caption rows [T], cut to the longest of them."""
-        lengths = self._lengths[rows]
-        tokens = self._tokens[rows, : lengths.max()]
-        return TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
+        return self._texts.texts(rows)
 
     def pair_sizes(self) -> np.ndarray:
         """[T] words of each caption and regions of its image together."""
-        return self._lengths.astype(np.int64) + self.region_counts[self.caption_image]
+        return self._texts.lengths.astype(np.int64) + self.region_counts[self.caption_image]
 
     def pairs(
         self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None

@@ -18,26 +18,34 @@ _LONG_ENOUGH = 0.3
 """Seconds after which a measurement is not repeated on more pairs."""
 
 
-class Rows(Protocol):
-    """What a model may see of a split: images and captions by their rows, and nothing of which belong together."""
+class ImageRows(Protocol):
+    """Images that a model may see, by their rows."""
 
     @property
     def num_images(self) -> int:
         """N."""
         ...
 
+    def images(self, rows: np.ndarray) -> ImageBatch:
+        """The given image rows [B]."""
+        ...
+
+
+class TextRows(Protocol):
+    """Captions that a model may see, by their rows."""
+
     @property
     def num_captions(self) -> int:
         """T."""
         ...
 
-    def images(self, rows: np.ndarray) -> ImageBatch:
-        """The given image rows [B]."""
-        ...
-
     def texts(self, rows: np.ndarray) -> TextBatch:
         """The given caption rows [T]."""
         ...
+
+
+class Rows(ImageRows, TextRows, Protocol):
+    """What a model may see of a split: images and captions, and nothing of which belong together."""
 
 
 @torch.inference_mode()
@@ -79,7 +87,7 @@ def score_split(
 
 @torch.inference_mode()
 def encoded_blocks(
-    model: AnyMatcher, data: Rows, device: torch.device, block: int, images: int | None = None
+    model: AnyMatcher, data: ImageRows, device: torch.device, block: int, images: int | None = None
 ) -> list[Any]:
     """Encodings of the first images of a split, or of all, `block` at a time."""
     count = data.num_images if images is None else images
@@ -126,7 +134,7 @@ def seconds_per_pair(model: AnyMatcher, data: Rows, device: torch.device, precis
 
 @torch.inference_mode()
 def encode_images(
-    model: DualEncoder, data: Rows, device: torch.device, block: int, rows: np.ndarray | None = None
+    model: DualEncoder, data: ImageRows, device: torch.device, block: int, rows: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
     """Yields image embeddings [<=block, D] float32, of all images or of the given rows in their order."""
     chosen = np.arange(data.num_images) if rows is None else rows
@@ -136,7 +144,7 @@ def encode_images(
 
 @torch.inference_mode()
 def encode_texts(
-    model: DualEncoder, data: Rows, device: torch.device, block: int, rows: np.ndarray | None = None
+    model: DualEncoder, data: TextRows, device: torch.device, block: int, rows: np.ndarray | None = None
 ) -> Iterator[np.ndarray]:
     """Yields caption embeddings [<=block, D] float32, of all captions or of the given rows in their order."""
     chosen = np.arange(data.num_captions) if rows is None else rows

@@ -7,11 +7,11 @@ import pyarrow as pa
 import torch
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
+from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FeatureFile
-from itrpipe.models.base import PhraseBatch, TextBatch
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.training.data import SplitData
+from itrpipe.training.texts import PhraseTexts
 
 
 class PhraseSplitData(SplitData):
@@ -34,24 +34,11 @@ class PhraseSplitData(SplitData):
     def __init__(
         self, split: Split, features: FeatureFile, vocabulary: Vocabulary, phrases: CaptionPhrases, with_phrases: bool
     ) -> None:
-        super().__init__(split, features, vocabulary)
+        super().__init__(split, features, None)
+        self._texts = PhraseTexts(phrases, split.caption_ids.tolist(), vocabulary, with_phrases)
         self._phrases, self._with_phrases = phrases, with_phrases
-        self.graph_rows = phrases.rows(split.caption_ids.tolist())
+        self.graph_rows = self._texts.graph_rows
         self._graph_images = phrases.image_rows(split.image_ids.tolist())
-        self._ids = np.array([vocabulary.ids.get(word, UNKNOWN) for word in phrases.words] + [0])  # the last is padding
-        self._lengths = np.diff(phrases.word_starts)[self.graph_rows]
-
-    def texts(self, rows: np.ndarray) -> TextBatch:
-        """Words and phrases of the given caption rows [T], cut to the longest of them."""
-        batch = self._phrases.batch(self.graph_rows[rows])
-        kinds, tokens = torch.from_numpy(batch.kinds.astype(np.int64)), torch.from_numpy(batch.phrase_words)
-        if not self._with_phrases:
-            kinds, tokens = kinds[:, :0], tokens[:, :0]
-        return TextBatch(
-            torch.from_numpy(self._ids[batch.words]),
-            torch.from_numpy(self._lengths[rows]),
-            PhraseBatch(kinds, tokens),
-        )
 
     def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> torch.Tensor:
         """Which phrases and words of captions hold for images, by the semantic labels of the images' own captions.

@@ -31,7 +31,7 @@ class PixelSplitData(SplitData):
     Args:
         split: images and captions.
         features: file that holds the pixels of all its images.
-        tokens: turns captions into ids.
+        tokens: turns captions into ids; None where only images are read.
         frame: height and width of the images of a batch.
         changes: what `augment` does to training images, or `none`.
 
@@ -40,7 +40,7 @@ class PixelSplitData(SplitData):
     """
 
     def __init__(
-        self, split: Split, features: FeatureFile, tokens: CaptionTokens, frame: tuple[int, int], changes: str
+        self, split: Split, features: FeatureFile, tokens: CaptionTokens | None, frame: tuple[int, int], changes: str
     ) -> None:
         self._frame, self._changes = frame, changes
         self._world, self._device, self._own = ALONE, torch.device("cpu"), threading.local()

@@ -89,7 +89,7 @@ def load_encoder_splits(
 def open_split(
     split: Split,
     features: FeatureFile,
-    tokens: CaptionTokens,
+    tokens: CaptionTokens | None,
     settings: Any,
     frame: tuple[int, int] | None = None,
 ) -> SplitData:
@@ -98,7 +98,7 @@ def open_split(
     Args:
         split: images and captions.
         features: of its images.
-        tokens: turns captions into ids.
+        tokens: turns captions into ids; None where only images are read.
         settings: of the model.
         frame: height and width of the images that the model reads, where it reads images.
 

@@ -33,6 +33,7 @@ CARD = Card(
     license=None,
     embeds=True,
     reads="its features",
+    photographs=True,
     results={"full": FULL, "oracle": {**FULL, "i2t_map_at_r": {"value": 5.0}}},
     level=0.95,
     counts={"train": (2000, 10000)},

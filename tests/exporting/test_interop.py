@@ -15,44 +15,16 @@ import transformers
 from PIL import Image
 from safetensors import safe_open
 
+import itrpipe
 from itrpipe.commands.export import Wanted
 from itrpipe.commands.export import export as export_model
 from itrpipe.datasets.pictures import decode_rgb
 from itrpipe.errors import UsageError
-from itrpipe.features.embeddings import INNER_PRODUCT, ORDER
-from itrpipe.features.extractors.pixels.extractor import Resize
-from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.features.embeddings import ORDER
 from itrpipe.plan.planning import parse_override
-from itrpipe.training.augment import resize
-from itrpipe.training.saved import load_model
 
 TEXTS = ["A dog number 1000 is on the road 0.", "a cat on the beach", "a bird is number 3 on the roof, a roof!"]
 CLOSE: dict[str, Any] = {"rtol": 0, "atol": 1e-5}
-
-
-class Ours:
-    """A model as itrpipe runs it, on photographs and captions that are no part of a dataset."""
-
-    measure = INNER_PRODUCT
-
-    def __init__(self, folder: Path, pixels: tuple[int, int, str] = (32, 32, "stretch")) -> None:
-        self.saved, self._stored = load_model(folder), Resize(*pixels)  # pyright: ignore[reportArgumentType]
-
-    @torch.no_grad()
-    def encode_images(self, images: list[Image.Image], **_: Any) -> np.ndarray:
-        stored = torch.stack([torch.as_tensor(self._stored(np.asarray(each))) for each in images])
-        batch = ImageBatch(torch.empty(len(images), 0, 0), pixels=resize(stored, self.saved.frame))  # pyright: ignore
-        return self.saved.model.encode_images(batch).embedding.numpy()
-
-    @torch.no_grad()
-    def encode_texts(self, texts: list[str], **_: Any) -> np.ndarray:
-        class Captions:
-            def __init__(self) -> None:
-                self.texts = texts
-
-        tokens, lengths = self.saved.tokens.encode_split(Captions())  # pyright: ignore[reportArgumentType]
-        batch = TextBatch(torch.from_numpy(tokens).long(), torch.from_numpy(lengths).long())
-        return self.saved.model.encode_texts(batch).embedding.numpy()
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +50,11 @@ def exported(
             given += [
                 f"train.model.{side}={saved_encoders / each}" for side, each in (("vision", vision), ("text", text))
             ]
-            before = set(root.glob("tiny/train/*/manifest.json"))
             wanted = Wanted(targets / name, embeddings="parquet", **more)
             export_model(root, "tiny", wanted, [parse_override(each) for each in [*given, *sets]])
-            (trained,) = set(root.glob("tiny/train/*/manifest.json")) - before
-            known[name] = wanted.target, trained.parent
+            artifacts = json.loads((wanted.target / "export.json").read_text())["artifacts"]
+            (trained,) = (each for each in artifacts if each.startswith("train/"))
+            known[name] = wanted.target, root / "tiny" / trained
         return known[name]
 
     return export
@@ -115,7 +87,7 @@ def test_transformers_embeds_photographs_and_captions_as_we_do(
 ) -> None:
     cleaned = ("train.model.clean_captions=true", *sets) if sets else ()
     folder, trained = exported(kind, kind, *cleaned)
-    ours = Ours(trained)
+    ours = itrpipe.load(trained, device="cpu")
     model, images, texts = theirs(folder, photographs, backend="pil")
     assert type(model).__name__ == {"clip": "CLIPModel", "siglip": "SiglipModel"}[kind]
     np.testing.assert_allclose(images, ours.encode_images(photographs), **CLOSE)
@@ -123,8 +95,7 @@ def test_transformers_embeds_photographs_and_captions_as_we_do(
     with safe_open(folder / "model.safetensors", "pt") as file:
         assert set(file.keys()) == set(model.state_dict())
         assert file.metadata() == {"format": "pt"}
-    opened = Ours(folder)
-    assert opened.saved.config["itrpipe"]["run"] == "zero-shot.dual-encoder"
+    opened = itrpipe.load(folder, device="cpu")
     np.testing.assert_allclose(opened.encode_images(photographs), ours.encode_images(photographs), atol=1e-6)
     np.testing.assert_array_equal(opened.encode_texts(TEXTS), ours.encode_texts(TEXTS))
     whole = "".join(path.read_text() for path in folder.rglob("*.json"))
@@ -138,7 +109,7 @@ def test_a_model_that_transformers_saves_again_is_opened(
     folder, _ = exported("siglip", "siglip")
     transformers.AutoModel.from_pretrained(folder).save_pretrained(tmp_path)
     transformers.AutoProcessor.from_pretrained(folder).save_pretrained(tmp_path)
-    again, ours = Ours(tmp_path), Ours(folder)
+    again, ours = itrpipe.load(tmp_path, device="cpu"), itrpipe.load(folder, device="cpu")
     np.testing.assert_array_equal(again.encode_images(photographs), ours.encode_images(photographs))
     np.testing.assert_array_equal(again.encode_texts(TEXTS), ours.encode_texts(TEXTS))
 
@@ -163,7 +134,7 @@ def test_photographs_come_to_the_frame_in_one_step_where_ours_take_two(
 ) -> None:
     """Of images that have the stored size both resize once; of others the processor misses our first step."""
     folder, trained = exported("clip", "clip", "pixels.height=48", "pixels.width=48")
-    ours = Ours(trained, (48, 48, "stretch"))
+    ours = itrpipe.load(trained, device="cpu")
     stored = [each.resize((48, 48), Image.Resampling.BICUBIC) for each in photographs]
     expected = ours.encode_images(photographs)
     equal, near = (theirs(folder, each)[1].numpy() for each in (stored, photographs))
@@ -177,7 +148,7 @@ def test_photographs_that_are_cropped_are_framed_by_their_middle(
 ) -> None:
     folder, trained = exported("siglip", "siglip", "pixels.fit=crop")
     wide = [each.resize((18, 12)) for each in photographs]  # comes to 48 x 32 without a fraction of a pixel
-    expected = Ours(trained, (32, 32, "crop")).encode_images(wide)
+    expected = itrpipe.load(trained, device="cpu").encode_images(wide)
     np.testing.assert_allclose(theirs(folder, wide, backend="pil")[1], expected, **CLOSE)
 
 
@@ -202,7 +173,38 @@ def test_what_transformers_has_no_class_for_keeps_our_layout_and_says_so(
     assert reason in " ".join(capsys.readouterr().out.split())
     assert reason in (folder / "README.md").read_text()
     assert not (folder / "modules.json").exists()
-    np.testing.assert_array_equal(Ours(folder).encode_texts(TEXTS), Ours(trained).encode_texts(TEXTS))
+    opened, ours = (itrpipe.load(each, device="cpu") for each in (folder, trained))
+    np.testing.assert_array_equal(opened.encode_texts(TEXTS), ours.encode_texts(TEXTS))
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_the_lines_of_code_in_the_card_open_the_model(
+    kind: str,
+    exported: Callable[..., Any],
+    photographs: list[Image.Image],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    further = {"open_clip": True} if kind == "clip" else {}
+    copy = Path(shutil.copytree(exported(kind, kind, **further)[0], tmp_path / "it"))
+    photographs[0].save(copy / "photograph.jpg")
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    sections = (copy / "README.md").read_text().partition("## Use")[2].partition("## Files")[0].split("\n### ")[1:]
+    found: dict[str, dict[str, Any]] = {}
+    for section in sections:
+        title, _, text = section.partition("\n")
+        found[title] = {}
+        code = text.partition("```python\n")[2].partition("```")[0]
+        if title != "mteb":  # its tasks lie on the hub
+            exec(code, found[title])
+    native = ["transformers", "sentence-transformers", *(["open_clip"] if kind == "clip" else [])]
+    assert list(found) == [*native, "datasets", "mteb"]
+    normed = torch.nn.functional.normalize(found["transformers"]["text_vectors"].detach()).numpy()
+    np.testing.assert_allclose(found["sentence-transformers"]["vectors"], normed, **CLOSE)
+    if kind == "clip":
+        np.testing.assert_allclose(found["open_clip"]["text_vectors"].detach(), normed, **CLOSE)
+    assert len(found["datasets"]["captions"]) == 20
 
 
 # sentence-transformers
@@ -215,7 +217,7 @@ def test_sentence_transformers_encodes_sentences_and_photographs_as_we_do(
     from sentence_transformers import SentenceTransformer
 
     folder, trained = exported(kind, kind)
-    ours = Ours(trained)
+    ours = itrpipe.load(trained, device="cpu")
     model = SentenceTransformer(str(folder), device="cpu", processor_kwargs={"backend": "pil"}, local_files_only=True)
     np.testing.assert_allclose(model.encode(TEXTS), ours.encode_texts(TEXTS), **CLOSE)
     np.testing.assert_allclose(model.encode(photographs), ours.encode_images(photographs), **CLOSE)
@@ -243,7 +245,7 @@ def test_open_clip_embeds_as_we_do(
     (changed / "config.json").write_text(json.dumps(config))
     folder, trained = exported(changed, changed, open_clip=True)
     model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{folder}")
-    tokenizer, ours = open_clip.get_tokenizer(f"local-dir:{folder}"), Ours(trained)
+    tokenizer, ours = open_clip.get_tokenizer(f"local-dir:{folder}"), itrpipe.load(trained, device="cpu")
     with torch.no_grad():
         images = model.eval().encode_image(torch.stack([preprocess(each) for each in photographs]), normalize=True)
         texts = model.encode_text(tokenizer(TEXTS), normalize=True)
@@ -286,7 +288,7 @@ def test_datasets_opens_every_table_by_its_name(exported: Callable[..., Any], tm
 
 
 def test_mteb_scores_what_the_embeddings_give(
-    exported: Callable[..., Any], photographs: list[Image.Image], tmp_path: Path
+    exported: Callable[..., Any], photographs: list[Image.Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mteb
     from datasets import Dataset
@@ -318,13 +320,13 @@ def test_mteb_scores_what_the_embeddings_give(
             self.dataset = {"default": {"test": split}}  # pyright: ignore[reportAttributeAccessIssue]
             self.data_loaded = True
 
-    ours = Ours(exported("clip", "clip")[1])
+    ours = itrpipe.load(exported("clip", "clip")[1], device="cpu")
     result = mteb.evaluate(Encoder(ours, "us/tiny"), Tiny(), cache=None, co2_tracker=False)
     scores = ours.encode_texts(TEXTS) @ ours.encode_images(photographs).T
     ranks = (scores > scores[np.arange(len(TEXTS)), np.arange(len(TEXTS))][:, None]).sum(axis=1)
     found = result.task_results[0].scores["test"][0]
     assert found["ndcg_at_10"] == pytest.approx(float((1 / np.log2(ranks + 2)).mean()), abs=1e-5)
     assert found["recall_at_1"] == pytest.approx(float((ranks == 0).mean()), abs=1e-5)
-    ours.measure = ORDER
+    monkeypatch.setattr(type(ours), "measure", ORDER)
     with pytest.raises(UsageError, match="mteb compares embeddings by inner product and this model's by order"):
         Encoder(ours)

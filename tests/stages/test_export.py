@@ -278,13 +278,21 @@ def test_nothing_in_the_folder_says_where_the_data_lay(
     assert str(tmp_path) not in page.read_text()
 
 
-def test_the_lines_of_code_in_the_card_open_the_model(scan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = (scan / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
-    monkeypatch.chdir(scan)
-    found: dict[str, Any] = {}
-    exec(code, found)
-    assert not found["saved"].model.training
-    assert len(found["saved"].tokens) == found["saved"].config["vocabulary_size"]
+def test_the_lines_of_code_in_the_card_use_the_model(
+    vsepp: Path, scan: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = only(root, "extract", "precomp") / "features.h5"
+    for exported, embeds in ((vsepp, True), (scan, False)):
+        folder = Path(shutil.copytree(exported, tmp_path / exported.name))
+        shutil.copy(features, folder)
+        code = (folder / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+        monkeypatch.chdir(folder)
+        printed: list[Any] = []
+        found: dict[str, Any] = {"print": printed.append}
+        exec(code, found)
+        assert found["model"].embeds == embeds
+        assert printed[0].shape == (20, 1)
+        assert embeds or [each.index for each in printed[1]] == np.argsort(-printed[0][:, 0])[:5].tolist()
 
 
 # Embeddings

@@ -250,14 +250,15 @@ def test_features_of_a_photograph_come_from_every_extractor(root: Path, finished
 
 @pytest.mark.parametrize(
     ("count", "value", "message"),
-    [(0, 0.0, "finds nothing in it"), (1, np.nan, "not finite or too large"), (1, 1e6, "not finite or too large")],
+    [(0, 0.0, "found nothing in it"), (1, np.nan, "not finite or too large"), (1, 1e6, "not finite or too large")],
 )
 def test_a_photograph_without_usable_features_is_refused(
     count: int, value: float, message: str, root: Path, finished_chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Detector:
-        spec = FeatureSpec(1, 2)
+        spec, batch = FeatureSpec(1, 2), 1
         transform = staticmethod(channels_first)
+        group = staticmethod(lambda height, width: (height, width))
 
         def __call__(self, images: object, sizes: np.ndarray) -> dict[str, np.ndarray]:
             return {"regions": np.full((1, 1, 2), value, np.float32), "count": np.array([count])}
@@ -421,10 +422,10 @@ def test_models_that_are_missing_are_planned_together(root: Path, invoke: Invoke
 def test_a_query_longer_than_the_model_reads_is_refused(
     root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("itrpipe.analysis.searching.max_tokens_of", lambda model: 5)
+    monkeypatch.setattr("itrpipe.retrieval.captions.max_tokens_of", lambda model: 5)
     outcome = search(invoke, root, "triplet.vsepp", "a dog on the road")
     assert outcome.code == 2
-    assert "the query has more than the 5 tokens that triplet.vsepp reads; shorten it\n" in outcome.err
+    assert "'a dog on the road' has more than the 5 tokens that triplet.vsepp reads; shorten it\n" in outcome.err
 
 
 def test_a_page_is_not_overwritten(root: Path, invoke: Invoke, tmp_path: Path) -> None:

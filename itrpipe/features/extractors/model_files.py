@@ -43,13 +43,12 @@ def find_folder(
     """
     folder, notes = Path(model).expanduser(), ()
     if not folder.is_dir():
-        if folder.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or folder.exists():
-            raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id.")
-        folder = _download(model, revision, (CONFIG, *required, *further))
+        require_hub_id(model)
+        folder = download(model, revision, (CONFIG, *required, *further))
         if weights:
-            folder = _download(model, folder.name, (*SAFETENSORS, _SHARDS[SAFETENSORS]))
+            folder = download(model, folder.name, (*SAFETENSORS, _SHARDS[SAFETENSORS]))
             if not has_any(folder, SAFETENSORS):
-                folder = _download(model, folder.name, (*PICKLES, _SHARDS[PICKLES]))
+                folder = download(model, folder.name, (*PICKLES, _SHARDS[PICKLES]))
         notes = (f"{model} is at commit {folder.name}",)
     for names in ((CONFIG,), required, *([SAFETENSORS + PICKLES] if weights else [])):
         if not has_any(folder, names):
@@ -57,13 +56,33 @@ def find_folder(
     return folder, notes
 
 
+def require_hub_id(model: str) -> None:
+    """Refuses what is no folder and cannot be a hub id, either.
+
+    Raises:
+        MissingInputError: it reads like a path, or is a file.
+    """
+    path = Path(model).expanduser()
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or path.exists():
+        raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id.")
+
+
 def has_any(folder: Path, names: tuple[str, ...]) -> bool:
     """Whether a folder has a file of one of these names."""
     return any((folder / name).is_file() for name in names)
 
 
-def _download(model: str, revision: str, names: tuple[str, ...]) -> Path:
-    """Returns the folder of the hub's cache, named by the commit, that holds those of the files that there are."""
+def download(model: str, revision: str, names: tuple[str, ...]) -> Path:
+    """Returns the folder of the hub's cache, named by the commit, that holds those of the files that there are.
+
+    Args:
+        model: hub id.
+        revision: branch, tag or commit.
+        names: of files, or patterns of them.
+
+    Raises:
+        MissingInputError: there is no such hub id or revision, or the hub cannot be reached.
+    """
     try:
         with quiet(progress=sys.stderr.isatty()):
             return Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=list(names)))

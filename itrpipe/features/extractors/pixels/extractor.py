@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from PIL import Image
 
-from itrpipe.features.extractors.base import Images, channels_first
+from itrpipe.features.extractors.base import Images, Transform, channels_first
 from itrpipe.features.extractors.pixels.declaration import Pixels
 from itrpipe.features.store import FeatureSpec
 
 
 def build(settings: Pixels, device: str | torch.device) -> PixelExtractor:
     """Returns the extractor; decoding processes do all of its work, so the device has none."""
-    return PixelExtractor(Resize(settings.height, settings.width, settings.fit))
+    return PixelExtractor(Resize(settings.height, settings.width, settings.fit), (settings.height, settings.width))
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,13 @@ class Resize:
 class PixelExtractor:
     """Hands resized images on; see `Extractor`.
 
+    Args:
+        transform: the resize.
+        frame: height and width of what it gives.
+
     Attributes:
         spec: pixels [N, height, width, 3].
-        transform: the resize.
+        transform: as given.
         notes: none.
         batch: see `Extractor`.
     """
@@ -61,9 +65,8 @@ class PixelExtractor:
     notes: tuple[str, ...] = ()
     batch: int = 64
 
-    def __init__(self, resize: Resize) -> None:
-        self.spec = FeatureSpec(0, 0, pixels=(resize.height, resize.width))
-        self.transform = resize
+    def __init__(self, transform: Transform, frame: tuple[int, int]) -> None:
+        self.spec, self.transform = FeatureSpec(0, 0, pixels=frame), transform
 
     def group(self, height: int, width: int) -> tuple[int, int]:
         """All images have one size after the transform, so any of them may share a batch."""

@@ -1,0 +1,149 @@
+"""Photographs that belong to no dataset, read by the extractors of a dataset's features: the same rows, in memory."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+from itrpipe.datasets.pictures import DECODER_ERRORS, picture_rgb, read_rgb, refusal
+from itrpipe.errors import DataError
+from itrpipe.features.declaration import FeatureSettings
+from itrpipe.features.extraction import DecodedBatch, compute, plan_batches, stack
+from itrpipe.features.extractors.base import Extractor
+from itrpipe.features.layout import TYPES
+from itrpipe.features.passes import divide
+from itrpipe.features.registry import extractor_module
+from itrpipe.features.store import FeatureFile
+
+Photograph = str | os.PathLike[str] | Image.Image | np.ndarray
+"""Path of a file, an image of Pillow, or [H, W, 3] uint8 RGB."""
+_DECODERS = 4
+_AHEAD = 2
+"""Batches that are decoded while one is computed, this one included."""
+_REMEDY = "give another photograph"
+
+
+class _Decoded(NamedTuple):
+    """An image of height and width `size`, transformed for every extractor."""
+
+    size: tuple[int, int]
+    pixels: list[np.ndarray]
+
+
+class Photographs:
+    """Extracts features of photographs.
+
+    Args:
+        name: of the features.
+        extractors: name -> extractor; a group of datasets comes from the first that has it.
+    """
+
+    def __init__(self, name: str, extractors: Mapping[str, Extractor]) -> None:
+        self.name, self._extractors = name, dict(extractors)
+
+    @classmethod
+    def by(cls, name: str, parts: Mapping[str, FeatureSettings], device: str) -> Photographs:
+        """Opens the extractors of `itrpipe.features.registry.passes_of`, none of which is an importer."""
+        place = torch.device(device)
+        return cls(name, {each: extractor_module(part.kind).build(part, place) for each, part in parts.items()})
+
+    def features(
+        self, photographs: Sequence[Photograph], batch: int, ids: Sequence[str] | None = None
+    ) -> Iterator[FeatureFile]:
+        """Yields the features of some photographs at a time, in their order; the next are decoded meanwhile.
+
+        Args:
+            photographs: N of them.
+            batch: at a time.
+            ids: N of them, to find the rows by; None for the numbers 0 to N - 1.
+
+        Raises:
+            DataError: a photograph cannot be used.
+        """
+        ids = [str(row) for row in range(len(photographs))] if ids is None else ids
+        starts, waiting = iter(range(0, len(photographs), batch)), deque[tuple[int, list[Future[_Decoded]]]]()
+        pool = ThreadPoolExecutor(min(_DECODERS, os.cpu_count() or 1), thread_name_prefix="decode")
+
+        def decode_more() -> None:
+            if (start := next(starts, None)) is not None:
+                rows = range(start, min(start + batch, len(photographs)))
+                waiting.append((start, [pool.submit(self._decoded, photographs[row], row) for row in rows]))
+
+        try:
+            for _ in range(_AHEAD):
+                decode_more()
+            while waiting:
+                start, futures = waiting.popleft()
+                decoded = [future.result() for future in futures]
+                names = [_name(photographs[start + row], start + row) for row in range(len(decoded))]
+                yield self._extracted(decoded, names, ids[start : start + len(decoded)])
+                decode_more()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    @cached_property
+    def _datasets(self) -> dict[str, dict[str, tuple[int, ...]]]:
+        """Extractor -> the datasets that it fills, with the shape of a row."""
+        specs = divide({name: each.spec for name, each in self._extractors.items()})
+        return {name: spec.shapes() for name, spec in specs.items()}
+
+    def _decoded(self, photograph: Photograph, row: int) -> _Decoded:
+        try:
+            pixels = _rgb(photograph)
+        except DECODER_ERRORS as error:
+            raise DataError(f"{_name(photograph, row)} {refusal(error)}; {_REMEDY}") from None
+        transformed = [each.transform(pixels) for each in self._extractors.values()]
+        return _Decoded((pixels.shape[0], pixels.shape[1]), transformed)
+
+    def _extracted(self, decoded: Sequence[_Decoded], names: Sequence[str], ids: Sequence[str]) -> FeatureFile:
+        sizes = np.array([each.size for each in decoded], dtype=np.int64)
+        # In the types of the file, so that a photograph is as exact as the images of the dataset.
+        found: dict[str, np.ndarray | None] = dict.fromkeys("global_" if name == "global" else name for name in TYPES)
+        for place, (name, shapes) in enumerate(self._datasets.items()):
+            extractor = self._extractors[name]
+            made = {each: np.zeros((len(decoded), *shape), TYPES[each]) for each, shape in shapes.items()}
+            for rows in plan_batches(sizes, extractor.group, extractor.batch):
+                batch = DecodedBatch(rows, stack([decoded[row].pixels[place] for row in rows.tolist()]), [])
+                try:
+                    usable, arrays, refused = compute(extractor, batch, sizes, frozenset(shapes))
+                except DataError as error:
+                    raise DataError(f"{names[rows[0]]}: {error}") from None
+                if refused:
+                    row, reason = refused[0]
+                    raise DataError(f"{names[row]} {reason}; {_REMEDY}")
+                for each, values in arrays.items():
+                    made[each][usable] = values
+            found |= {"global_" if each == "global" else each: values for each, values in made.items()}
+        return FeatureFile(path=Path(names[0]), extractor=self.name, image_id=np.array(ids), **found)  # pyright: ignore
+
+
+def _name(photograph: Photograph, row: int) -> str:
+    """A photograph, for messages."""
+    return os.fspath(photograph) if isinstance(photograph, str | os.PathLike) else f"image {row}"
+
+
+def _rgb(photograph: Photograph) -> np.ndarray:
+    """[H, W, 3] uint8 RGB.
+
+    Raises:
+        DataError: it cannot be used. The message is the reason alone.
+        Exception: one of `DECODER_ERRORS`.
+    """
+    if isinstance(photograph, Image.Image):
+        return picture_rgb(photograph)
+    if isinstance(photograph, np.ndarray):
+        if photograph.ndim != 3 or photograph.shape[2] != 3 or photograph.dtype != np.uint8 or not photograph.size:
+            raise DataError(f"is {photograph.dtype} {list(photograph.shape)} and not uint8 [height, width, 3]")
+        return photograph
+    if isinstance(photograph, str | os.PathLike):
+        return read_rgb(Path(photograph).expanduser())
+    raise DataError(f"is a {type(photograph).__name__} and no path, image of Pillow or array")

@@ -1,0 +1,360 @@
+"""A trained model as an object: images and sentences in, embeddings, scores and the best matches out.
+
+Shapes: N images, T texts, D embedding width.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+import torch
+
+from itrpipe.datasets.given import given_captions, given_images
+from itrpipe.errors import DataError, UsageError
+from itrpipe.evaluation.ranks import check_finite
+from itrpipe.features.declaration import FeatureSettings
+from itrpipe.features.embeddings import compare
+from itrpipe.features.photographs import Photograph, Photographs
+from itrpipe.features.store import FeatureFile
+from itrpipe.models.base import DualEncoder, ImageBatch
+from itrpipe.progress import Reporter, SafeConsole, Task
+from itrpipe.retrieval.captions import read_captions
+from itrpipe.scene_graph.declaration import BackendSettings
+from itrpipe.scene_graph.given import parse_captions
+from itrpipe.training.data import SplitData, blocks
+from itrpipe.training.encode import encode_texts, score_block
+from itrpipe.training.saved import SavedModel
+from itrpipe.training.splits import open_split
+from itrpipe.training.texts import PhraseTexts, TokenTexts
+
+Images: TypeAlias = "Photograph | Sequence[Photograph] | FeatureFile"
+"""One photograph or several, or features: a path that ends in .h5, or such a file opened."""
+_FEATURES = ".h5"
+_IMAGES_KEPT = 1_024
+"""Images whose encodings are kept while all texts pass by."""
+
+
+class Match(NamedTuple):
+    """What a search found.
+
+    Attributes:
+        index: place among the candidates.
+        score: with the query; higher is better.
+    """
+
+    index: int
+    score: float
+
+
+@dataclass(frozen=True)
+class FeatureReading:
+    """What a model reads of images.
+
+    Attributes:
+        name: of the features.
+        parts: name -> settings of each extractor or importer; empty where `extractors` are given.
+        ready: extractors that are open already.
+    """
+
+    name: str
+    parts: dict[str, FeatureSettings]
+    ready: Photographs | None = None
+
+    def photographs(self, label: str, device: str) -> Photographs:
+        """Opens the extractors.
+
+        Raises:
+            UsageError: the features were imported.
+        """
+        if self.ready is not None:
+            return self.ready
+        for part in self.parts.values():
+            if part.imported:
+                raise UsageError(
+                    f"{label} reads the features {self.name!r}, which were imported ({part.kind}), so those of a "
+                    "photograph cannot be made alike; give features.h5 of `itrpipe extract --from PATH` instead of "
+                    "photographs"
+                )
+        return Photographs.by(self.name, self.parts, device)
+
+
+class RetrievalModel:
+    """A trained model; made by `itrpipe.load`.
+
+    Images are photographs (paths of files, images of Pillow, arrays [H, W, 3] uint8 RGB), which the extractor of the
+    model's own features reads, or these features themselves: a `features.h5`. What is asked for is computed in batches,
+    and of photographs no more than two batches are in memory.
+
+    Args:
+        saved: the model.
+        label: its name, for messages.
+        features: what it reads of images.
+        parser: gives captions their scene graphs, for models that read phrases.
+        device: `cpu` or `cuda`.
+
+    Attributes:
+        label, device: as given.
+
+    Example:
+        >>> model = itrpipe.load("exported")  # doctest: +SKIP
+        >>> images, texts = model.encode_images(["a.jpg", "b.jpg"]), model.encode_texts(["two dogs"])  # doctest: +SKIP
+        >>> model.score(images, texts)  # [2, 1]  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        saved: SavedModel,
+        label: str,
+        features: FeatureReading,
+        parser: BackendSettings | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.label, self.device = label, device
+        self._saved, self._features, self._parser = saved, features, parser
+        self._place = torch.device(device)
+        self._model = saved.model.to(self._place)
+
+    @property
+    def embeds(self) -> bool:
+        """Whether an image and a text are one vector each; else only `score` and `search` are defined."""
+        return isinstance(self._model, DualEncoder)
+
+    @property
+    def measure(self) -> str | None:
+        """How embeddings are compared: `inner product` or `order violation`; None where there are none."""
+        return self._model.measure if isinstance(self._model, DualEncoder) else None
+
+    @property
+    def embed_dim(self) -> int:
+        """D, width of its embeddings, or of its regions and words."""
+        return self._saved.embed_dim
+
+    def encode_images(self, images: Images, batch_size: int = 64, progress: bool = False) -> np.ndarray:
+        """Embeddings of images.
+
+        Args:
+            images: N photographs, or features, see the class.
+            batch_size: images per forward pass.
+            progress: show it, on standard error.
+
+        Returns:
+            [N, D] float32, on the CPU; see `measure`.
+
+        Raises:
+            UsageError: the model has no embeddings, or its features were imported and photographs are given.
+            DataError: an image cannot be used, or the features are others than the model's.
+        """
+        model, read = self._embedding("encode_images"), self._images(images, batch_size)
+        with _task("encoding images", read.count, progress) as task, torch.inference_mode():
+            found = []
+            for batch in read.batches:
+                found.append(model.encode_images(batch.to(self._place)).embedding.float().cpu().numpy())
+                task.advance(len(found[-1]))
+        return self._joined(found)
+
+    def encode_texts(self, texts: str | Sequence[str], batch_size: int = 64, progress: bool = False) -> np.ndarray:
+        """Embeddings of sentences.
+
+        Args:
+            texts: T sentences.
+            batch_size: sentences per forward pass.
+            progress: show it, on standard error.
+
+        Returns:
+            [T, D] float32, on the CPU; see `measure`.
+
+        Raises:
+            UsageError: the model has no embeddings, or a text is empty, no Unicode or too long.
+        """
+        model, read = self._embedding("encode_texts"), self._texts(texts)
+        with _task("encoding texts", read.num_captions, progress) as task:
+            found = []
+            for vectors in encode_texts(model, read, self._place, _positive(batch_size)):
+                found.append(vectors)
+                task.advance(len(vectors))
+        return self._joined(found)
+
+    def score(
+        self,
+        images: Images | torch.Tensor,
+        texts: str | Sequence[str] | np.ndarray | torch.Tensor,
+        batch_size: int = 64,
+        progress: bool = False,
+    ) -> np.ndarray:
+        """Scores of every image with every text; higher is better.
+
+        Args:
+            images: N, as `encode_images` takes them, or what it has returned.
+            texts: T, likewise of `encode_texts`.
+            batch_size: images or texts per forward pass.
+            progress: show it, on standard error.
+
+        Returns:
+            [N, T] float32: what `itrpipe evaluate` ranks by.
+
+        Raises:
+            UsageError, DataError: see `encode_images` and `encode_texts`.
+        """
+        if not self.embeds:
+            return self._pair_scores(images, texts, batch_size, progress)
+        image_vectors = _vectors(images)
+        if image_vectors is None:
+            image_vectors = self.encode_images(cast(Any, images), batch_size, progress)
+        text_vectors = _vectors(texts)
+        if text_vectors is None:
+            text_vectors = self.encode_texts(cast(Any, texts), batch_size, progress)
+        for name, vectors in (("images", image_vectors), ("texts", text_vectors)):
+            if vectors.ndim != 2 or vectors.shape[1] != self.embed_dim:
+                raise UsageError(
+                    f"embeddings of {name} have shape {list(vectors.shape)} and {self.label} gives {self.embed_dim} "
+                    "numbers for each; encode them with this model"
+                )
+        if not len(image_vectors) or not len(text_vectors):
+            return np.empty((len(image_vectors), len(text_vectors)), dtype=np.float32)
+        return compare(image_vectors, text_vectors, cast(str, self.measure))
+
+    def search(
+        self,
+        query: Photograph,
+        candidates: Images | Sequence[str] | torch.Tensor,
+        top_k: int = 10,
+        batch_size: int = 64,
+        progress: bool = False,
+    ) -> list[Match]:
+        """The candidates that fit a query best, best first; equal scores in the order of the candidates.
+
+        Args:
+            query: a sentence, which finds images; or one image, which finds texts. Text that is the path of a file is
+                an image.
+            candidates: images for a sentence and texts for an image, as `score` takes them; embeddings of the many
+                that are searched often are computed once.
+            top_k: how many are wanted; fewer come where there are fewer.
+            batch_size, progress: see `score`.
+
+        Raises:
+            UsageError, DataError: see `score`.
+        """
+        options = {"batch_size": batch_size, "progress": progress}
+        if isinstance(query, str) and not os.path.isfile(query):
+            scores = self.score(cast(Any, candidates), [query], **options)[:, 0]
+        else:
+            scores = self.score([query], cast(Any, candidates), **options)[0]
+        check_finite(scores[None])
+        order = np.lexsort((np.arange(len(scores)), -scores))[: _positive(top_k, "top_k")]
+        return [Match(int(row), float(scores[row])) for row in order]
+
+    def _pair_scores(self, images: Any, texts: Any, batch_size: int, progress: bool) -> np.ndarray:
+        if _vectors(images) is not None or _vectors(texts) is not None:
+            raise UsageError(
+                f"{self.label} scores images and texts together and has no embeddings; give both as they are"
+            )
+        precision = self._saved.config.get("score_precision", "fp32")  # older models have no such setting
+        read, written = self._images(images, batch_size), self._texts(texts)
+        scores, done = np.empty((read.count, written.num_captions), dtype=np.float32), 0
+        with _task("scoring", scores.size, progress, "pairs") as task, torch.inference_mode():
+            while group := list(islice(read.batches, max(1, _IMAGES_KEPT // batch_size))):
+                encoded = [self._model.encode_images(batch.to(self._place)) for batch in group]
+                for columns in blocks(written.num_captions, batch_size):
+                    block = written.texts(columns).to(self._place)
+                    found = torch.cat(list(score_block(self._model, encoded, block, precision))).cpu().numpy()
+                    scores[done : done + len(found), columns] = found
+                    task.advance(found.size)
+                done += sum(len(batch.regions) for batch in group)
+        return scores
+
+    def _embedding(self, method: str) -> DualEncoder:
+        if not isinstance(self._model, DualEncoder):
+            raise UsageError(
+                f"{self.label} scores images and texts together and has no embeddings, so there is no {method}; call "
+                "score(images, texts)"
+            )
+        return self._model
+
+    def _joined(self, found: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate(found) if found else np.empty((0, self.embed_dim), dtype=np.float32)
+
+    def _texts(self, texts: str | Sequence[str]) -> TokenTexts | PhraseTexts:
+        captions = given_captions([texts] if isinstance(texts, str) else list(texts))
+        graphs = None
+        if self._saved.settings.reads_phrases:
+            assert self._parser is not None
+            graphs = parse_captions(self._parser, captions.texts)
+        return read_captions(self._saved, captions, self.label, graphs)
+
+    def _images(self, images: Any, batch_size: int) -> _ImageBatches:
+        size = _positive(batch_size)
+        if isinstance(images, str | os.PathLike) and str(images).endswith(_FEATURES):
+            images = FeatureFile.open(Path(images).expanduser())
+        if isinstance(images, FeatureFile):
+            data = self._data(images)
+            return _ImageBatches(data.num_images, (data.images(rows) for rows in blocks(data.num_images, size)))
+        if isinstance(images, Sequence) and not isinstance(images, str | bytes):
+            given = images
+        elif isinstance(images, np.ndarray) and images.ndim == 4:
+            given = list(images)
+        else:
+            given = [images]
+        read = self._photographs.features(given, size) if given else ()
+        return _ImageBatches(len(given), (self._whole(file) for file in read))
+
+    def _whole(self, features: FeatureFile) -> ImageBatch:
+        return self._data(features).images(np.arange(len(features)))
+
+    def _data(self, features: FeatureFile) -> SplitData:
+        """The images of a file as the model reads them."""
+        saved = self._saved
+        data = open_split(given_images(features.image_id.tolist()), features, None, saved.settings, saved.frame)
+        if data.image_dim != saved.config["image_dim"]:
+            raise DataError(
+                f"{features.path} holds vectors of width {data.image_dim} and {self.label} reads those of width "
+                f"{saved.config['image_dim']} by {self._features.name!r}; give the features that it was trained on"
+            )
+        return data
+
+    @cached_property
+    def _photographs(self) -> Photographs:
+        return self._features.photographs(self.label, self.device)
+
+
+class _ImageBatches(NamedTuple):
+    """So many images, some at a time."""
+
+    count: int
+    batches: Iterator[ImageBatch]
+
+
+def _vectors(given: Any) -> np.ndarray | None:
+    """Embeddings where these were given; None for anything else."""
+    if isinstance(given, torch.Tensor):
+        given = given.detach().float().cpu().numpy()
+    if isinstance(given, np.ndarray) and given.dtype.kind == "f":
+        return given.astype(np.float32, copy=False)
+    return None
+
+
+def _positive(number: int, name: str = "batch_size") -> int:
+    if number < 1:
+        raise UsageError(f"{name} = {number} is not 1 or more; raise it")
+    return number
+
+
+@contextmanager
+def _task(name: str, total: int, shown: bool, unit: str = "") -> Iterator[Task]:
+    if not shown:
+        yield _Silent()
+        return
+    with Reporter(SafeConsole(stderr=True)).task(name, total, unit or name.rpartition(" ")[2]) as task:
+        yield task
+
+
+class _Silent:
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """Says nothing."""

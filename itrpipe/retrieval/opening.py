@@ -1,0 +1,96 @@
+"""Opens a trained model: what `itrpipe export` or `itrpipe train` wrote, or a joint model of transformers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from itrpipe.artifacts.artifact import MANIFEST, existing_input, read_manifest
+from itrpipe.artifacts.integrity import read_checked_json
+from itrpipe.engine.device import resolve_device
+from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.features.extractors.model_files import CONFIG, download, require_hub_id
+from itrpipe.features.registry import feature_settings, passes_of
+from itrpipe.retrieval.model import FeatureReading, RetrievalModel
+from itrpipe.retrieval.pretrained import open_joint
+from itrpipe.scene_graph.declaration import BackendSettings, backend_settings
+from itrpipe.training.saved import ABOUT, load_model
+
+_FILES = (CONFIG, "*.safetensors", "*.json", "*.txt", "*.model")
+"""What is fetched of a model of the hub: no pickles and no code."""
+
+
+def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revision: str = "main") -> RetrievalModel:
+    """Opens a model that encodes, scores and searches images and texts.
+
+    Args:
+        folder_or_model: a folder that `itrpipe export` wrote; the artifact of a training, `data/DATASET/train/NAME`; or
+            a folder of transformers with CLIP, SigLIP or a `VisionTextDualEncoderModel`. Or the id of one on the hub.
+        device: `auto` takes CUDA where there is one; `cpu`, or `cuda`.
+        revision: branch, tag or commit of a hub id.
+
+    Returns:
+        The model, in evaluation mode. Weights are read from safetensors only, and no code that comes with them is run.
+
+    Raises:
+        MissingInputError: there is no such folder or hub id, or it lacks a file.
+        DataError: a file is damaged.
+        UsageError: it is none of these models, or there is no CUDA device.
+
+    Example:
+        >>> model = itrpipe.load("exported")  # doctest: +SKIP
+        >>> model.search("two dogs on a beach", ["a.jpg", "b.jpg"])  # doctest: +SKIP
+        [Match(index=1, score=0.31), Match(index=0, score=0.12)]
+    """
+    place, name = resolve_device(device), os.fspath(folder_or_model)
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        require_hub_id(name)
+        folder = download(name, revision, _FILES)
+    if (folder / MANIFEST).is_file():
+        return _trained(folder, place)
+    if not (folder / CONFIG).is_file():
+        raise MissingInputError(
+            f"{folder} has no {CONFIG}; name the folder of a model, such as one of `itrpipe export`"
+        )
+    config = read_checked_json(folder / CONFIG)
+    if isinstance(config, dict) and ("backbone" in config or ABOUT in config):
+        return _exported(folder, place)
+    saved, photographs = open_joint(folder, name)
+    return RetrievalModel(saved, name, FeatureReading("pixels", {}, photographs), device=place)
+
+
+def _trained(folder: Path, device: str) -> RetrievalModel:
+    """An artifact of `train`."""
+    manifest = read_manifest(folder)
+    if manifest.stage != "train":
+        raise UsageError(f"{folder} is an artifact of {manifest.stage} and holds no model; name one of train")
+    saved = load_model(folder)
+    extract, parser = read_manifest(existing_input(folder, manifest, "extract")), None
+    if saved.settings.reads_phrases:
+        parser = _parser(read_manifest(existing_input(folder, manifest, "parse")).settings)
+    return RetrievalModel(saved, manifest.label, _reading(extract.conf, extract.settings), parser, device)
+
+
+def _exported(folder: Path, device: str) -> RetrievalModel:
+    """A folder of `itrpipe export`."""
+    saved = load_model(folder)
+    about = saved.config[ABOUT]
+    parser = _parser(about.get("parser")) if saved.settings.reads_phrases else None
+    features = about["features"]
+    return RetrievalModel(saved, about["run"], _reading(features["extractor"], features["settings"]), parser, device)
+
+
+def _reading(name: str, settings: Mapping[str, Any]) -> FeatureReading:
+    return FeatureReading(name, passes_of(name, feature_settings(settings).model_validate(settings)))
+
+
+def _parser(settings: Mapping[str, Any] | None) -> BackendSettings:
+    if settings is None:
+        raise UsageError(
+            "this model reads phrases and its folder does not say which parser found them; export it again with this "
+            "version of itrpipe"
+        )
+    return backend_settings(settings).model_validate(settings)

@@ -1,0 +1,253 @@
+"""`itrpipe.load`: the scores of evaluation from photographs, features and sentences, whatever the folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+import itrpipe
+from itrpipe.artifacts.artifact import existing_input, read_manifest
+from itrpipe.commands.export import Wanted, export
+from itrpipe.commands.stages import run_stage
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings
+from itrpipe.features.scores import read_scores
+from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.plan.planning import parse_override
+
+SMALL = (
+    "train.epochs=1",
+    "train.batch_size=16",
+    "train.min_word_count=1",
+    "evaluate.bootstrap_samples=100",
+)
+NARROW = (*SMALL, "train.model.embed_dim=8", "train.model.word_dim=8")
+PHRASES = (
+    "train.max_updates=0",
+    "train.warmup_updates=2",
+    "train.model.heads=2",
+    "train.model.feed_forward_dim=8",
+    "parse.tagger=lexicon",
+)
+PIXELS = (
+    *SMALL,
+    "pixels.height=32",
+    "pixels.width=32",
+    "extract.workers=0",
+    "train.model.image_size=[32, 32]",
+    "train.model.vision=random",
+    "train.model.text=random",
+    "train.model.width=16",
+    "train.model.vision_layers=1",
+    "train.model.text_layers=1",
+)
+RUNS = {
+    "triplet.dual-encoder": ("tiny", ("backbone=dual-encoder", *PIXELS)),
+    "triplet.scan": ("tiny", ("backbone=scan", *NARROW)),
+    "ssamt.ssamt": ("tiny", ("method=ssamt", *NARROW, *PHRASES)),
+    "triplet.vsepp": ("scenes", ("backbone=vsepp", *NARROW)),
+}
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A model in a folder, the test split, and the scores that evaluation ranked by.
+
+    Attributes:
+        folder: of `itrpipe export`.
+        trained: artifact of `train`.
+        images: the photographs; None where the features were imported.
+        features: of the whole dataset.
+        rows: of the split in the features.
+        texts: captions.
+        scores: [N, T].
+    """
+
+    folder: Path
+    trained: Path
+    images: list[Path] | None
+    features: Path
+    rows: np.ndarray
+    texts: list[str]
+    scores: np.ndarray
+
+
+@pytest.fixture(scope="module")
+def root(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder that knows `tiny` and `scenes`."""
+    found = Path(shutil.copytree(finished_chain / "data", tmp_path_factory.mktemp("load") / "data"))
+    scenes = StageDefinition(conf="scenes", settings={"train": 12, "val": 4, "test": 4})
+    features = {"scenes": StageDefinition(conf="scenes")}
+    save_definition(found, "scenes", DatasetDefinition(prepare=scenes, features=features))
+    return found
+
+
+@pytest.fixture(scope="module")
+def evaluated(root: Path, finished_chain: Path) -> Callable[[str], Evaluated]:
+    """Makes and exports a run of `RUNS`, once."""
+    made: dict[str, Evaluated] = {}
+
+    def make(run: str) -> Evaluated:
+        if run not in made:
+            dataset, sets = RUNS[run]
+            overrides = [parse_override(text) for text in sets]
+            run_stage(root, dataset, "evaluate", overrides)
+            export(root, dataset, Wanted(root.parent / run), overrides, no_deps=True)
+            made[run] = _of(root / dataset, run, root.parent / run, finished_chain)
+        return made[run]
+
+    return make
+
+
+def _of(data: Path, run: str, folder: Path, chain: Path) -> Evaluated:
+    (trained,) = data.glob(f"train/{run}-*")
+    prepare, extract = (existing_input(trained, read_manifest(trained), name) for name in ("prepare", "extract"))
+    split, features = PreparedDataset.open(prepare).split("test"), FeatureFile.open(extract / FEATURES)
+    photographs = prepare if data.name == "scenes" else chain / "source"
+    images = None if read_manifest(extract).conf == "precomp" else [photographs / file for file in split.files]
+    if (trained / "embeddings.h5").exists():
+        scores = read_embeddings(trained / "embeddings.h5", "test").scores()
+    else:
+        (path,) = data.glob(f"evaluate/{run}-*/scores.h5")
+        scores = read_scores(path, "test").matrix
+    rows = features.rows(split.image_ids.tolist())
+    return Evaluated(folder, trained, images, extract / FEATURES, rows, split.texts, scores)
+
+
+def test_score_gives_what_evaluation_ranks_by(evaluated: Callable[[str], Evaluated]) -> None:
+    for run in RUNS:
+        known, model = evaluated(run), itrpipe.load(evaluated(run).folder, device="cpu")
+        assert model.embeds == (run in ("triplet.dual-encoder", "triplet.vsepp"))
+        by_features = model.score(known.features, known.texts, batch_size=7)[known.rows]
+        np.testing.assert_allclose(by_features, known.scores, atol=1e-6, rtol=0, err_msg=run)
+        if known.images is None:
+            with pytest.raises(UsageError, match=r"imported \(precomp\).*give features.h5 of `itrpipe extract --from"):
+                model.score(["a.jpg"], known.texts)
+        else:
+            np.testing.assert_allclose(model.score(known.images, known.texts), known.scores, atol=1e-6, rtol=0)
+            one = model.score(known.images[1], known.texts[2])
+            np.testing.assert_allclose(one, known.scores[1:2, 2:3], atol=1e-6, rtol=0)
+
+
+def test_embeddings_are_those_of_the_artifact(evaluated: Callable[[str], Evaluated]) -> None:
+    known = evaluated("triplet.dual-encoder")
+    model, written = itrpipe.load(known.trained), read_embeddings(known.trained / "embeddings.h5", "test")
+    assert known.images
+    pictures = [Image.open(path) for path in known.images]
+    arrays = [np.asarray(each.convert("RGB")) for each in pictures]
+    for images in (known.images, [str(path) for path in known.images], pictures, arrays, np.stack(arrays)):
+        found = model.encode_images(images, batch_size=3)
+        np.testing.assert_allclose(found, written.images, atol=1e-6)
+        assert found.dtype == np.float32
+    texts = model.encode_texts(known.texts, batch_size=3)
+    np.testing.assert_allclose(texts, written.texts, atol=1e-6)
+    assert (model.measure, model.embed_dim) == (INNER_PRODUCT, texts.shape[1])
+    assert model.encode_images([]).shape == (0, model.embed_dim)
+    np.testing.assert_allclose(model.score(torch.from_numpy(written.images), texts), known.scores, atol=1e-6)
+
+
+def test_search_ranks_images_for_a_sentence_and_texts_for_an_image(evaluated: Callable[[str], Evaluated]) -> None:
+    for run in ("triplet.dual-encoder", "triplet.scan"):
+        known = evaluated(run)
+        model = itrpipe.load(known.folder)
+        images = known.images or known.features
+        found = model.search(known.texts[3], images, top_k=100)
+        expected = model.score(images, known.texts[3])[:, 0]
+        assert [each.index for each in found] == np.argsort(-expected, kind="stable").tolist()
+        assert [each.score for each in found] == pytest.approx(np.sort(expected)[::-1].tolist(), abs=1e-6)
+    known = evaluated("triplet.dual-encoder")
+    model = itrpipe.load(known.folder)
+    assert known.images
+    best = model.search(str(known.images[2]), known.texts, top_k=2)
+    assert [each.index for each in best] == np.argsort(-known.scores[2], kind="stable")[:2].tolist()
+
+
+def test_what_cannot_be_read_is_told_in_one_line(evaluated: Callable[[str], Evaluated], tmp_path: Path) -> None:
+    scan, pixels = evaluated("triplet.scan"), evaluated("triplet.dual-encoder")
+    model = itrpipe.load(scan.folder)
+    with pytest.raises(UsageError, match=r"triplet\.scan scores .* no encode_texts; call score\(images, texts\)"):
+        model.encode_texts(["a dog"])
+    with pytest.raises(UsageError, match="has no embeddings; give both as they are"):
+        model.score(np.zeros((2, 8), np.float32), ["a dog"])
+    with pytest.raises(DataError, match=r"holds vectors of width 256 and triplet\.scan reads .* 8 by 'precomp'"):
+        model.score(evaluated("triplet.vsepp").features, ["a dog"])
+    model = itrpipe.load(pixels.folder)
+    (tmp_path / "no.jpg").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"no\.jpg is none of JPEG.*; give another photograph"):
+        model.encode_images([*(pixels.images or []), tmp_path / "no.jpg"])
+    with pytest.raises(DataError, match=r"image 0 is float32 \[4, 4, 3\] and not uint8"):
+        model.encode_images([np.zeros((4, 4, 3), np.float32)])
+    with pytest.raises(UsageError, match=r"text 1 is ' '; give sentences"):
+        model.encode_texts(["a dog", " "])
+    with pytest.raises(UsageError, match=r"embeddings of texts have shape \[2, 3\] and triplet\.dual-encoder gives 16"):
+        model.score(np.zeros((1, 16)), np.zeros((2, 3)))
+    with pytest.raises(MissingInputError, match=r"nowhere/at/all is not a folder"):
+        itrpipe.load("nowhere/at/all")
+    with pytest.raises(UsageError, match=r"is an artifact of extract and holds no model"):
+        itrpipe.load(pixels.features.parent)
+
+
+def test_joint_models_of_transformers_embed_as_they_do_there(saved_encoders: Path, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 256, (40 + row, 60, 3), dtype=np.uint8) for row in range(3)]
+    texts = ["a dog is on the road", "a cat"]
+    pair = transformers.VisionTextDualEncoderModel.from_vision_text_pretrained(
+        str(saved_encoders / "vit"), str(saved_encoders / "bert"), projection_dim=8
+    )
+    pair.save_pretrained(tmp_path)
+    for name in ("vit", "bert"):
+        for file in ("preprocessor_config.json", "tokenizer.json", "tokenizer_config.json"):
+            if (saved_encoders / name / file).exists():
+                shutil.copy(saved_encoders / name / file, tmp_path / file)
+    # SigLIP 2 says nothing of padding in its configuration, and the default is not what its tokenizer pads with.
+    other = Path(shutil.copytree(saved_encoders / "siglip", tmp_path / "siglip"))
+    config = json.loads((other / "config.json").read_text())
+    config["text_config"]["pad_token_id"] = 1
+    (other / "config.json").write_text(json.dumps(config))
+    for folder in (saved_encoders / "clip", saved_encoders / "siglip", other, tmp_path):
+        theirs = transformers.AutoModel.from_pretrained(folder).eval()
+        pixels = transformers.AutoImageProcessor.from_pretrained(folder)(images, return_tensors="pt")
+        padding: Any = "max_length" if folder.name == "siglip" else True
+        read = transformers.AutoTokenizer.from_pretrained(folder)(texts, padding=padding, return_tensors="pt")
+        # SigLIP was trained without a mask, and its own tokenizer gives none.
+        asked = {name: read[name] for name in ("input_ids", "attention_mask")[: 1 if folder.name == "siglip" else 2]}
+        with torch.inference_mode():
+            output = theirs(pixel_values=pixels["pixel_values"], **asked)
+        model = itrpipe.load(folder)
+        for found, expected in (
+            (model.encode_images(images), output.image_embeds),
+            (model.encode_texts(texts), output.text_embeds),
+        ):
+            expected = torch.nn.functional.normalize(expected, dim=1)
+            np.testing.assert_allclose(found, expected.numpy(), atol=1e-5, err_msg=folder.name)
+
+
+def test_pickles_and_models_of_one_side_are_refused(saved_encoders: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(saved_encoders / "clip", tmp_path / "clip"))
+    weights = copy / "model.safetensors"
+    weights.rename(copy / "pytorch_model.bin")
+    with pytest.raises(MissingInputError, match=r"has no model\.safetensors .* save the model as safetensors"):
+        itrpipe.load(copy)
+    with pytest.raises(UsageError, match=r"model type 'vit' is not supported"):
+        itrpipe.load(saved_encoders / "vit")
+
+
+def test_an_export_without_its_parser_says_so(evaluated: Callable[[str], Evaluated], tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(evaluated("ssamt.ssamt").folder, tmp_path / "model"))
+    config = json.loads((copy / "config.json").read_text())
+    assert config["itrpipe"].pop("parser")["tagger"] == "lexicon"
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match="does not say which parser found them; export it again"):
+        itrpipe.load(copy)
