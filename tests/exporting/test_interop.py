@@ -14,14 +14,16 @@ import torch
 import transformers
 from PIL import Image
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 import itrpipe
 from itrpipe.commands.export import Wanted
 from itrpipe.commands.export import export as export_model
 from itrpipe.datasets.pictures import decode_rgb
-from itrpipe.errors import UsageError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import ORDER
 from itrpipe.plan.planning import parse_override
+from itrpipe.training.saved import load_model
 
 TEXTS = ["A dog number 1000 is on the road 0.", "a cat on the beach", "a bird is number 3 on the roof, a roof!"]
 CLOSE: dict[str, Any] = {"rtol": 0, "atol": 1e-5}
@@ -112,6 +114,19 @@ def test_a_model_that_transformers_saves_again_is_opened(
     again, ours = itrpipe.load(tmp_path, device="cpu"), itrpipe.load(folder, device="cpu")
     np.testing.assert_array_equal(again.encode_images(photographs), ours.encode_images(photographs))
     np.testing.assert_array_equal(again.encode_texts(TEXTS), ours.encode_texts(TEXTS))
+
+
+def test_a_folder_that_lost_our_settings_or_a_weight_is_told(exported: Callable[..., Any], tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(exported("clip", "clip")[0], tmp_path / "copy"))
+    with safe_open(copy / "model.safetensors", "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys() if name != "visual_projection.weight"}  # noqa: SIM118
+    save_file(tensors, copy / "model.safetensors")
+    with pytest.raises(DataError, match=r"does not hold the weights of this model .*visual_projection.weight"):
+        load_model(copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({key: value for key, value in config.items() if key != "itrpipe"}))
+    with pytest.raises(DataError, match="holds no settings of itrpipe"):
+        load_model(copy)
 
 
 def test_the_scale_of_the_logits_is_what_training_made_of_it(
