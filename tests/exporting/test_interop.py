@@ -219,6 +219,8 @@ def test_the_lines_of_code_in_the_card_open_the_model(
     np.testing.assert_allclose(found["sentence-transformers"]["vectors"], normed, **CLOSE)
     if kind == "clip":
         np.testing.assert_allclose(found["open_clip"]["text_vectors"].detach(), normed, **CLOSE)
+        seen = torch.nn.functional.normalize(found["transformers"]["image_vectors"].detach())
+        assert float((seen * found["open_clip"]["image_vectors"]).sum()) == pytest.approx(1, abs=1e-3)  # other resizing
     assert len(found["datasets"]["captions"]) == 20
 
 
