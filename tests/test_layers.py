@@ -24,7 +24,7 @@ LAYERS = (
     {"methods"},
     {"training", "mining", "synthesis", "evaluation", "reporting", "exporting", "retrieval"},
     {"analysis"},
-    {"testing"},
+    {"testing", "mteb"},
     {"stages"},
     {"plan"},
     {"commands"},

@@ -232,18 +232,20 @@ def export(
         str | None, typer.Option("--license", metavar="NAME", help="For the card, such as apache-2.0.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
+    open_clip: Annotated[bool, typer.Option("--open-clip", help="Of a CLIP also the files of open_clip.")] = False,
 ) -> None:
     """Write a trained model and its card to a folder that the Hugging Face hub accepts.
 
     The folder holds model.safetensors, config.json, the vocabulary or tokenizer, README.md with the measured scores,
     and export.json with the digest of every file. `hf upload USER/NAME FOLDER` publishes it, and
-    itrpipe.training.saved.load_model opens it.
+    itrpipe.training.saved.load_model opens it. A CLIP or SigLIP is written so that transformers and
+    sentence-transformers open it, too.
 
     Example: itrpipe export --method aoq --backbone vsrn --to vsrn-aoq --trec
     """
     from itrpipe.commands.export import Wanted
     from itrpipe.commands.export import export as export_model
 
-    wanted = Wanted(to, embeddings, index, trec, license_name, force)
+    wanted = Wanted(to, embeddings, index, trec, license_name, force, open_clip)
     overrides = given.overrides(method=given.method, **given.model, split=split, device=given.device)
     export_model(*given.where, wanted, overrides, **given.how)

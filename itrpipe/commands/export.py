@@ -21,6 +21,7 @@ from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.methods.registry import methods
+from itrpipe.models.registry import backbone_family
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter
@@ -29,12 +30,13 @@ from itrpipe.stages.base import Need
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
-    from itrpipe.exporting.card import Card
+    from itrpipe.exporting.card import Card, Elsewhere
+    from itrpipe.training.native import NativeModel
 
 CARD = "README.md"
 TREC_FOLDER = "trec"
-ABOUT = "itrpipe"
-"""Key of `config.json` below which stands what building the model does not need."""
+DUAL_ENCODER = "dual-encoder"
+"""The backbone that may be a class of transformers."""
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 
 
@@ -49,6 +51,7 @@ class Wanted:
         trec: write rankings and right answers as TREC files.
         license: identifier of the hub; None leaves it to whoever publishes.
         force: replace an earlier export.
+        open_clip: write files for open_clip, too.
     """
 
     target: Path
@@ -57,6 +60,7 @@ class Wanted:
     trec: bool = False
     license: str | None = None
     force: bool = False
+    open_clip: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,12 @@ def export(
     if not make_missing(f"export {step.location.label}", [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run):
         return
     chain = _Chain.behind(step.location.folder)
+    native, reason = _native(chain)
+    if reason:
+        reporter.say(
+            f"no class of transformers embeds as this model does: {reason}; the folder has itrpipe's own layout"
+        )
+    _refuse_open_clip(wanted, native, reason)
     facts = {"itrpipe": __version__, "dataset": dataset, "run": chain.trained.manifest.label}
 
     def say_waiting(work: Path) -> None:
@@ -154,8 +164,8 @@ def export(
 
     record = {**facts, "artifacts": chain.fingerprints}
     with new_folder(target, record, force=wanted.force, on_wait=say_waiting) as work:
-        files = dict(_write_all(work, chain, wanted))
-        write_text(work / CARD, _card_text(chain, wanted, files))
+        files = dict(_write_all(work, chain, wanted, native))
+        write_text(work / CARD, _card_text(chain, wanted, files, _elsewhere(chain, wanted, native, reason)))
     _say(target, reporter)
 
 
@@ -182,22 +192,83 @@ def _refuse_unfit(step: Step, wanted: Wanted) -> None:
     assert isinstance(settings, evaluate.EvaluateSettings)
     if settings.ensemble_with:
         raise UsageError("a folder holds one model; leave ensemble_with out and export every model on its own")
+    model = getattr(step.inputs["train"].settings, "model", None)
+    if wanted.open_clip and getattr(model, "images", None) != PIXELS:
+        raise UsageError(f"--open-clip: open_clip has no model like {settings.backbone}; leave it out")
     asked = "--index" if wanted.index else f"--embeddings {wanted.embeddings}"
     if (wanted.index or wanted.embeddings != "none") and not training_settings.embeds(settings.backbone):
         raise UsageError(
             f"{asked}: {settings.backbone} scores images and captions together and has no embeddings; leave it out, or "
             "export another --backbone, such as vsepp"
         )
-    model = getattr(step.inputs["train"].settings, "model", None)
     if wanted.index and getattr(model, "measure", None) == "order":
         raise UsageError(
             f"--index: {settings.backbone} compares embeddings by {ORDER}, which no index of faiss does; leave it out"
         )
 
 
-def _write_all(work: Path, chain: _Chain, wanted: Wanted) -> Iterator[tuple[str, str]]:
+def _native(chain: _Chain) -> tuple[NativeModel | None, str]:
+    """The model in the layout of transformers, or why a dual encoder has none; of other backbones neither."""
+    if backbone_family(chain.trained.manifest.settings["backbone"]) != DUAL_ENCODER:
+        return None, ""
+    from itrpipe.models.dual_encoder.native import NoEquivalent
+    from itrpipe.training.native import NativeModel
+
+    trained = chain.trained
+    try:
+        best = trained.manifest.metrics["best_epoch"]
+        return NativeModel.of(trained.folder, int(best), chain.extracted.manifest.settings), ""
+    except NoEquivalent as nothing:
+        return None, str(nothing)
+
+
+def _refuse_open_clip(wanted: Wanted, native: NativeModel | None, reason: str) -> None:
+    if not wanted.open_clip:
+        return
+    from itrpipe.models.dual_encoder.native import NoEquivalent
+    from itrpipe.training.open_clip import open_clip_config
+
+    try:
+        if native is not None:
+            open_clip_config(native)
+            return
+    except NoEquivalent as nothing:
+        reason = str(nothing)
+    raise UsageError(f"--open-clip: open_clip has no model like this one ({reason}); leave it out")
+
+
+def _elsewhere(chain: _Chain, wanted: Wanted, native: NativeModel | None, reason: str) -> Elsewhere:
+    from itrpipe.exporting.card import Elsewhere
+
+    mteb = _suits_mteb(chain)
+    if native is None:
+        return Elsewhere(reason=reason, mteb=mteb)
+    architecture, difference = native.layout.architecture, native.difference
+    return Elsewhere(architecture, "", native.padded, difference, wanted.open_clip, mteb)
+
+
+def _suits_mteb(chain: _Chain) -> bool:
+    """Whether it has embeddings of photographs that are compared by inner product."""
+    trained = chain.trained.manifest
+    if (
+        not training_settings.embeds(trained.settings["backbone"])
+        or trained.settings["model"].get("measure") == "order"
+    ):
+        return False
+    return not any(part.imported or part.drawings_only for part in _extractors(chain).values())
+
+
+def _write_all(work: Path, chain: _Chain, wanted: Wanted, native: NativeModel | None) -> Iterator[tuple[str, str]]:
     """Writes everything but the card; yields every file or folder and what it is."""
-    yield from _write_model(work, chain)
+    yield from _write_model(work, chain, native)
+    if native is not None and wanted.open_clip:
+        from itrpipe.training.open_clip import OPEN_CLIP_CONFIG, OPEN_CLIP_MODEL, write_open_clip
+
+        write_open_clip(work, native)
+        yield (
+            f"{OPEN_CLIP_MODEL}, {OPEN_CLIP_CONFIG}",
+            "the same weights as open_clip names them, and how it builds them",
+        )
     metrics = read_checked_json(chain.evaluated.folder / METRICS)
     write_json(work / METRICS, metrics)
     yield METRICS, "protocol → metric → value, low, high"
@@ -208,16 +279,14 @@ def _write_all(work: Path, chain: _Chain, wanted: Wanted) -> Iterator[tuple[str,
     yield RECORD, "size and sha256 of every file, and the fingerprints of what they were made from"
 
 
-def _write_model(work: Path, chain: _Chain) -> Iterator[tuple[str, str]]:
-    """The files that `itrpipe.training.saved.load_model` opens."""
-    from itrpipe.exporting.model_files import copy_files
+def _write_model(work: Path, chain: _Chain, native: NativeModel | None) -> Iterator[tuple[str, str]]:
+    """The files that `itrpipe.training.saved.load_model` opens, and where `native` is one transformers, too."""
     from itrpipe.exporting.places import without_places
-    from itrpipe.training.captions import TOKENIZER, VOCABULARY
-    from itrpipe.training.saved import CONFIG, MODEL
+    from itrpipe.training.saved import ABOUT, CONFIG, MODEL, SETTINGS
 
     trained, extracted = chain.trained, chain.extracted.manifest
-    words = [name for name in trained.manifest.outputs if name == VOCABULARY or name.startswith(f"{TOKENIZER}/")]
-    copy_files(trained.folder, trained.manifest, [MODEL, *words], work)
+    files = dict(native.write(work) if native is not None else _copy_model(work, trained))
+    words = sorted(name for name in _names_in(work) if name.startswith(("vocab", "tokenizer")))
     about = {
         "version": trained.manifest.versions["itrpipe"],
         "dataset": trained.manifest.dataset,
@@ -228,13 +297,32 @@ def _write_model(work: Path, chain: _Chain) -> Iterator[tuple[str, str]]:
     }
     if training_settings.reads_phrases(trained.manifest.settings["backbone"]):
         about["parser"] = trained.input("parse").manifest.settings
-    write_json(work / CONFIG, without_places({**read_checked_json(trained.folder / CONFIG), ABOUT: about}))
-    yield MODEL, "the weights of the epoch that validated best"
+    settings = read_checked_json(trained.folder / CONFIG)
+    whole = {**settings, ABOUT: about}
+    if native is not None:
+        whole = {**native.layout.config, ABOUT: {**about, SETTINGS: settings}}
+    write_json(work / CONFIG, without_places(whole))
+    yield from files.items()
     yield CONFIG, "every setting, the sizes to build the model again, and the features that it reads"
+
+
+def _copy_model(work: Path, trained: _Artifact) -> Iterator[tuple[str, str]]:
+    """Weights and what reads captions, as they were trained."""
+    from itrpipe.exporting.model_files import copy_files
+    from itrpipe.training.captions import TOKENIZER, VOCABULARY
+    from itrpipe.training.saved import MODEL
+
+    words = [name for name in trained.manifest.outputs if name == VOCABULARY or name.startswith(f"{TOKENIZER}/")]
+    copy_files(trained.folder, trained.manifest, [MODEL, *words], work)
+    yield MODEL, "the weights of the epoch that validated best"
     if words == [VOCABULARY]:
         yield VOCABULARY, "its words and their ids"
     else:
         yield f"{TOKENIZER}/", "the tokenizer of its captions"
+
+
+def _names_in(folder: Path) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
 def _write_vectors(work: Path, chain: _Chain, wanted: Wanted) -> Iterator[tuple[str, str]]:
@@ -269,17 +357,18 @@ def _write_trec(work: Path, chain: _Chain) -> Iterator[tuple[str, str]]:
     yield f"{TREC_FOLDER}/qrels.*.trec", "right answers; whitespace and % in ids are written as in URLs"
 
 
-def _card_text(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> str:
+def _card_text(chain: _Chain, wanted: Wanted, files: dict[str, str], elsewhere: Elsewhere) -> str:
     from itrpipe.exporting.card import render
 
-    return render(_card(chain, wanted, files))
+    return render(_card(chain, wanted, files, elsewhere))
 
 
-def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
+def _card(chain: _Chain, wanted: Wanted, files: dict[str, str], elsewhere: Elsewhere) -> Card:
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.exporting.card import Card
     from itrpipe.exporting.citations import papers_of
     from itrpipe.exporting.places import command_without_places
+    from itrpipe.exporting.vectors import tables
     from itrpipe.reporting.titles import backbone_title, method_title, model_title
 
     trained, evaluated = chain.trained.manifest, chain.evaluated.manifest
@@ -309,6 +398,8 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str]) -> Card:
         versions=trained.versions,
         files=files,
         papers=(*papers_of(loss, model), *training_settings.cited(trained.settings)),
+        elsewhere=elsewhere,
+        tables=tables() if wanted.embeddings == "parquet" else {},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,27 @@ Results = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """How other libraries open the folder.
+
+    Attributes:
+        architecture: class of transformers that opens it, and that sentence-transformers opens; empty where none does.
+        reason: why none does, where a dual encoder has none.
+        padded: whether captions are padded to the model's longest.
+        difference: how an image processor frames photographs otherwise than itrpipe; empty where it does not.
+        open_clip: whether there are files for open_clip.
+        mteb: whether its embeddings can be compared there.
+    """
+
+    architecture: str = ""
+    reason: str = ""
+    padded: bool = False
+    difference: str = ""
+    open_clip: bool = False
+    mteb: bool = False
+
+
+@dataclass(frozen=True)
 class Card:
     """What a model card tells.
 
@@ -56,6 +77,8 @@ class Card:
         versions: package -> version that trained it.
         files: name -> what it is.
         papers: to cite.
+        elsewhere: how other libraries open it.
+        tables: name -> Parquet file, which `datasets` opens by the name.
     """
 
     title: str
@@ -77,6 +100,8 @@ class Card:
     versions: Mapping[str, str]
     files: Mapping[str, str]
     papers: tuple[Paper, ...]
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    tables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def protocols(self) -> dict[str, str]:
@@ -121,16 +146,26 @@ def front_matter(card: Card) -> str:
     """YAML that the hub reads, without the lines that set it off."""
     from huggingface_hub import ModelCardData  # not needed to plan
 
+    tables: list[Any] = [
+        {"config_name": name, "data_files": [{"split": card.split, "path": path}]} for name, path in card.tables.items()
+    ]
+    known: dict[str, Any] = {"configs": tables} if tables else {}
     return ModelCardData(
         license=card.license,
         library_name=LIBRARY,
         pipeline_tag="feature-extraction" if card.embeds else "zero-shot-image-classification",
-        tags=list(dict.fromkeys((TASK, LIBRARY, card.backbone, card.conf))),
+        tags=list(dict.fromkeys((TASK, LIBRARY, *_libraries(card.elsewhere), card.backbone, card.conf))),
         datasets=[card.dataset],
         metrics=["recall"],
         model_name=card.title,
         eval_results=_eval_results(card),
+        **known,
     ).to_yaml()
+
+
+def _libraries(elsewhere: Elsewhere) -> list[str]:
+    native = ["transformers", "sentence-transformers"] if elsewhere.architecture else []
+    return [*native, *(["open_clip"] if elsewhere.open_clip else [])]
 
 
 def _eval_results(card: Card) -> list[Any]:

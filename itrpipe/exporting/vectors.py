@@ -54,6 +54,11 @@ def write_embeddings(folder: Path, split: SplitEmbeddings, form: Form) -> None:
             _write_ids(folder, side)
 
 
+def tables() -> dict[str, str]:
+    """Name -> Parquet file in the exported folder, of those that `write_embeddings` writes."""
+    return {side: f"{EMBEDDINGS_FOLDER}/{side}.parquet" for side in ("images", "captions")}
+
+
 def write_index(folder: Path, split: SplitEmbeddings) -> None:
     """Writes a flat inner-product index of faiss over the images and one over the captions, and their ids as JSON.
 

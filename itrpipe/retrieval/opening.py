@@ -16,10 +16,8 @@ from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.retrieval.model import FeatureReading, RetrievalModel
 from itrpipe.retrieval.pretrained import open_joint
 from itrpipe.scene_graph.declaration import BackendSettings, backend_settings
-from itrpipe.training.saved import load_model
+from itrpipe.training.saved import ABOUT, load_model
 
-ABOUT = "itrpipe"
-"""Key of `config.json` below which an export says where the model comes from."""
 _FILES = (CONFIG, "*.safetensors", "*.json", "*.txt", "*.model")
 """What is fetched of a model of the hub: no pickles and no code."""
 

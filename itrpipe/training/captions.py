@@ -17,6 +17,7 @@ from itrpipe.datasets.tokens import spans
 from itrpipe.datasets.vocabulary import Vocabulary
 
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 _SPACED = re.compile(r"\S+")
 _WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
@@ -139,11 +140,15 @@ class PieceIds:
         tokenizer: of transformers.
         reading: what of a caption is read.
         max_tokens: longest caption, start and end included.
+
+    Attributes:
+        tokenizer, reading: as given.
+        max_tokens: likewise, if the tokenizer has no lower limit of its own.
     """
 
     def __init__(self, tokenizer: Any, reading: Reading, max_tokens: int) -> None:
-        self.tokenizer, self._reading = tokenizer, reading
-        self._max_tokens = min(max_tokens, tokenizer.model_max_length)
+        self.tokenizer, self.reading = tokenizer, reading
+        self.max_tokens = min(max_tokens, tokenizer.model_max_length)
 
     def __len__(self) -> int:
         """Number of token ids."""
@@ -153,14 +158,14 @@ class PieceIds:
         """Whether the other gives every caption the same ids."""
         if not isinstance(other, PieceIds):
             return NotImplemented
-        same = (self._reading, self._max_tokens) == (other._reading, other._max_tokens)
+        same = (self.reading, self.max_tokens) == (other.reading, other.max_tokens)
         return same and self.tokenizer.get_vocab() == other.tokenizer.get_vocab()
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
         """See `CaptionTokens`."""
-        found = self._tokenized(self._reading.texts(split))["input_ids"]
+        found = self._tokenized(self.reading.texts(split))["input_ids"]
         lengths = np.array([len(ids) for ids in found], dtype=np.int32)
         tokens = np.zeros((len(found), int(lengths.max(initial=1))), dtype=np.int32)
         tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.concatenate([np.asarray(ids) for ids in found])
@@ -180,12 +185,12 @@ class PieceIds:
 
     def located_words(self, split: Split) -> list[LocatedWords]:
         """The words of the captions of a split, T of them, and where each stands; see `locates_words`."""
-        texts = self._reading.texts(split)
+        texts = self.reading.texts(split)
         pieces = self._tokenized(texts, return_offsets_mapping=True)["offset_mapping"]
         return [LocatedWords(text, _words_of(text, own)) for text, own in zip(texts, pieces, strict=True)]
 
     def _tokenized(self, texts: list[str], **more: Any) -> Any:
-        return self.tokenizer(texts, truncation=True, max_length=self._max_tokens, **more)
+        return self.tokenizer(texts, truncation=True, max_length=self.max_tokens, **more)
 
 
 def _words_of(text: str, pieces: list[tuple[int, int]]) -> list[LocatedWord]:
@@ -230,7 +235,7 @@ def save_tokens(folder: Path, tokens: CaptionTokens) -> None:
 
 
 def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
-    """Reads what `save_tokens` wrote.
+    """Reads what `save_tokens` wrote, or the tokenizer at the root of a folder in the layout of transformers.
 
     Args:
         folder: of the trained model.
@@ -241,11 +246,13 @@ def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
         MissingInputError: there is nothing of it.
         DataError: a file is damaged.
     """
-    if (folder / TOKENIZER).is_dir():
+    at_root = (folder / TOKENIZER_CONFIG).is_file()
+    if at_root or (folder / TOKENIZER).is_dir():
         from itrpipe.models.text_tower import load_tokenizer  # transformers is large
 
-        for path in (folder / TOKENIZER).iterdir():
+        place = folder if at_root else folder / TOKENIZER
+        for path in place.glob("*.*"):
             checked(path)
-        return PieceIds(load_tokenizer(folder / TOKENIZER), Reading.of(settings), max_tokens)
+        return PieceIds(load_tokenizer(place), Reading.of(settings), max_tokens)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
     return WordIds(vocabulary, Reading.of(settings)) if settings.opens_encoders else vocabulary

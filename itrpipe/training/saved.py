@@ -21,6 +21,9 @@ from itrpipe.training.checkpoint import load_weights, save_weights
 from itrpipe.training.encode import AnyMatcher
 
 MODEL, CONFIG = "model.safetensors", "config.json"
+ABOUT, SETTINGS = "itrpipe", "settings"
+"""Keys of the `config.json` of an export: what building the model does not need, and in it, where the file is that of a
+class of transformers, all that does."""
 
 PHASE, NETWORKS = "phase", "networks"
 
@@ -32,7 +35,8 @@ class SavedModel:
     Attributes:
         model: with the weights that validated best, in evaluation mode, on the CPU.
         tokens: turns captions into the ids that it was trained with.
-        config: its settings, `image_dim` and `vocabulary_size`; of encoders of transformers also `networks`.
+        config: its settings, `image_dim` and `vocabulary_size`; of encoders of transformers also `networks`; of an
+            export, under `itrpipe`, where it comes from.
     """
 
     model: AnyMatcher
@@ -107,26 +111,41 @@ def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tok
 
 
 def load_model(folder: Path) -> SavedModel:
-    """Reads what `save_model` wrote.
+    """Reads what `save_model` wrote, or what `itrpipe export` did, in our layout or in that of transformers.
 
     Raises:
         DataError: one of the files is damaged, holds values that are not finite, or they do not belong together.
     """
-    config = read_checked_json(folder / CONFIG)
-    if not isinstance(config, dict):
-        raise DataError(f"{folder / CONFIG} holds no settings; run `itrpipe train` again")
+    config, native = _settings_in(folder / CONFIG)
     encoders = network_module(config["backbone"]).restored(config[NETWORKS]) if NETWORKS in config else None
     model = build_model(config, config["image_dim"], config["vocabulary_size"], encoders)
     tokens = load_tokens(folder, _backbone(config), max_tokens_of(model))
     if len(tokens) != config["vocabulary_size"]:
         raise DataError(f"{folder / CONFIG} and {VOCABULARY} do not belong together; run `itrpipe train` again")
-    _load_finite(folder, model)
+    _load_finite(folder, model, native=native)
     model.eval()
     return SavedModel(model, tokens, config)
 
 
-def _load_finite(folder: Path, model: AnyMatcher) -> None:
-    load_weights(folder / MODEL, model)
+def _settings_in(path: Path) -> tuple[dict[str, Any], bool]:
+    """Settings of a model, and whether they stand in the configuration of a class of transformers."""
+    config = read_checked_json(path)
+    about = config.get(ABOUT) if isinstance(config, dict) else None
+    native = False
+    if isinstance(about, dict) and isinstance(about.get(SETTINGS), dict):
+        config, native = {**about[SETTINGS], ABOUT: {key: about[key] for key in about if key != SETTINGS}}, True
+    if not isinstance(config, dict) or "backbone" not in config:
+        raise DataError(f"{path} holds no settings of itrpipe; run `itrpipe train` or `itrpipe export` again")
+    return config, native
+
+
+def _load_finite(folder: Path, model: AnyMatcher, *, native: bool = False) -> None:
+    names = None
+    if native:
+        from itrpipe.models.dual_encoder.native import names_of  # transformers is large
+
+        names = names_of(model.state_dict())
+    load_weights(folder / MODEL, model, names=names)
     refuse_not_finite(folder / MODEL, model.state_dict(), "run `itrpipe train` again, with a lower learning_rate")
 
 

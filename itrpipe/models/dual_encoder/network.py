@@ -109,10 +109,11 @@ class TransformerDualEncoder(Base):
     def description(self) -> dict[str, Any]:
         """The networks without their weights, for `restored`."""
         vision = None if self.vision is None else self.vision.description()
-        return {"vision": vision, "text": self.text.description()}
+        known = {} if self._scale is None else {"scale": list(self._scale)}
+        return {"vision": vision, "text": self.text.description(), **known}
 
     def pretrained_scale(self) -> tuple[float, float] | None:
-        """Of CLIP and SigLIP, where they were just opened."""
+        """Of CLIP and SigLIP, as they were when they were opened; training moves a scale of the method's."""
         return self._scale
 
     @property
@@ -205,7 +206,8 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0) -> Encoders:
 def restored(description: Mapping[str, Any]) -> Encoders:
     """The encoders of a trained model's `description`, their weights still random."""
     vision = None if description["vision"] is None else vision_tower.restored(description["vision"])
-    return Encoders(vision, text_tower.restored(description["text"]))
+    scale = tuple(description["scale"]) if "scale" in description else None  # older models do not tell it
+    return Encoders(vision, text_tower.restored(description["text"]), scale=scale)
 
 
 def build(

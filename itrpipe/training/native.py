@@ -1,0 +1,248 @@
+"""A trained dual encoder as transformers and sentence-transformers open it, with nothing but their own code.
+
+What they read beside weights and configuration is made here: an image processor that frames and normalises photographs
+as `itrpipe extract` and the model do, and a tokenizer that reads captions as the model does, cleaning and cutting
+included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow.parquet as pq
+import transformers
+from safetensors.torch import save
+from torch import Tensor
+
+from itrpipe.artifacts.disk import require_space, write_bytes, write_json
+from itrpipe.artifacts.files import HISTORY
+from itrpipe.artifacts.integrity import checked
+from itrpipe.models.dual_encoder.native import Layout, NoEquivalent, architecture_of, layout_of
+from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
+from itrpipe.training.saved import MODEL, SavedModel, load_model
+
+SENTENCE_TRANSFORMERS = (
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Normalize/config.json",
+)
+_PROCESSORS = {
+    "CLIPModel": ("CLIPProcessor", "CLIPImageProcessor"),
+    "SiglipModel": ("SiglipProcessor", "SiglipImageProcessor"),
+}
+_PADDED = "SiglipModel"
+"""Reads captions padded to its longest, without a mask."""
+_BICUBIC = 3
+_BYTE = 255.0
+
+
+@dataclass(frozen=True)
+class NativeModel:
+    """A trained dual encoder as files of transformers.
+
+    Attributes:
+        saved: the model.
+        layout: it in the layout of transformers.
+        images: settings of an image processor that frames photographs as it does.
+        tokenizer: reads captions as it does.
+        difference: how that framing differs a little from ours; empty where it is the same.
+    """
+
+    saved: SavedModel
+    layout: Layout
+    images: dict[str, Any]
+    tokenizer: Any
+    difference: str
+
+    @classmethod
+    def of(cls, trained: Path, best_epoch: int, extractor: Mapping[str, Any]) -> NativeModel:
+        """A finished training in that layout.
+
+        Args:
+            trained: the artifact.
+            best_epoch: the epoch whose weights it holds.
+            extractor: settings of the pixels that it read, if it did.
+
+        Raises:
+            NoEquivalent: nothing of transformers embeds as it does.
+            DataError: a file is damaged.
+        """
+        saved = load_model(trained)
+        architecture, model = architecture_of(saved.model), cast(Any, saved.model)
+        images = image_settings(saved, extractor)
+        masked = architecture != _PADDED
+        tokenizer = reading_tokenizer(saved.tokens, model.text.network.config, masked=masked)
+        own = model.pretrained_scale()
+        layout = layout_of(model, _trained_scale(trained, best_epoch) or own)
+        return cls(saved, layout, images, tokenizer, _difference(saved, extractor))
+
+    @property
+    def padded(self) -> bool:
+        """Whether it reads captions padded to its longest."""
+        return self.layout.architecture == _PADDED
+
+    def write(self, folder: Path) -> dict[str, str]:
+        """Writes everything but `config.json`; returns what each file is.
+
+        Raises:
+            DiskFullError: no space is left.
+        """
+        both, of_images = (getattr(transformers, name) for name in _PROCESSORS[self.layout.architecture])
+        save_tensors(folder / MODEL, self.layout.weights)
+        images = of_images(**self.images)
+        both(image_processor=images, tokenizer=self.tokenizer).save_pretrained(folder)
+        images.save_pretrained(folder)  # where older releases, and libraries that read no other, look for it
+        _write_sentence_transformers(folder, padded=self.padded)
+        return {
+            MODEL: f"the weights of the epoch that validated best, by the names of `{self.layout.architecture}`",
+            "tokenizer*": "the tokenizer of its captions",
+            "*processor_config.json": "how photographs are framed and normalised",
+            "modules.json, *sentence_*.json, 1_Normalize/": "what sentence-transformers opens",
+        }
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes tensors as safetensors.
+
+    Raises:
+        DiskFullError: no space is left.
+    """
+    require_space(path.parent, sum(each.nbytes for each in tensors.values()), "the weights")
+    write_bytes(path, save({name: each.contiguous() for name, each in tensors.items()}, {"format": "pt"}))
+
+
+def _trained_scale(trained: Path, epoch: int) -> tuple[float, float] | None:
+    """Scale and bias of the logits, as they were on average in an epoch; None where training had none."""
+    path = checked(trained / HISTORY)
+    names = set(pq.read_schema(path).names)
+    if "mean_temperature" not in names:
+        return None
+    rows = [row for row in pq.read_table(path).to_pylist() if row["epoch"] == epoch]
+    temperature, bias = rows[-1]["mean_temperature"], rows[-1].get("mean_bias")
+    return None if not temperature else (1 / temperature, bias or 0.0)
+
+
+def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> dict[str, Any]:
+    """What an image processor of transformers is told.
+
+    Args:
+        saved: the model.
+        extractor: settings of its pixels.
+
+    Raises:
+        NoEquivalent: no such processor frames a photograph so.
+    """
+    vision: Any = saved.model.vision
+    (height, width), stored = vision.frame, (extractor["height"], extractor["width"])
+    found: dict[str, Any] = {
+        "do_resize": True,
+        "resample": _BICUBIC,
+        "do_rescale": True,
+        "rescale_factor": 1 / _BYTE,
+        "do_normalize": True,
+        "image_mean": [round(value / _BYTE, 8) for value in vision.mean.flatten().tolist()],
+        "image_std": [round(value / _BYTE, 8) for value in vision.std.flatten().tolist()],
+        "do_convert_rgb": True,
+    }
+    if extractor["fit"] == "stretch":
+        return {**found, "size": {"height": height, "width": width}, "do_center_crop": False}
+    if height != width or stored[0] != stored[1]:
+        raise NoEquivalent(f"its photographs are cut to the shape of {stored[0]} x {stored[1]} pixels")
+    crop = {"height": height, "width": width}
+    return {**found, "size": {"shortest_edge": height}, "do_center_crop": True, "crop_size": crop}
+
+
+def _difference(saved: SavedModel, extractor: Mapping[str, Any]) -> str:
+    stored = extractor["height"], extractor["width"]
+    if stored != saved.frame:
+        return (
+            f"itrpipe makes a photograph {stored[0]} x {stored[1]} pixels large before it has the model's size, the "
+            "image processor resizes it once"
+        )
+    if extractor["fit"] == "crop":
+        return "itrpipe crops a photograph at fractions of a pixel, the image processor at whole ones"
+    return ""
+
+
+def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> Any:
+    """A tokenizer of transformers that reads a caption as the model does.
+
+    Args:
+        tokens: of the model.
+        config: of its text network.
+        masked: whether the model is told what is padding.
+
+    Raises:
+        NoEquivalent: captions are words of our own vocabulary, or are cleaned and the tokenizer has no such step.
+    """
+    if not isinstance(tokens, PieceIds):
+        raise NoEquivalent("its captions are words of a vocabulary of its own")
+    steps = _steps(tokens.reading, tokens.max_tokens)
+    if steps and not tokens.tokenizer.is_fast:
+        raise NoEquivalent(f"its captions are cleaned or cut, which {type(tokens.tokenizer).__name__} cannot do")
+    made = _with_steps(tokens.tokenizer, steps) if steps else tokens.tokenizer
+    if not masked or made.pad_token is None:
+        made.pad_token = made.convert_ids_to_tokens(config.pad_token_id or 0)
+    made.model_max_length = tokens.max_tokens
+    made.model_input_names = ["input_ids", "attention_mask"] if masked else ["input_ids"]
+    made.init_kwargs["model_input_names"] = made.model_input_names  # only what is here is saved
+    return made
+
+
+def _with_steps(tokenizer: Any, steps: list[Any]) -> Any:
+    """The tokenizer with further steps before those of its own, of a class that takes all of them from its file."""
+    from tokenizers import Tokenizer, normalizers
+
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    own = [backend.normalizer] if backend.normalizer is not None else []
+    backend.normalizer = normalizers.Sequence([*steps, *own])  # pyright: ignore[reportAttributeAccessIssue]
+    named = {name: getattr(tokenizer, name) for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
+    known = {name: value for name, value in named.items() if isinstance(value, str)}
+    sides = {"padding_side": tokenizer.padding_side, "truncation_side": tokenizer.truncation_side}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **known, **sides)
+
+
+def _steps(reading: Reading, max_tokens: int) -> list[Any]:
+    """What `Reading.texts` does to a caption as steps of a normaliser; where tokens are cut first, words are not."""
+    from tokenizers import Regex, normalizers
+
+    replace: Any = normalizers.Replace
+    steps: list[Any] = []
+    if reading.cleaned:
+        steps = [
+            normalizers.Lowercase(),
+            replace(Regex("[-/]"), " "),
+            replace(Regex(r"""[,.'!?"()*#:;~]"""), ""),
+            replace("<person>", "person"),
+            replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+        ]
+    if reading.max_words < max_tokens:
+        steps.append(replace(Regex(rf"\A\s*(?:\S+\s+){{{reading.max_words - 1}}}\S+\K\s(?m:.*)\z"), ""))
+    return steps
+
+
+def _write_sentence_transformers(folder: Path, *, padded: bool) -> None:
+    """What sentence-transformers 5.4 or later opens beside the files of transformers, as its own `save` writes it."""
+    base = "sentence_transformers.base.modules"
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": f"{base}.transformer.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Normalize", "type": f"{base}.normalize.Normalize"},
+    ]
+    modalities = {
+        name: {"method": f"get_{name}_features", "method_output_name": "pooler_output"} for name in ("text", "image")
+    }
+    transformer: dict[str, Any] = {
+        "transformer_task": "feature-extraction",
+        "modality_config": modalities,
+        "module_output_name": "sentence_embedding",
+        **({"processing_kwargs": {"text": {"padding": "max_length"}}} if padded else {}),
+    }
+    whole = {"model_type": "SentenceTransformer", "prompts": {}, "similarity_fn_name": "cosine"}
+    (folder / "1_Normalize").mkdir()
+    for name, content in zip(SENTENCE_TRANSFORMERS, (modules, transformer, whole, {}), strict=True):
+        write_json(folder / name, content)

@@ -1,0 +1,349 @@
+"""Exported dual encoders in the libraries of others: transformers, sentence-transformers, open_clip, datasets, mteb."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import itrpipe
+from itrpipe.commands.export import Wanted
+from itrpipe.commands.export import export as export_model
+from itrpipe.datasets.pictures import decode_rgb
+from itrpipe.errors import DataError, UsageError
+from itrpipe.features.embeddings import ORDER
+from itrpipe.plan.planning import parse_override
+from itrpipe.training.saved import load_model
+
+TEXTS = ["A dog number 1000 is on the road 0.", "a cat on the beach", "a bird is number 3 on the roof, a roof!"]
+CLOSE: dict[str, Any] = {"rtol": 0, "atol": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def root(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(finished_chain / "data", tmp_path_factory.mktemp("interop") / "data"))
+
+
+@pytest.fixture(scope="module")
+def exported(
+    root: Path, saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[Path, Path]]:
+    """Exports a model of two encoders with everything; the folder, and the artifact that it was trained as."""
+    targets = tmp_path_factory.mktemp("exported")
+    known: dict[str, tuple[Path, Path]] = {}
+
+    def export(
+        vision: str | Path, text: str | Path, *sets: str, method: str = "zero-shot", **more: Any
+    ) -> tuple[Path, Path]:
+        name = "-".join((str(vision), str(text), method, *sets, *more)).replace("/", "-")
+        if name not in known:
+            given = [f"method={method}", "backbone=dual-encoder", "evaluate.bootstrap_samples=100", "train.epochs=1"]
+            given += ["pixels.height=32", "pixels.width=32", "pixels.workers=0", "train.batch_size=20"]
+            given += [
+                f"train.model.{side}={saved_encoders / each}" for side, each in (("vision", vision), ("text", text))
+            ]
+            wanted = Wanted(targets / name, embeddings="parquet", **more)
+            export_model(root, "tiny", wanted, [parse_override(each) for each in [*given, *sets]])
+            artifacts = json.loads((wanted.target / "export.json").read_text())["artifacts"]
+            (trained,) = (each for each in artifacts if each.startswith("train/"))
+            known[name] = wanted.target, root / "tiny" / trained
+        return known[name]
+
+    return export
+
+
+@pytest.fixture(scope="module")
+def photographs(finished_chain: Path) -> list[Image.Image]:
+    files = sorted((finished_chain / "source" / "flickr30k-images").glob("*.jpg"))[:4]
+    return [Image.fromarray(decode_rgb(path.read_bytes())) for path in files]
+
+
+def theirs(folder: Path, images: list[Image.Image], **backend: str) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """Model of transformers, and its embeddings of unit length."""
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    processor = transformers.AutoProcessor.from_pretrained(folder, **backend)
+    padding = "max_length" if type(model).__name__ == "SiglipModel" else True
+    with torch.no_grad():
+        seen = model.get_image_features(**processor(images=images, return_tensors="pt")).pooler_output
+        read = processor(text=TEXTS, padding=padding, truncation=True, return_tensors="pt")
+        texts = model.get_text_features(**read).pooler_output
+    return model, *(torch.nn.functional.normalize(each) for each in (seen, texts))
+
+
+# transformers
+
+
+@pytest.mark.parametrize(("kind", "sets"), [("clip", ()), ("siglip", ()), ("clip", ("train.model.max_words=3",))])
+def test_transformers_embeds_photographs_and_captions_as_we_do(
+    kind: str, sets: tuple[str, ...], exported: Callable[..., Any], photographs: list[Image.Image]
+) -> None:
+    cleaned = ("train.model.clean_captions=true", *sets) if sets else ()
+    folder, trained = exported(kind, kind, *cleaned)
+    ours = itrpipe.load(trained, device="cpu")
+    model, images, texts = theirs(folder, photographs, backend="pil")
+    assert type(model).__name__ == {"clip": "CLIPModel", "siglip": "SiglipModel"}[kind]
+    np.testing.assert_allclose(images, ours.encode_images(photographs), **CLOSE)
+    np.testing.assert_allclose(texts, ours.encode_texts(TEXTS), **CLOSE)
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        assert set(file.keys()) == set(model.state_dict())
+        assert file.metadata() == {"format": "pt"}
+    opened = itrpipe.load(folder, device="cpu")
+    np.testing.assert_allclose(opened.encode_images(photographs), ours.encode_images(photographs), atol=1e-6)
+    np.testing.assert_array_equal(opened.encode_texts(TEXTS), ours.encode_texts(TEXTS))
+    whole = "".join(path.read_text() for path in folder.rglob("*.json"))
+    assert "auto_map" not in whole
+    assert str(trained.parents[3]) not in whole
+
+
+def test_a_model_that_transformers_saves_again_is_opened(
+    exported: Callable[..., Any], photographs: list[Image.Image], tmp_path: Path
+) -> None:
+    folder, _ = exported("siglip", "siglip")
+    transformers.AutoModel.from_pretrained(folder).save_pretrained(tmp_path)
+    transformers.AutoProcessor.from_pretrained(folder).save_pretrained(tmp_path)
+    again, ours = itrpipe.load(tmp_path, device="cpu"), itrpipe.load(folder, device="cpu")
+    np.testing.assert_array_equal(again.encode_images(photographs), ours.encode_images(photographs))
+    np.testing.assert_array_equal(again.encode_texts(TEXTS), ours.encode_texts(TEXTS))
+
+
+def test_a_folder_that_lost_our_settings_or_a_weight_is_told(exported: Callable[..., Any], tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(exported("clip", "clip")[0], tmp_path / "copy"))
+    with safe_open(copy / "model.safetensors", "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys() if name != "visual_projection.weight"}  # noqa: SIM118
+    save_file(tensors, copy / "model.safetensors")
+    with pytest.raises(DataError, match=r"does not hold the weights of this model .*visual_projection.weight"):
+        load_model(copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({key: value for key, value in config.items() if key != "itrpipe"}))
+    with pytest.raises(DataError, match="holds no settings of itrpipe"):
+        load_model(copy)
+
+
+def test_the_scale_of_the_logits_is_what_training_made_of_it(
+    exported: Callable[..., Any], saved_encoders: Path
+) -> None:
+    for kind in ("clip", "siglip"):
+        first = transformers.AutoModel.from_pretrained(saved_encoders / kind)
+        untrained = transformers.AutoModel.from_pretrained(exported(kind, kind)[0])
+        torch.testing.assert_close(untrained.logit_scale, first.logit_scale)
+    folder, trained = exported("clip", "clip", "contrastive.loss.temperature=0.05", method="contrastive")
+    import pyarrow.parquet as pq
+
+    row = pq.read_table(trained / "history.parquet").to_pylist()[-1]
+    moved = transformers.AutoModel.from_pretrained(folder).logit_scale.detach()
+    assert float(moved.exp()) == pytest.approx(1 / row["mean_temperature"], rel=1e-5) == pytest.approx(20, rel=0.01)
+
+
+def test_photographs_come_to_the_frame_in_one_step_where_ours_take_two(
+    exported: Callable[..., Any], photographs: list[Image.Image]
+) -> None:
+    """Of images that have the stored size both resize once; of others the processor misses our first step."""
+    folder, trained = exported("clip", "clip", "pixels.height=48", "pixels.width=48")
+    ours = itrpipe.load(trained, device="cpu")
+    stored = [each.resize((48, 48), Image.Resampling.BICUBIC) for each in photographs]
+    expected = ours.encode_images(photographs)
+    equal, near = (theirs(folder, each)[1].numpy() for each in (stored, photographs))
+    np.testing.assert_allclose(equal, expected, **CLOSE)
+    assert 1e-5 < np.abs(near - expected).max() < 0.1
+    assert "itrpipe makes a photograph 48 x 48 pixels large" in (folder / "README.md").read_text()
+
+
+def test_photographs_that_are_cropped_are_framed_by_their_middle(
+    exported: Callable[..., Any], photographs: list[Image.Image]
+) -> None:
+    folder, trained = exported("siglip", "siglip", "pixels.fit=crop")
+    wide = [each.resize((18, 12)) for each in photographs]  # comes to 48 x 32 without a fraction of a pixel
+    expected = itrpipe.load(trained, device="cpu").encode_images(wide)
+    np.testing.assert_allclose(theirs(folder, wide, backend="pil")[1], expected, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("pair", "sets", "reason"),
+    [
+        (("vit", "bert"), (), "ViTModel and BertModel are not the encoders of a CLIP or of a SigLIP"),
+        (("clip", "clip"), ("train.model.image_pool=cls", "train.model.embed_dim=8"), "pooled by cls and own"),
+        (("clip", "clip"), ("train.model.embed_dim=8",), "its projections to embed_dim = 8"),
+        (("clip", "clip"), ("pixels.fit=crop", "pixels.width=48"), "cut to the shape of 32 x 48 pixels"),
+    ],
+)
+def test_what_transformers_has_no_class_for_keeps_our_layout_and_says_so(
+    pair: tuple[str, str],
+    sets: tuple[str, ...],
+    reason: str,
+    exported: Callable[..., Any],
+    photographs: list[Image.Image],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, trained = exported(*pair, *sets, method="triplet")
+    assert reason in " ".join(capsys.readouterr().out.split())
+    assert reason in (folder / "README.md").read_text()
+    assert not (folder / "modules.json").exists()
+    opened, ours = (itrpipe.load(each, device="cpu") for each in (folder, trained))
+    np.testing.assert_array_equal(opened.encode_texts(TEXTS), ours.encode_texts(TEXTS))
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_the_lines_of_code_in_the_card_open_the_model(
+    kind: str,
+    exported: Callable[..., Any],
+    photographs: list[Image.Image],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    further = {"open_clip": True} if kind == "clip" else {}
+    copy = Path(shutil.copytree(exported(kind, kind, **further)[0], tmp_path / "it"))
+    photographs[0].save(copy / "photograph.jpg")
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    sections = (copy / "README.md").read_text().partition("## Use")[2].partition("## Files")[0].split("\n### ")[1:]
+    found: dict[str, dict[str, Any]] = {}
+    for section in sections:
+        title, _, text = section.partition("\n")
+        found[title] = {}
+        code = text.partition("```python\n")[2].partition("```")[0]
+        if title != "mteb":  # its tasks lie on the hub
+            exec(code, found[title])
+    native = ["transformers", "sentence-transformers", *(["open_clip"] if kind == "clip" else [])]
+    assert list(found) == [*native, "datasets", "mteb"]
+    normed = torch.nn.functional.normalize(found["transformers"]["text_vectors"].detach()).numpy()
+    np.testing.assert_allclose(found["sentence-transformers"]["vectors"], normed, **CLOSE)
+    if kind == "clip":
+        np.testing.assert_allclose(found["open_clip"]["text_vectors"].detach(), normed, **CLOSE)
+        seen = torch.nn.functional.normalize(found["transformers"]["image_vectors"].detach())
+        assert float((seen * found["open_clip"]["image_vectors"]).sum()) == pytest.approx(1, abs=1e-3)  # other resizing
+    assert len(found["datasets"]["captions"]) == 20
+
+
+# sentence-transformers
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_sentence_transformers_encodes_sentences_and_photographs_as_we_do(
+    kind: str, exported: Callable[..., Any], photographs: list[Image.Image]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder, trained = exported(kind, kind)
+    ours = itrpipe.load(trained, device="cpu")
+    model = SentenceTransformer(str(folder), device="cpu", processor_kwargs={"backend": "pil"}, local_files_only=True)
+    np.testing.assert_allclose(model.encode(TEXTS), ours.encode_texts(TEXTS), **CLOSE)
+    np.testing.assert_allclose(model.encode(photographs), ours.encode_images(photographs), **CLOSE)
+    pairs = model.similarity(model.encode(photographs), model.encode(TEXTS))
+    np.testing.assert_allclose(pairs, ours.encode_images(photographs) @ ours.encode_texts(TEXTS).T, **CLOSE)
+
+
+# open_clip
+
+
+@pytest.mark.parametrize("activation", ["quick_gelu", "gelu"])
+def test_open_clip_embeds_as_we_do(
+    activation: str,
+    exported: Callable[..., Any],
+    photographs: list[Image.Image],
+    saved_encoders: Path,
+    tmp_path: Path,
+) -> None:
+    import open_clip
+
+    changed = Path(shutil.copytree(saved_encoders / "clip", tmp_path / "clip"))
+    config = json.loads((changed / "config.json").read_text())
+    for side in ("vision_config", "text_config"):
+        config[side] |= {"hidden_act": activation, "layer_norm_eps": 1e-3}
+    (changed / "config.json").write_text(json.dumps(config))
+    folder, trained = exported(changed, changed, open_clip=True)
+    model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{folder}")
+    tokenizer, ours = open_clip.get_tokenizer(f"local-dir:{folder}"), itrpipe.load(trained, device="cpu")
+    with torch.no_grad():
+        images = model.eval().encode_image(torch.stack([preprocess(each) for each in photographs]), normalize=True)
+        texts = model.encode_text(tokenizer(TEXTS), normalize=True)
+    np.testing.assert_allclose(images, ours.encode_images(photographs), **CLOSE)
+    np.testing.assert_allclose(texts, ours.encode_texts(TEXTS), **CLOSE)
+    np.testing.assert_allclose(theirs(folder, photographs, backend="pil")[2], ours.encode_texts(TEXTS), **CLOSE)
+
+
+def test_open_clip_is_refused_for_what_it_has_not(exported: Callable[..., Any], root: Path, tmp_path: Path) -> None:
+    for pair in (("siglip", "siglip"), ("vit", "bert")):
+        with pytest.raises(UsageError, match="--open-clip: open_clip has no model like this one"):
+            exported(*pair, method="triplet", open_clip=True)
+    wanted = Wanted(tmp_path / "out", open_clip=True)
+    with pytest.raises(UsageError, match="--open-clip: open_clip has no model like vsepp"):
+        export_model(root, "tiny", wanted, [parse_override("backbone=vsepp")])
+
+
+# datasets
+
+
+def test_datasets_opens_every_table_by_its_name(exported: Callable[..., Any], tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    folder, _ = exported("clip", "clip")
+    shutil.copytree(folder, tmp_path / "with")
+    (tmp_path / "with" / "further").mkdir()
+    shutil.copyfile(folder / "embeddings" / "images.parquet", tmp_path / "with" / "further" / "other.parquet")
+    for place in (folder, tmp_path / "with"):
+        found = {
+            name: load_dataset(str(place), name, split="test", cache_dir=str(tmp_path / "cache"))
+            for name in ("images", "captions")
+        }
+        assert {name: len(each) for name, each in found.items()} == {"images": 4, "captions": 20}
+        assert set(found["captions"].column_names) == {"caption_id", "image_id", "embedding"}
+    with pytest.raises(ValueError, match="captions"):
+        load_dataset(str(folder), "trec", cache_dir=str(tmp_path / "cache"))
+
+
+# mteb
+
+
+def test_mteb_scores_what_the_embeddings_give(
+    exported: Callable[..., Any], photographs: list[Image.Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mteb
+    from datasets import Dataset
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    from itrpipe.mteb import Encoder
+
+    class Tiny(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name="TinyT2IRetrieval",
+            description="Captions of small photographs.",
+            dataset={"path": "nowhere", "revision": "none"},
+            type="Any2AnyRetrieval",
+            category="t2i",
+            modalities=["text", "image"],
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="ndcg_at_10",
+        )
+
+        def load_data(self, **_: Any) -> None:
+            ids = [f"d{row}" for row in range(len(photographs))]
+            corpus = Dataset.from_dict({"id": ids, "image": photographs, "modality": ["image"] * len(ids)})
+            names = [f"q{row}" for row in range(len(TEXTS))]
+            queries = Dataset.from_dict({"id": names, "text": TEXTS, "modality": ["text"] * len(names)})
+            relevant = {name: {ids[row]: 1} for row, name in enumerate(names)}
+            split = {"corpus": corpus, "queries": queries, "relevant_docs": relevant, "top_ranked": None}
+            self.dataset = {"default": {"test": split}}  # pyright: ignore[reportAttributeAccessIssue]
+            self.data_loaded = True
+
+    ours = itrpipe.load(exported("clip", "clip")[1], device="cpu")
+    result = mteb.evaluate(Encoder(ours, "us/tiny"), Tiny(), cache=None, co2_tracker=False)
+    scores = ours.encode_texts(TEXTS) @ ours.encode_images(photographs).T
+    ranks = (scores > scores[np.arange(len(TEXTS)), np.arange(len(TEXTS))][:, None]).sum(axis=1)
+    found = result.task_results[0].scores["test"][0]
+    assert found["ndcg_at_10"] == pytest.approx(float((1 / np.log2(ranks + 2)).mean()), abs=1e-5)
+    assert found["recall_at_1"] == pytest.approx(float((ranks == 0).mean()), abs=1e-5)
+    monkeypatch.setattr(type(ours), "measure", ORDER)
+    with pytest.raises(UsageError, match="mteb compares embeddings by inner product and this model's by order"):
+        Encoder(ours)
