@@ -18,7 +18,7 @@ from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.errors import UsageError
-from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
+from itrpipe.exporting.folder import RECORD, new_folder, open_target
 from itrpipe.methods.registry import methods
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
@@ -129,15 +129,12 @@ def export(
         DataError: a file of the model is damaged.
         DiskFullError: no space is left.
     """
-    target = wanted.target.expanduser().resolve()
-    if not target.name:
-        raise UsageError(f"--to {target} is the root of all folders; name one that does not exist yet")
-    if target.is_relative_to(root.resolve()):
-        raise UsageError(f"--to {target} lies in the data folder, which holds artifacts only; name another folder")
     reporter = Reporter()
-    if not dry_run and restore(target):
-        reporter.say(f"{target}: the earlier export was put back, because replacing it was interrupted", style="yellow")
-    check_target(target, force=wanted.force)
+
+    def say_restored(message: str) -> None:
+        reporter.say(message, style="yellow")
+
+    target = open_target(root, wanted.target, force=wanted.force, dry_run=dry_run, say=say_restored)
     _refuse_unknown(wanted)
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("evaluate", default_conf(planner.definition, dataset, "evaluate")))
