@@ -149,10 +149,13 @@ class FinishedFiles:
     Args:
         work: the folder.
         fingerprint: the `resumes` of `new_folder`.
+
+    Attributes:
+        folder: the folder.
     """
 
     def __init__(self, work: Path, fingerprint: str) -> None:
-        self._work, self._fingerprint = work, fingerprint
+        self.folder, self._fingerprint = work, fingerprint
         self._files = _journal(work, fingerprint)
 
     def __contains__(self, name: str) -> bool:
@@ -167,7 +170,7 @@ class FinishedFiles:
         """
         if name in self._files:
             return
-        path = self._work / name
+        path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.unfinished")
         write(unfinished)
@@ -175,14 +178,17 @@ class FinishedFiles:
         facts = _facts(unfinished)
         os.replace(unfinished, path)
         self._files[name] = facts
-        _write_journal(self._work, self._fingerprint, self._files)
+        _write_journal(self.folder, self._fingerprint, self._files)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Removes finished files that others were made from."""
+        """Removes finished files that others were made from, and folders that held nothing else."""
         for name in names:
             if self._files.pop(name, None):
-                (self._work / name).unlink(missing_ok=True)
-        _write_journal(self._work, self._fingerprint, self._files)
+                path = self.folder / name
+                path.unlink(missing_ok=True)
+                if path.parent != self.folder and not any(path.parent.iterdir()):
+                    path.parent.rmdir()
+        _write_journal(self.folder, self._fingerprint, self._files)
 
 
 def _journal(work: Path, fingerprint: str) -> dict[str, dict[str, Any]]:
