@@ -191,6 +191,15 @@ def _refuse_unfit(steps: list[Step], wanted: Wanted) -> None:
             )
 
 
+def _refuse_other_folder(image_root: str, mined: Mined) -> None:
+    """Refuses a folder of this machine that the images are not in; one of another machine is not known."""
+    first = mined.files[0].as_py()
+    if image_root and Path(image_root).is_dir() and not (Path(image_root) / first).is_file():
+        raise UsageError(
+            f"--image-root {image_root} holds no {first}; name the folder that the dataset was prepared from"
+        )
+
+
 def _write(sources: _Sources, wanted: Wanted, target: Path, reporter: Reporter) -> None:
     import pyarrow
 
@@ -213,6 +222,7 @@ def _write(sources: _Sources, wanted: Wanted, target: Path, reporter: Reporter) 
         sentences=sources.sentences,
         most_sentences=wanted.most_sentences,
     )
+    _refuse_other_folder(wanted.image_root, mined)
     directions, writer = DIRECTIONS[wanted.direction], wanted.synthetic or ""
     choices = Choices(directions, writer, wanted.image_root, sources.images, wanted.with_scores, wanted.shard_rows)
     form = FORMATS[wanted.form].load()(mined, choices)

@@ -29,6 +29,7 @@ FILES = {"texts_for_images": "texts_for_images.parquet", "images_for_texts": "im
 PROBABILITY = "false_negative_probability"
 PROBABILITY_OF = "false_negatives/"
 """What stands before a direction where methods are given its probabilities beside its candidates."""
+_ANCHORS_AT_ONCE = 8_192
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def write_list(folder: Path, direction: str, mined: MinedList) -> None:
 
 
 def read_list(folder: Path, direction: str, most: int | None = None) -> MinedList:
-    """Reads one direction, a row group at a time.
+    """Reads one direction, some anchors at a time.
 
     Args:
         folder: holds the file.
@@ -120,11 +121,10 @@ def read_list(folder: Path, direction: str, most: int | None = None) -> MinedLis
             width = schema.field("candidate_rows").type.list_size
             ids: list[str] = []
             parts: dict[str, list[np.ndarray]] = {name: [] for name in schema.names if name != "anchor_id"}
-            for number in range(file.num_row_groups):
-                table = file.read_row_group(number)
-                ids += table["anchor_id"].to_pylist()
+            for batch in file.iter_batches(_ANCHORS_AT_ONCE):
+                ids += batch["anchor_id"].to_pylist()
                 for name, found in parts.items():
-                    found.append(_matrix(table[name], width, most))
+                    found.append(_matrix(batch[name], width, most))
         return MinedList(
             anchor_ids=np.asarray(ids, dtype=str),
             candidates=np.concatenate(parts["candidate_rows"]),
@@ -137,7 +137,6 @@ def read_list(folder: Path, direction: str, most: int | None = None) -> MinedLis
         raise reading_error(error, path, damage) from None
 
 
-def _matrix(column: pa.ChunkedArray, width: int, most: int | None) -> np.ndarray:
-    flat = pa.concat_arrays([chunk.flatten() for chunk in column.chunks])
-    whole = flat.to_numpy(zero_copy_only=False).reshape(-1, width)
+def _matrix(column: pa.FixedSizeListArray, width: int, most: int | None) -> np.ndarray:
+    whole = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
     return whole if most is None or most >= width else whole[:, :most].copy()

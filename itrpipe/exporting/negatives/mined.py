@@ -190,7 +190,7 @@ def open_mined(
     Raises:
         DataError: a file is damaged, the artifacts are not of one dataset, or a path leads out of the images' folder.
     """
-    split = PreparedDataset.open(prepared).split("train")
+    split = PreparedDataset.open(prepared, tokens=False).split("train")
     lists = {name: read_list(mined, file, negatives + most_sentences) for name, file in LISTS.items()}
     image_ids, caption_ids = (pa.array(lists[name].anchor_ids.tolist(), pa.string()) for name in ("i2t", "t2i"))
     images = split.images.take(_rows_of(image_ids, split.images["image_id"], mined, prepared))

@@ -1,9 +1,9 @@
 """Tar shards of images as webdataset reads them, with captions and negatives beside every image.
 
-A sample is an image: `KEY.jpg` (or what its file is), `KEY.txt` (its captions, one a line) and `KEY.json`: `image_id`,
-`file`, `captions`, each with `caption_id`, `text`, `negatives` (images: `image_id`, `file`) and, where sentences were
-written, `sentences` (`text`); `negatives` of the image (captions: `caption_id`, `text`). Every negative has `source`,
-`score`, `rank` and, with a guard, `false_negative_probability`.
+A sample is an image: `KEY.jpg` (or `.png`, where all files are such), `KEY.txt` (its captions, one a line) and
+`KEY.json`: `image_id`, `file`, `captions`, each with `caption_id`, `text`, `negatives` (images: `image_id`, `file`)
+and, where sentences were written, `sentences` (`text`); `negatives` of the image (captions: `caption_id`, `text`).
+Every negative has `source`, `score`, `rank` and, with a guard, `false_negative_probability`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ import pyarrow as pa
 
 from itrpipe.artifacts.disk import is_unavailable, unavailable
 from itrpipe.datasets.paths import ImageRoot
-from itrpipe.datasets.pictures import open_picture
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.exporting.negatives.base import Format, Shard, Table, pieces
 from itrpipe.exporting.negatives.jsonl import described
 from itrpipe.exporting.negatives.strings import joined, lists_of, quoted
 
-_ENDINGS = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp", ".gif": "gif", ".bmp": "bmp"}
-"""Ending of a file -> that of its member, by which readers decode."""
+_ENDINGS = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}
+"""Ending of a file -> that of its member."""
 
 
 class Webdataset(Format):
@@ -37,7 +36,7 @@ class Webdataset(Format):
     @property
     def tables(self) -> list[Table]:
         """One table of all images."""
-        about = "KEY.jpg (the file of the image), KEY.txt (captions, one a line), KEY.json (ids, captions, negatives)"
+        about = f"KEY.{self._ending} (the image), KEY.txt (captions, one a line), KEY.json (ids, captions, negatives)"
         return [Table("default", "*.tar", len(self.mined.image_ids), 0, about)]
 
     def shards(self) -> list[Shard]:
@@ -50,14 +49,20 @@ class Webdataset(Format):
                 start, stop = int(part[0]), int(part[-1]) + 1
                 facts, texts = self.facts(start, stop).to_pylist(), self._lines(start, stop).to_pylist()
                 for image, fact, text in zip(range(start, stop), facts, texts, strict=True):
-                    ending, photograph = self._photograph(image)
-                    members = ((ending, photograph), ("json", fact.encode()), ("txt", text.encode()))
+                    photograph = self._photograph(image)
+                    members = ((self._ending, photograph), ("json", fact.encode()), ("txt", text.encode()))
                     for suffix, content in members:
                         _add(stream, f"{image:09}.{suffix}", content)
             stream.write(bytes(2 * tarfile.BLOCKSIZE))
 
-    def _photograph(self, image: int) -> tuple[str, bytes]:
-        """Ending of the member and the bytes of the file, as they were when the dataset was prepared."""
+    @cached_property
+    def _ending(self) -> str:
+        """One for all images: `datasets` refuses shards whose samples differ in it, and decoders look at the bytes."""
+        found = {_ENDINGS.get(PurePosixPath(file).suffix.lower()) for file in self.mined.files.to_pylist()}
+        return (found.pop() if len(found) == 1 else None) or "jpg"
+
+    def _photograph(self, image: int) -> bytes:
+        """The bytes of a file, as they were when the dataset was prepared."""
         file, root = self.mined.files[image].as_py(), self.choices.images
         path = self._root.resolve(file, f"image {self.mined.image_ids[image].as_py()}")
         try:
@@ -68,8 +73,7 @@ class Webdataset(Format):
             raise MissingInputError(f"{path} cannot be read ({error.strerror}); restore it below {root}") from None
         if hashlib.sha256(content).hexdigest() != self.mined.digests[image].as_py():
             raise DataError(f"{path} is not the image that was prepared; restore it, or run `itrpipe prepare` again")
-        ending = _ENDINGS.get(PurePosixPath(file).suffix.lower())
-        return ending or str(open_picture(content).format).lower(), content
+        return content
 
     @cached_property
     def _root(self) -> ImageRoot:
