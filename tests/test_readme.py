@@ -168,3 +168,27 @@ def test_the_lines_of_the_readme_use_an_exported_model(tmp_path: Path, monkeypat
     scores, found = printed
     assert scores.shape == (2, 1)
     assert found == [(int(scores.argmax()), pytest.approx(float(scores.max())))]
+
+
+def test_the_code_for_sentence_transformers_trains_with_exported_negatives(
+    finished_chain: Path, saved_encoders: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import load_file
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    data = shutil.copytree(finished_chain / "data", tmp_path / "data")
+    train = ("epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1")
+    sets = [*(f"--set=train.{text}" for text in train), "--set=num_texts=5", "--set=num_images=3"]
+    images = ("--image-root", finished_chain / "source", "--negatives", 3)
+    outcome = invoke(
+        "export-negatives", "-b", "vsepp", "-d", "tiny", "--data", data, "--to", "negatives", *images, *sets
+    )
+    assert outcome.code == 0, outcome.err
+    (code,) = (block for block in blocks("README.md") if "MultipleNegativesRankingLoss" in block)
+    clip = saved_encoders / "clip"
+    assert "openai/clip-vit-base-patch32" in code
+    exec(compile(code.replace("openai/clip-vit-base-patch32", str(clip)), "README.md", "exec"), {})
+    before, after = (load_file(folder / "model.safetensors") for folder in (clip, tmp_path / "clip-mined"))
+    changed = {name.partition(".")[0] for name in before if not before[name].equal(after[name])}
+    assert {"vision_model", "text_model"} <= changed

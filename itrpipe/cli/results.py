@@ -249,3 +249,64 @@ def export(
     wanted = Wanted(to, embeddings, index, trec, license_name, force, open_clip)
     overrides = given.overrides(method=given.method, **given.model, split=split, device=given.device)
     export_model(*given.where, wanted, overrides, **given.how)
+
+
+@app.command("export-negatives")
+@taking(ModelOptions)
+def export_negatives(
+    given: ModelOptions,
+    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="To be made; must not exist or be empty.")],
+    form: Annotated[
+        str,
+        typer.Option("--format", metavar="NAME", help="sentence-transformers, negclip, jsonl, tevatron or webdataset."),
+    ] = "sentence-transformers",
+    negatives: Annotated[int, typer.Option("--negatives", metavar="N", min=1, help="Mined ones of a row.")] = 8,
+    direction: Annotated[
+        str, typer.Option("--direction", help="t2i (images for captions), i2t (captions for images) or both.")
+    ] = "both",
+    guard: Annotated[
+        str | None, typer.Option("--guard", help="fne: also how likely each negative is a false one.")
+    ] = None,
+    drop_duplicates: Annotated[
+        bool, typer.Option("--drop-duplicates", help="Drop captions that repeat one of the positive's.")
+    ] = False,
+    synthetic: Annotated[
+        str | None, typer.Option("--synthetic", metavar="BY", help="Also sentences by phrases, words or vse-c.")
+    ] = None,
+    sentences: Annotated[
+        int, typer.Option("--sentences", metavar="M", min=1, help="--synthetic: of a caption, at most.")
+    ] = 1,
+    image_root: Annotated[
+        str,
+        typer.Option("--image-root", metavar="FOLDER", help="Before every path; default: relative to the images."),
+    ] = "",
+    with_scores: Annotated[
+        bool, typer.Option("--with-scores", help="sentence-transformers: also columns of ids, ranks and scores.")
+    ] = False,
+    shard_rows: Annotated[
+        int, typer.Option("--shard-rows", metavar="ROWS", min=0, help="Rows of a file; 0: what suits the format.")
+    ] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
+) -> None:
+    """Write mined negatives as files that other trainers read.
+
+    \b
+    Formats (--format):
+      sentence-transformers  Parquet: anchor, positive, negative_1 …, images as datasets.Image
+      negclip                one table: filepath, title, neg_caption, neg_image; open_clip reads it, too
+      jsonl                  query, positive_passages, negative_passages
+      tevatron               queries with the ids of documents, and the documents
+      webdataset             tar shards with the images themselves
+
+    The lists are those of mine-negatives, which are mined when they are missing, with the same settings (--set). An
+    export that was interrupted goes on where it stopped; the folder is there when it is whole.
+
+    Example: itrpipe export-negatives --backbone vsrn --to negatives
+    """
+    from itrpipe.commands.export_negatives import Wanted
+    from itrpipe.commands.export_negatives import export_negatives as write_negatives
+
+    wanted = Wanted(to, form, negatives, direction, synthetic, sentences, image_root, with_scores, shard_rows, force)
+    model = {"method": given.method, **given.model, "device": given.device, "guard": guard}
+    overrides = given.overrides(**model, drop_duplicates=drop_duplicates or None)
+    write_negatives(*given.where, wanted, overrides, **given.how)

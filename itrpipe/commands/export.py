@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -18,7 +18,7 @@ from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.errors import UsageError
-from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
+from itrpipe.exporting.folder import RECORD, new_folder, open_target
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.methods.registry import methods
 from itrpipe.models.registry import backbone_family
@@ -31,6 +31,7 @@ from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
     from itrpipe.exporting.card import Card, Elsewhere
+    from itrpipe.features.declaration import FeatureSettings
     from itrpipe.training.native import NativeModel
 
 CARD = "README.md"
@@ -134,15 +135,12 @@ def export(
         DataError: a file of the model is damaged.
         DiskFullError: no space is left.
     """
-    target = wanted.target.expanduser().resolve()
-    if not target.name:
-        raise UsageError(f"--to {target} is the root of all folders; name one that does not exist yet")
-    if target.is_relative_to(root.resolve()):
-        raise UsageError(f"--to {target} lies in the data folder, which holds artifacts only; name another folder")
     reporter = Reporter()
-    if not dry_run and restore(target):
-        reporter.say(f"{target}: the earlier export was put back, because replacing it was interrupted", style="yellow")
-    check_target(target, force=wanted.force)
+
+    def say_restored(message: str) -> None:
+        reporter.say(message, style="yellow")
+
+    target = open_target(root, wanted.target, force=wanted.force, dry_run=dry_run, say=say_restored)
     _refuse_unknown(wanted)
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("evaluate", default_conf(planner.definition, dataset, "evaluate")))
@@ -425,9 +423,14 @@ def _of_anywhere(chain: _Chain) -> bool:
     """Whether others can make the model's features of photographs: none was imported, no weights lie here alone."""
     from itrpipe.exporting.places import without_places
 
+    settings = chain.extracted.manifest.settings
+    return without_places(settings) == settings and not any(part.imported for part in _extractors(chain).values())
+
+
+def _extractors(chain: _Chain) -> Mapping[str, FeatureSettings]:
+    """What made the features that the model reads."""
     made = chain.extracted.manifest
-    parts = passes_of(made.conf, feature_settings(made.settings).model_validate(made.settings))
-    return without_places(made.settings) == made.settings and not any(part.imported for part in parts.values())
+    return passes_of(made.conf, feature_settings(made.settings).model_validate(made.settings))
 
 
 def _say(target: Path, reporter: Reporter) -> None:

@@ -84,9 +84,12 @@ def make_missing(
 
 
 def _command(step: Step, dataset: str) -> str:
-    settings = step.settings.model_dump()
-    model = f"--method {settings['method'] if step.need.stage == 'evaluate' else step.need.conf}"
-    return f"itrpipe {step.need.stage} --dataset {dataset} {model} --backbone {settings['backbone']}"
+    settings, stage = step.settings.model_dump(), step.need.stage
+    command = f"itrpipe {stage.replace('_', '-')} --dataset {dataset}"
+    if stage == "synthesize":
+        return f"{command} --by {step.need.conf}"
+    method = step.need.conf if stage == "train" else settings["method"]
+    return f"{command} --method {method} --backbone {settings['backbone']}"
 
 
 def trained_run(step: Step) -> TrainedRun:

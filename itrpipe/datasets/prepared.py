@@ -145,15 +145,19 @@ class PreparedDataset:
         self._splits = splits
 
     @classmethod
-    def open(cls, folder: Path) -> PreparedDataset:
+    def open(cls, folder: Path, *, tokens: bool = True) -> PreparedDataset:
         """Read and check both files.
+
+        Args:
+            folder: the artifact.
+            tokens: whether the words of captions are read; without them a dataset takes half the memory.
 
         Raises:
             MissingInputError: a file is not there.
             DataError: a file is truncated or damaged, lacks a column, or the two contradict each other.
         """
         images = _read(folder / IMAGES_FILE, _image_schema())
-        captions = _read(folder / CAPTIONS_FILE, _caption_schema())
+        captions = _read(folder / CAPTIONS_FILE, _caption_schema(), None if tokens else "tokens")
         splits = {
             name: split
             for name in SPLITS
@@ -274,21 +278,23 @@ def _write(path: Path, table: pa.Table) -> None:
     pq.write_table(table, path, compression="zstd", write_page_checksum=True)
 
 
-def _read(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read one file whole and check its pages and its columns."""
+def _read(path: Path, schema: pa.Schema, unread: str | None = None) -> pa.Table:
+    """Read one file but for one of its columns, and check its pages and its columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not path.is_file():
         raise MissingInputError(f"{path}: is not there; run itrpipe prepare")
     try:
-        table = pq.read_table(checked(path), page_checksum_verification=True)
+        found = pq.read_schema(checked(path))
+        names = [name for name in found.names if name != unread]
+        table = pq.read_table(path, columns=names, page_checksum_verification=True)
     except (OSError, pa.ArrowException) as error:
         damage = DataError(f"{path}: is truncated or damaged ({' '.join(str(error).split())}); {_REMEDY}")
         raise reading_error(error, path, damage) from error
-    if not table.schema.equals(schema):
-        found = ", ".join(f"{field.name} {field.type}" for field in table.schema)
-        raise DataError(f"{path}: has other columns than this version writes ({found}); {_REMEDY}")
+    if not found.equals(schema):
+        columns = ", ".join(f"{field.name} {field.type}" for field in found)
+        raise DataError(f"{path}: has other columns than this version writes ({columns}); {_REMEDY}")
     return table
 
 

@@ -29,6 +29,7 @@ FILES = {"texts_for_images": "texts_for_images.parquet", "images_for_texts": "im
 PROBABILITY = "false_negative_probability"
 PROBABILITY_OF = "false_negatives/"
 """What stands before a direction where methods are given its probabilities beside its candidates."""
+_ANCHORS_AT_ONCE = 8_192
 
 
 @dataclass(frozen=True)
@@ -102,30 +103,40 @@ def write_list(folder: Path, direction: str, mined: MinedList) -> None:
         writer.write(mined.anchor_ids.tolist(), mined.candidates, mined.scores, probability)
 
 
-def read_list(folder: Path, direction: str) -> MinedList:
-    """Reads one direction.
+def read_list(folder: Path, direction: str, most: int | None = None) -> MinedList:
+    """Reads one direction, some anchors at a time.
+
+    Args:
+        folder: holds the file.
+        direction: a key of `FILES`.
+        most: candidates of each anchor to keep, the hardest; None keeps all.
 
     Raises:
         DataError: the file is truncated or not a mined list.
     """
     path = folder / FILES[direction]
     try:
-        table = pq.read_table(checked(path))
-        width = table.schema.field("candidate_rows").type.list_size
+        with pq.ParquetFile(checked(path)) as file:
+            schema = file.schema_arrow
+            width = schema.field("candidate_rows").type.list_size
+            ids: list[str] = []
+            parts: dict[str, list[np.ndarray]] = {name: [] for name in schema.names if name != "anchor_id"}
+            for batch in file.iter_batches(_ANCHORS_AT_ONCE):
+                ids += batch["anchor_id"].to_pylist()
+                for name, found in parts.items():
+                    found.append(_matrix(batch[name], width, most))
         return MinedList(
-            anchor_ids=np.asarray(table["anchor_id"].to_pylist(), dtype=str),
-            candidates=_matrix(table["candidate_rows"], width),
-            scores=_matrix(table["scores"], width),
-            false_negative_probability=_matrix(table[PROBABILITY], width)
-            if PROBABILITY in table.column_names
-            else None,
+            anchor_ids=np.asarray(ids, dtype=str),
+            candidates=np.concatenate(parts["candidate_rows"]),
+            scores=np.concatenate(parts["scores"]),
+            false_negative_probability=np.concatenate(parts[PROBABILITY]) if PROBABILITY in parts else None,
         )
-    except (OSError, pa.ArrowException, KeyError, AttributeError) as error:
+    except (OSError, ValueError, pa.ArrowException, KeyError, AttributeError) as error:
         reason = str(error).splitlines()[0]
         damage = DataError(f"{path} cannot be read as mined lists ({reason}); run `itrpipe mine-negatives` again")
         raise reading_error(error, path, damage) from None
 
 
-def _matrix(column: pa.ChunkedArray, width: int) -> np.ndarray:
-    flat = pa.concat_arrays([chunk.flatten() for chunk in column.chunks])
-    return flat.to_numpy(zero_copy_only=False).reshape(-1, width)
+def _matrix(column: pa.FixedSizeListArray, width: int, most: int | None) -> np.ndarray:
+    whole = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+    return whole if most is None or most >= width else whole[:, :most].copy()

@@ -1,0 +1,282 @@
+"""`itrpipe export-negatives`: mined negatives as files that other trainers read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from itrpipe import __version__
+from itrpipe.artifacts.artifact import Manifest, existing_input, fingerprint, read_manifest
+from itrpipe.artifacts.disk import write_text
+from itrpipe.commands.stages import default_conf
+from itrpipe.commands.trained import make_missing
+from itrpipe.config import did_you_mean, load_declaration
+from itrpipe.datasets.definition import DatasetDefinition, check_name
+from itrpipe.errors import UsageError
+from itrpipe.exporting.folder import FinishedFiles, new_folder, open_target
+from itrpipe.exporting.negatives.formats import FORMATS, Description
+from itrpipe.mining.settings import MineSettings
+from itrpipe.plan.planning import Override, Planner
+from itrpipe.plan.steps import Step
+from itrpipe.progress import Reporter
+from itrpipe.stages.base import Need
+from itrpipe.stages.prepare import image_root
+
+if TYPE_CHECKING:
+    from itrpipe.exporting.negatives.base import Format
+    from itrpipe.exporting.negatives.mined import Mined
+
+VERSION = 1
+"""Raised whenever the files of equal inputs and choices change, so that no export goes on behind other ones."""
+CARD = "README.md"
+DIRECTIONS = {"t2i": ("t2i",), "i2t": ("i2t",), "both": ("t2i", "i2t")}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be written.
+
+    Attributes:
+        target: the folder.
+        form: name of the format.
+        negatives: mined ones of a row.
+        direction: `t2i`, `i2t` or `both`.
+        synthetic: configuration of `synthesize` whose sentences are added; None: none.
+        sentences: of a caption, at most.
+        image_root: stands before every path of an image; empty: paths are relative to the folder of the images.
+        with_scores: also ids, ranks and scores, where the format leaves them out otherwise.
+        shard_rows: rows of a file; 0: as many as suit the format.
+        force: replace an earlier export.
+    """
+
+    target: Path
+    form: str = "sentence-transformers"
+    negatives: int = 8
+    direction: str = "both"
+    synthetic: str | None = None
+    sentences: int = 1
+    image_root: str = ""
+    with_scores: bool = False
+    shard_rows: int = 0
+    force: bool = False
+
+    @property
+    def most_sentences(self) -> int:
+        """Sentences of a caption at most; 0 where none are wanted."""
+        return self.sentences if self.synthetic else 0
+
+
+def export_negatives(
+    root: Path,
+    dataset: str,
+    wanted: Wanted,
+    overrides: list[Override],
+    *,
+    no_deps: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Writes a folder with mined negatives; what is missing of them is made on the way.
+
+    An export that was interrupted goes on behind the files that it has finished.
+
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        wanted: what is written, and where.
+        overrides: values given by the user, as `mine-negatives` takes them.
+        no_deps: fail when the negatives are not mined.
+        dry_run: print the plan and what it will cost, and write nothing.
+
+    Raises:
+        UsageError: the folder is taken or lies among artifacts, or the lists have nothing of what is wanted.
+        MissingInputError: no folder can be made there, or an image is not there.
+        DataError: a file of an artifact is damaged, or an image is not the one that was prepared.
+        DiskFullError: no space is left.
+    """
+    reporter = Reporter()
+
+    def say_restored(message: str) -> None:
+        reporter.say(message, style="yellow")
+
+    target = open_target(root, wanted.target, force=wanted.force, dry_run=dry_run, say=say_restored)
+    _refuse_unknown(wanted)
+    planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
+    steps = [planner.plan(Need("mine_negatives", default_conf(planner.definition, dataset, "mine_negatives")))]
+    if wanted.synthetic:
+        steps.append(planner.plan(Need("synthesize", wanted.synthetic), requested=False))
+    planner.refuse_unused_overrides()
+    _refuse_unfit(steps, wanted)
+    what = f"export-negatives {steps[0].location.label}"
+    if not make_missing(what, steps, dataset, reporter, no_deps=no_deps, dry_run=dry_run):
+        return
+    _write(_Sources.of([step.location.folder for step in steps], planner.definition), wanted, target, reporter)
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """The artifacts that are read.
+
+    Attributes:
+        mined, sentences, prepared: folders.
+        images: folder of the images.
+        manifest: of the lists.
+        fingerprints: artifact -> fingerprint.
+    """
+
+    mined: Path
+    sentences: Path | None
+    prepared: Path
+    images: Path
+    manifest: Manifest
+    fingerprints: dict[str, str]
+
+    @classmethod
+    def of(cls, folders: list[Path], definition: DatasetDefinition) -> _Sources:
+        mined, sentences = folders[0], folders[1] if folders[1:] else None
+        manifest = read_manifest(mined)
+        prepared = existing_input(mined, manifest, "prepare")
+        images = image_root(read_manifest(prepared).settings, prepared, definition)
+        known = {f"{each.stage}/{each.name}": each.fingerprint for each in manifest.inputs.values()}
+        known |= {f"{each.parent.name}/{each.name}": read_manifest(each).fingerprint for each in folders}
+        return cls(mined, sentences, prepared, images, manifest, known)
+
+
+def _refuse_unknown(wanted: Wanted) -> None:
+    """Refuses choices that no format or no maker of sentences has."""
+    _known("--format", wanted.form, FORMATS)
+    _known("--direction", wanted.direction, DIRECTIONS)
+    if wanted.synthetic:
+        _known("--synthetic", wanted.synthetic, load_declaration("synthesize").confs)
+    form = FORMATS[wanted.form]
+    if form.whole and wanted.direction != "both":
+        raise UsageError(f"--direction {wanted.direction}: rows of {wanted.form} tell of both; leave it out")
+    if wanted.with_scores and not form.scores:
+        raise UsageError(f"--with-scores: {wanted.form} {_without_scores(form)}; leave it out")
+    if wanted.image_root and not form.paths:
+        raise UsageError(f"--image-root {wanted.image_root}: {wanted.form} holds the images themselves; leave it out")
+    if wanted.shard_rows and form.single:
+        raise UsageError(f"--shard-rows {wanted.shard_rows}: {wanted.form} is one file; leave it out")
+
+
+def _without_scores(form: Description) -> str:
+    return "is read by programs that know no scores" if form.single else "always has them"
+
+
+def _known(option: str, value: str, known: Any) -> None:
+    if value not in known:
+        hint = did_you_mean(value, known) or f"; known: {', '.join(known)}"
+        raise UsageError(f"{option} {value}: there is none of this name{hint}")
+
+
+def _refuse_unfit(steps: list[Step], wanted: Wanted) -> None:
+    """Refuses before anything is made what the lists cannot give."""
+    settings = steps[0].settings
+    assert isinstance(settings, MineSettings)
+    if settings.candidates:
+        raise UsageError(
+            f"candidates = {settings.candidates} adds candidates from outside the dataset, so that "
+            "there is no image or caption to write for them; leave it out"
+        )
+    held = {
+        "num_images": settings.rescore_images or settings.num_images,
+        "num_texts": settings.rescore_texts or settings.num_texts,
+    }
+    needed = {"num_images"} if wanted.direction == "t2i" else {"num_texts"} if wanted.direction == "i2t" else {*held}
+    for name in sorted(needed):
+        if held[name] < wanted.negatives:
+            raise UsageError(
+                f"--negatives {wanted.negatives}: the lists hold {name} = {held[name]} candidates; give --negatives "
+                f"{held[name]} at most, or mine more with --set {name}={wanted.negatives}"
+            )
+
+
+def _refuse_other_folder(image_root: str, mined: Mined) -> None:
+    """Refuses a folder of this machine that the images are not in; one of another machine is not known."""
+    first = mined.files[0].as_py()
+    if image_root and Path(image_root).is_dir() and not (Path(image_root) / first).is_file():
+        raise UsageError(
+            f"--image-root {image_root} holds no {first}; name the folder that the dataset was prepared from"
+        )
+
+
+def _write(sources: _Sources, wanted: Wanted, target: Path, reporter: Reporter) -> None:
+    import pyarrow
+
+    from itrpipe.exporting.negatives.base import Choices
+    from itrpipe.exporting.negatives.mined import open_mined
+    from itrpipe.exporting.places import without_places
+
+    def say_waiting(work: Path) -> None:
+        reporter.say(f"another process writes {work}; waiting for it")
+
+    options = {"format": wanted.form, "negatives": wanted.negatives, "direction": wanted.direction}
+    options |= {"synthetic": wanted.synthetic, "sentences": wanted.most_sentences, "image_root": wanted.image_root}
+    options |= {"with_scores": wanted.with_scores, "shard_rows": wanted.shard_rows}
+    versions = {"itrpipe": __version__, "pyarrow": pyarrow.__version__}
+    made_from = fingerprint("export_negatives", VERSION, options, sources.fingerprints | versions)
+    mined = open_mined(
+        sources.prepared,
+        sources.mined,
+        wanted.negatives,
+        sentences=sources.sentences,
+        most_sentences=wanted.most_sentences,
+    )
+    _refuse_other_folder(wanted.image_root, mined)
+    directions, writer = DIRECTIONS[wanted.direction], wanted.synthetic or ""
+    choices = Choices(directions, writer, wanted.image_root, sources.images, wanted.with_scores, wanted.shard_rows)
+    form = FORMATS[wanted.form].load()(mined, choices)
+    facts = {"itrpipe": __version__, "dataset": sources.manifest.dataset, "run": sources.manifest.label}
+    facts |= {"options": without_places(options), "artifacts": sources.fingerprints}
+    facts |= {"tables": {each.pattern: {"rows": each.rows, "left_out": each.left_out} for each in form.tables}}
+    with new_folder(target, facts, force=wanted.force, on_wait=say_waiting, resumes=made_from) as work:
+        files = FinishedFiles(work, made_from)
+        _make(form, files, reporter)
+        write_text(work / CARD, _card(sources, wanted, mined, form))
+    _say(form, target, reporter)
+
+
+def _make(form: Format, files: FinishedFiles, reporter: Reporter) -> None:
+    """Writes every file that is not finished."""
+    shards = [] if form.joined in files else form.shards()
+    done = sum(shard.rows for shard in shards if shard.name in files)
+    if done:
+        reporter.say(f"  {done:,} rows were written by an interrupted run; going on behind them")
+    with reporter.task("writing negatives", sum(shard.rows for shard in shards), "rows", done) as task:
+        for shard in shards:
+            if shard.name not in files:
+                files.make(shard.name, shard.write)
+                task.advance(shard.rows)
+    form.finish(files)
+
+
+def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format) -> str:
+    from itrpipe.exporting.negatives.card import Card, render
+    from itrpipe.exporting.places import command_without_places, without_places
+
+    return render(
+        Card(
+            dataset=sources.manifest.dataset,
+            form=wanted.form,
+            tables=form.tables,
+            miner=sources.manifest.label,
+            writer=wanted.synthetic or "",
+            negatives=wanted.negatives,
+            sentences=wanted.most_sentences,
+            guarded=mined.guarded,
+            holds_images=not FORMATS[wanted.form].paths,
+            image_root=without_places(wanted.image_root),
+            fingerprints=sources.fingerprints,
+            version=__version__,
+            command=command_without_places(sources.manifest.command),
+        )
+    )
+
+
+def _say(form: Format, target: Path, reporter: Reporter) -> None:
+    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    for table in form.tables:
+        left_out = f", {table.left_out:,} captions left out (too few negatives)" if table.left_out else ""
+        reporter.say(f"  {table.pattern:<16} {table.rows:>10,} rows{left_out}")
+    reporter.say(f"  {size / 2**20:,.1f} MiB")
+    reporter.say(str(target))

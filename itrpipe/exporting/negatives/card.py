@@ -1,0 +1,60 @@
+"""The README.md of exported negatives: what its tables are, for people and for `datasets.load_dataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from itrpipe.exporting.negatives.base import Table
+
+TEMPLATE = "card.md.j2"
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the card tells.
+
+    Attributes:
+        dataset: whose captions and images.
+        form: the format.
+        tables: of the folder.
+        miner: the model that mined, such as `triplet.vsrn`.
+        writer: what wrote sentences; empty without.
+        negatives, sentences: of a row, at most.
+        guarded: whether there are probabilities of false negatives.
+        holds_images: whether the images are in the files.
+        image_root: what stands before every path; empty for the folder of the images.
+        fingerprints: artifact -> fingerprint.
+        version: of itrpipe.
+        command: that made it, without places.
+    """
+
+    dataset: str
+    form: str
+    tables: list[Table]
+    miner: str
+    writer: str
+    negatives: int
+    sentences: int
+    guarded: bool
+    holds_images: bool
+    image_root: str
+    fingerprints: Mapping[str, str]
+    version: str
+    command: str
+
+
+def render(card: Card) -> str:
+    """The whole README.md."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=False,  # Markdown; every name in it has been checked by whoever gave it
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(TEMPLATE).render(card=card)

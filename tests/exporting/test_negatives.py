@@ -1,0 +1,380 @@
+"""Exported negatives, read back by the libraries that they are for, against the lists row by row."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import io
+import json
+import os
+import sys
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from itrpipe.artifacts.disk import file_digest
+from itrpipe.datasets.image_check import ImageFacts
+from itrpipe.datasets.prepared import write_prepared
+from itrpipe.datasets.records import Annotations, CaptionRecord, ImageRecord
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.exporting.folder import FinishedFiles, new_folder
+from itrpipe.exporting.negatives.base import Choices, Format
+from itrpipe.exporting.negatives.formats import FORMATS
+from itrpipe.exporting.negatives.mined import Mined, open_mined
+from itrpipe.negatives.lists import MinedList, write_list
+from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
+
+IMAGES, WIDTH, NEGATIVES, SENTENCES = 7, 5, 3, 2
+ODD = ('He said "no", twice.', "Tab\there, line\nthere \\ and \\n.", "Ein süßes 🐕 \u2028 [1, 2]", "it's 'so'")
+"""What ends a field, a line or a string in one format or the other."""
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """Artifacts made by hand, and what they hold as Python sees it."""
+
+    folder: Path
+    files: list[str]
+    texts: list[str]
+    owners: list[int]
+    lists: dict[str, list[list[tuple[int, float, float]]]]  # rows, scores, probabilities
+    sentences: list[list[str]]
+
+    def open(self, *, sentences: int = SENTENCES) -> Mined:
+        written = self.folder / "sentences" if sentences else None
+        found = (self.folder / "prepared", self.folder / "mined", NEGATIVES)
+        return open_mined(*found, sentences=written, most_sentences=sentences)
+
+    def images_of(self, caption: int) -> list[tuple[int, float, float]]:
+        return self.lists["t2i"][caption][:NEGATIVES]
+
+    def captions_of(self, caption: int, most: int = SENTENCES) -> Sequence[tuple[str, int | None]]:
+        """Text and rank of the negatives of a caption's image: mined, written, and mined again for those missing."""
+        mined = [(self.texts[row], rank) for rank, (row, _, _) in enumerate(self.lists["i2t"][self.owners[caption]], 1)]
+        own = [(text, None) for text in self.sentences[caption][:most]]
+        return mined[:NEGATIVES] + own + mined[NEGATIVES : NEGATIVES + most - len(own)]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Seven images with one to four captions, lists of one to five candidates, none to three sentences a caption."""
+    folder = tmp_path_factory.mktemp("world")
+    files = [f"photos/{row}.{'png' if row == 2 else 'jpg'}" for row in range(IMAGES)]
+    owners = [0, 0, 1, 1, 1, 1, 2, 3, 3, 4, 5, 5, 6]
+    texts = [ODD[row] if row < len(ODD) else f"caption {row}" for row in range(len(owners))]
+    write_world(folder / "prepared", folder / "photographs", files, owners, texts)
+    random = np.random.default_rng(0)
+    counts = {"t2i": [5, 3, 2, 4, 3, 3, 1, 5, 3, 0, 4, 3, 3], "i2t": [5, 4, 5, 5, 3, 0, 5]}
+    others = {"t2i": (range(IMAGES), owners), "i2t": (range(len(owners)), range(IMAGES))}
+    lists = {}
+    for name, (candidates, anchors) in others.items():
+        rows = []
+        for anchor, count in zip(anchors, counts[name], strict=True):
+            allowed = [each for each in candidates if (each if name == "t2i" else owners[each]) != anchor]
+            chosen = random.permutation(allowed)[:count].tolist()
+            scores = sorted(random.normal(size=count).astype(np.float16).tolist(), reverse=True)
+            rows.append(list(zip(chosen, scores, random.random(count).astype(np.float16).tolist(), strict=True)))
+        lists[name] = rows
+    (folder / "mined").mkdir()
+    ids = {"t2i": [f"c{row}" for row in range(len(owners))], "i2t": [f"i{row}" for row in range(IMAGES)]}
+    for name, file in (("t2i", "images_for_texts"), ("i2t", "texts_for_images")):
+        write_list(folder / "mined", file, as_list(ids[name], lists[name]))
+    sentences = [[f'{texts[row]} but "{each}"' for each in range(row % 4)] for row in range(len(owners))]
+    write_sentences(folder / "sentences", sentences, owners)
+    return World(folder, files, texts, owners, lists, sentences)
+
+
+def write_world(prepared: Path, photographs: Path, files: list[str], owners: list[int], texts: list[str]) -> None:
+    random = np.random.default_rng(1)
+    facts = {}
+    for file in files:
+        path = photographs / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path)
+        facts[file] = ImageFacts(file_digest(path), 8, 8)
+    images = [ImageRecord(f"i{row}", file, "train") for row, file in enumerate(files)]
+    captions = [
+        CaptionRecord(f"c{row}", f"i{owner}", text) for row, (owner, text) in enumerate(zip(owners, texts, strict=True))
+    ]
+    prepared.mkdir()
+    write_prepared(prepared, Annotations(images, captions, photographs), facts, [["word"]] * len(texts))
+
+
+def as_list(ids: list[str], rows: list[list[tuple[int, float, float]]]) -> MinedList:
+    padded = [[*row, *[(-1, -np.inf, 0.0)] * (WIDTH - len(row))] for row in rows]
+    candidates, scores, probability = (np.array([[each[part] for each in row] for row in padded]) for part in range(3))
+    return MinedList(np.array(ids), candidates.astype(np.int32), scores, probability)
+
+
+def write_sentences(folder: Path, sentences: list[list[str]], owners: list[int]) -> None:
+    folder.mkdir()
+    rows = [
+        Sentence(f"c{row}", f"i{owners[row]}", text, [], 0.5, 0.6, None, None, kept, "kept" if kept else "outranked")
+        for row, own in enumerate(sentences)
+        for text, kept in [*((each, True) for each in own), ("rejected", False)]
+    ]
+    for number, part in enumerate((rows[:9], rows[9:])):
+        write_part(folder / f"{number}.parquet", part, {"kept": len(part)})
+    join_parts([folder / "0.parquet", folder / "1.parquet"], folder)
+
+
+def export(world: World, target: Path, form: str, *, sentences: int = SENTENCES, **more: Any) -> Format:
+    """Writes a format to a folder, its files of four rows."""
+    chosen: dict[str, Any] = {"directions": ("t2i", "i2t"), "shard_rows": 4, "image_root": ""}
+    choices = Choices(writer="phrases", images=world.folder / "photographs", **{**chosen, **more})
+    made = FORMATS[form].load()(world.open(sentences=sentences), choices)
+    with new_folder(target, {}, force=False, resumes="1") as work:
+        files = FinishedFiles(work, "1")
+        for shard in made.shards():
+            files.make(shard.name, shard.write)
+        made.finish(files)
+    return made
+
+
+def loaded(kind: str, files: str, cache: Path) -> Any:
+    import datasets
+
+    return datasets.load_dataset(kind, data_files=files, split="train", cache_dir=str(cache / "cache"))
+
+
+def test_sentence_transformers_reads_rows_with_all_negatives(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = export(world, tmp_path / "out", "sentence-transformers", with_scores=True)
+    monkeypatch.chdir(world.folder / "photographs")
+    captions = range(len(world.texts))
+    found = loaded("parquet", str(tmp_path / "out" / "t2i" / "*.parquet"), tmp_path)
+    complete = [row for row in captions if len(world.lists["t2i"][row]) >= NEGATIVES]
+    assert found["anchor"] == [world.texts[row] for row in complete]
+    assert found["anchor_id"] == [f"c{row}" for row in complete]
+    for seen, row in zip(found, complete, strict=True):
+        rows, scores, probabilities = zip(*world.images_of(row), strict=True)
+        columns = ("positive", *(f"negative_{number + 1}" for number in range(NEGATIVES)))
+        for column, image in zip(columns, (world.owners[row], *rows), strict=True):
+            np.testing.assert_array_equal(np.asarray(seen[column]), np.asarray(Image.open(world.files[image])))
+        assert seen["negative_ids"] == [f"i{each}" for each in rows]
+        assert (tuple(seen["negative_scores"]), seen["negative_ranks"]) == (scores, [1, 2, 3])
+        assert tuple(seen["false_negative_probability"]) == probabilities
+    found = loaded("parquet", str(tmp_path / "out" / "i2t" / "*.parquet"), tmp_path)
+    complete = [row for row in captions if len(world.captions_of(row)) == NEGATIVES + SENTENCES]
+    assert found["positive"] == [world.texts[row] for row in complete]
+    for number in range(NEGATIVES + SENTENCES):
+        assert found[f"negative_{number + 1}"] == [world.captions_of(row)[number][0] for row in complete]
+    assert list(found["negative_ranks"]) == [[rank for _, rank in world.captions_of(row)] for row in complete]
+    rows = {each.config: (each.rows, each.rows + each.left_out) for each in made.tables}
+    assert rows == {"t2i": (10, len(world.texts)), "i2t": (len(complete), len(world.texts))}
+
+
+@pytest.mark.parametrize(("sentences", "expected"), [(SENTENCES, 12), (0, 9)])
+def test_open_clip_and_negclip_read_the_table(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: int, expected: int
+) -> None:
+    # What open_clip imports to read shards is another extra, which its reader of tables needs not.
+    for name in ("braceexpand", "webdataset", "webdataset.filters", "webdataset.tariterators"):
+        monkeypatch.setitem(sys.modules, name, MagicMock(PipelineStage=object))
+    from open_clip_train.data import CsvDataset
+
+    made = export(world, tmp_path / "out", "negclip", shard_rows=2, sentences=sentences)
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["export.json", "train.tsv"]
+    monkeypatch.chdir(world.folder / "photographs")
+    read = CsvDataset(str(tmp_path / "out" / "train.tsv"), np.asarray, "filepath", "title", "\t", lambda texts: texts)
+    lists = dict.fromkeys(("neg_caption", "neg_image"), ast.literal_eval)  # as NegCLIP reads it
+    table = pd.read_csv(tmp_path / "out" / "train.tsv", sep="\t", converters=lists)
+    # Caption 9 has no hard image, nor has image 5 a hard caption but sentences; who has no other images goes with them.
+    kept, before = [row for row in range(len(world.texts)) if world.captions_of(row, sentences)], -1
+    while len(kept) != before:
+        before, images = len(kept), {world.owners[row] for row in kept}
+        kept = [row for row in kept if {image for image, _, _ in world.images_of(row)} & images]
+    assert len(read) == len(kept) == expected == made.tables[0].rows
+    assert made.tables[0].left_out == len(world.texts) - expected
+    for number, row in enumerate(kept):
+        image, title = read[number]
+        np.testing.assert_array_equal(image, np.asarray(Image.open(world.files[world.owners[row]])))
+        assert title == world.texts[row]
+        assert table["neg_caption"].tolist()[number] == [text for text, _ in world.captions_of(row, sentences)]
+        hard = table["neg_image"].tolist()[number]
+        assert len(hard) > 0
+        assert [world.owners[kept[each]] for each in hard] == [
+            image for image, _, _ in world.images_of(row) if image in {world.owners[each] for each in kept}
+        ]
+
+
+def test_lines_of_json_hold_every_negative_and_tevatron_finds_the_same_documents(world: World, tmp_path: Path) -> None:
+    export(world, tmp_path / "lines", "jsonl", image_root="/photos/")
+    export(world, tmp_path / "ids", "tevatron", image_root="/photos/")
+    documents = {}
+    for side in ("images", "captions"):
+        read = loaded("json", str(tmp_path / "ids" / side / "*.jsonl"), tmp_path)
+        documents[side] = {row["docid"]: row for row in read}
+        assert len(documents[side]) == len(read)
+    path = [f"/photos/{file}" for file in world.files]
+    for direction, side, found in (("t2i", "images", world.images_of), ("i2t", "captions", world.captions_of)):
+        lines = list(loaded("json", str(tmp_path / "lines" / direction / "*.jsonl"), tmp_path))
+        ids = list(loaded("json", str(tmp_path / "ids" / direction / "*.jsonl"), tmp_path))
+        rows = [row for row in range(len(world.texts)) if found(row)]
+        for line, short, row in zip(lines, ids, rows, strict=True):
+            query = (world.texts[row], None) if direction == "t2i" else (None, path[world.owners[row]])
+            assert (line["query"], line["query_image"]) == (short["query_text"], short["query_image"]) == query
+            assert line["query_id"] == short["query_id"]
+            (positive,), negatives = line["positive_passages"], line["negative_passages"]
+            assert [positive["docid"]] == short["positive_document_ids"]
+            assert [each["docid"] for each in negatives] == short["negative_document_ids"]
+            for name, key in (("score", "negative_scores"), ("rank", "negative_ranks")):
+                assert [each[name] for each in negatives] == short[key]
+            own = [documents[side][each] for each in (positive["docid"], *short["negative_document_ids"])]
+            seen = [positive, *negatives]
+            if direction == "t2i":
+                images, scores, probabilities = zip(*found(row), strict=True)
+                expected = [path[world.owners[row]], *(path[each] for each in images)]
+                assert [each["image"] for each in seen] == [each["image"] for each in own] == expected
+                assert [np.float16(each["score"]) for each in negatives] == list(scores)
+                likely = [np.float16(each["false_negative_probability"]) for each in negatives]
+                assert likely == list(probabilities)
+            else:
+                texts, places = zip(*found(row), strict=True)
+                expected = [world.texts[row], *texts]
+                assert [each["text"] for each in seen] == [each["text"] for each in own] == expected
+                assert [each["rank"] for each in negatives] == list(places)
+                assert [each["source"] for each in negatives] == ["mined" if each else "phrases" for each in places]
+
+
+def test_shards_hold_the_images_with_their_captions_and_negatives(world: World, tmp_path: Path) -> None:
+    export(world, tmp_path / "out", "webdataset")
+    read = loaded("webdataset", str(tmp_path / "out" / "*.tar"), tmp_path)
+    assert [row["jpg"].format for row in read] == ["PNG" if image == 2 else "JPEG" for image in range(IMAGES)]
+    assert [row["__key__"] for row in read] == [f"{image:09}" for image in range(IMAGES)]
+    members = dict(members_of(tmp_path / "out"))
+    for image, file in enumerate(world.files):
+        key = f"{image:09}"
+        assert members[f"{key}.jpg"] == (world.folder / "photographs" / file).read_bytes()
+        own = [row for row, owner in enumerate(world.owners) if owner == image]
+        assert members[f"{key}.txt"].decode().split("\n") == [" ".join(world.texts[row].split()) for row in own]
+        facts = json.loads(members[f"{key}.json"])
+        assert (facts["image_id"], facts["file"]) == (f"i{image}", file)
+        hard = [world.texts[row] for row, _, _ in world.lists["i2t"][image][:NEGATIVES]]
+        assert [each["text"] for each in facts["negatives"]] == hard
+        for caption, row in zip(facts["captions"], own, strict=True):
+            assert (caption["caption_id"], caption["text"]) == (f"c{row}", world.texts[row])
+            assert [each["file"] for each in caption["negatives"]] == [
+                world.files[each] for each, _, _ in world.images_of(row)
+            ]
+            assert [each["text"] for each in caption["sentences"]] == world.sentences[row][:SENTENCES]
+
+
+def members_of(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in sorted(folder.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            for member in tar:
+                content = tar.extractfile(member)
+                assert isinstance(content, io.BufferedReader)
+                yield member.name, content.read()
+
+
+def test_an_image_that_changed_or_went_is_no_sample(world: World, tmp_path: Path) -> None:
+    moved = dataclasses.replace(world, folder=tmp_path)
+    for name in ("prepared", "mined", "sentences"):
+        (tmp_path / name).symlink_to(world.folder / name)
+    for file in world.files:
+        (tmp_path / "photographs" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photographs" / file).write_bytes((world.folder / "photographs" / file).read_bytes())
+    (tmp_path / "photographs" / world.files[5]).write_bytes(b"another")
+    with pytest.raises(DataError, match=r"5\.jpg is not the image that was prepared"):
+        export(moved, tmp_path / "out", "webdataset")
+    (tmp_path / "photographs" / world.files[5]).unlink()
+    with pytest.raises(MissingInputError, match=r"5\.jpg cannot be read"):
+        export(moved, tmp_path / "out", "webdataset")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_killed_export_goes_on_to_the_same_bytes(
+    world: World, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, target, work = tmp_path / "whole", tmp_path / "out", tmp_path / ".out.exporting"
+    export(world, whole, form)
+    make, written = FinishedFiles.make, []
+
+    def noted(self: FinishedFiles, name: str, write: Callable[[Path], None]) -> None:
+        if os.getpid() != parent and written:
+            os._exit(9)
+        if name not in self:
+            written.append(name)
+        make(self, name, write)
+
+    parent = os.getpid()
+    monkeypatch.setattr(FinishedFiles, "make", noted)
+    child = os.fork()
+    if child == 0:
+        export(world, target, form)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not target.exists()
+    (first,) = work.rglob("train-*")
+    (work / "left").write_text("of a killed run")
+    damaged = form == "tevatron"
+    if damaged:
+        first.write_bytes(b"x" * first.stat().st_size)
+    export(world, target, form)
+    assert (first.relative_to(work).as_posix() in written) == damaged
+    assert written
+    assert contents(target) == contents(whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_an_export_with_other_choices_begins_anew(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+
+    def interrupted(resumes: str) -> bool:
+        """Whether the file was finished before; makes it, and is interrupted."""
+        try:
+            with new_folder(target, {}, force=False, resumes=resumes) as work:
+                files = FinishedFiles(work, resumes)
+                known = "first" in files
+                files.make("first", Path.touch)
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            return known
+
+    assert [interrupted(each) for each in ("one", "one", "two", "one")] == [False, True, False, False]
+    with new_folder(target, {}, force=False) as work:  # of an export that is not resumed
+        assert not list(work.iterdir())
+    assert [path.name for path in target.iterdir()] == ["export.json"]
+
+
+def test_a_path_out_of_the_folder_of_the_images_is_not_written(world: World, tmp_path: Path) -> None:
+    files, owners = ["../x.jpg", *world.files[1:]], world.owners
+    write_world(tmp_path / "prepared", tmp_path / "photographs" / "deeper", files, owners, world.texts)
+    for name in ("mined", "sentences"):
+        (tmp_path / name).symlink_to(world.folder / name)
+    with pytest.raises(DataError, match=r"row 0: image path '\.\./x\.jpg' contains '\.\.'"):
+        dataclasses.replace(world, folder=tmp_path).open()
+
+
+def test_lists_of_other_data_are_refused(world: World, tmp_path: Path) -> None:
+    for name in ("prepared", "sentences"):
+        (tmp_path / name).symlink_to(world.folder / name)
+    (tmp_path / "mined").mkdir()
+    captions = [f"c{row}" for row in range(len(world.owners))]
+    write_list(tmp_path / "mined", "images_for_texts", as_list(captions, world.lists["t2i"]))
+    other = dataclasses.replace(world, folder=tmp_path)
+    write_list(
+        tmp_path / "mined", "texts_for_images", as_list([f"x{row}" for row in range(IMAGES)], world.lists["i2t"])
+    )
+    with pytest.raises(DataError, match="names images or captions that"):
+        other.open()
+    lists = as_list([f"i{row}" for row in range(IMAGES)], world.lists["i2t"])
+    lists.candidates[0, 0] = len(captions)
+    write_list(tmp_path / "mined", "texts_for_images", lists)
+    with pytest.raises(DataError, match="candidates that are no training data"):
+        other.open()

@@ -1,0 +1,128 @@
+"""`itrpipe export-negatives`: from the plan to a folder that `datasets` opens by its card."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itrpipe.artifacts.disk import file_digest
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import UsageError
+from itrpipe.negatives.lists import read_list
+from itrpipe.synthesis.sentences import SentenceFile
+
+Invoke = Callable[..., Any]
+TRAIN = ("epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1")
+SETS = [*(f"--set=train.{text}" for text in TRAIN), "--set=num_texts=5", "--set=num_images=3"]
+
+
+@pytest.fixture
+def export(chain: Path, invoke: Invoke) -> Callable[..., Any]:
+    """Exports the lists of the finished chain."""
+
+    def run(to: Path, *more: object) -> Any:
+        where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", chain, "--to", to, *SETS)
+        return invoke("export-negatives", *where, *more)
+
+    return run
+
+
+def only(root: Path, pattern: str) -> Path:
+    (folder,) = root.glob(f"tiny/{pattern}-*")
+    return folder
+
+
+def test_the_folder_opens_by_its_card(export: Callable[..., Any], chain: Path, tmp_path: Path) -> None:
+    import datasets
+
+    target = tmp_path / "given" / "negatives"
+    wanted = ("--negatives", 3, "--synthetic", "vse-c", "--set=vse-c.min_count=1", "--shard-rows", 25)
+    outcome = export(target, *wanted)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines()[-1] == str(target)
+    split = PreparedDataset.open(only(chain, "prepare/files")).split("train")
+    mined = only(chain, "mine_negatives/exact.triplet.vsepp")
+    images = read_list(mined, "images_for_texts").candidates[:, :3]
+    captions = read_list(mined, "texts_for_images").candidates[:, :3]
+    own: dict[str, list[str]] = {}
+    for row in SentenceFile(only(chain, "synthesize/vse-c")).kept(["caption_id", "text"]).to_pylist():
+        own.setdefault(row["caption_id"], []).append(row["text"])
+    assert own
+    cache = str(tmp_path / "cache")
+    found = datasets.load_dataset(str(target), cache_dir=cache)["train"]  # t2i is the default
+    assert found["anchor"] == split.texts
+    found = found.cast_column("negative_3", datasets.Image(decode=False))
+    assert [row["path"] for row in found["negative_3"]] == [split.files[row] for row in images[:, 2]]
+    found = datasets.load_dataset(str(target), "i2t", split="train", cache_dir=cache)
+    assert len(list((target / "i2t").iterdir())) == 3
+    full = [row for row, each in enumerate(split.caption_ids.tolist()) if each in own]
+    mined_fourth = read_list(mined, "texts_for_images").candidates[:, 3]
+    expected = [
+        own[each][0] if each in own else split.texts[mined_fourth[image]]
+        for each, image in zip(split.caption_ids.tolist(), split.caption_image.tolist(), strict=True)
+    ]
+    assert full
+    assert found["negative_4"] == expected
+    assert found["negative_1"] == [split.texts[captions[image, 0]] for image in split.caption_image]
+    record = json.loads((target / "export.json").read_text())
+    names = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+    assert names == {"export.json", *record["files"]}
+    assert all(each["sha256"] == file_digest(target / name) for name, each in record["files"].items())
+    assert f"synthesize/{only(chain, 'synthesize/vse-c').name}" in record["artifacts"]
+    for name in ("README.md", "export.json"):
+        assert str(tmp_path) not in (target / name).read_text()
+    before = (target / "export.json").read_bytes()
+    assert export(target).code == UsageError.exit_code
+    outcome = export(tmp_path / "other", "--negatives", 3, "--image-root", tmp_path)
+    assert f"--image-root {tmp_path} holds no {split.files[0]}" in outcome.err
+    assert (target / "export.json").read_bytes() == before
+    assert export(target, "--negatives", 2, "--force", "--format", "webdataset").code == 0
+    assert [path.name for path in target.glob("*.tar")] == ["train-00000-of-00001.tar"]
+    assert [path.name for path in target.parent.iterdir()] == ["negatives"]
+
+
+def test_what_is_missing_is_planned_and_named(export: Callable[..., Any], chain: Path, tmp_path: Path) -> None:
+    shutil.rmtree(only(chain, "mine_negatives/exact.triplet.vsepp"))
+    outcome = export(tmp_path / "out", "--negatives", 3, "--dry-run", "--synthetic", "vse-c")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("tiny: export-negatives exact.triplet.vsepp\n")
+    assert "+ synthesize/vse-c" in outcome.out
+    outcome = export(tmp_path / "out", "--negatives", 3, "--no-deps")
+    assert outcome.code == UsageError.exit_code
+    assert "itrpipe mine-negatives --dataset tiny --method triplet --backbone vsepp" in outcome.err
+    assert not (tmp_path / "out").exists()
+    assert export(tmp_path / "out", "--negatives", 3, "--format", "negclip").code == 0
+    assert (tmp_path / "out" / "train.tsv").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (("--format", "sentence-transformer"), ("--format sentence-transformer", "'sentence-transformers'")),
+        (("--direction", "t2t"), ("--direction t2t", "t2i")),
+        (("--synthetic", "phrase"), ("--synthetic phrase", "'phrases'")),
+        (("--format", "negclip", "--direction", "t2i"), ("--direction t2i", "negclip tell of both")),
+        (("--format", "jsonl", "--with-scores"), ("--with-scores", "jsonl always has them")),
+        (("--format", "webdataset", "--image-root", "x"), ("--image-root x", "holds the images")),
+        (("--format", "negclip", "--shard-rows", "9"), ("--shard-rows 9", "one file")),
+        ((), ("--negatives 8", "num_images = 3", "--set num_images=8")),
+        (("--direction", "i2t"), ("--negatives 8", "num_texts = 5")),
+        (("--to", "/"), ("--to / is the root",)),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_anything_is_made(
+    export: Callable[..., Any], chain: Path, tmp_path: Path, options: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    shutil.rmtree(only(chain, "mine_negatives/exact.triplet.vsepp"))
+    outcome = export(tmp_path / "out", *options)
+    assert outcome.code == UsageError.exit_code
+    assert outcome.err.count("\n") == 1
+    for part in parts:
+        assert part in outcome.err
+    assert not (tmp_path / "out").exists()
+    assert not list(chain.glob("tiny/mine_negatives/exact.triplet.vsepp-*"))
