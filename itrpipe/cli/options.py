@@ -6,13 +6,15 @@ import functools
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
+from itrpipe.models.given import GIVEN, is_given
 
 
 def _trust(trusted: bool) -> bool:
@@ -127,6 +129,68 @@ class ModelOptions(TrainedOptions):
     def model(self) -> dict[str, Any]:
         """The settings that name the model, but for its method."""
         return {"backbone": self.backbone, **super().model}
+
+
+@dataclass(frozen=True)
+class GivenOptions(ModelOptions):
+    """What commands take beside that where embeddings from files may stand in the place of a trained model."""
+
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(
+            "--embeddings",
+            metavar="IMAGES [CAPTIONS]",
+            help="Embeddings of any model: files of images and captions, or one file or folder of both.",
+        ),
+    ] = None
+    captions: Annotated[
+        Path | None, typer.Argument(metavar="[CAPTIONS]", help="Of --embeddings: file of the captions.")
+    ] = None
+    owners: Annotated[
+        Path | None,
+        typer.Option(
+            "--owners", metavar="FILE", help="Of --embeddings: row number or id of the image of every caption."
+        ),
+    ] = None
+    name: Annotated[
+        str | None, typer.Option("--name", help="Of --embeddings: for those of several models side by side.")
+    ] = None
+    measure: Annotated[
+        str | None, typer.Option("--measure", help="Of --embeddings: cosine (default), inner-product or order.")
+    ] = None
+
+    context: typer.Context = None  # pyright: ignore[reportAssignmentType] (typer fills it)
+
+    def defined(self, split: str) -> tuple[GivenOptions, DatasetDefinition | None]:
+        """The options, and what --embeddings defines; without it None.
+
+        Args:
+            split: that the files are of.
+
+        Raises:
+            ItrpipeError: see `define_embeddings`; or other options name a model too.
+        """
+        from itrpipe.commands.given import ALONE, define_embeddings, named
+
+        files = named(self.embeddings, self.captions, self.owners, self.name, self.measure)
+        if files is None and is_given(self.backbone or "") and not self._says("method"):
+            return replace(self, method=GIVEN), None
+        if files is None:
+            chosen = GIVEN if self.method == GIVEN and self.backbone is None else self.backbone
+            return replace(self, backbone=chosen), None
+        for option in ("method", "backbone", "features", "seed"):
+            if self._says(option):
+                raise UsageError(
+                    f"--{option} names a trained model and --embeddings another one; leave one of them out"
+                )
+        dataset = self.dataset if self._says("dataset") else ALONE
+        definition, backbone = define_embeddings(self.data, dataset, split, files)
+        return replace(self, dataset=dataset, method=GIVEN, backbone=backbone), definition
+
+    def _says(self, option: str) -> bool:
+        """Whether an option was given, on the command line or in the environment."""
+        source = self.context.get_parameter_source(option)
+        return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
 
 
 _LEADING = ("method", "backbone")

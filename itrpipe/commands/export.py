@@ -20,6 +20,7 @@ from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
 from itrpipe.methods.registry import methods
+from itrpipe.models.given import NOT_HERE, is_given
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter
@@ -187,6 +188,8 @@ def _refuse_unfit(step: Step, wanted: Wanted) -> None:
             f"{asked}: {settings.backbone} scores images and captions together and has no embeddings; leave it out, or "
             "export another --backbone, such as vsepp"
         )
+    if is_given(settings.backbone):
+        raise UsageError(f"{settings.backbone} cannot be exported: {NOT_HERE}")
     model = getattr(step.inputs["train"].settings, "model", None)
     if wanted.index and getattr(model, "measure", None) == "order":
         raise UsageError(

@@ -29,6 +29,7 @@ from itrpipe.config import (
 )
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.models.given import GIVEN
 from itrpipe.plan.overrides import (
     EVERYWHERE,
     Override,
@@ -221,10 +222,10 @@ class Planner:
 
 
 def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) -> StageDefinition | None:
-    """The part of a dataset's definition that belongs to a step, for the two stages that read outside files.
+    """The part of a dataset's definition that belongs to a step, for the stages that read outside files.
 
     Raises:
-        MissingInputError: the dataset was never prepared, or has no features of this name.
+        MissingInputError: the dataset was never prepared, or has no features or embeddings of this name.
     """
     if need.stage == "prepare":
         if definition.prepare is None:
@@ -242,6 +243,16 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) ->
                 f"run `itrpipe extract --dataset {dataset} --features NAME`"
             )
         return definition.features[need.conf]
+    if need.stage == "train" and need.conf == GIVEN and "features" in need.settings:
+        name, split = str(need.settings.get("backbone")), need.settings["features"]
+        known = definition.embeddings.get(name, {})
+        if split not in known:
+            has = f"of {', '.join(known)} only" if known else f"and has {', '.join(definition.embeddings) or 'none'}"
+            raise MissingInputError(
+                f"dataset {dataset!r} knows no embeddings {name!r} of split {split!r}, {has}; name their files with "
+                "--embeddings"
+            )
+        return known[split]
     return None
 
 
