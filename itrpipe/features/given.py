@@ -184,7 +184,7 @@ class GivenSplit:
             missing = np.setdiff1d(np.arange(len(wanted)), found)
             raise DataError(
                 f"{side.path} lacks {missing.size:,} of {len(wanted):,} {side.side} of {where}, such as "
-                f"{wanted[missing[0]]!r}; embed them too"
+                f"{str(wanted[missing[0]])!r}; embed them too"
             )
         return found
 

@@ -147,6 +147,8 @@ class Planner:
         layers: list[tuple[Mapping[str, Any], str]] = [(need.settings, "required by the step that reads it")]
         remembered = definition.settings if definition else {}
         scopes = {need.stage, need.conf, *conf.split("+")}
+        if need.conf == GIVEN and need.stage == "train":  # what holds for every training
+            scopes.remove(need.stage)
         fitting = [item for item in self.overrides if item.backbone in ("", need.settings.get("backbone"))]
         chosen = [
             item
