@@ -14,7 +14,7 @@ import typer
 
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
-from itrpipe.models.given import GIVEN, is_given
+from itrpipe.features.given_source import GIVEN, is_given
 
 
 def _trust(trusted: bool) -> bool:

@@ -13,7 +13,7 @@ from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.commands.trained import evaluated_model
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.results import FULL
-from itrpipe.models.given import GIVEN, NOT_HERE
+from itrpipe.features.given_source import GIVEN, NOT_HERE
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 

@@ -19,8 +19,8 @@ from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, check_target, new_folder, restore
+from itrpipe.features.given_source import NOT_HERE, is_given
 from itrpipe.methods.registry import methods
-from itrpipe.models.given import NOT_HERE, is_given
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from itrpipe.datasets.definition import LONGEST_NAME, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.given_source import GivenFiles
-from itrpipe.models.given import GIVEN
+from itrpipe.features.given_source import GIVEN, GivenFiles
 
 ALONE = "embeddings"
 """Dataset of embeddings that none is named for."""

@@ -290,5 +290,5 @@ def _strings(group: h5py.Group, name: str) -> pa.Array | None:
     if not isinstance(dataset, h5py.Dataset):
         return None
     if h5py.check_string_dtype(dataset.dtype):
-        return pa.array(dataset.asstr()[:].tolist(), pa.string())
+        return pa.array(list(dataset.asstr()[:]), pa.string())
     return _names(dataset[:])

@@ -7,6 +7,15 @@ from pathlib import Path
 from itrpipe.config import Settings
 from itrpipe.errors import MissingInputError
 
+GIVEN = "given"
+"""Configuration of `train` for such embeddings, and the first word of their names."""
+NOT_HERE = "the model that made given embeddings is not here; only mine-negatives, evaluate and report do without it"
+
+
+def is_given(backbone: str) -> bool:
+    """Whether a name is that of embeddings from files: `given`, `given-NAME`."""
+    return backbone == GIVEN or backbone.startswith(f"{GIVEN}-")
+
 
 class GivenFiles(Settings):
     """The files of one split, by absolute path.

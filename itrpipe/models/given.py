@@ -10,15 +10,6 @@ from itrpipe.config import Settings
 from itrpipe.features.given_source import GivenFiles
 from itrpipe.models.declaration import BackboneSettings
 
-GIVEN = "given"
-"""Configuration of `train` for such embeddings, and the first word of their names."""
-NOT_HERE = "the model that made given embeddings is not here; only mine-negatives, evaluate and report do without it"
-
-
-def is_given(backbone: str) -> bool:
-    """Whether a name is that of embeddings from files: `given`, `given-NAME`."""
-    return backbone == GIVEN or backbone.startswith(f"{GIVEN}-")
-
 
 class GivenEmbeddings(BackboneSettings):
     """Embeddings that another program has made of one split, which stands in the place of features."""

@@ -29,7 +29,7 @@ from itrpipe.config import (
 )
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.models.given import GIVEN
+from itrpipe.features.given_source import GIVEN
 from itrpipe.plan.overrides import (
     EVERYWHERE,
     Override,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from itrpipe.declared import backbone_shown_as, conf_title
+from itrpipe.features.given_source import GIVEN, is_given
 from itrpipe.methods.registry import methods
-from itrpipe.models.given import GIVEN, is_given
 
 _ROUND_ONE = "round one"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from itrpipe.evaluation.claims import Difference, excludes_zero, verdict
-from itrpipe.models.given import is_given
+from itrpipe.features.given_source import is_given
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
 from itrpipe.reporting.controls import command_of, controls_of

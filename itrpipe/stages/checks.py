@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, cast
 from itrpipe.config import COMMAND_LINE
 from itrpipe.datasets.benchmarks.named import named
 from itrpipe.errors import UsageError
+from itrpipe.features.given_source import GIVEN
 from itrpipe.methods.declaration import Mined
 from itrpipe.mining.settings import MineSettings
-from itrpipe.models.given import GIVEN, GivenEmbeddings
+from itrpipe.models.given import GivenEmbeddings
 from itrpipe.stages.base import Planned
 from itrpipe.stages.extract import passes_of
 from itrpipe.training.settings import TrainSettings

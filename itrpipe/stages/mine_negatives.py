@@ -16,8 +16,8 @@ from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.execution import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.given_source import is_given
 from itrpipe.mining.settings import MineSettings, candidate_files
-from itrpipe.models.given import is_given
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need
 from itrpipe.stages.checks import candidates, check_mining, refuse_longer_lists
 from itrpipe.training import settings as training_settings

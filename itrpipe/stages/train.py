@@ -19,9 +19,10 @@ from itrpipe.config import Settings, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.device import resolve_device
 from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.features.given_source import GIVEN, NOT_HERE
 from itrpipe.methods.declaration import Mined
 from itrpipe.methods.registry import method_package
-from itrpipe.models.given import GIVEN, NOT_HERE, GivenEmbeddings
+from itrpipe.models.given import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
 from itrpipe.stages import mine_negatives
@@ -88,7 +89,8 @@ def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
     usual = {name for name in training_settings.NEWER if getattr(settings, name) == fields[name].default}
     values = settings.model_dump(mode="json", exclude=usual.union(settings.unused_options()))
     values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
-    values["model"].pop("files", None)
+    if isinstance(settings.model, GivenEmbeddings):
+        del values["model"]["files"]
     unused = settings.loss.unused_options()
     values["loss"] = {name: value for name, value in values["loss"].items() if name not in unused}
     if not settings.loss.trains:

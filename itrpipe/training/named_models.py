@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from itrpipe.config import did_you_mean, load_declaration
-from itrpipe.models.given import GIVEN, is_given
+from itrpipe.features.given_source import GIVEN, is_given
 from itrpipe.training.settings import backbones, canonical_backbone, run_label
 
 _MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")

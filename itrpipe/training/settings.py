@@ -15,10 +15,11 @@ from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, mod
 from itrpipe import papers
 from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
 from itrpipe.engine.execution import MapExecution
+from itrpipe.features.given_source import is_given
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.methods.registry import methods
 from itrpipe.models.declaration import BackboneSettings
-from itrpipe.models.given import GivenEmbeddings, is_given
+from itrpipe.models.given import GivenEmbeddings
 from itrpipe.models.registry import backbone_family
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.papers import Paper
