@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, EmbeddingWriter
+from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, EmbeddingWriter, Side
 from itrpipe.features.given_files import GivenSide, as_ids, open_side, read_owners
+from itrpipe.features.given_files import Side as GivenName
 from itrpipe.features.given_source import GivenFiles
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 COSINE, ORDER_MEASURE = "cosine", "order"
 UNIT = 1e-5
 """A vector whose length is 1 but for so much is taken as it is: that is what single precision leaves of unit length."""
-_ONE = {"images": "image", "captions": "caption"}
+ONE: dict[GivenName, Side] = {"images": "image", "captions": "caption"}
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class GivenSplit:
         return images, captions
 
     def _placed(self, side: GivenSide, wanted: np.ndarray, by_row: bool) -> np.ndarray:
-        one, where = _ONE[side.side], f"split {self._split!r} of the dataset"
+        one, where = ONE[side.side], f"split {self._split!r} of the dataset"
         if side.ids is None and by_row:
             if side.shape[0] != len(wanted):
                 raise DataError(
@@ -224,7 +225,7 @@ def write_given(
         for kind, side, place in zip(("images", "texts"), (given.images, given.captions), places, strict=True):
             start = 0
             for block in side.read():
-                vectors, changed = _checked(block, side.path, start, unit=measure == COSINE)
+                vectors, changed = checked_vectors(block, side.path, start, unit=measure == COSINE)
                 _write(writer, kind, place[start : start + len(block)], vectors)
                 start, made_unit = start + len(block), made_unit + changed
                 advance(len(block))
@@ -233,8 +234,17 @@ def write_given(
     return facts | ({"numbers": " and ".join(kinds)} if kinds else {}) | {"made_unit": made_unit}
 
 
-def _checked(block: np.ndarray, path: Path, start: int, *, unit: bool) -> tuple[np.ndarray, int]:
-    """Rows as float32, unit vectors where these are wanted, and how many were not."""
+def checked_vectors(block: np.ndarray, path: Path, start: int, *, unit: bool) -> tuple[np.ndarray, int]:
+    """Rows as float32, unit vectors where these are wanted, and how many were not.
+
+    Args:
+        block: [n, D], which stays as it is.
+        path, start: file and first row, for messages.
+        unit: whether they are wanted.
+
+    Raises:
+        DataError: a row holds NaN, infinity or what float32 cannot hold; or it is zero and has no direction.
+    """
     wide = block.astype(np.float32 if block.dtype.itemsize < 4 else block.dtype.newbyteorder("="), copy=False)
     lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide, dtype=np.float64))
     if not np.isfinite(lengths).all():
@@ -282,6 +292,6 @@ def _refuse_twice(side: GivenSide) -> None:
     first = _places(side.ids, side.ids)
     row = int(np.flatnonzero(first != np.arange(len(first)))[0])
     raise DataError(
-        f"{side.path}: {_ONE[side.side]} id {side.ids[row].as_py()!r} comes twice, in rows {first[row]:,} and {row:,}; "
+        f"{side.path}: {ONE[side.side]} id {side.ids[row].as_py()!r} comes twice, in rows {first[row]:,} and {row:,}; "
         "give every one once"
     )

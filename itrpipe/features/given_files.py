@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from itrpipe.artifacts.disk import reading_error
 from itrpipe.datasets.records import SPLITS
+from itrpipe.engine.files import StoredRows
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.embeddings import INNER_PRODUCT
 from itrpipe.features.given_source import ids_beside
@@ -165,7 +166,7 @@ def _rows_at_once(width: int, itemsize: int) -> int:
 # NumPy
 
 
-def _mapped(path: Path, dimensions: int) -> np.ndarray:
+def _mapped(path: Path, dimensions: int) -> np.memmap:
     """An array where it lies; never one of Python objects, which would be a pickle."""
     array = np.lib.format.open_memmap(path, mode="r")
     if array.ndim != dimensions:
@@ -179,9 +180,13 @@ def _numpy(path: Path, side: Side) -> GivenSide:
     beside = ids_beside(path)
     ids = as_ids(_listed(json.loads(beside.read_bytes()))) if beside.is_file() else None
 
+    stored = StoredRows(path.absolute(), array.offset, array.dtype.str, shape)  # what is read so is not mapped
+
     def blocks() -> Iterator[np.ndarray]:
         for start in range(0, shape[0], step := _rows_at_once(shape[1], array.dtype.itemsize)):
-            yield np.array(array[start : start + step])
+            yield (
+                stored.read(start, start + step) if array.flags.c_contiguous else np.array(array[start : start + step])
+            )
 
     return GivenSide(path, side, shape, kind, ids, None, None, False, blocks)
 

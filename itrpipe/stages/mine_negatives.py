@@ -187,7 +187,9 @@ def _searched_rows(job: Job, embeddings: EmbeddingRows) -> _Searched:
     from itrpipe.mining.vectors import EqualRows, JoinedRows
 
     path = Path(job.settings.candidates).expanduser()
-    corpus = open_corpus(path, job.work / CORPUS)
+    mining = job.inputs["train"].manifest.settings
+    unit = is_given(mining["backbone"]) and mining["model"]["measure"] == "cosine"
+    corpus = open_corpus(path, job.work / CORPUS, unit=unit)
     if corpus.rows.shape[1] != embeddings.images.shape[1]:
         raise DataError(
             f"--candidates {path} holds vectors of width {corpus.rows.shape[1]} and the mining model's have "

@@ -147,10 +147,18 @@ def test_without_a_dataset_files_are_all_that_is_needed(
         found, anchors = lists[direction], rows[direction]
         hardest = np.argsort(-wanted[direction][anchors], axis=1)[:, : found.candidates.shape[1]]
         np.testing.assert_array_equal(rows[other][found.candidates], hardest)
+    further = []
+    for scale in (1, 3):  # they are made unit vectors as the others are
+        pq.write_table(
+            pa.table({"image_id": ["x", "y"], "embedding": (scale * images[:2]).tolist()}), f"{scale}.parquet"
+        )
+        further.append(read_list(done(invoke(*mine, "--candidates", f"{scale}.parquet")), "images_for_texts"))
+    assert (further[0].candidates >= 10).any()
+    np.testing.assert_array_equal(*(each.candidates for each in further))
     evaluated = done(invoke("evaluate", *given, "--set=bootstrap_samples=100", "--split", "val"))
     assert not (evaluated / "query_length.json").exists()
     assert f"✓ mine_negatives/{folder.name}" in invoke(*mine, "--dry-run").out  # another split changes nothing
-    assert invoke("gc", "--dataset", "embeddings", "--yes").out.strip() == "nothing to remove"
+    assert "train/given" not in invoke("gc", "--dataset", "embeddings", "--yes").out
     assert "no text" in invoke(*mine, "--drop-duplicates").err
     assert "has no photographs" in invoke("extract", "--dataset", "embeddings", "--features", "pixels").err
     # Another model's files have to be of the same images and captions; those of this name say anew what is there.
