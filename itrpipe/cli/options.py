@@ -144,7 +144,7 @@ class GivenOptions(ModelOptions):
         ),
     ] = None
     captions: Annotated[
-        Path | None, typer.Argument(metavar="[CAPTIONS]", help="Of --embeddings: file of the captions.")
+        Path | None, typer.Argument(metavar="CAPTIONS", help="Of --embeddings: file of the captions.")
     ] = None
     owners: Annotated[
         Path | None,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
-from itrpipe.datasets.definition import LONGEST_NAME, DatasetDefinition, StageDefinition, load_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, check_name, load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN, GivenFiles
+from itrpipe.models.given import GivenEmbeddings
 
 ALONE = "embeddings"
 """Dataset of embeddings that none is named for."""
@@ -72,14 +74,17 @@ def define_embeddings(root: Path, dataset: str, split: str, given: Named) -> tup
         The definition, and the name of the embeddings as a backbone.
 
     Raises:
-        UsageError: the name is none, or a folder does not say which files are meant.
+        UsageError: the name or measure is none, or a folder does not say which files are meant.
         MissingInputError: a file is not there, or has no such split.
         DataError: see `GivenSplit`.
     """
     from itrpipe.features.given import GivenSplit
 
-    if given.name is not None and not _NAME.fullmatch(given.name[:LONGEST_NAME]):
+    if given.name is not None and not _NAME.fullmatch(check_name(given.name)):
         raise UsageError(f"--name {given.name!r} must be lower-case letters, digits, '_' and '-'")
+    measures = get_args(GivenEmbeddings.model_fields["measure"].annotation)
+    if given.measure not in (None, *measures):
+        raise UsageError(f"--measure {given.measure}: there is none of this name; known: {', '.join(measures)}")
     files = _files(given)
     opened = GivenSplit(files, split)
     backbone = GIVEN if given.name is None else f"{GIVEN}-{given.name}"
