@@ -52,7 +52,13 @@ def plans_on_scenes(line: str) -> bool:
     command = COMMANDS[name]
     values = command.make_context(name, arguments).params
     ours = values.get("dataset") == "scenes" or values.get("recipe") in ("scenes", "aoq-vsrn", "aoq-bfan")
-    reads = name == "report" or values.get("show") or values.get("canary") or "leaky" in line
+    reads = (
+        name == "report"
+        or isinstance(values.get("embeddings"), Path)
+        or values.get("show")
+        or values.get("canary")
+        or "leaky" in line
+    )
     return ours and "dry_run" in values and not reads
 
 

@@ -12,6 +12,7 @@ from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.listing import listing
 from itrpipe.cli.options import (
     DevicesOption,
+    GivenOptions,
     ModelOptions,
     PartOption,
     TrainedOptions,
@@ -109,9 +110,9 @@ def train(
 
 
 @app.command("mine-negatives")
-@taking(ModelOptions)
+@taking(GivenOptions)
 def mine_negatives(
-    given: ModelOptions,
+    given: GivenOptions,
     library: Annotated[str | None, typer.Option("--library", help="What searches: torch or faiss.")] = None,
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Drop captions that repeat one of the positive's.")
@@ -136,14 +137,18 @@ def mine_negatives(
     --candidates FILE mines against more than the training set: images or captions that belong to nobody, embedded by
     the same model, as `itrpipe export --embeddings parquet` writes them. Training cannot read such lists.
 
+    --embeddings mines with vectors that any model has made of the training split: .npy, Parquet or HDF5. Their ids are
+    those of --dataset; where none is named, these files and --owners are all that is needed.
+
     Example: itrpipe mine-negatives --method triplet --backbone vsrn
     """
     from itrpipe.commands.stages import run_stage
 
+    given, definition = given.defined("train")
     model = {"method": given.method, **given.model, "library": library, "device": given.device}
     model |= {"drop_duplicates": drop_duplicates or None, "rescore_with": rescore_with, "guard": guard, "part": part}
     model["candidates"] = candidates and str(candidates.resolve())
-    run_stage(*given.where, "mine_negatives", given.overrides(**model), **given.how)
+    run_stage(*given.where, "mine_negatives", given.overrides(**model), definition=definition, **given.how)
 
 
 @app.command()

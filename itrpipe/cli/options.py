@@ -12,7 +12,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
+from itrpipe.features.given_source import GIVEN, is_given
 
 
 def _trust(trusted: bool) -> bool:
@@ -173,6 +175,61 @@ class ModelOptions(TrainedOptions):
                 raise UsageError(f"--model {self.named} has {option} {own}; leave --{option} out")
         naming = {key: value for key, value in known.naming.items() if key not in given}
         return replace(self, dataset=known.dataset, method=known.method, known=known, given=given, **naming)
+
+
+@dataclass(frozen=True)
+class GivenOptions(ModelOptions):
+    """What commands take beside that where embeddings from files may stand in the place of a trained model."""
+
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(
+            "--embeddings",
+            metavar="IMAGES [CAPTIONS]",
+            help="Embeddings of any model: files of images and captions, or one file or folder of both.",
+        ),
+    ] = None
+    captions: Annotated[
+        Path | None, typer.Argument(metavar="CAPTIONS", help="Of --embeddings: file of the captions.")
+    ] = None
+    owners: Annotated[
+        Path | None,
+        typer.Option(
+            "--owners", metavar="FILE", help="Of --embeddings: row number or id of the image of every caption."
+        ),
+    ] = None
+    name: Annotated[
+        str | None, typer.Option("--name", help="Of --embeddings: for those of several models side by side.")
+    ] = None
+    measure: Annotated[
+        str | None, typer.Option("--measure", help="Of --embeddings: cosine (default), inner-product or order.")
+    ] = None
+
+    def defined(self, split: str) -> tuple[GivenOptions, DatasetDefinition | None]:
+        """The options, and what --embeddings defines; without it None.
+
+        Args:
+            split: that the files are of.
+
+        Raises:
+            ItrpipeError: see `define_embeddings`; or other options name a model too.
+        """
+        from itrpipe.commands.given import ALONE, define_embeddings, named
+
+        files = named(self.embeddings, self.captions, self.owners, self.name, self.measure)
+        if files is None and is_given(self.backbone or "") and "method" not in self.given:
+            return replace(self, method=GIVEN), None
+        if files is None:
+            chosen = GIVEN if self.method == GIVEN and self.backbone is None else self.backbone
+            return replace(self, backbone=chosen), None
+        naming = {"named": "model", **{option: option for option in ("method", "backbone", "features", "seed")}}
+        for option in naming.keys() & self.given:
+            raise UsageError(
+                f"--{naming[option]} names a trained model and --embeddings another one; leave one of them out"
+            )
+        dataset = self.dataset if "dataset" in self.given else ALONE
+        definition, backbone = define_embeddings(self.data, dataset, split, files)
+        return replace(self, dataset=dataset, method=GIVEN, backbone=backbone), definition
 
 
 _LEADING = ("named", "method", "backbone")

@@ -12,6 +12,7 @@ from itrpipe.cli.options import (
     DataOption,
     DatasetOption,
     DryRunOption,
+    GivenOptions,
     ModelOptions,
     SetOption,
     TrustOption,
@@ -22,9 +23,9 @@ from itrpipe.cli.options import (
 
 
 @app.command()
-@taking(ModelOptions)
+@taking(GivenOptions)
 def evaluate(
-    given: ModelOptions,
+    given: GivenOptions,
     ensemble_with: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,16 +95,21 @@ def evaluate(
     --protocol leaky-diagonal shows what recall becomes when the vectors of AsCL are made with their own partners before
     the ranking, beside the honest recall; it writes leaky_diagonal.json and changes no result.
 
+    --embeddings ranks with vectors that any model has made of the split: .npy, Parquet or HDF5. Their ids are those of
+    --dataset; where none is named, these files and --owners are all that is needed.
+
     Example: itrpipe evaluate --method aoq --backbone vsrn
     """
-    from itrpipe.commands.canary import refuse_ensembles, release_canary
+    from itrpipe.commands.canary import refuse_ensembles, refuse_given, release_canary
     from itrpipe.commands.leaky_diagonal import chosen_protocols, refuse_other_models, write_leaky_diagonal
     from itrpipe.commands.stages import run_stage
     from itrpipe.datasets.benchmarks.named import whole_path as whole_benchmark
     from itrpipe.progress import Reporter
 
+    given, definition = given.defined(split or "test")
     if canary:
         refuse_ensembles(ensemble_with, rerank)
+        refuse_given(given.method)
     protocols, leaky = chosen_protocols(protocol or [])
     model = {"method": given.method, **given.model, "device": given.device, "split": split}
     model |= {"ensemble_with": ensemble_with or None, "rerank": rerank}
@@ -113,7 +119,7 @@ def evaluate(
     overrides = given.overrides(**model)
     if leaky:
         refuse_other_models({item.key: item.value for item in overrides if item.scope in (None, "evaluate")})
-    folder = run_stage(*given.where, "evaluate", overrides, **given.how)
+    folder = run_stage(*given.where, "evaluate", overrides, definition=definition, **given.how)
     if canary and not given.dry_run:
         release_canary(folder, given.device, Reporter())
     if leaky and not given.dry_run:

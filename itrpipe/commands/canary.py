@@ -13,6 +13,7 @@ from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.commands.trained import evaluated_model
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.results import FULL
+from itrpipe.features.given_source import GIVEN, NOT_HERE
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 
@@ -39,6 +40,16 @@ def refuse_ensembles(ensemble_with: list[str] | None, rerank: int | None) -> Non
     if ensemble_with or rerank:
         option = "--ensemble-with" if ensemble_with else "--rerank"
         raise UsageError(f"--canary tests the scores of one model as they are; leave {option} out and test each model")
+
+
+def refuse_given(method: str) -> None:
+    """Call before anything is computed.
+
+    Raises:
+        UsageError: embeddings are to be tested whose model is not here.
+    """
+    if method == GIVEN:
+        raise UsageError(f"--canary scores other images, and {NOT_HERE}; leave it out")
 
 
 def release_canary(folder: Path, device: str | None, reporter: Reporter) -> None:

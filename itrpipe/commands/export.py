@@ -19,6 +19,7 @@ from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, new_folder, open_target
+from itrpipe.features.given_source import NOT_HERE, is_given
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.methods.registry import methods
 from itrpipe.models.registry import backbone_family
@@ -199,6 +200,8 @@ def _refuse_unfit(step: Step, wanted: Wanted) -> None:
             f"{asked}: {settings.backbone} scores images and captions together and has no embeddings; leave it out, or "
             "export another --backbone, such as vsepp"
         )
+    if is_given(settings.backbone):
+        raise UsageError(f"{settings.backbone} cannot be exported: {NOT_HERE}")
     if wanted.index and getattr(model, "measure", None) == "order":
         raise UsageError(
             f"--index: {settings.backbone} compares embeddings by {ORDER}, which no index of faiss does; leave it out"

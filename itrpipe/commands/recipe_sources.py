@@ -97,8 +97,8 @@ def explain(source: RecipeSource, name: str, needed: Mapping[str, SourceFeatures
 def remember_definition(root: Path, dataset: str, definition: DatasetDefinition) -> None:
     """Saves where the dataset lies; features that other runs read stay known."""
     known = load_definition(root, dataset)
-    kept = {"features": {**known.features, **definition.features}, "models": known.models}
-    save_definition(root, dataset, definition.model_copy(update=kept))
+    told = {"prepare": definition.prepare, "features": {**known.features, **definition.features}}
+    save_definition(root, dataset, known.model_copy(update=told))
 
 
 def check_sizes(source: RecipeSource, prepared: Step) -> None:

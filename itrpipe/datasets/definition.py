@@ -63,12 +63,14 @@ class DatasetDefinition(BaseModel):
         prepare: None until `itrpipe prepare` was run, except for the embedded dataset.
         features: configuration name -> how these features are extracted or imported.
         models: by name.
+        embeddings: name -> split -> files of embeddings that another program has made.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     prepare: StageDefinition | None = None
     features: dict[str, StageDefinition] = Field(default_factory=dict)
+    embeddings: dict[str, dict[str, StageDefinition]] = Field(default_factory=dict)
     models: dict[str, ModelDefinition] = Field(default_factory=dict)
 
     def named_trainings(self) -> dict[str, str]:
@@ -135,12 +137,16 @@ def remember(root: Path, dataset: str, definition: DatasetDefinition, stage: str
         root: the data folder.
         dataset: its name.
         definition: holds the new part.
-        stage: `prepare` or `extract`.
+        stage: `prepare`, `extract`, or one that embeddings were given to.
         conf: for `extract` the name of the features.
     """
     now = load_definition(root, dataset)
     if stage == "prepare":
         changed = now.model_copy(update={"prepare": definition.prepare})
+    elif stage != "extract":
+        known = {name: {**now.embeddings.get(name, {}), **given} for name, given in definition.embeddings.items()}
+        told = {"prepare": definition.prepare, "embeddings": {**now.embeddings, **known}}
+        changed = now.model_copy(update=told)
     else:
         changed = now.model_copy(update={"features": {**now.features, conf: definition.features[conf]}})
     save_definition(root, dataset, changed)

@@ -53,6 +53,31 @@ def write_prepared(
     _write(folder / CAPTIONS_FILE, _caption_table(images, annotations, tokens))
 
 
+def write_without_photographs(folder: Path, splits: Mapping[str, tuple[pa.Table, pa.Table]]) -> None:
+    """Write both files of a dataset of which there are ids and captions, and no files of images.
+
+    Args:
+        folder: exists; files of the same names are replaced.
+        splits: name -> images with `image_id`; and captions with `caption_id`, `image_id`, `text` and `tokens`, in the
+            order of their images.
+    """
+    import pyarrow as pa
+
+    tables = []
+    for side, schema in enumerate((_image_schema(), _caption_schema())):
+        parts = []
+        for name in sorted(splits, key=SPLITS.index):
+            known, count = splits[name][side], len(splits[name][side])
+            told = {"split": pa.array([name] * count, pa.string())}
+            unknown = {"file": "", "sha256": "", "width": 0, "height": 0}
+            told |= {key: pa.array([value] * count) for key, value in unknown.items()}
+            columns = {field.name: told.get(field.name, None) for field in schema}
+            parts.append(pa.table({key: known[key] if value is None else value for key, value in columns.items()}))
+        tables.append(pa.concat_tables([part.cast(schema) for part in parts]).combine_chunks())
+    _write(folder / IMAGES_FILE, tables[0])
+    _write(folder / CAPTIONS_FILE, tables[1])
+
+
 @dataclass(frozen=True)
 class Split:
     """One split of a prepared dataset: N images and their T captions.

@@ -40,7 +40,7 @@ class DuplicateCaptions:
     """Finds duplicates among the candidates of lists.
 
     Args:
-        captions: [T] texts; they are read once and not kept.
+        captions: [T] texts; they are read once and not kept. Empty ones are not known, and no duplicates.
         caption_image: [T] image row of each caption.
 
     Example:
@@ -50,7 +50,11 @@ class DuplicateCaptions:
     """
 
     def __init__(self, captions: Iterable[str], caption_image: np.ndarray) -> None:
-        hashes = np.fromiter((_hashed(plain_text(text)) for text in captions), np.int64, count=len(caption_image))
+        hashes = np.fromiter(
+            (_hashed(plain_text(text) if text else f"\0{row}") for row, text in enumerate(captions)),
+            np.int64,
+            count=len(caption_image),
+        )
         _, self._keys, counts = np.unique(hashes, return_inverse=True, return_counts=True)
         self._groups, self._images = len(counts), int(caption_image.max(initial=-1)) + 1
         self._repeated = int((counts[self._keys] > 1).sum())

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from itrpipe.config import Settings, did_you_mean
+from itrpipe.features.given_source import is_given
 from itrpipe.training.settings import backbones, canonical_backbone
 
 
@@ -101,7 +102,8 @@ class MineSettings(Settings):
     @classmethod
     def _known_backbone(cls, value: str, info: ValidationInfo) -> str:
         name = canonical_backbone(value)
-        if name not in backbones() and not (info.field_name == "rescore_with" and not name):
+        known = is_given(name) if info.field_name == "backbone" else not name
+        if not known and name not in backbones():
             hint = did_you_mean(name, backbones()) or f"; known: {', '.join(sorted(backbones()))}"
             raise ValueError(f"there is no backbone of this name{hint}")
         if name == info.data.get("backbone"):

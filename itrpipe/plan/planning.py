@@ -29,6 +29,7 @@ from itrpipe.config import (
 )
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.features.given_source import GIVEN
 from itrpipe.plan.overrides import (
     EVERYWHERE,
     Override,
@@ -146,6 +147,8 @@ class Planner:
         layers: list[tuple[Mapping[str, Any], str]] = [(need.settings, "required by the step that reads it")]
         remembered = definition.settings if definition else {}
         scopes = {need.stage, need.conf, *conf.split("+")}
+        if need.conf == GIVEN and need.stage == "train":  # what holds for every training
+            scopes.remove(need.stage)
         fitting = [item for item in self.overrides if item.backbone in ("", need.settings.get("backbone"))]
         chosen = [
             item
@@ -221,10 +224,10 @@ class Planner:
 
 
 def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) -> StageDefinition | None:
-    """The part of a dataset's definition that belongs to a step, for the two stages that read outside files.
+    """The part of a dataset's definition that belongs to a step, for the stages that read outside files.
 
     Raises:
-        MissingInputError: the dataset was never prepared, or has no features of this name.
+        MissingInputError: the dataset was never prepared, or has no features or embeddings of this name.
     """
     if need.stage == "prepare":
         if definition.prepare is None:
@@ -242,6 +245,16 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) ->
                 f"run `itrpipe extract --dataset {dataset} --features NAME`"
             )
         return definition.features[need.conf]
+    if need.stage == "train" and need.conf == GIVEN and "features" in need.settings:
+        name, split = str(need.settings.get("backbone")), need.settings["features"]
+        known = definition.embeddings.get(name, {})
+        if split not in known:
+            has = f"of {', '.join(known)} only" if known else f"and has {', '.join(definition.embeddings) or 'none'}"
+            raise MissingInputError(
+                f"dataset {dataset!r} knows no embeddings {name!r} of split {split!r}, {has}; name their files with "
+                "--embeddings"
+            )
+        return known[split]
     return None
 
 

@@ -23,6 +23,8 @@ MOST_LISTED = 12
 """Settings of a run that the page lists; toy models differ in dozens."""
 _CHOSEN = {"method", "backbone", "features", "seed", "split", "guard"}
 """What runs are named by, or what the step asks for that reads an artifact."""
+_FILES = "model.files."
+"""What the files of given embeddings stand below, which no declaration can name."""
 _TRAIN = "train"
 _PREFIXES = {"mine_negatives": "mining ", "synthesize": "sentences "}
 
@@ -95,7 +97,7 @@ def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
         key: Departure(given[key], value)
         for key, value in leaves(expected)
         # A setting that is newer than the artifact says nothing about it.
-        if key not in told and key in given and given[key] != value
+        if key not in told and not key.startswith(_FILES) and key in given and given[key] != value
     }
 
 

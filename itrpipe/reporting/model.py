@@ -75,8 +75,13 @@ class Model:
 
     @cached_property
     def history(self) -> list[dict[str, Any]] | None:
-        """One row per validation; None when the model was removed."""
-        return None if self.artifact.manifest is None else read_table(self.artifact.folder / HISTORY).to_pylist()
+        """One row per validation, none of given embeddings; None when the model was removed."""
+        manifest = self.artifact.manifest
+        if manifest is None:
+            return None
+        if HISTORY not in manifest.outputs:
+            return []
+        return read_table(self.artifact.folder / HISTORY).to_pylist()
 
     @cached_property
     def departures(self) -> dict[str, Departure]:
@@ -87,11 +92,11 @@ class Model:
     def epochs(self) -> float | None:
         """Epochs that its weights were trained for, with those of the model that they started from.
 
-        None when one of the models was removed.
+        None when one of the models was removed, and of given embeddings.
         """
         done, artifact = 0.0, self.artifact
         while artifact is not None:
-            if artifact.manifest is None:
+            if artifact.manifest is None or HISTORY not in artifact.manifest.outputs:
                 return None
             done += read_table(artifact.folder / HISTORY)["epoch"][-1].as_py()
             artifact = artifact.input(START_INPUT)

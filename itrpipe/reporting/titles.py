@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from itrpipe.declared import backbone_shown_as, conf_title
+from itrpipe.features.given_source import GIVEN, is_given
 from itrpipe.methods.registry import methods
 
 _ROUND_ONE = "round one"
 
 
 def backbone_title(name: str) -> str:
-    """A backbone as papers write it, with its variant: `scan-i2t` is `SCAN i2t`."""
+    """A backbone as papers write it, with its variant: `scan-i2t` is `SCAN i2t`; the name of given embeddings."""
+    if is_given(name):
+        return name.removeprefix(f"{GIVEN}-")
     parts = name.split("-")
     for end in range(len(parts), 0, -1):
         if title := backbone_shown_as("-".join(parts[:end])):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from itrpipe.evaluation.claims import Difference, excludes_zero, verdict
+from itrpipe.features.given_source import is_given
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
 from itrpipe.reporting.controls import command_of, controls_of
@@ -144,7 +145,7 @@ def _of_one_seed(compared: Sequence[SeedComparison]) -> str:
 def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) -> str:
     run = next((each.first for each in series if not each.first.is_baseline), series[0].first)
     rsum = run.metrics["full"][_RSUM]["value"]
-    if run.is_baseline or run.is_control:
+    if run.is_baseline or run.is_control or is_given(run.members[0].backbone_name):
         return f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600; no other method is compared with it."
     wanted = next(iter(controls_of(run, baseline_method)), baseline_method)
     return (

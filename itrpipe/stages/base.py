@@ -37,6 +37,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import Made, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.features.given_source import GIVEN
 from itrpipe.progress import Reporter
 
 PARTS = "parts"
@@ -163,15 +164,20 @@ def load_stage(stage: str) -> ModuleType:
     return importlib.import_module(f"itrpipe.stages.{stage}")
 
 
-def prepare_need(definition: DatasetDefinition) -> Need:
+def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:
     """The dataset itself, prepared as it is defined.
+
+    Args:
+        definition: of the dataset.
+        split: that is read, where it is one alone; of a dataset of embeddings alone nothing else is prepared then.
 
     Raises:
         MissingInputError: it was never defined.
     """
     if definition.prepare is None:
         raise MissingInputError("the dataset is not defined; run `itrpipe prepare --dataset NAME --source FOLDER`")
-    return Need("prepare", definition.prepare.conf)
+    alone = split and definition.prepare.conf == GIVEN
+    return Need("prepare", definition.prepare.conf, {"only": split} if alone else {})
 
 
 def reason_with_file(image_id: str, file: str, reason: str) -> str:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, cast
 from itrpipe.config import COMMAND_LINE
 from itrpipe.datasets.benchmarks.named import named
 from itrpipe.errors import UsageError
+from itrpipe.features.given_source import GIVEN
 from itrpipe.methods.declaration import Mined
 from itrpipe.mining.settings import MineSettings
+from itrpipe.models.given import GivenEmbeddings
 from itrpipe.stages.base import Planned
 from itrpipe.stages.extract import passes_of
 from itrpipe.training.settings import TrainSettings
@@ -42,8 +44,12 @@ def check_training(step: Planned) -> None:
 
     Raises:
         UsageError: one of them, or an option that changes nothing was given.
+        DataError: given embeddings are of other images and captions.
     """
     settings = cast(TrainSettings, step.settings)
+    if isinstance(settings.model, GivenEmbeddings):
+        _refuse_other_rows(step, settings, settings.model)
+        return
     _refuse_other_features(step, settings)
     _refuse_unused(step, settings)
     if settings.adapts and importlib.util.find_spec("peft") is None:
@@ -138,6 +144,18 @@ def candidates(caption_image: np.ndarray) -> tuple[int, int]:
 
     own = np.bincount(caption_image)
     return len(caption_image) - int(own.max()), len(own) - 1
+
+
+def _refuse_other_rows(step: Planned, settings: TrainSettings, model: GivenEmbeddings) -> None:
+    """Refuses given embeddings of other images and captions than the dataset has, once that is prepared."""
+    prepare = step.inputs["prepare"]
+    if prepare.finished is None:
+        return
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.features.given import GivenSplit
+
+    split = PreparedDataset.open(prepare.finished).split(settings.features)
+    GivenSplit(model.files, settings.features).places(split, by_row=prepare.need.conf != GIVEN)
 
 
 def _refuse_other_features(step: Planned, settings: TrainSettings) -> None:

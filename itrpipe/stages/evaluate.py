@@ -22,6 +22,7 @@ from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefini
 from itrpipe.engine.execution import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.results import RESULT_PROTOCOLS
+from itrpipe.features.given_source import NOT_HERE, is_given
 from itrpipe.progress import Reporter
 from itrpipe.stages import checks, train
 from itrpipe.stages.base import Job, Need, Planned, prepare_need
@@ -220,7 +221,11 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
         raise UsageError("--discriminate looks at the scores of one model; leave --ensemble-with out and test each")
     if settings.benchmark and settings.ensemble_with:
         raise UsageError("--benchmark looks at the scores of one model; leave --ensemble-with out and test each")
-    wanted = {"prepare": prepare_need(definition)}
+    given = is_given(settings.backbone)
+    for option in ("discriminate", "benchmark") if given else ():
+        if values := getattr(settings, option):
+            raise UsageError(f"--{option} {values[0]} scores other pairs, and {NOT_HERE}; leave it out")
+    wanted = {"prepare": prepare_need(definition, settings.split)}
     if EMBEDDED in settings.benchmark and wanted["prepare"].conf != EMBEDDED:
         raise UsageError(
             f"--benchmark {EMBEDDED} edits captions of the embedded dataset, whose truth is known; leave it out, or "
@@ -228,6 +233,10 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
         )
     for name, model in _inputs(settings).items():
         same = {"backbone": model.backbone, "seed": model.seed, "features": settings.features}
+        if is_given(model.backbone):
+            same["features"] = settings.split
+        elif given:
+            same["features"] = ""
         wanted[name] = Need("train", model.method, same)
         if settings.ensemble_with and not training_settings.embeds(model.backbone):
             alone = {**same, "method": model.method, "split": settings.split}

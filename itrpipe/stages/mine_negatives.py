@@ -16,6 +16,7 @@ from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.execution import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.given_source import is_given
 from itrpipe.mining.settings import MineSettings, candidate_files
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need
 from itrpipe.stages.checks import candidates, check_mining, refuse_longer_lists
@@ -34,6 +35,7 @@ NORMS, MINED, RESCORED, CORPUS = "norms.arrays", "mined.arrays", "rescored.array
 FURTHER = "further_candidates.json"
 BYTES_PER_CANDIDATE, BYTES_PER_PROBABILITY, BYTES_PER_PLACE = 6, 2, 12
 FAISS_BLOCK = 4_096
+TRAIN = "train"
 EXPECTED_RECALL = 0.99
 """Share of the exact candidates below which an index is called bad."""
 check = check_mining
@@ -113,7 +115,14 @@ def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Ne
     wanted: dict[str, Any] = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
     if settings.train_share != 1.0:
         wanted["train_share"] = settings.train_share
-    needed = {"prepare": prepare_need(definition), "train": Need("train", settings.method, wanted)}
+    if is_given(settings.backbone):
+        wanted["features"] = TRAIN
+        if settings.rescore_with:
+            raise UsageError(
+                f"--rescore-with {settings.rescore_with} names a second model of the same method and features, which "
+                "given embeddings do not have; leave it out"
+            )
+    needed = {"prepare": prepare_need(definition, TRAIN), "train": Need("train", settings.method, wanted)}
     if settings.rescore_with:
         second = Need("train", settings.method, {**wanted, "backbone": settings.rescore_with})
         needed |= {"extract": Need("extract", settings.features), "rescorer": second}
@@ -135,6 +144,8 @@ def run(job: Job) -> None:
         )
     images, texts = embeddings.images.shape[0], embeddings.texts.shape[0]
     owners = embeddings.owners.read(0, texts)
+    if settings.drop_duplicates and job.inputs["prepare"].manifest.metrics.get("captions_with_text") == 0:
+        raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
     searched = _searched_rows(job, embeddings)
     if not settings.candidates:  # once more: images without features are not among the embeddings
         refuse_longer_lists(settings, candidates(owners))
@@ -176,7 +187,9 @@ def _searched_rows(job: Job, embeddings: EmbeddingRows) -> _Searched:
     from itrpipe.mining.vectors import EqualRows, JoinedRows
 
     path = Path(job.settings.candidates).expanduser()
-    corpus = open_corpus(path, job.work / CORPUS)
+    mining = job.inputs["train"].manifest.settings
+    unit = is_given(mining["backbone"]) and mining["model"]["measure"] == "cosine"
+    corpus = open_corpus(path, job.work / CORPUS, unit=unit)
     if corpus.rows.shape[1] != embeddings.images.shape[1]:
         raise DataError(
             f"--candidates {path} holds vectors of width {corpus.rows.shape[1]} and the mining model's have "

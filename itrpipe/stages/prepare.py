@@ -1,6 +1,7 @@
 """`itrpipe prepare`: reads a dataset's captions, checks its images, and writes both as Parquet.
 
-Configuration `files` reads published formats; `scenes` generates the embedded dataset, pictures included.
+Configuration `files` reads published formats; `scenes` generates the embedded dataset, pictures included; `given` knows
+ids and captions from files of embeddings.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from itrpipe.artifacts.files import SCENES_FILE
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.datasets.records import SPLITS
 from itrpipe.engine.execution import SharedExecution
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.given_source import GivenFiles
 from itrpipe.stages.base import Job, Need, reason_with_file
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from itrpipe.datasets.noted import NotedAnnotations
     from itrpipe.datasets.records import Annotations
     from itrpipe.datasets.scenes import ScenesDataset
+    from itrpipe.features.given import GivenRows
 
 SCHEMA_VERSION = 1
 Execution = SharedExecution
@@ -76,14 +80,44 @@ class ScenesSettings(Settings):
     keep_probability: float = Field(ge=0, le=1)
 
 
+class GivenSettings(Settings):
+    """Files of embeddings that a dataset without photographs is known by.
+
+    Attributes:
+        train, val, test: files of each split; empty where there are none.
+        only: the one split that is prepared; empty for all.
+    """
+
+    kind: Literal["given"]
+    train: GivenFiles = Field(default_factory=GivenFiles)
+    val: GivenFiles = Field(default_factory=GivenFiles)
+    test: GivenFiles = Field(default_factory=GivenFiles)
+    only: Literal["", "train", "val", "test"] = ""
+
+    @property
+    def splits(self) -> dict[str, GivenFiles]:
+        """Those that are prepared."""
+        wanted = (self.only,) if self.only else SPLITS
+        return {name: files for name in wanted if (files := getattr(self, name)).images}
+
+
+_KINDS = {"scenes": ScenesSettings, "given": GivenSettings}
+
+
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """`ScenesSettings` for the embedded dataset, else `FilesSettings`."""
-    return ScenesSettings if values.get("kind") == "scenes" else FilesSettings
+    """`ScenesSettings` for the embedded dataset, `GivenSettings` for embeddings alone, else `FilesSettings`."""
+    return _KINDS.get(str(values.get("kind")), FilesSettings)
+
+
+def fingerprinted(settings: Settings) -> dict[str, Any]:
+    """The settings as the fingerprint sees them: of embeddings the ids and captions count, and not where they lie."""
+    values = settings.model_dump(mode="json")
+    return {"kind": settings.kind, "splits": [*settings.splits]} if isinstance(settings, GivenSettings) else values
 
 
 def label(conf: str, settings: Settings) -> str:
-    """The configuration's name."""
-    return conf
+    """The configuration's name, of embeddings alone with the split that is prepared."""
+    return f"{conf}.{settings.only}" if isinstance(settings, GivenSettings) and settings.only else conf
 
 
 def needs(settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
@@ -93,6 +127,8 @@ def needs(settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
 
 def sources(settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
     """Digests of the captions as read and of all image files; the embedded dataset has no sources."""
+    if isinstance(settings, GivenSettings):
+        return {name: _given(files, name).digest() for name, files in settings.splits.items()}
     if not isinstance(settings, FilesSettings):
         return {}
     annotations = read_source(settings, definition)
@@ -133,6 +169,8 @@ def image_root(settings: Mapping[str, Any], folder: Path, definition: DatasetDef
     """
     if settings["kind"] == "scenes":
         return folder
+    if settings["kind"] == "given":
+        raise MissingInputError("the dataset was made of embeddings alone; it has no photographs")
     return read_source(FilesSettings.model_validate(settings), definition.prepare).root
 
 
@@ -140,8 +178,39 @@ def run(job: Job) -> None:
     """Writes images.parquet and captions.parquet, for the embedded dataset also its pictures and its truth."""
     if isinstance(job.settings, ScenesSettings):
         _prepare_scenes(job)
+    elif isinstance(job.settings, GivenSettings):
+        _prepare_given(job)
     else:
         _prepare_files(job)
+
+
+def _given(files: GivenFiles, split: str) -> GivenRows:
+    from itrpipe.features.given import GivenSplit
+
+    return GivenSplit(files, split).rows()
+
+
+def _prepare_given(job: Job) -> None:
+    """Captions come in the order of their images, as in every dataset."""
+    import numpy as np
+    import pyarrow as pa
+
+    from itrpipe.datasets.prepared import write_without_photographs
+    from itrpipe.datasets.tokens import tokenize
+
+    tables, worded = {}, 0
+    for name, files in job.settings.splits.items():
+        rows = _given(files, name)
+        order = pa.array(np.argsort(rows.owners, kind="stable"))
+        texts = rows.texts.take(order)
+        tokens = pa.array([tokenize(text) for text in texts.to_pylist()], pa.list_(pa.string()))
+        owners = rows.image_ids.take(pa.array(rows.owners).take(order))
+        columns = {"caption_id": rows.caption_ids.take(order), "image_id": owners, "text": texts, "tokens": tokens}
+        tables[name] = (pa.table({"image_id": rows.image_ids}), pa.table(columns))
+        worded += len(texts) - texts.to_pylist().count("")
+    write_without_photographs(job.folder, tables)
+    _say_counts(job)
+    job.metrics["captions_with_text"] = worded
 
 
 def _prepare_files(job: Job) -> None:
@@ -255,9 +324,15 @@ def _write_scenes(job: Job, dataset: ScenesDataset) -> None:
 
 
 def _write_tables(job: Job, annotations: Annotations, facts: Mapping[str, ImageFacts]) -> None:
-    from itrpipe.datasets.prepared import PreparedDataset, write_prepared
+    from itrpipe.datasets.prepared import write_prepared
     from itrpipe.datasets.tokens import tokenize
 
     write_prepared(job.folder, annotations, facts, [tokenize(caption.text) for caption in annotations.captions])
+    _say_counts(job)
+
+
+def _say_counts(job: Job) -> None:
+    from itrpipe.datasets.prepared import PreparedDataset
+
     for name, (images, captions) in PreparedDataset.open(job.folder).counts().items():
         job.metrics[name] = f"{images:,} images / {captions:,} captions"

@@ -19,8 +19,10 @@ from itrpipe.config import Settings, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.device import resolve_device
 from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.features.given_source import GIVEN, NOT_HERE
 from itrpipe.methods.declaration import Mined
 from itrpipe.methods.registry import method_package
+from itrpipe.models.given import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
 from itrpipe.stages import mine_negatives
@@ -59,6 +61,8 @@ def sources(settings: TrainSettings, definition: StageDefinition | None, cache: 
     Raises:
         MissingInputError: there is no such folder or file.
     """
+    if isinstance(settings.model, GivenEmbeddings):
+        return {name: _digest(path, cache) for name, path in settings.model.files.paths.items()}
     digests = {}
     for name, folder in _local_encoders(settings).items():
         if name == INITIAL:
@@ -70,8 +74,13 @@ def sources(settings: TrainSettings, definition: StageDefinition | None, cache: 
     return digests
 
 
+def _digest(path: Path, cache: DigestCache) -> str:
+    """Of a file, or of a folder of Parquet files."""
+    return cache.combined(sorted(path.glob("*.parquet")), path, "hashing") if path.is_dir() else cache.digest(path)
+
+
 def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: of encoders in folders their content counts and not where they lie.
+    """The settings as the fingerprint sees them: of encoders and files their content counts and not where they lie.
 
     Settings that are newer than trainings which must not go stale count where they are set. Of a plug-in, name and
     version count.
@@ -80,6 +89,8 @@ def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
     usual = {name for name in training_settings.NEWER if getattr(settings, name) == fields[name].default}
     values = settings.model_dump(mode="json", exclude=usual.union(settings.unused_options()))
     values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
+    if isinstance(settings.model, GivenEmbeddings):
+        del values["model"]["files"]
     unused = settings.loss.unused_options()
     values["loss"] = {name: value for name, value in values["loss"].items() if name not in unused}
     if not settings.loss.trains:
@@ -109,6 +120,9 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
             f"temperature or bias = own is that of a pretrained joint model: {reason}; or give a number, as in --set "
             "loss.temperature=0.07"
         )
+    if isinstance(settings.model, GivenEmbeddings):
+        _refuse_of_given(settings, settings.model)
+        return {"prepare": prepare_need(definition, settings.features)}
     wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
     mined = settings.loss.mined()
     if mined is not None:
@@ -117,7 +131,7 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
             "backbone": mining.backbone,
             "method": mining.method,
             "seed": mining.seed,
-            "features": settings.features if _reads_alike(settings, mining.backbone) else "",
+            "features": _features_of_teacher(settings, mining.backbone),
             **_same_share(settings),
         }
         if mined.guard:
@@ -135,6 +149,15 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
         if conf:
             wanted[name] = Need("train", conf, same)
     return wanted
+
+
+def _refuse_of_given(settings: TrainSettings, model: GivenEmbeddings) -> None:
+    """Refuses embeddings that were not given, and what only a training has."""
+    if not model.files.images:
+        raise UsageError(f"{settings.backbone}: {NOT_HERE}, and take files by --embeddings")
+    for name, usual in (("seed", 0), ("train_share", 1.0)):
+        if (value := getattr(settings, name)) != usual:
+            raise UsageError(f"{settings.backbone} is made of given embeddings and has no {name}; leave {value} out")
 
 
 def _teacher(settings: TrainSettings, mined: Mined) -> Model:
@@ -160,12 +183,15 @@ def _same_share(settings: TrainSettings) -> dict[str, float]:
     return {} if settings.train_share == 1.0 else {"train_share": settings.train_share}
 
 
-def _reads_alike(settings: TrainSettings, backbone: str) -> bool:
-    """Whether another backbone can be trained on the same features; where one reads pixels, it usually cannot."""
+def _features_of_teacher(settings: TrainSettings, backbone: str) -> str:
+    """The same features, where another backbone can be trained on them; where one reads pixels, it usually cannot.
+
+    Else none are named.
+    """
     if backbone == settings.backbone:  # --set train.model.… holds for both
-        return True
-    usual = settings_of(canonical_backbone(backbone))()
-    return ("pixels" in settings.model.reads()) == ("pixels" in usual.reads())
+        return settings.features
+    read = settings_of(canonical_backbone(backbone))().reads()
+    return settings.features if read and ("pixels" in settings.model.reads()) == ("pixels" in read) else ""
 
 
 def _refuse_without_embeddings(settings: TrainSettings) -> None:
@@ -185,6 +211,9 @@ def run(job: Job) -> None:
 
     Of several processes of a launcher all train; the first does all else.
     """
+    if isinstance(job.settings.model, GivenEmbeddings):
+        _import(job, job.settings.model)
+        return
     from itrpipe.features.embeddings import EMBEDDINGS
     from itrpipe.models.base import DualEncoder as AnyDualEncoder
     from itrpipe.training.adapters import merge_adapters
@@ -208,6 +237,21 @@ def run(job: Job) -> None:
         work = Encoding(job.folder.absolute(), sources_of(job), rows, job.execution.encode_block, job.execution.device)
         work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
     _record(job, trainer)
+
+
+def _import(job: Job, model: GivenEmbeddings) -> None:
+    """Embeddings that another program has made become those of a model."""
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.features.embeddings import EMBEDDINGS
+    from itrpipe.features.given import GivenSplit, write_given
+
+    prepare, name = job.inputs["prepare"], job.settings.features
+    split, given = PreparedDataset.open(prepare.folder).split(name), GivenSplit(model.files, name)
+    by_row = prepare.manifest.conf != GIVEN
+    rows = given.images.shape[0] + given.captions.shape[0]
+    with job.reporter.task("reading embeddings", rows, "rows") as task:
+        path = job.folder / EMBEDDINGS
+        job.metrics |= write_given(path, given, split, model.measure, by_row=by_row, advance=task.advance)
 
 
 def _train_along(told: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from itrpipe.config import did_you_mean, load_declaration
+from itrpipe.features.given_source import GIVEN, is_given
 from itrpipe.training.settings import backbones, canonical_backbone, run_label
 
 _MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")
@@ -39,9 +40,14 @@ class Model:
         parts = _MODEL_NAME.fullmatch(name)
         if parts is None:
             raise ValueError(f"{name!r} is not of the form [method.]backbone[.sN], such as vsrn.s1")
+        backbone = canonical_backbone(parts["backbone"])
+        if is_given(backbone):
+            if parts["method"] not in (None, GIVEN) or int(parts["seed"] or 0):
+                raise ValueError(f"{name!r}: given embeddings have no other method and no seed; name {backbone} alone")
+            return Model(GIVEN, backbone, 0)
         found = Model(
             parts["method"] or self.method,
-            canonical_backbone(parts["backbone"]),
+            backbone,
             int(parts["seed"] or self.seed),
         )
         known = {"backbone": (found.backbone, backbones())}

@@ -15,9 +15,11 @@ from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, mod
 from itrpipe import papers
 from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
 from itrpipe.engine.execution import MapExecution
+from itrpipe.features.given_source import is_given
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.methods.registry import methods
 from itrpipe.models.declaration import BackboneSettings
+from itrpipe.models.given import GivenEmbeddings
 from itrpipe.models.registry import backbone_family
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.papers import Paper
@@ -44,7 +46,7 @@ class TrainSettings(Settings):
     Attributes:
         backbone: folder in `itrpipe/models/`, or a variant of one that `stages/4_train.toml` declares (`scan-i2t`).
         method: folder in `itrpipe/methods/`.
-        features: which features of the dataset; empty for its only ones.
+        features: which features of the dataset; empty for its only ones. Of embeddings from files their split.
         seed: of initialisation, order and draws.
         start_from: configuration whose trained weights this run starts from, of the same backbone, seed and features;
             empty starts from random weights.
@@ -195,7 +197,8 @@ class TrainSettings(Settings):
     @field_validator("backbone")
     @classmethod
     def _known_backbone(cls, value: str) -> str:
-        return _known(canonical_backbone(value), backbones(), "backbone")
+        name = canonical_backbone(value)
+        return name if is_given(name) else _known(name, backbones(), "backbone")
 
     @field_validator("method")
     @classmethod
@@ -327,8 +330,8 @@ def canonical_backbone(name: str) -> str:
 
 
 def settings_of(backbone: str) -> type[BackboneSettings]:
-    """Settings class of a backbone, by its canonical name."""
-    return backbone_classes()[backbone_family(backbone)]
+    """Settings class of a backbone, or of embeddings from files, by its canonical name."""
+    return GivenEmbeddings if is_given(backbone) else backbone_classes()[backbone_family(backbone)]
 
 
 def method_of(conf: str) -> type[MethodSettings]:

@@ -1,0 +1,345 @@
+"""`--embeddings`: vectors of any model are mined and evaluated as those of a model that was trained here."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.artifacts.files import METRICS, RANKINGS, STATISTICS
+from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.exporting.vectors import write_embeddings
+from itrpipe.features import given_files
+from itrpipe.features.embeddings import EMBEDDINGS, ORDER, EmbeddingWriter, SplitEmbeddings, read_embeddings
+from itrpipe.features.given import GivenSplit, write_given
+from itrpipe.features.given_source import GivenFiles
+from itrpipe.negatives.lists import FILES, read_list
+from itrpipe.training.named_models import Model
+
+Invoke = Callable[..., Any]
+SMALL = ["--set=num_texts=5", "--set=num_images=3"]
+ROOT = Path(__file__).parents[2]
+
+
+def done(outcome: Any) -> Path:
+    """The artifact that a command has made or found."""
+    assert outcome.code == 0, outcome.err
+    return Path(outcome.out.strip().splitlines()[-1])
+
+
+def shuffled(folder: Path, vectors: SplitEmbeddings) -> None:
+    """Writes Parquet as `itrpipe export` does, with rows in another order, captions in two files of float64."""
+    write_embeddings(folder, vectors, "parquet")
+    random = np.random.default_rng(1)
+    for side in ("images", "captions"):
+        table = pq.read_table(folder / f"{side}.parquet")
+        pq.write_table(table.take(random.permutation(len(table))), folder / f"{side}.parquet")
+    table = pq.read_table(folder / "captions.parquet")
+    wide = table.set_column(2, "embedding", table["embedding"].cast(pa.list_(pa.float64())))
+    (folder / "captions").mkdir()
+    for number, part in enumerate((wide[:17], wide[17:])):
+        pq.write_table(part, folder / "captions" / f"{number}.parquet")
+
+
+def same_lists(ours: Path, theirs: Path) -> None:
+    for direction in FILES:
+        mine, other = read_list(ours, direction), read_list(theirs, direction)
+        for what in ("anchor_ids", "candidates", "scores", "probabilities"):
+            np.testing.assert_array_equal(getattr(mine, what, None), getattr(other, what, None))
+    assert json.loads((ours / STATISTICS).read_text()) == json.loads((theirs / STATISTICS).read_text())
+
+
+def test_lists_and_metrics_are_those_of_the_model_whose_vectors_are_given(
+    chain: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given_files, "_BYTES_AT_ONCE", 100)  # three rows
+    (trained,) = chain.glob("tiny/train/triplet.vsepp-*")
+    (evaluated,) = chain.glob("tiny/evaluate/triplet.vsepp-*")
+    where = ["--dataset", "tiny", "--data", chain]
+    model = ["--backbone", "vsepp", *(f"--set={each}" for each in read_small(trained))]
+    more = ["--drop-duplicates", "--set", "absolute_margin=0.01", "--set", "library=faiss"]
+    ours = [done(invoke("mine-negatives", *model, *SMALL, *each, *where)) for each in ([], more)]
+
+    train, test = (read_embeddings(trained / EMBEDDINGS, name) for name in ("train", "test"))
+    for name in ("parquet", "npy", "test"):
+        (tmp_path / name).mkdir()
+    shuffled(tmp_path / "parquet", train)
+    write_embeddings(tmp_path / "npy", train, "npy")
+    files = {
+        "parquet": [tmp_path / "parquet" / "images.parquet", tmp_path / "parquet" / "captions"],
+        "npy": [tmp_path / "npy"],
+        "h5": [trained / EMBEDDINGS],
+    }
+    for name, paths in files.items():
+        given = ["--embeddings", *paths, "--name", name]
+        theirs = done(invoke("mine-negatives", *given, *SMALL, *where))
+        assert theirs.name.startswith(f"exact.given.given-{name}-")
+        same_lists(ours[0], theirs)
+    theirs = done(invoke("mine-negatives", *given, *SMALL, *more, *where))
+    same_lists(ours[1], theirs)
+    assert read_manifest(next(chain.glob("tiny/train/given.given-parquet-*"))).metrics["numbers"] == "float64"
+    assert {read_manifest(each).metrics["made_unit"] for each in chain.glob("tiny/train/given.*")} == {0}
+
+    write_embeddings(tmp_path / "test", test, "npy")
+    (tmp_path / "test" / "captions.ids.json").unlink()  # in the order of the dataset
+    (tmp_path / "test" / "images.ids.json").unlink()
+    few = "--set=bootstrap_samples=100"
+    found = done(invoke("evaluate", "--embeddings", tmp_path / "test", "--name", "npy", few, *where))
+    assert (found / METRICS).read_bytes() == (evaluated / METRICS).read_bytes()
+    assert pq.read_table(found / RANKINGS).equals(pq.read_table(evaluated / RANKINGS))
+    again = invoke("evaluate", "--backbone", "given-npy", few, *where, "--dry-run")  # the files are remembered
+    assert f"✓ evaluate/{found.name}" in again.out, again.err
+
+    averaged = ["--ensemble-with", "triplet.vsepp", "--ensemble-with", "given-npy", few]
+    both = done(invoke("evaluate", "--embeddings", trained / EMBEDDINGS, *averaged, *model[2:], *where))
+    ranked, expected = pq.read_table(both / RANKINGS), pq.read_table(evaluated / RANKINGS)
+    assert ranked["rank"].equals(expected["rank"])  # the mean of three that are the same
+    assert invoke("report", *where).code == 0
+    assert "given.given-npy" in invoke("status", *where).out
+
+    aoq = ["train", "--method", "aoq", "--backbone", "vsepp", "--seed", "1", "--negatives-from", "given-h5"]
+    drawn = ["--set=aoq.top_texts=5", "--set=aoq.top_images=3", *(f"--set=mine_negatives.{each[6:]}" for each in SMALL)]
+    planned = invoke(*aoq, *drawn, *where, "--dry-run")
+    assert re.search(r"✓ mine_negatives/exact\.given\.given-h5-\w+ +up to date", planned.out), planned.out + planned.err
+
+
+def read_small(trained: Path) -> list[str]:
+    """What the finished chain was trained with, as assignments to every training."""
+    settings = read_manifest(trained).settings
+    values = {key: settings[key] for key in ("epochs", "batch_size", "min_word_count")}
+    values |= {f"model.{key}": settings["model"][key] for key in ("embed_dim", "word_dim")}
+    return [f"train.{key}={value}" for key, value in values.items()]
+
+
+def test_without_a_dataset_files_are_all_that_is_needed(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ITRPIPE_DATASET", raising=False)
+    random = np.random.default_rng(0)
+    owners = random.permutation(np.repeat(np.arange(10), 2))
+    images, texts = (random.normal(size=(count, 4)) for count in (10, 20))
+    np.save("images.npy", images.astype(np.float32))
+    np.save("texts.npy", texts.astype(np.float16))
+    np.save("owners.npy", owners)
+    given = ["--embeddings", "images.npy", "texts.npy", "--owners", "owners.npy"]
+    mine = ["mine-negatives", *given, *SMALL, "--set=precision=fp32"]
+    folder = done(invoke(*mine))
+    assert folder.parts[:3] == ("data", "embeddings", "mine_negatives")
+    lists = {direction: read_list(folder, direction) for direction in FILES}
+    rows = {direction: each.anchor_ids.astype(int) for direction, each in lists.items()}
+    sides = images.astype(np.float32), texts.astype(np.float16).astype(np.float32)
+    units = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in sides]
+    scores = np.where(owners == np.arange(10)[:, None], -np.inf, units[0] @ units[1].T)
+    wanted = {"texts_for_images": scores, "images_for_texts": scores.T}
+    for direction, other in (("texts_for_images", "images_for_texts"), ("images_for_texts", "texts_for_images")):
+        found, anchors = lists[direction], rows[direction]
+        hardest = np.argsort(-wanted[direction][anchors], axis=1)[:, : found.candidates.shape[1]]
+        np.testing.assert_array_equal(rows[other][found.candidates], hardest)
+    further = []
+    for scale in (1, 3):  # they are made unit vectors as the others are
+        pq.write_table(
+            pa.table({"image_id": ["x", "y"], "embedding": (scale * images[:2]).tolist()}), f"{scale}.parquet"
+        )
+        further.append(read_list(done(invoke(*mine, "--candidates", f"{scale}.parquet")), "images_for_texts"))
+    assert (further[0].candidates >= 10).any()
+    np.testing.assert_array_equal(*(each.candidates for each in further))
+    evaluated = done(invoke("evaluate", *given, "--set=bootstrap_samples=100", "--split", "val"))
+    assert not (evaluated / "query_length.json").exists()
+    assert f"✓ mine_negatives/{folder.name}" in invoke(*mine, "--dry-run").out  # another split changes nothing
+    assert "train/given" not in invoke("gc", "--dataset", "embeddings", "--yes").out
+    assert "no text" in invoke(*mine, "--drop-duplicates").err
+    assert "has no photographs" in invoke("extract", "--dataset", "embeddings", "--features", "pixels").err
+    # Another model's files have to be of the same images and captions; those of this name say anew what is there.
+    np.save("fewer.npy", images[:9])
+    other = ["mine-negatives", "--embeddings", "fewer.npy", "texts.npy", "--name", "b", *SMALL]
+    assert "lacks 1 of 10 images" in invoke(*other, "--dry-run").err
+    np.save("fewer_owners.npy", owners % 9)
+    again = [*mine[:2], "fewer.npy", "texts.npy", "--owners", "fewer_owners.npy", *SMALL]
+    assert "source train changed" in invoke(*again, "--dry-run").out
+    tables = {"caption_id": [f"c{row}" for row in range(20)], "image_id": [f"i{row}" for row in owners]}
+    tables |= {"text": ["a dog", *(f"text {row}" for row in range(18)), "A dog."], "embedding": texts.tolist()}
+    pq.write_table(pa.table(tables), "captions.parquet")
+    pq.write_table(pa.table({"image_id": [f"i{row}" for row in range(10)], "embedding": images.tolist()}), "i.parquet")
+    worded = ["mine-negatives", "--embeddings", "i.parquet", "captions.parquet", "--dataset", "own", *SMALL]
+    counted = json.loads((done(invoke(*worded, "--drop-duplicates")) / STATISTICS).read_text())
+    assert counted["duplicates"]["captions"] == 2
+
+
+FORMS: dict[str, tuple[Callable[[], object], str]] = {
+    "widths": (lambda: np.save("texts.npy", np.ones((4, 3))), "of width 2 and texts.npy of 3"),
+    "counts": (lambda: np.save("owners.npy", [0, 0, 1]), "images of 3 captions and texts.npy holds 4"),
+    "nan": (lambda: np.save("texts.npy", [[1, 0], [0, 1], [1, np.nan], [1, 1]]), "row 2 holds NaN or infinity"),
+    "infinity": (lambda: np.save("texts.npy", np.full((4, 2), np.inf, np.float16)), "row 0 holds NaN or infinity"),
+    "zero": (lambda: np.save("images.npy", [[1.0, 0], [0, 0]]), "row 1 is zero"),
+    "too large": (lambda: np.save("images.npy", [[1e200, 0], [0, 1]]), "row 0 holds NaN or infinity"),
+    "no such row": (lambda: np.save("owners.npy", [0, 1, 2, 1]), "row 2 is 2, and images.npy has the rows 0 to 1"),
+    "no such id": (lambda: np.save("owners.npy", ["0", "1", "x", "1"]), "1 of 4 captions .* such as 'x'"),
+    "image alone": (lambda: np.save("owners.npy", [0, 0, 0, 0]), "1 of 2 images have no caption, such as row 1"),
+    "owners of decimals": (lambda: np.save("owners.npy", np.ones(4)), "float64 and not whole numbers or strings"),
+    "no owners": (lambda: Path("owners.npy").unlink(), "owners.npy does not exist"),
+    "pickled": (lambda: np.save("texts.npy", np.array([[1], ["a"]], object)), "Python objects"),
+    "pickled owners": (lambda: np.save("owners.npy", np.array([1, "a"], object)), "Python objects"),
+    "text": (lambda: Path("texts.npy").write_text("1 2 3"), r"texts.npy cannot be read .* magic"),
+    "cut off": (lambda: Path("texts.npy").write_bytes(Path("texts.npy").read_bytes()[:140]), "cannot be read"),
+    "whole numbers": (lambda: np.save("texts.npy", np.ones((4, 2), int)), r"int64 \[4, 2\] and not float16"),
+    "one row": (lambda: np.save("texts.npy", np.ones(4)), r"the shape \[4\]"),
+    "empty": (lambda: np.save("texts.npy", np.ones((0, 2))), r"it is empty: \[0, 2\]"),
+    "too few ids": (lambda: Path("texts.ids.json").write_text('["a"]'), "4 vectors and 1 ids"),
+    "id twice": (lambda: Path("texts.ids.json").write_text('["a", "b", "c", "a"]'), "caption id 'a' .* rows 0 and 3"),
+    "no list": (lambda: Path("texts.ids.json").write_text('{"a": 1}'), "no list"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_files_that_do_not_belong_together_are_refused(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("images.npy", [[1.0, 0], [0, 1]])
+    np.save("texts.npy", [[1.0, 0], [0, 1], [1, 1], [2, 1]])
+    np.save("owners.npy", [0, 1, 0, 1])
+    prepared = ToySplit(["0", "1"], ["0", "1", "2", "3"], np.array([0, 1, 0, 1]))
+    spoil, message = FORMS[form]
+    spoil()
+
+    def read() -> None:
+        given = GivenSplit(GivenFiles(images="images.npy", texts="texts.npy", owners="owners.npy"), "train")
+        given.rows()
+        write(given, prepared)
+
+    with pytest.raises(ItrpipeError, match=message) as refused:
+        read()
+    assert isinstance(refused.value, DataError | MissingInputError)
+    assert "\n" not in str(refused.value)
+
+
+class ToySplit:
+    """Ids of a split, as `Split` has them."""
+
+    name = "train"
+
+    def __init__(self, images: list[str], captions: list[str], owners: np.ndarray) -> None:
+        self.image_ids, self.caption_ids, self.caption_image = np.array(images), np.array(captions), owners
+
+
+def write(given: GivenSplit, split: Any, measure: str = "cosine") -> SplitEmbeddings:
+    write_given(Path("out.h5"), given, split, measure, by_row=True, advance=lambda count: None)
+    return read_embeddings(Path("out.h5"), "train")
+
+
+def test_hdf5_of_any_layout_and_parquet_are_read_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    vectors = np.array([[3.0, 4.0], [0.6, 0.8]], np.float32)
+    split: Any = ToySplit(["7", "8"], ["a", "b"], np.array([0, 1]))
+    with h5py.File("both.h5", "w") as file:
+        file["images"], file["image_id"], file["texts"] = vectors, [7, 8], vectors
+        file["caption_id"], file["caption_image"] = ["b", "a"], [1, 0]
+    both = GivenFiles(images="both.h5", texts="both.h5")
+    found = write(GivenSplit(both, "train"), split)
+    np.testing.assert_array_equal(found.texts, np.array([[0.6, 0.8], [0.6, 0.8]], np.float32))
+    raw = write(GivenSplit(both, "train"), split, "inner-product")
+    np.testing.assert_array_equal(raw.texts, vectors[::-1])
+    assert write(GivenSplit(both, "train"), split, "order").measure == ORDER
+    # An owner that contradicts the dataset, and ids that it does not have or that are missing
+    swapped: Any = ToySplit(["8", "7"], ["b", "a"], np.array([0, 1]))
+    GivenSplit(both, "train").places(swapped, by_row=True)
+    for other, message in (
+        (ToySplit(["7", "8"], ["a", "b"], np.array([1, 0])), "2 of 2 captions belong to other images"),
+        (ToySplit(["7", "8"], ["a", "c"], np.array([0, 1])), "1 of 2 ids are of no caption .* such as 'b'"),
+        (ToySplit(["7", "8", "9"], ["a", "b"], np.array([0, 1])), "lacks 1 of 3 images .* such as '9'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            GivenSplit(both, "train").places(other, by_row=True)  # pyright: ignore[reportArgumentType]
+    with h5py.File("alone.h5", "w") as file:
+        file["anything"], file["of"] = vectors, [8, 7]
+    Path("owners.txt").write_text("8\n7\n")
+    owned = GivenSplit(GivenFiles(images="both.h5", texts="alone.h5", owners="owners.txt"), "val")
+    assert owned.rows().owners.tolist() == [1, 0]
+    assert owned.rows().caption_ids.to_pylist() == ["0", "1"]
+    Path("owners.json").write_text("[8, 7]")  # no rows, but ids
+    named = GivenFiles(images="both.h5", texts="alone.h5", owners="owners.json")
+    assert GivenSplit(named, "val").rows().owners.tolist() == [1, 0]
+    with pytest.raises(DataError, match="does not say which image"):
+        GivenSplit(GivenFiles(images="both.h5", texts="alone.h5"), "val").rows()
+    with EmbeddingWriter(Path("own.h5"), "test", ["7", "8"], ["a", "b"], np.array([0, 1]), 2, ORDER) as writer:
+        writer.write("images", 0, vectors)
+        writer.write("texts", 0, vectors)
+    with pytest.raises(MissingInputError, match="no split 'train'; it has test"):
+        GivenSplit(GivenFiles(images="own.h5", texts="own.h5"), "train")
+    with pytest.raises(UsageError, match="add --measure order"):
+        write(GivenSplit(GivenFiles(images="own.h5", texts="own.h5"), "test"), split)
+    for column, message in (
+        ([[1.0, 2.0], [1.0]], "not all of one length"),
+        ([[1.0, 2.0], None], "are empty"),
+        (["a", "b"], "not a list of numbers"),
+        ([[1, 2], [3, 4]], "int64"),
+    ):
+        pq.write_table(pa.table({"embedding": column}), "texts.parquet")
+        with pytest.raises(DataError, match=message):
+            write(GivenSplit(GivenFiles(images="both.h5", texts="texts.parquet"), "train"), split)
+
+
+def test_names_and_options_that_mean_nothing_are_refused(invoke: Invoke, tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", np.eye(3))
+    pair = ["--embeddings", tmp_path / "images.npy", tmp_path / "images.npy", "--data", tmp_path / "data"]
+    for arguments, message in (
+        (["--embeddings", tmp_path / "images.npy"], "holds one side"),
+        (["--embeddings", tmp_path], "images.npy and no captions.parquet|has no embeddings.h5"),
+        ([*pair, "--owners", tmp_path / "none.npy"], "--owners .*none.npy does not exist"),
+        ([*pair, "--owners", tmp_path / "images.npy"], "cannot be read as owners"),
+        (pair, "give --owners FILE"),
+        ([*pair, "--name", "A.b"], "must be lower-case letters"),
+        ([*pair, "--name", "a" * 200], "has 200 characters"),
+        ([*pair, "--measure", "cos"], "known: cosine, inner-product, order"),
+        ([*pair, "--backbone", "vsrn"], "--backbone names a trained model"),
+        (["--owners", tmp_path / "images.npy"], "belongs to --embeddings"),
+        (["some.npy"], "some.npy belongs to --embeddings"),
+        (
+            ["--method", "given", "--data", tmp_path / "data"],
+            "knows no embeddings 'given' of split 'test', and has none",
+        ),
+        (["--method", "given", "--benchmark", "scenes"], "is not here"),
+        (["--method", "given", "--canary"], "is not here"),
+        (["--method", "given", "--seed", "1", "--ensemble-with", "given.s1"], "no seed"),
+    ):
+        outcome = invoke("evaluate", *arguments)
+        assert outcome.code, arguments
+        assert re.search(message, " ".join(outcome.err.split())), outcome.err
+    assert Model("aoq", "vsepp", 3).named_by("given-b") == Model("given", "given-b", 0)
+
+
+def test_the_readme_from_sentence_transformers_to_lists(
+    invoke: Invoke, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = page.partition("## Embeddings of any model")[2].partition("\n## ")[0]
+    snippet, commands, _, lists = re.findall(r"^```\w*\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    random = np.random.default_rng(0)
+    files = [f"{number}.png" for number in range(8)]
+    for file in files:
+        Image.fromarray(random.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(file)
+    captions = [f"a dog number {number} on the road" for number in range(16)]
+    known: dict[str, Any] = {"files": files, "captions": captions, "owners": [*range(8)] * 2}
+    exec(compile(snippet.replace("clip-ViT-B-32", str(saved_encoders / "clip")), "README.md", "exec"), known)
+    mine, evaluate = (shlex.split(line)[1:] for line in commands.splitlines())
+    folder = done(invoke(*(each for each in mine if each not in ("--guard", "fne")), *SMALL))
+    done(invoke(*(each.removeprefix("test_") for each in evaluate), "--set=bootstrap_samples=100"))
+    found: dict[str, Any] = {"np": np, "pd": pandas, "folder": folder}
+    exec(compile(lists, "README.md", "exec"), found)
+    assert found["hardest"].shape == (8, 5)
+    assert not {*map(str, (0, 8))} & {*found["hardest"][0]}
