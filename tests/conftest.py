@@ -178,6 +178,12 @@ def boxed_chain(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
+def any_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model of the hub can be fetched, as far as plans ask; nothing is."""
+    monkeypatch.setattr("itrpipe.features.hub._ask", lambda model, revision: None)
+
+
+@pytest.fixture
 def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Runs the command line in this process."""
 

@@ -89,6 +89,7 @@ def tell(root: Path, name: str) -> None:
     remember_model(root, values["dataset"], name, model.definition)
 
 
+@pytest.mark.usefixtures("any_hub")
 @pytest.mark.parametrize("line", [line for line in commands() if plans_on_scenes(line)])
 def test_command_on_scenes_plans_with_all_its_settings(line: str, invoke: Invoke, tmp_path: Path) -> None:
     _, *arguments = shlex.split(line, comments=True)

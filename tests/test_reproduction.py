@@ -82,6 +82,7 @@ def test_only_of_no_run_says_what_the_recipe_has(text: str, message: str) -> Non
         chosen_runs(load_recipe("demo"), "demo", [text])
 
 
+@pytest.mark.usefixtures("any_hub")
 def test_files_that_the_chosen_runs_do_not_read_are_not_asked_for(
     precomp_dataset: Any, data_root: Path, invoke: Callable[..., Any]
 ) -> None:

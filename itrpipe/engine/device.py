@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itrpipe.errors import UsageError
 
+CUDA = "cuda"
+
 
 def resolve_device(device: str) -> str:
     """`auto` becomes `cuda` where there is one, else `cpu`.
@@ -13,8 +15,8 @@ def resolve_device(device: str) -> str:
     """
     import torch
 
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == CUDA and not torch.cuda.is_available():
         raise UsageError("--device cuda: no CUDA device is visible; use --device cpu or check `itrpipe doctor`")
     if device != "auto":
         return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return CUDA if torch.cuda.is_available() else "cpu"

@@ -56,6 +56,12 @@ class FeatureSettings(Settings):
         paths = {key: Path(value).expanduser() for key, value in values.items() if value not in _NO_FILES}
         return {key: path for key, path in paths.items() if path.is_absolute() or path.exists()}
 
+    def from_hub(self) -> dict[str, str]:
+        """The models of the hub that it computes with, and their revisions."""
+        named = {value for key in _FILES if (value := getattr(self, key, "")) not in _NO_FILES}
+        here = {str(getattr(self, key)) for key in self.local_files()}
+        return dict.fromkeys(sorted(named - here), getattr(self, "revision", "main"))
+
     def fingerprinted(self) -> dict[str, Any]:
         """The settings as the fingerprint sees them: of local files their content counts and not where they lie."""
         return self.model_dump(mode="json") | dict.fromkeys(self.local_files(), "local")

@@ -28,6 +28,7 @@ from itrpipe.config import (
     set_dotted,
 )
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition, StageDefinition, load_definition
+from itrpipe.engine.device import CUDA, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN
 from itrpipe.plan.overrides import (
@@ -291,9 +292,13 @@ def refuse_hopeless(steps: Sequence[Step]) -> None:
         steps: that have to run, in order. The last are looked at first: they know best what the others are for.
 
     Raises:
-        UsageError: one of them cannot work, as far as its settings and what is finished by now tell.
+        UsageError: one of them cannot work, as far as its settings and what is finished by now tell, or there is no
+            CUDA device and it was asked for.
+        MissingInputError: one reads a model that is neither here nor on the hub.
     """
     for step in reversed(steps):
+        if getattr(step.execution, "device", "") == CUDA:
+            resolve_device(CUDA)
         check = getattr(load_stage(step.need.stage), "check", None)
         if check is not None:
             check(step)

@@ -11,7 +11,8 @@ from itrpipe.artifacts.artifact import MANIFEST, existing_input, read_manifest
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.engine.device import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.extractors.model_files import CONFIG, download, require_hub_id
+from itrpipe.features.extractors.model_files import download
+from itrpipe.features.hub import CONFIG, require_hub_id
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.retrieval.model import FeatureReading, RetrievalModel
 from itrpipe.retrieval.pretrained import open_joint

@@ -16,11 +16,12 @@ from itrpipe.config import COMMAND_LINE
 from itrpipe.datasets.benchmarks.named import named
 from itrpipe.errors import UsageError
 from itrpipe.features.given_source import GIVEN
+from itrpipe.features.hub import require_reachable
+from itrpipe.features.registry import passes_of
 from itrpipe.methods.declaration import Mined
 from itrpipe.mining.settings import MineSettings
 from itrpipe.models.given import GivenEmbeddings
 from itrpipe.stages.base import Planned
-from itrpipe.stages.extract import passes_of
 from itrpipe.training.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ def check_training(step: Planned) -> None:
         return
     _refuse_other_features(step, settings)
     _refuse_unused(step, settings)
+    for name, model in settings.model.pretrained().items():
+        if model:
+            require_reachable(model, getattr(settings.model, f"{name}_revision", "main"))
     if settings.adapts and importlib.util.find_spec("peft") is None:
         raise UsageError(
             f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
@@ -62,6 +66,33 @@ def check_training(step: Planned) -> None:
         _refuse_longer_draws(step, mined)
     if settings.loss.refreshes():
         _refuse_refreshing(step, settings)
+
+
+def check_extraction(step: Planned) -> None:
+    """Refuses extractors whose model is neither here nor on the hub.
+
+    Args:
+        step: of `extract`.
+
+    Raises:
+        MissingInputError: likewise.
+    """
+    for part in passes_of("", step.settings).values():
+        for model, revision in part.from_hub().items():
+            require_reachable(model, revision)
+
+
+def check_language_model(step: Planned) -> None:
+    """Refuses a language model that is neither here nor on the hub.
+
+    Args:
+        step: of a stage with a setting `language_model`.
+
+    Raises:
+        MissingInputError: likewise.
+    """
+    if model := getattr(step.settings, "language_model", ""):
+        require_reachable(model)
 
 
 def check_benchmarks(step: Planned) -> None:

@@ -253,8 +253,9 @@ def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
 
 
 def check(step: Planned) -> None:
-    """Refuses a benchmark whose images cannot be read as those of the dataset were."""
+    """Refuses a benchmark whose images cannot be read as those of the dataset were, and models that are not there."""
     checks.check_benchmarks(step)
+    checks.check_language_model(step)
 
 
 def run(job: Job) -> None:

@@ -18,6 +18,7 @@ from itrpipe.engine.part import OthersMissing
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.registry import extractor_package, feature_settings, importer_module, passes_of
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need, reason_with_file
+from itrpipe.stages.checks import check_extraction
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 JOURNAL, NOTES = "rows_done.json", "notes.json"
 IMPORTED_BLOCK = 64
-settings_class = feature_settings
+settings_class, check = feature_settings, check_extraction
 
 
 class Execution(SharedExecution):

@@ -22,6 +22,7 @@ from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need
+from itrpipe.stages.checks import check_language_model
 from itrpipe.training.settings import run_label, settings_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ TRAIN = "train"
 BYTES_PER_SENTENCE = 35
 UNTRAINED_SHARE = 0.5
 """Share of the vocabulary that a trained model's perplexity of the captions' own words stays below."""
-canonical_backbone = train.canonical_backbone
+canonical_backbone, check = train.canonical_backbone, check_language_model
 
 
 class SynthesizeSettings(Settings):

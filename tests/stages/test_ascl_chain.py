@@ -267,6 +267,7 @@ def test_saved_encoders_of_transformers_are_read(root: Path, invoke: Invoke, sav
     assert (folder_of(root, "ascl.ascl") / "tokenizer").is_dir()
 
 
+@pytest.mark.usefixtures("any_hub")
 def test_a_dry_run_measures_with_encoders_of_this_machine_and_downloads_none(
     root: Path, invoke: Invoke, saved_encoders: Path
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
@@ -88,7 +89,7 @@ def test_mining_alone_names_its_own_settings(defined: Path, invoke: Invoke) -> N
 
 def test_finished_artifacts_are_never_refused(finished_chain: Path, tiny: Callable, monkeypatch: Any) -> None:
     monkeypatch.setattr("itrpipe.stages.checks.candidates", lambda rows: (1, 1))
-    monkeypatch.setattr("itrpipe.stages.checks._candidates_in", lambda folder, share: (1, 1))
+    monkeypatch.setattr("itrpipe.stages.checks.candidates_in", lambda folder, share: (1, 1))
     root = finished_chain / "data"
     assert Planner(root, "tiny", tiny("aoq")).plan(Need("evaluate", "recall")).state == "up to date"
     with pytest.raises(UsageError, match="mining is to list 5 captions"):
@@ -133,6 +134,7 @@ def test_features_that_a_model_cannot_read_are_refused_when_they_are_planned(
     assert not made_in(defined)
 
 
+@pytest.mark.usefixtures("any_hub")
 @pytest.mark.parametrize(
     ("conf", "model", "settings"),
     [
@@ -147,3 +149,23 @@ def test_features_that_a_model_can_read_are_planned(
     defined: Path, conf: str, model: tuple[str, ...], settings: dict[str, Any]
 ) -> None:
     planned(defined, conf, model, settings)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_device_that_is_not_there_is_refused_before_anything_is_made(defined: Path, invoke: Invoke) -> None:
+    for more in ([], ["--dry-run"]):
+        outcome = invoke(*AOQ, "--device", "cuda", "--data", defined, *more)
+        assert (outcome.code, "--device cuda: no CUDA device is visible" in outcome.err) == (2, True)
+    assert made_in(defined) == set()
+
+
+def test_a_search_looks_for_its_image_before_it_trains(defined: Path, invoke: Invoke) -> None:
+    question = ("search", "--image", "nowhere.jpg", "--backbone", "vsepp", "--dataset", "tiny", "--data", defined)
+    outcome = invoke(*question)
+    assert (outcome.code, "has no image 'nowhere.jpg'" in outcome.err) == (3, True)
+    assert {name.partition("-")[0] for name in made_in(defined)} == {"files"}  # it has the names of the images
+    outcome = invoke(*question, "--dry-run")
+    assert (outcome.code, "has no image 'nowhere.jpg'" in outcome.err) == (3, True)
+    outcome = invoke("search", "zorp", *question[3:])
+    assert (outcome.code, "knows no word of the query (zorp)" in outcome.err) == (2, True)
+    assert {name.partition("-")[0] for name in made_in(defined)} == {"files"}

@@ -218,6 +218,7 @@ def test_what_cannot_be_trained_is_told_in_one_line(
     assert len(outcome.err.strip().splitlines()) == 1
 
 
+@pytest.mark.usefixtures("any_hub")
 def test_pixels_do_not_make_the_choice_of_features_ambiguous(defined: Path, invoke: Invoke) -> None:
     sets = [f"--set={text}" for text in ("height=32", "width=32", "workers=0")]
     assert invoke("extract", "--dataset", "tiny", "--features", "pixels", "--data", defined, *sets).code == 0

@@ -13,8 +13,8 @@ from transformers.utils import logging
 
 from itrpipe.errors import MissingInputError
 from itrpipe.features.extractors.pretrained_pixels import reason_of
+from itrpipe.features.hub import CONFIG, not_on_hub, require_hub_id
 
-CONFIG = "config.json"
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -56,17 +56,6 @@ def find_folder(
     return folder, notes
 
 
-def require_hub_id(model: str) -> None:
-    """Refuses what is no folder and cannot be a hub id, either.
-
-    Raises:
-        MissingInputError: it reads like a path, or is a file.
-    """
-    path = Path(model).expanduser()
-    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or path.exists():
-        raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id.")
-
-
 def has_any(folder: Path, names: tuple[str, ...]) -> bool:
     """Whether a folder has a file of one of these names."""
     return any((folder / name).is_file() for name in names)
@@ -87,20 +76,13 @@ def download(model: str, revision: str, names: tuple[str, ...]) -> Path:
         with quiet(progress=sys.stderr.isatty()):
             return Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=list(names)))
     except RepositoryNotFoundError:
-        raise _not_on_hub(model, "there is no such model, or it needs a login") from None
+        raise not_on_hub(model, "there is no such model, or it needs a login") from None
     except RevisionNotFoundError:
-        raise _not_on_hub(model, f"it has no revision '{revision}'") from None
+        raise not_on_hub(model, f"it has no revision '{revision}'") from None
     except LocalEntryNotFoundError:
-        raise _not_on_hub(model, "there is no connection, and no earlier download") from None
+        raise not_on_hub(model, "there is no connection, and no earlier download") from None
     except Exception as error:  # the client's own errors and those of its HTTP library have no base in common
-        raise _not_on_hub(model, reason_of(error)) from None
-
-
-def _not_on_hub(model: str, reason: str) -> MissingInputError:
-    return MissingInputError(
-        f"{model} cannot be fetched from the hub ({reason}); correct the name, or download it where there is a network "
-        "and name its folder."
-    )
+        raise not_on_hub(model, reason_of(error)) from None
 
 
 @contextmanager

@@ -1,0 +1,77 @@
+"""Models of the Hugging Face hub: whether a name can be one, and whether it can be fetched. Read without torch."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from itrpipe.errors import MissingInputError
+
+CONFIG = "config.json"
+_SECONDS = 10.0
+"""How long the hub is waited for."""
+
+
+def require_hub_id(model: str) -> None:
+    """Refuses what is no folder and cannot be a hub id, either.
+
+    Raises:
+        MissingInputError: it reads like a path, or is a file.
+    """
+    path = Path(model).expanduser()
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or path.exists():
+        raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id.")
+
+
+def require_reachable(model: str, revision: str = "main") -> None:
+    """Refuses a model that is no folder, was never fetched, and that the hub does not offer now.
+
+    One request tells, and none where it was fetched before.
+
+    Args:
+        model: folder or hub id.
+        revision: of the hub id.
+
+    Raises:
+        MissingInputError: likewise.
+    """
+    if not Path(model).expanduser().is_dir():
+        require_hub_id(model)
+        _ask(model, revision)
+
+
+def not_on_hub(model: str, reason: str) -> MissingInputError:
+    """What is said of a model that cannot be fetched."""
+    return MissingInputError(
+        f"{model} cannot be fetched from the hub ({reason}); correct the name, or download it where there is a network "
+        "and name its folder."
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _ask(model: str, revision: str) -> None:
+    """Remembers what can be fetched, so that a plan that is checked again asks once; what cannot is an error."""
+    import huggingface_hub
+    from huggingface_hub.errors import (
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        if isinstance(huggingface_hub.try_to_load_from_cache(model, CONFIG, revision=revision), str):
+            return
+        huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS)
+    except RepositoryNotFoundError:
+        raise not_on_hub(model, "there is no such model, or it needs a login") from None
+    except RevisionNotFoundError:
+        raise not_on_hub(model, f"it has no revision '{revision}'") from None
+    except HFValidationError:
+        raise not_on_hub(model, "this can be no name of a model") from None
+    except OfflineModeIsEnabled:
+        raise not_on_hub(model, "HF_HUB_OFFLINE is set, and there is no earlier download") from None
+    except Exception as error:  # the client's own errors and those of its HTTP library have no base in common
+        kind = type(error).__name__
+        reason = "there is no connection" if "Connect" in kind or "Timeout" in kind else kind
+        raise not_on_hub(model, f"{reason}, and there is no earlier download") from None
