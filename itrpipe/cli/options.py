@@ -166,7 +166,8 @@ class ModelOptions(TrainedOptions):
         sources = {each.name: context.get_parameter_source(each.name) for each in fields(self)}
         given = frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
         if self.named is None:
-            return replace(self, given=given)
+            of_files = is_given(self.backbone or "") and "method" not in given
+            return replace(self, given=given, method=GIVEN if of_files else self.method)
         from itrpipe.commands.named import find_model
 
         known = find_model(self.data, self.dataset if "dataset" in given else None, self.named)
@@ -217,8 +218,6 @@ class GivenOptions(ModelOptions):
         from itrpipe.commands.given import ALONE, define_embeddings, named
 
         files = named(self.embeddings, self.captions, self.owners, self.name, self.measure)
-        if files is None and is_given(self.backbone or "") and "method" not in self.given:
-            return replace(self, method=GIVEN), None
         if files is None:
             chosen = GIVEN if self.method == GIVEN and self.backbone is None else self.backbone
             return replace(self, backbone=chosen), None

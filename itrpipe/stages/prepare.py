@@ -170,7 +170,10 @@ def image_root(settings: Mapping[str, Any], folder: Path, definition: DatasetDef
     if settings["kind"] == "scenes":
         return folder
     if settings["kind"] == "given":
-        raise MissingInputError("the dataset was made of embeddings alone; it has no photographs")
+        raise MissingInputError(
+            "the dataset was made of embeddings alone and has no photographs; prepare captions and photographs with "
+            "`itrpipe prepare`, and give that dataset the embeddings"
+        )
     return read_source(FilesSettings.model_validate(settings), definition.prepare).root
 
 
