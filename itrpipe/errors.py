@@ -8,6 +8,8 @@ from __future__ import annotations
 
 BROKEN_PIPE = 141
 """Exit code where nobody reads the output any more, as behind `| head`; that of other programs, and no error."""
+_LONGEST_REASON = 200
+"""Characters of what a library says that a message repeats."""
 
 
 class ItrpipeError(Exception):
@@ -63,3 +65,9 @@ class UnavailableError(ItrpipeError):
     """
 
     exit_code = 8
+
+
+def reason_of(error: Exception) -> str:
+    """Returns what a library says of a failure, in a line that is not longer than a user reads."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]} ..."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from itrpipe.evaluation.protocols import PROTOCOLS
 from itrpipe.exporting.citations import bibliography
@@ -188,14 +188,19 @@ def _eval_results(card: Card) -> list[Any]:
     ]
 
 
-def render(card: Card) -> str:
-    """The whole README.md."""
+def template(path: Path) -> Template:
+    """A template of Markdown; a name that it is not given is an error."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(path.parent),
         autoescape=False,  # Markdown; every name in it has been checked by whoever gave it
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template(TEMPLATE).render(card=card, front_matter=front_matter(card))
+    return environment.get_template(path.name)
+
+
+def render(card: Card) -> str:
+    """The whole README.md."""
+    return template(Path(__file__).parent / TEMPLATE).render(card=card, front_matter=front_matter(card))

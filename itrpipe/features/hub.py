@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
-from itrpipe.errors import MissingInputError
+from itrpipe.errors import MissingInputError, reason_of
 
 CONFIG = "config.json"
 _SECONDS = 10.0
 """How long the hub is waited for."""
+_NO_CONNECTION = "there is no connection, and no earlier download"
 
 
 def require_hub_id(model: str) -> None:
@@ -48,21 +51,23 @@ def not_on_hub(model: str, reason: str) -> MissingInputError:
     )
 
 
-@functools.lru_cache(maxsize=64)
-def _ask(model: str, revision: str) -> None:
-    """Remembers what can be fetched, so that a plan that is checked again asks once; what cannot is an error."""
-    import huggingface_hub
+@contextlib.contextmanager
+def fetching(model: str, revision: str) -> Iterator[None]:
+    """Turns what the client of the hub raises into one line.
+
+    Raises:
+        MissingInputError: there is no such hub id or revision, or the hub cannot be reached.
+    """
     from huggingface_hub.errors import (
         HFValidationError,
+        LocalEntryNotFoundError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
 
     try:
-        if isinstance(huggingface_hub.try_to_load_from_cache(model, CONFIG, revision=revision), str):
-            return
-        huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS)
+        yield
     except RepositoryNotFoundError:
         raise not_on_hub(model, "there is no such model, or it needs a login") from None
     except RevisionNotFoundError:
@@ -71,7 +76,19 @@ def _ask(model: str, revision: str) -> None:
         raise not_on_hub(model, "this can be no name of a model") from None
     except OfflineModeIsEnabled:
         raise not_on_hub(model, "HF_HUB_OFFLINE is set, and there is no earlier download") from None
+    except LocalEntryNotFoundError:
+        raise not_on_hub(model, _NO_CONNECTION) from None
     except Exception as error:  # the client's own errors and those of its HTTP library have no base in common
         kind = type(error).__name__
-        reason = "there is no connection" if "Connect" in kind or "Timeout" in kind else kind
-        raise not_on_hub(model, f"{reason}, and there is no earlier download") from None
+        unconnected = "Connect" in kind or "Timeout" in kind
+        raise not_on_hub(model, _NO_CONNECTION if unconnected else reason_of(error)) from None
+
+
+@functools.lru_cache(maxsize=64)
+def _ask(model: str, revision: str) -> None:
+    """Remembers what can be fetched, so that a plan that is checked again asks once; what cannot is an error."""
+    import huggingface_hub
+
+    with fetching(model, revision):
+        if not isinstance(huggingface_hub.try_to_load_from_cache(model, CONFIG, revision=revision), str):
+            huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS)

@@ -13,10 +13,9 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import DataError, MissingInputError, reason_of
 from itrpipe.features.extractors.model_files import find_folder, quiet
 from itrpipe.features.extractors.pretrained import Kind, load_config, load_tensors, load_weights
-from itrpipe.features.extractors.pretrained_pixels import reason_of
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.vision_tower import described, pool_of, rebuilt, width_of

@@ -26,37 +26,14 @@ from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings
 from itrpipe.features.scores import read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.plan.planning import parse_override
+from tests.conftest import TINY_PHRASES, TINY_PIXELS, TINY_TRAINING
 
-SMALL = (
-    "train.epochs=1",
-    "train.batch_size=16",
-    "train.min_word_count=1",
-    "evaluate.bootstrap_samples=100",
-)
-NARROW = (*SMALL, "train.model.embed_dim=8", "train.model.word_dim=8")
-PHRASES = (
-    "train.max_updates=0",
-    "train.warmup_updates=2",
-    "train.model.heads=2",
-    "train.model.feed_forward_dim=8",
-    "parse.tagger=lexicon",
-)
-PIXELS = (
-    *SMALL,
-    "pixels.height=32",
-    "pixels.width=32",
-    "extract.workers=0",
-    "train.model.image_size=[32, 32]",
-    "train.model.vision=random",
-    "train.model.text=random",
-    "train.model.width=16",
-    "train.model.vision_layers=1",
-    "train.model.text_layers=1",
-)
+FEW = "evaluate.bootstrap_samples=100"
+NARROW = (*TINY_TRAINING, FEW, "train.model.embed_dim=8", "train.model.word_dim=8")
 RUNS = {
-    "triplet.dual-encoder": ("tiny", ("backbone=dual-encoder", *PIXELS)),
+    "triplet.dual-encoder": ("tiny", ("backbone=dual-encoder", *TINY_PIXELS, FEW)),
     "triplet.scan": ("tiny", ("backbone=scan", *NARROW)),
-    "ssamt.ssamt": ("tiny", ("method=ssamt", *NARROW, *PHRASES)),
+    "ssamt.ssamt": ("tiny", ("method=ssamt", *NARROW, *TINY_PHRASES)),
     "triplet.vsepp": ("scenes", ("backbone=vsepp", *NARROW)),
 }
 

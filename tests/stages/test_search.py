@@ -24,40 +24,16 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.store import FeatureSpec
 from itrpipe.plan.planning import parse_override
+from tests.conftest import TINY_PHRASES, TINY_PIXELS, TINY_TRAINING
 
 Invoke = Callable[..., Any]
-SMALL = (
-    "train.epochs=1",
-    "train.batch_size=16",
-    "train.min_word_count=1",
-    "train.model.embed_dim=8",
-    "train.model.word_dim=8",
-)
-SSAMT = (
-    "train.max_updates=0",
-    "train.warmup_updates=2",
-    "train.model.heads=2",
-    "train.model.feed_forward_dim=8",
-    "parse.tagger=lexicon",
-)
-PIXELS = (
-    *SMALL[:3],
-    "pixels.height=32",
-    "pixels.width=32",
-    "extract.workers=0",
-    "train.model.image_size=[32, 32]",
-    "train.model.vision=random",
-    "train.model.text=random",
-    "train.model.width=16",
-    "train.model.vision_layers=1",
-    "train.model.text_layers=1",
-)
+SMALL = (*TINY_TRAINING, "train.model.embed_dim=8", "train.model.word_dim=8")
 RUNS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "triplet.vsepp": ({"backbone": "vsepp"}, SMALL),
     "triplet.vsepp.s1": ({"backbone": "vsepp", "seed": 1}, (*SMALL, "train.model.measure=order")),
     "triplet.scan": ({"backbone": "scan"}, SMALL),
-    "ssamt.ssamt": ({"method": "ssamt"}, (*SMALL, *SSAMT)),
-    "triplet.dual-encoder": ({"backbone": "dual-encoder"}, PIXELS),
+    "ssamt.ssamt": ({"method": "ssamt"}, (*SMALL, *TINY_PHRASES)),
+    "triplet.dual-encoder": ({"backbone": "dual-encoder"}, TINY_PIXELS),
 }
 CAPTIONS = ("A cat number 16 is on the road 0.", "A bird number 19 is on the roof 3.")
 

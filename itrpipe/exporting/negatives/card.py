@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from itrpipe.exporting.card import template
 from itrpipe.exporting.negatives.base import Table
 
 TEMPLATE = "card.md.j2"
@@ -49,12 +48,4 @@ class Card:
 
 def render(card: Card) -> str:
     """The whole README.md."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=False,  # Markdown; every name in it has been checked by whoever gave it
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(TEMPLATE).render(card=card)
+    return template(Path(__file__).parent / TEMPLATE).render(card=card)

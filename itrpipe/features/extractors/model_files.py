@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import huggingface_hub
-from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
 from transformers.utils import logging
 
 from itrpipe.errors import MissingInputError
-from itrpipe.features.extractors.pretrained_pixels import reason_of
-from itrpipe.features.hub import CONFIG, not_on_hub, require_hub_id
+from itrpipe.features.hub import CONFIG, fetching, require_hub_id
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
@@ -72,17 +70,8 @@ def download(model: str, revision: str, names: tuple[str, ...]) -> Path:
     Raises:
         MissingInputError: there is no such hub id or revision, or the hub cannot be reached.
     """
-    try:
-        with quiet(progress=sys.stderr.isatty()):
-            return Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=list(names)))
-    except RepositoryNotFoundError:
-        raise not_on_hub(model, "there is no such model, or it needs a login") from None
-    except RevisionNotFoundError:
-        raise not_on_hub(model, f"it has no revision '{revision}'") from None
-    except LocalEntryNotFoundError:
-        raise not_on_hub(model, "there is no connection, and no earlier download") from None
-    except Exception as error:  # the client's own errors and those of its HTTP library have no base in common
-        raise not_on_hub(model, reason_of(error)) from None
+    with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
+        return Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=list(names)))
 
 
 @contextmanager

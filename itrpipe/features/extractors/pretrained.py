@@ -21,10 +21,10 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from itrpipe.artifacts.disk import reading_error
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import DataError, UsageError, reason_of
 from itrpipe.features.extractors.base import Images
 from itrpipe.features.extractors.model_files import CONFIG, PICKLES, SAFETENSORS, find_folder, has_any, quiet
-from itrpipe.features.extractors.pretrained_pixels import Preprocessing, load_preprocessing, reason_of
+from itrpipe.features.extractors.pretrained_pixels import Preprocessing, load_preprocessing
 from itrpipe.features.extractors.resnet.declaration import Resnet
 from itrpipe.features.extractors.state_dict import refuse_not_finite
 from itrpipe.features.extractors.vit.declaration import Vit

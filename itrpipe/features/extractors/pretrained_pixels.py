@@ -17,7 +17,7 @@ import transformers
 from torch import nn
 
 from itrpipe.artifacts.disk import reading_error
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import DataError, UsageError, reason_of
 
 _CONVNEXT = "ConvNextImageProcessor"
 # It rescales before it resizes, so that its resized pixels are not rounded to bytes.
@@ -35,7 +35,6 @@ _PROCESSORS = (
 # From this short edge on, ConvNeXT's processor stretches the image and crops nothing.
 _CONVNEXT_STRETCHES_FROM = 384
 # Libraries list every name they know when they do not know one.
-_LONGEST_REASON = 200
 
 
 @dataclass(frozen=True)
@@ -188,12 +187,6 @@ def load_preprocessing(folder: Path) -> Preprocessing:
         )
     transform, normalization = PixelTransform(processor), PixelNormalization(processor)
     return Preprocessing(transform, normalization, framing, framing.frame, _notes(name, processor))
-
-
-def reason_of(error: Exception) -> str:
-    """Returns what a library says of a failure, in a line that is not longer than a user reads."""
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]} ..."
 
 
 def _class_name(processor: Any) -> str:
