@@ -105,8 +105,10 @@ def print_status(root: Path, dataset: str | None, *, verify: bool = False) -> No
         reporter.say(f"{root} holds no dataset yet; start with `itrpipe run demo`")
     problems: dict[str, list[str]] = {"damaged": [], "unreadable": []}
     for name in names:
-        reporter.say(name, style="bold")
-        models = load_definition(root, name).named_trainings()
+        definition = load_definition(root, name)
+        photos = f"  {definition.photographs.source}" if definition.photographs else ""
+        reporter.say(f"{name}{photos}", style="bold")
+        models = definition.named_trainings()
         for entry in entries(root, name, verify=verify):
             reporter.say(_line(entry, _model_of(entry, models)), style=_STYLES[entry.state])
             problems.get(entry.state, []).append(entry.problem)
