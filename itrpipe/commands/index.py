@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from itrpipe.artifacts.artifact import MANIFEST, Manifest, folders_in, is_finished, read_manifest
-from itrpipe.artifacts.locks import unused
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.named import NamedModel, find_model
 from itrpipe.commands.trained import make_missing, train_settings
+from itrpipe.commands.upkeep import remove_unused
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
-from itrpipe.datasets.photo_folder import list_photographs
+from itrpipe.datasets.photo_folder import list_photographs, require_photographs
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.plan.overrides import EVERYWHERE
 from itrpipe.plan.pipeline import run
@@ -158,12 +157,13 @@ def up_to_date(
         ItrpipeError: the model cannot be trained or opened.
     """
     photos = photos.expanduser()
-    count = len(list_photographs(photos, root).photographs)
+    require_photographs(photos, root)
     photos = photos.resolve()
     dataset = dataset_of(photos)
     asked = asked if asked.named else replace(only_model(root, photos, dataset), overrides=asked.overrides)
     model = _model(root, asked, reporter, no_deps=no_deps, dry_run=dry_run)
     if model is None:
+        count = len(list_photographs(photos, root).photographs)
         reporter.say(f"{photos}: an index of {count:,} photographs follows when the model is trained")
         return None
     known = load_definition(root, dataset)
@@ -309,13 +309,8 @@ def _remove_contained(folder: Path, reporter: Reporter) -> None:
             continue
         from itrpipe.retrieval.photo_rows import listed
 
-        if listed(other) <= listed(folder):
-            with unused(other) as free:
-                if free:
-                    hidden = other.with_name(f".{other.name}.removed")
-                    other.rename(hidden)
-                    shutil.rmtree(hidden)
-                    reporter.say(f"  {other.name} is replaced by {folder.name}")
+        if listed(other) <= listed(folder) and remove_unused(other):
+            reporter.say(f"  {other.name} is replaced by {folder.name}")
 
 
 def _readable(folder: Path) -> Manifest | None:

@@ -120,7 +120,7 @@ def _found(photos: Path, question: Question, image: Path | None, indexed: Indexe
         split=FOLDER,
         finds="images",
         caption=question.caption,
-        image_id=None if image is None else str(image),
+        image_id=question.image,
         image_split=None if image is None else "photograph",
         searched=count,
         scored=count,
@@ -161,8 +161,8 @@ def _write_page(page: Path, found: Answers, image: Path | None, reporter: Report
 
     album = Album(Path(found.dataset), {each.file: each.file for each in found.answers})
     pictures = {each.file: album.picture(each.file) for each in found.answers}
-    own = None if image is None else Album(image.parent, {str(image): image.name})
-    query = None if own is None else own.picture(str(image))
+    own = None if image is None else Album(image.parent, {image.name: image.name})
+    query = None if image is None or own is None else own.picture(image.name)
     for problem in [*album.problems, *(own.problems if own else ())]:
         reporter.say(f"  no picture of {problem}", style="yellow")
     write_text(page, render(found, pictures, query))

@@ -179,7 +179,7 @@ def collect_garbage(
     total = sum(entry.bytes for entry in doomed)
     if ask is not None and not ask(f"remove {len(doomed)} folders, {_size(total)}?"):
         return []
-    removed = [entry for entry in doomed if _remove(entry.folder)]
+    removed = [entry for entry in doomed if remove_unused(entry.folder)]
     reporter.say(f"removed {_size(sum(entry.bytes for entry in removed))}")
     return [entry.folder for entry in removed]
 
@@ -190,7 +190,7 @@ def _say_left_alone(spared: list[Entry], reporter: Reporter) -> None:
         reporter.say(f"  {entry.name:<48} left alone, {why}")
 
 
-def _remove(folder: Path) -> bool:
+def remove_unused(folder: Path) -> bool:
     """Removes a folder unless a process has begun to work on it since it was looked at.
 
     It is renamed first, so that a kill leaves the whole of it or a hidden rest, which the next `gc` sweeps.

@@ -70,13 +70,39 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
         MissingInputError: there is no such folder, or no photograph in it.
         UnavailableError: the disk does not answer, or the folder itself cannot be read.
     """
+    found = PhotoFolder()
+    found.photographs = sorted(_photographs(folder, apart_from, found))
+    if not found.photographs:
+        raise _none_in(folder)
+    return found
+
+
+def require_photographs(folder: Path, apart_from: Path) -> None:
+    """Refuses a folder that is not there or has no photograph, without listing all of it; see `list_photographs`.
+
+    Raises:
+        MissingInputError, UnavailableError: likewise.
+    """
+    if next(_photographs(folder, apart_from, PhotoFolder()), None) is None:
+        raise _none_in(folder)
+
+
+def _none_in(folder: Path) -> MissingInputError:
+    return MissingInputError(
+        f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}), hidden folders apart; name another"
+    )
+
+
+def _photographs(folder: Path, apart_from: Path, found: PhotoFolder) -> Iterator[PhotoFile]:
+    """Yields photographs in no order, and notes the rest in `found`."""
     if not folder.is_dir():
         raise MissingInputError(f"--photos {folder} is not a folder; name one that holds photographs")
-    found, root = PhotoFolder(), os.path.realpath(folder)
+    root = os.path.realpath(folder)
+    inside = root.rstrip(os.sep) + os.sep
     for entry, name in _entries(root, os.path.realpath(apart_from), found):
         try:
             name.encode()
-            if entry.is_symlink() and not os.path.realpath(entry.path).startswith(root.rstrip(os.sep) + os.sep):
+            if entry.is_symlink() and not os.path.realpath(entry.path).startswith(inside):
                 found.outside += 1
                 continue
             status = entry.stat()
@@ -86,15 +112,9 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
             found.unusable[name] = _reason(error, entry.path)
         else:
             if stat.S_ISREG(status.st_mode):
-                found.photographs.append(PhotoFile(name, status.st_size, status.st_mtime_ns))
+                yield PhotoFile(name, status.st_size, status.st_mtime_ns)
             elif not stat.S_ISDIR(status.st_mode):
                 found.unusable[name] = "is not a regular file"
-    found.photographs.sort()
-    if not found.photographs:
-        raise MissingInputError(
-            f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}), hidden folders apart; name another"
-        )
-    return found
 
 
 def _entries(root: str, apart_from: str, found: PhotoFolder) -> Iterator[tuple[os.DirEntry[str], str]]:
