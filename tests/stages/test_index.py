@@ -286,9 +286,9 @@ def test_models_that_cannot_index_are_told_before_they_are_trained(
 def test_a_named_model_is_trained_first_and_found_again(
     command: Invoke, invoke: Invoke, photos: Path, defined: Path
 ) -> None:
-    values = dict(each.split("=") for each in TINY if each.startswith("train.") and "model" not in each)
+    plain = [each.partition("=") for each in TINY if each.startswith("train.") and "model" not in each]
     sizes = {"width": 16, "vision_layers": 1, "text_layers": 1, "image_size": [32, 32]}
-    told: dict[str, Any] = {key: int(value) for key, value in values.items()}
+    told: dict[str, Any] = {key: int(value) for key, _, value in plain}
     told |= {f"train.model.{key}": value for key, value in sizes.items()}
     told |= {"backbone": "dual-encoder", "train.model.vision": "random", "train.model.text": "random"}
     told |= {"pixels.height": 32, "pixels.width": 32}
