@@ -424,7 +424,7 @@ def test_launch_lines_are_real_commands_with_known_settings(path: Path, line: st
     stage = name.replace("-", "_")
     assert path == declared_stages()[stage]
     options = {"backbone", "seed", "device", "split", "train", "val", "test"}
-    options |= {"method"} if stage != "train" else set()
+    options |= {"method"} if stage not in ("train", "index") else set()
     overrides = overrides_of(given["settings"], {key: given[key] for key in options & given.keys()})
     need = Need(stage, configuration_of(stage, given))
     Planner(data_root, given["dataset"], overrides).configure_checked(need)

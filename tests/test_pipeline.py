@@ -405,14 +405,19 @@ def known(stage: str) -> set[str]:
 
 
 @pytest.mark.parametrize("stage", declared_stages())
-def test_execution_settings_never_enter_a_fingerprint(stage: str, defined: Path, tiny: Tiny) -> None:
+def test_execution_settings_never_enter_a_fingerprint(
+    stage: str, defined: Path, precomp_dataset: Any, tiny: Tiny
+) -> None:
     conf = {"prepare": "files", "extract": "precomp"}.get(stage) or next(iter(load_declaration(stage).confs))
     boxes = Override("precomp", "grid", [2, 2])  # which the model of synthesize reads
-    plain = Planner(defined, "tiny", [boxes]).plan(Need(stage, conf))
+    photographs = StageDefinition(conf="photographs", source=str(precomp_dataset.images))
+    definition = load_definition(defined, "tiny").model_copy(update={"photographs": photographs})
+    need = Need(stage, conf, {"model": str(precomp_dataset.features)} if stage == "index" else {})
+    plain = Planner(defined, "tiny", [boxes], definition).plan(need)
     placed = {name: each.default for name, each in SharedExecution.model_fields.items() if name in known(stage)}
     for key, value in (placed | load_declaration(stage).execution).items():
         other = "1/2" if key == "part" else other_value(value)
-        step = Planner(defined, "tiny", [boxes, Override(None, key, other)]).plan(Need(stage, conf))
+        step = Planner(defined, "tiny", [boxes, Override(None, key, other)], definition).plan(need)
         assert step.execution.model_dump(mode="json")[key] == other != value
         assert step.location == plain.location
     assert not known(stage) & set(type(plain.settings).model_fields)

@@ -57,6 +57,7 @@ def plans_on_scenes(line: str) -> bool:
         or isinstance(values.get("embeddings"), Path)
         or values.get("show")
         or values.get("canary")
+        or values.get("photos")
         or "leaky" in line
     )
     return ours and "dry_run" in values and not reads

@@ -19,7 +19,6 @@ import torch
 
 from itrpipe.datasets.given import no_known_word
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.ranks import check_finite
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
@@ -27,10 +26,9 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.mining.faiss_engine import IndexKind, search_index
 from itrpipe.mining.lists import NO_ROW
 from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
-from itrpipe.retrieval.captions import read_captions
+from itrpipe.retrieval.captions import known_words, read_captions
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
-from itrpipe.training.captions import WordIds
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import ImageRows, TextRows, encode_images, encode_texts, score_split
 from itrpipe.training.phrase_data import PhraseSplitData
@@ -173,16 +171,7 @@ class SearchModel:
 
     def unknown_words(self, pair: Split) -> list[str]:
         """Words of a query that the model does not know; none where its tokenizer spells every word."""
-        return [word for word, known in self._words(pair).items() if not known]
-
-    def _words(self, pair: Split) -> dict[str, bool]:
-        """Words of a query and whether the model knows them; empty where its tokenizer spells every word."""
-        tokens = self._saved.tokens
-        vocabulary = tokens.vocabulary if isinstance(tokens, WordIds) else tokens
-        if not isinstance(vocabulary, Vocabulary):
-            return {}
-        read = tokens.reading.words(pair) if isinstance(tokens, WordIds) else pair.tokens
-        return {word: word in vocabulary.ids for word in read.flatten().to_pylist()}
+        return [word for word, known in known_words(self._saved, pair).items() if not known]
 
     @torch.inference_mode()
     def embed(self, query: Query) -> np.ndarray:
@@ -215,7 +204,7 @@ class SearchModel:
         return found.reshape(-1)
 
     def _query_text(self, query: Query) -> TokenTexts | PhraseTexts:
-        words = self._words(query.pair)
+        words = known_words(self._saved, query.pair)
         if words and not any(words.values()):
             raise no_known_word(self.label, words)
         return read_captions(self._saved, query.pair, self.label, None if query.graph is None else [query.graph])

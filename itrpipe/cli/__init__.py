@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import typer
 
-from itrpipe.cli import datasets, models, results, upkeep
+from itrpipe.cli import datasets, models, photographs, results, upkeep
 from itrpipe.cli.app import app
 from itrpipe.cli.failures import known_failure
 from itrpipe.cli.launcher import run_together
@@ -20,7 +20,7 @@ from itrpipe.errors import BROKEN_PIPE, ItrpipeError
 from itrpipe.isolation import isolate
 from itrpipe.printable import printable
 
-__all__ = ["app", "datasets", "main", "models", "results", "upkeep"]
+__all__ = ["app", "datasets", "main", "models", "photographs", "results", "upkeep"]
 
 INTERRUPTED = 130
 

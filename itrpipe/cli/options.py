@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.errors import UsageError
+from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN, is_given
 
 
@@ -70,6 +70,9 @@ PartOption = Annotated[
 DevicesOption = Annotated[
     int | None,
     typer.Option("--devices", min=1, help="Processes that train together, one per GPU: torchrun for this machine."),
+]
+PhotosOption = Annotated[
+    Path | None, typer.Option("--photos", metavar="FOLDER", help="Folder of photographs, which need no captions.")
 ]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
 
@@ -163,8 +166,7 @@ class ModelOptions(TrainedOptions):
             UsageError: there are several such models, or an option contradicts it.
             MissingInputError: there is none.
         """
-        sources = {each.name: context.get_parameter_source(each.name) for each in fields(self)}
-        given = frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
+        given = self._told(context)
         if self.named is None:
             of_files = is_given(self.backbone or "") and "method" not in given
             return replace(self, given=given, method=GIVEN if of_files else self.method)
@@ -176,6 +178,63 @@ class ModelOptions(TrainedOptions):
                 raise UsageError(f"--model {self.named} has {option} {own}; leave --{option} out")
         naming = {key: value for key, value in known.naming.items() if key not in given}
         return replace(self, dataset=known.dataset, method=known.method, known=known, given=given, **naming)
+
+    def _told(self, context: typer.Context) -> frozenset[str]:
+        """Which options were given."""
+        sources = {each.name: context.get_parameter_source(each.name) for each in fields(self)}
+        return frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
+
+
+_OF_TRAINING = frozenset(("method", "backbone", "features", "seed"))
+"""Options that say which model is trained."""
+
+
+@dataclass(frozen=True)
+class AnyModelOptions(ModelOptions):
+    """The same where --model may also be the folder or hub id of a model, for photographs without captions."""
+
+    named: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="NAME|FOLDER|ID",
+            help="A model that `itrpipe train --name NAME` was told of; for --photos also the folder or hub id of one.",
+        ),
+    ] = None
+
+    def completed(self, context: typer.Context) -> ModelOptions:
+        """The options as `ModelOptions` completes them; a folder or hub id stays in `named`, and `known` is None.
+
+        Raises:
+            UsageError, MissingInputError: likewise.
+        """
+        try:
+            return super().completed(context)
+        except MissingInputError:
+            if self.named is None or not (Path(self.named).expanduser().is_dir() or "/" in self.named):
+                raise
+        told = self._told(context)
+        for option in sorted(told & _OF_TRAINING):
+            raise UsageError(f"--model {self.named} is trained already; leave --{option} out")
+        return replace(self, given=told)
+
+    @property
+    def asked(self) -> Any:
+        """The model that photographs are asked of, an `itrpipe.commands.index.AskedModel`."""
+        from itrpipe.commands.index import AskedModel
+
+        overrides = overrides_of(self.settings, {"device": self.device}) + self.placed
+        if self.named is not None and self.known is None:
+            return AskedModel(opened=self.named, overrides=overrides)
+        trained = self.known is not None or self.given & _OF_TRAINING
+        naming = {**self.model, "device": self.device} if trained else {}
+        return AskedModel(
+            known=self.known,
+            method=self.method if trained else None,
+            dataset=self.dataset,
+            overrides=overrides,
+            naming=naming,
+        )
 
 
 @dataclass(frozen=True)

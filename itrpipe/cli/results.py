@@ -9,17 +9,20 @@ import typer
 
 from itrpipe.cli.app import app
 from itrpipe.cli.options import (
+    AnyModelOptions,
     DataOption,
     DatasetOption,
     DryRunOption,
     GivenOptions,
     ModelOptions,
+    PhotosOption,
     SetOption,
     TrustOption,
     overrides_of,
     taking,
     whole_path,
 )
+from itrpipe.errors import UsageError
 
 
 @app.command()
@@ -150,14 +153,19 @@ def explain(
 
 
 @app.command()
-@taking(ModelOptions)
+@taking(AnyModelOptions)
 def search(
-    given: ModelOptions,
+    given: AnyModelOptions,
     caption: Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="What to find images for.")] = None,
     image: Annotated[
         str | None,
-        typer.Option("--image", metavar="ID|FILE", help="Find captions for this image or photograph instead."),
+        typer.Option(
+            "--image",
+            metavar="ID|FILE",
+            help="Find captions for this image or photograph; of --photos those like it.",
+        ),
     ] = None,
+    photos: PhotosOption = None,
     split: Annotated[str, typer.Option("--split", help="Where to search: test, val or train.")] = "test",
     top: Annotated[int, typer.Option("--top", metavar="K", min=1, help="How many answers.")] = 10,
     index: Annotated[
@@ -186,11 +194,25 @@ def search(
     dataset is read by the extractor of the dataset's features. Right answers are marked where the query is an image of
     the split, or a caption of it word for word.
 
+    --photos FOLDER searches photographs without captions, of which no dataset is made: their index, see itrpipe index,
+    is made or brought up to date first. --model may be left out where one model has indexed the folder.
+
     Example: itrpipe search "two dogs on a beach" --backbone vsrn
     """
     from itrpipe.commands.search import Question, Way
     from itrpipe.commands.search import search as search_split
 
+    if photos is not None:
+        from itrpipe.commands.search_photographs import search_photographs
+
+        unread = {"--split": split != "test", "--index": index, "--prefilter": prefilter, "--candidates": candidates}
+        for option in (name for name, value in unread.items() if value):
+            raise UsageError(f"{option} is for a split of a dataset; leave it out with --photos")
+        how = {"device": given.device or "auto", "page": html, **given.how, "as_json": as_json}
+        search_photographs(given.data, photos, Question(caption, image), given.asked, top, **how)
+        return
+    if given.named is not None and given.known is None:
+        raise UsageError(f"--model {given.named} is no named model; add --photos FOLDER to search photographs with it")
     way = Way(split, top, index, prefilter, candidates)
     overrides = given.overrides(of_training=True, **given.model, device=given.device)
     asked = (Question(caption, image), given.method, overrides, way)

@@ -70,8 +70,8 @@ def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
         manifest = _readable(folder) if is_finished(folder) else None
         if manifest and RESUMED not in manifest.messages:
             manifests.setdefault(manifest.stage, []).append((folder.name, manifest))
-    costs = [_cost(step, manifests.get(step.need.stage, [])) for step in steps]
-    return [cost if cost.earlier else replace(cost, measured=_measured(cost.step)) for cost in costs]
+    costs = [_own_cost(step) or _cost(step, manifests.get(step.need.stage, [])) for step in steps]
+    return [cost if cost.seconds is not None else replace(cost, measured=_measured(cost.step)) for cost in costs]
 
 
 def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
@@ -118,17 +118,30 @@ def _cost(step: Step, manifests: Iterable[tuple[str, Manifest]]) -> Cost:
     return Cost(step, seconds, name, " and ".join(unlike), scaled)
 
 
+def _own_cost(step: Step) -> Cost | None:
+    """What the stage itself says of a step, where it knows better than earlier artifacts."""
+    own = getattr(load_stage(step.need.stage), "cost", None)
+    if own is None:
+        return None
+    seconds, what_for = own(_planned_job(step))
+    return Cost(step, seconds, measured=what_for)
+
+
 def _measured(step: Step) -> str:
     measured = getattr(load_stage(step.need.stage), "measured", None)
-    if measured is None:
-        return ""
+    return "" if measured is None else measured(_planned_job(step))
+
+
+def _planned_job(step: Step) -> Job:
+    """A step as its stage sees it before it runs."""
     finished = {
         name: folder for name, each in step.inputs.items() if each.state == "up to date" and (folder := each.finished)
     }
     inputs = {name: Input(folder, check_artifact(folder)) for name, folder in finished.items()}
     location = step.location
     names = location.dataset, step.need.conf
-    return measured(Job(*names, step.settings, step.execution, inputs, step.definition, location.partial, Reporter()))
+    planned = (step.settings, step.execution, inputs, step.definition, location.partial, Reporter(), step.sources)
+    return Job(*names, *planned)
 
 
 def _likeness(earlier: Mapping[str, Any], planned: Mapping[str, Any]) -> int:

@@ -109,7 +109,7 @@ def search(
     """
     _refuse_contradictions(question, way)
     check_split(way.split)
-    _refuse_page(page)
+    refuse_page(page)
     reporter = Reporter(SafeConsole(stderr=as_json))
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("train", method))
@@ -134,12 +134,21 @@ def search(
         _show(found, reporter)
 
 
-def _refuse_contradictions(question: Question, way: Way) -> None:
+def refuse_two_questions(question: Question) -> None:
+    """Refuses a search with a sentence and an image, or with neither, or with a sentence without a word.
+
+    Raises:
+        UsageError: likewise.
+    """
     if (question.caption is None) == (question.image is None):
         given = "both" if question.image else "neither"
         raise UsageError(f"search takes a sentence or --image, and {given} was given; give one of them")
     if question.caption is not None and not question.caption.strip():
         raise UsageError(f"{QUERY} has no word; give a sentence")
+
+
+def _refuse_contradictions(question: Question, way: Way) -> None:
+    refuse_two_questions(question)
     if way.index not in (None, *INDEXES):
         raise UsageError(f"--index {way.index} is none of {', '.join(INDEXES)}; leave it out")
     if way.candidates is not None and way.prefilter is None:
@@ -148,7 +157,12 @@ def _refuse_contradictions(question: Question, way: Way) -> None:
         raise UsageError(f"--candidates {way.candidates} are fewer than --top {way.top}; give as many at least")
 
 
-def _refuse_page(page: Path | None) -> None:
+def refuse_page(page: Path | None) -> None:
+    """Refuses a page that is there already or cannot be written.
+
+    Raises:
+        UsageError, MissingInputError, UnavailableError: likewise.
+    """
     if page is None:
         return
     if os.path.lexists(page):

@@ -105,8 +105,10 @@ def print_status(root: Path, dataset: str | None, *, verify: bool = False) -> No
         reporter.say(f"{root} holds no dataset yet; start with `itrpipe run demo`")
     problems: dict[str, list[str]] = {"damaged": [], "unreadable": []}
     for name in names:
-        reporter.say(name, style="bold")
-        models = load_definition(root, name).named_trainings()
+        definition = load_definition(root, name)
+        photos = f"  {definition.photographs.source}" if definition.photographs else ""
+        reporter.say(f"{name}{photos}", style="bold")
+        models = definition.named_trainings()
         for entry in entries(root, name, verify=verify):
             reporter.say(_line(entry, _model_of(entry, models)), style=_STYLES[entry.state])
             problems.get(entry.state, []).append(entry.problem)
@@ -177,7 +179,7 @@ def collect_garbage(
     total = sum(entry.bytes for entry in doomed)
     if ask is not None and not ask(f"remove {len(doomed)} folders, {_size(total)}?"):
         return []
-    removed = [entry for entry in doomed if _remove(entry.folder)]
+    removed = [entry for entry in doomed if remove_unused(entry.folder)]
     reporter.say(f"removed {_size(sum(entry.bytes for entry in removed))}")
     return [entry.folder for entry in removed]
 
@@ -188,7 +190,7 @@ def _say_left_alone(spared: list[Entry], reporter: Reporter) -> None:
         reporter.say(f"  {entry.name:<48} left alone, {why}")
 
 
-def _remove(folder: Path) -> bool:
+def remove_unused(folder: Path) -> bool:
     """Removes a folder unless a process has begun to work on it since it was looked at.
 
     It is renamed first, so that a kill leaves the whole of it or a hidden rest, which the next `gc` sweeps.

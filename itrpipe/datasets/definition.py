@@ -64,6 +64,7 @@ class DatasetDefinition(BaseModel):
         features: configuration name -> how these features are extracted or imported.
         models: by name.
         embeddings: name -> split -> files of embeddings that another program has made.
+        photographs: the folder whose photographs are indexed, where this is no dataset with captions.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -72,6 +73,7 @@ class DatasetDefinition(BaseModel):
     features: dict[str, StageDefinition] = Field(default_factory=dict)
     embeddings: dict[str, dict[str, StageDefinition]] = Field(default_factory=dict)
     models: dict[str, ModelDefinition] = Field(default_factory=dict)
+    photographs: StageDefinition | None = None
 
     def named_trainings(self) -> dict[str, str]:
         """Folder of a training artifact -> the name of its model."""

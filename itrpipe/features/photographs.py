@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from itrpipe.artifacts.disk import is_unavailable, unavailable
 from itrpipe.datasets.pictures import DECODER_ERRORS, picture_rgb, read_rgb, refusal
 from itrpipe.errors import DataError
 from itrpipe.features.declaration import FeatureSettings
@@ -57,7 +58,11 @@ class Photographs:
         return cls(name, {each: extractor_module(part.kind).build(part, place) for each, part in parts.items()})
 
     def features(
-        self, photographs: Sequence[Photograph], batch: int, ids: Sequence[str] | None = None
+        self,
+        photographs: Sequence[Photograph],
+        batch: int,
+        ids: Sequence[str] | None = None,
+        refused: Callable[[int, str], object] | None = None,
     ) -> Iterator[FeatureFile]:
         """Yields the features of some photographs at a time, in their order; the next are decoded meanwhile.
 
@@ -65,10 +70,18 @@ class Photographs:
             photographs: N of them.
             batch: at a time.
             ids: N of them, to find the rows by; None for the numbers 0 to N - 1.
+            refused: is told the place and the reason of each photograph that cannot be used, which has no row then.
 
         Raises:
-            DataError: a photograph cannot be used.
+            DataError: a photograph cannot be used, and `refused` is None.
+            UnavailableError: the disk cannot give one now.
         """
+
+        def refuse(row: int, reason: str) -> None:
+            if refused is None:
+                raise DataError(f"{_name(photographs[row], row)} {reason}; {_REMEDY}")
+            refused(row, reason)
+
         ids = [str(row) for row in range(len(photographs))] if ids is None else ids
         starts, waiting = iter(range(0, len(photographs), batch)), deque[tuple[int, list[Future[_Decoded]]]]()
         pool = ThreadPoolExecutor(min(_DECODERS, os.cpu_count() or 1), thread_name_prefix="decode")
@@ -76,16 +89,23 @@ class Photographs:
         def decode_more() -> None:
             if (start := next(starts, None)) is not None:
                 rows = range(start, min(start + batch, len(photographs)))
-                waiting.append((start, [pool.submit(self._decoded, photographs[row], row) for row in rows]))
+                waiting.append((start, [pool.submit(self._decoded, photographs[row]) for row in rows]))
 
         try:
             for _ in range(_AHEAD):
                 decode_more()
             while waiting:
                 start, futures = waiting.popleft()
-                decoded = [future.result() for future in futures]
-                names = [_name(photographs[start + row], start + row) for row in range(len(decoded))]
-                yield self._extracted(decoded, names, ids[start : start + len(decoded)])
+                decoded: dict[int, _Decoded] = {}
+                for row, future in enumerate(futures, start):
+                    try:
+                        decoded[row] = future.result()
+                    except DataError as error:
+                        refuse(row, str(error))
+                names = [_name(photographs[row], row) for row in decoded]
+                features = self._extracted(decoded, names, [ids[row] for row in decoded], refuse)
+                if len(features):
+                    yield features
                 decode_more()
         finally:
             pool.shutdown(cancel_futures=True)
@@ -96,34 +116,47 @@ class Photographs:
         specs = divide({name: each.spec for name, each in self._extractors.items()})
         return {name: spec.shapes() for name, spec in specs.items()}
 
-    def _decoded(self, photograph: Photograph, row: int) -> _Decoded:
+    def _decoded(self, photograph: Photograph) -> _Decoded:
         try:
             pixels = _rgb(photograph)
         except DECODER_ERRORS as error:
-            raise DataError(f"{_name(photograph, row)} {refusal(error)}; {_REMEDY}") from None
+            if isinstance(error, OSError) and is_unavailable(error):
+                raise unavailable(error) from None
+            raise DataError(refusal(error)) from None
         transformed = [each.transform(pixels) for each in self._extractors.values()]
         return _Decoded((pixels.shape[0], pixels.shape[1]), transformed)
 
-    def _extracted(self, decoded: Sequence[_Decoded], names: Sequence[str], ids: Sequence[str]) -> FeatureFile:
-        sizes = np.array([each.size for each in decoded], dtype=np.int64)
+    def _extracted(
+        self,
+        decoded: Mapping[int, _Decoded],
+        names: Sequence[str],
+        ids: Sequence[str],
+        refuse: Callable[[int, str], object],
+    ) -> FeatureFile:
+        images, places = list(decoded.values()), list(decoded)
+        sizes = np.array([each.size for each in images], dtype=np.int64).reshape(-1, 2)
+        kept = np.ones(len(images), dtype=bool)
         # In the types of the file, so that a photograph is as exact as the images of the dataset.
         found: dict[str, np.ndarray | None] = dict.fromkeys("global_" if name == "global" else name for name in TYPES)
         for place, (name, shapes) in enumerate(self._datasets.items()):
             extractor = self._extractors[name]
-            made = {each: np.zeros((len(decoded), *shape), TYPES[each]) for each, shape in shapes.items()}
+            made = {each: np.zeros((len(images), *shape), TYPES[each]) for each, shape in shapes.items()}
             for rows in plan_batches(sizes, extractor.group, extractor.batch):
-                batch = DecodedBatch(rows, stack([decoded[row].pixels[place] for row in rows.tolist()]), [])
+                batch = DecodedBatch(rows, stack([images[row].pixels[place] for row in rows.tolist()]), [])
                 try:
                     usable, arrays, refused = compute(extractor, batch, sizes, frozenset(shapes))
                 except DataError as error:
                     raise DataError(f"{names[rows[0]]}: {error}") from None
-                if refused:
-                    row, reason = refused[0]
-                    raise DataError(f"{names[row]} {reason}; {_REMEDY}")
+                for row, reason in refused:
+                    refuse(places[row], reason)
+                    kept[row] = False
                 for each, values in arrays.items():
                     made[each][usable] = values
             found |= {"global_" if each == "global" else each: values for each, values in made.items()}
-        return FeatureFile(path=Path(names[0]), extractor=self.name, image_id=np.array(ids), **found)  # pyright: ignore
+        every = bool(kept.all())
+        whole = {name: values if values is None or every else values[kept] for name, values in found.items()}
+        path = Path(names[0] if names else "")
+        return FeatureFile(path=path, extractor=self.name, image_id=np.array(ids, dtype=str)[kept], **whole)  # pyright: ignore
 
 
 def _name(photograph: Photograph, row: int) -> str:

@@ -193,6 +193,7 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, bo
         definition=step.definition,
         folder=artifacts.open_partial(step.location),
         reporter=reporter,
+        sources=step.sources,
     )
     write_stamped_json(job.work / INPUTS, _read_by(inputs))
     return job, resumed and begun

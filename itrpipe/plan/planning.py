@@ -246,6 +246,8 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) ->
                 f"run `itrpipe extract --dataset {dataset} --features NAME`"
             )
         return definition.features[need.conf]
+    if need.stage == "index":
+        return definition.photographs
     if need.stage == "train" and need.conf == GIVEN and "features" in need.settings:
         name, split = str(need.settings.get("backbone")), need.settings["features"]
         known = definition.embeddings.get(name, {})

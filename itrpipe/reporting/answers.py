@@ -10,6 +10,8 @@ from typing import Literal
 Mark = Literal["", "own", "true"]
 """`own`: belongs to the query. `true`: does not, but the caption is true of the image all the same."""
 MARKS: dict[Mark, str] = {"": " ", "own": "✓", "true": "≈"}
+FOLDER = "folder"
+"""In the place of a split, where photographs of a folder were searched, which have no captions."""
 LONGEST_TEXT = 96
 """Characters of the captions of a line."""
 
@@ -42,12 +44,12 @@ class Answers:
     """What a model found in a split.
 
     Attributes:
-        dataset: its name.
+        dataset: its name; the path of a folder of photographs.
         run: the trained model's name.
-        split: that was searched.
+        split: that was searched; `folder` of a folder of photographs.
         finds: `images` or `captions`.
-        caption: that images were searched with; None where captions were.
-        image_id: that captions were searched with, or the path of a photograph; None where images were.
+        caption: that images were searched with; None where an image was.
+        image_id: that was searched with, or the path of a photograph; None where a caption was.
         image_split: of that image, or `photograph`.
         searched: how many images or captions there are.
         scored: of how many the model gave a score; fewer where another one chose the candidates.
@@ -70,14 +72,31 @@ class Answers:
     answers: list[Answer]
 
     @property
+    def of_folder(self) -> bool:
+        """Whether photographs without captions were searched."""
+        return self.split == FOLDER
+
+    @property
+    def title(self) -> str:
+        """What was asked for, in words."""
+        if self.caption is not None:
+            return f"“{self.caption}”"
+        return f"Photographs like {self.image_id}" if self.of_folder else f"Captions for {self.image_id}"
+
+    @property
     def how(self) -> str:
         """What was ranked by which model, in words."""
-        ranked = f"{self.searched:,} {self.split} {self.finds} ranked by {self.run}"
+        what = "photographs" if self.of_folder else f"{self.split} {self.finds}"
+        ranked = f"{self.searched:,} {what} ranked by {self.run}"
         return f"{ranked} over {self.scored:,} candidates of {self.prefilter}" if self.prefilter else ranked
 
 
 def lines(found: Answers) -> Iterator[str]:
     """The table, a line for each answer."""
+    if found.of_folder:
+        yield f"  {'rank':>4} {'score':>8}    photograph"
+        yield from (f"  {each.rank:>4} {each.score:>8.3f}    {each.file}" for each in found.answers)
+        return
     width = max((len(_name(each)) for each in found.answers), default=0)
     titles = f"{'image' if found.finds == 'images' else 'caption':<{width}}"
     yield f"  {'rank':>4} {'score':>8}    {titles}  {'file, captions' if found.finds == 'images' else 'text'}"

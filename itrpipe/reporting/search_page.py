@@ -21,9 +21,8 @@ def render(found: Answers, pictures: Mapping[str, Picture], query: Picture | Non
         pictures: of all images that it names, by id.
         query: of the image that was searched with; None where a caption was.
     """
-    title = f"Captions for {found.image_id}" if found.caption is None else f"“{found.caption}”"
     return (
         page_environment()
         .get_template(TEMPLATE)
-        .render(found=found, title=title, pictures=pictures, query=query, shown=CAPTIONS_SHOWN)
+        .render(found=found, title=found.title, pictures=pictures, query=query, shown=CAPTIONS_SHOWN)
     )

@@ -11,10 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import UsageError
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
+from itrpipe.training.captions import WordIds
 from itrpipe.training.saved import SavedModel, max_tokens_of
 from itrpipe.training.texts import PhraseTexts, TokenTexts
 
@@ -48,6 +50,16 @@ def read_captions(
         text = captions.texts[int(np.argmin(texts.lengths))]
         raise UsageError(f"{text[:60]!r} has no word; give a sentence")
     return texts
+
+
+def known_words(saved: SavedModel, captions: Split) -> dict[str, bool]:
+    """Words of captions and whether a model knows them; empty where its tokenizer spells every word."""
+    tokens = saved.tokens
+    vocabulary = tokens.vocabulary if isinstance(tokens, WordIds) else tokens
+    if not isinstance(vocabulary, Vocabulary):
+        return {}
+    read = tokens.reading.words(captions) if isinstance(tokens, WordIds) else captions.tokens
+    return {word: word in vocabulary.ids for word in read.flatten().to_pylist()}
 
 
 def _phrases(graphs: Sequence[SceneGraph], captions: Split, max_words: int) -> CaptionPhrases:

@@ -6,7 +6,7 @@ Shapes: N images, T texts, D embedding width.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import torch
 
-from itrpipe.datasets.given import given_captions, given_images
+from itrpipe.datasets.given import given_captions, given_images, no_known_word
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.ranks import check_finite
 from itrpipe.features.declaration import FeatureSettings
@@ -26,7 +26,7 @@ from itrpipe.features.photographs import Photograph, Photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import DualEncoder, ImageBatch
 from itrpipe.progress import Reporter, SafeConsole, Task
-from itrpipe.retrieval.captions import read_captions
+from itrpipe.retrieval.captions import known_words, read_captions
 from itrpipe.scene_graph.declaration import BackendSettings
 from itrpipe.scene_graph.given import parse_captions
 from itrpipe.training.data import SplitData, blocks
@@ -144,22 +144,29 @@ class RetrievalModel:
         """D, width of its embeddings, or of its regions and words."""
         return self._saved.embed_dim
 
-    def encode_images(self, images: Images, batch_size: int = 64, progress: bool = False) -> np.ndarray:
+    def encode_images(
+        self,
+        images: Images,
+        batch_size: int = 64,
+        progress: bool = False,
+        refused: Callable[[int, str], object] | None = None,
+    ) -> np.ndarray:
         """Embeddings of images.
 
         Args:
             images: N photographs, or features, see the class.
             batch_size: images per forward pass.
             progress: show it, on standard error.
+            refused: is told the place and the reason of each photograph that cannot be used, which has no row then.
 
         Returns:
             [N, D] float32, on the CPU; see `measure`.
 
         Raises:
             UsageError: the model has no embeddings, or its features were imported and photographs are given.
-            DataError: an image cannot be used, or the features are others than the model's.
+            DataError: an image cannot be used and `refused` is None, or the features are others than the model's.
         """
-        model, read = self._embedding("encode_images"), self._images(images, batch_size)
+        model, read = self._embedding("encode_images"), self._images(images, batch_size, refused)
         with _task("encoding images", read.count, progress) as task, torch.inference_mode():
             found = []
             for batch in read.batches:
@@ -188,6 +195,17 @@ class RetrievalModel:
                 found.append(vectors)
                 task.advance(len(vectors))
         return self._joined(found)
+
+    def unknown_words(self, text: str) -> list[str]:
+        """Words of a sentence that the model does not know; none where its tokenizer spells every word.
+
+        Raises:
+            UsageError: it knows none of them, so that any order would be chance.
+        """
+        words = known_words(self._saved, given_captions([text]))
+        if words and not any(words.values()):
+            raise no_known_word(self.label, words)
+        return [word for word, known in words.items() if not known]
 
     def score(
         self,
@@ -296,7 +314,9 @@ class RetrievalModel:
             graphs = parse_captions(self._parser, captions.texts)
         return read_captions(self._saved, captions, self.label, graphs)
 
-    def _images(self, images: Any, batch_size: int) -> _ImageBatches:
+    def _images(
+        self, images: Any, batch_size: int, refused: Callable[[int, str], object] | None = None
+    ) -> _ImageBatches:
         size = _positive(batch_size)
         if isinstance(images, str | os.PathLike) and str(images).endswith(_FEATURES):
             images = FeatureFile.open(Path(images).expanduser())
@@ -309,7 +329,7 @@ class RetrievalModel:
             given = list(images)
         else:
             given = [images]
-        read = self._photographs.features(given, size) if given else ()
+        read = self._photographs.features(given, size, refused=refused) if given else ()
         return _ImageBatches(len(given), (self._whole(file) for file in read))
 
     def _whole(self, features: FeatureFile) -> ImageBatch:

@@ -48,8 +48,7 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
     place, name = resolve_device(device), os.fspath(folder_or_model)
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        require_hub_id(name)
-        folder = download(name, revision, _FILES)
+        folder = fetch(name, revision)
     if (folder / MANIFEST).is_file():
         return _trained(folder, place)
     if not (folder / CONFIG).is_file():
@@ -61,6 +60,16 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
         return _exported(folder, place)
     saved, photographs = open_joint(folder, name)
     return RetrievalModel(saved, name, FeatureReading("pixels", {}, photographs), device=place)
+
+
+def fetch(model: str, revision: str = "main") -> Path:
+    """Folder of the files of a model of the hub, downloaded where they are not there yet.
+
+    Raises:
+        MissingInputError: there is no such hub id, or the hub cannot be reached.
+    """
+    require_hub_id(model)
+    return download(model, revision, _FILES)
 
 
 def _trained(folder: Path, device: str) -> RetrievalModel:

@@ -18,6 +18,8 @@ without torch, and defines:
     measured(job) -> str                              optional: a part of the cost of what never ran on these data,
                                                       measured in about a second; `job.inputs` holds what is finished,
                                                       and `job.folder` is not there
+    cost(job) -> tuple[float, str]                    optional: seconds that the step will take, and for what, where
+                                                      earlier artifacts do not tell; `job` as for `measured`
     show(folder, reporter) -> None                    optional: prints the result of a finished artifact, when it is
                                                       asked for again
 """
@@ -108,6 +110,7 @@ class Job:
         definition: where outside files lie, for stages that read some.
         folder: the `.partial` folder to write the outputs to.
         reporter: prints messages and progress.
+        sources: digests of files outside the data folder, as they were when the step was planned.
         metrics, timings, messages: filled by the stage, recorded in the manifest.
         failed: image that could not be used -> reason; likewise.
     """
@@ -120,6 +123,7 @@ class Job:
     definition: StageDefinition | None
     folder: Path
     reporter: Reporter
+    sources: Mapping[str, str] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)

@@ -1,0 +1,154 @@
+"""The photographs below a folder, listed by path, size and modification time: nothing of them is read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from itrpipe.artifacts.disk import is_unavailable, unavailable
+from itrpipe.errors import MissingInputError
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+"""Of the formats that are decoded, see `itrpipe.datasets.pictures`; in any case of letters."""
+
+
+class PhotoFile(NamedTuple):
+    """One photograph, as it was when the folder was listed.
+
+    Attributes:
+        file: path relative to the folder, with forward slashes.
+        bytes: size.
+        changed: modification time, ns.
+    """
+
+    file: str
+    bytes: int
+    changed: int
+
+
+@dataclass
+class PhotoFolder:
+    """What lies below a folder.
+
+    Attributes:
+        photographs: sorted by path.
+        unusable: path -> why it cannot be a photograph, of folders and files that look like some.
+        outside: links that lead out of the folder and were left out.
+    """
+
+    photographs: list[PhotoFile] = field(default_factory=list)
+    unusable: dict[str, str] = field(default_factory=dict)
+    outside: int = 0
+
+    @property
+    def digest(self) -> str:
+        """sha256 over paths, sizes and modification times."""
+        total = hashlib.sha256()
+        for each in self.photographs:
+            total.update(f"{each.file}\0{each.bytes}\0{each.changed}\n".encode())
+        for name, reason in sorted(self.unusable.items()):
+            total.update(f"{name}\0{reason}\n".encode())
+        return total.hexdigest()
+
+
+def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
+    """Lists all photographs below a folder.
+
+    Hidden files and folders are skipped. Links to folders are not followed, and links to files only where they stay
+    inside.
+
+    Args:
+        folder: that is listed.
+        apart_from: a folder whose content does not count, the data folder.
+
+    Raises:
+        MissingInputError: there is no such folder, or no photograph in it.
+        UnavailableError: the disk does not answer, or the folder itself cannot be read.
+    """
+    found = PhotoFolder()
+    found.photographs = sorted(_photographs(folder, apart_from, found))
+    if not found.photographs:
+        raise _none_in(folder)
+    return found
+
+
+def require_photographs(folder: Path, apart_from: Path) -> None:
+    """Refuses a folder that is not there or has no photograph, without listing all of it; see `list_photographs`.
+
+    Raises:
+        MissingInputError, UnavailableError: likewise.
+    """
+    if next(_photographs(folder, apart_from, PhotoFolder()), None) is None:
+        raise _none_in(folder)
+
+
+def _none_in(folder: Path) -> MissingInputError:
+    return MissingInputError(
+        f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}), hidden folders apart; name another"
+    )
+
+
+def _photographs(folder: Path, apart_from: Path, found: PhotoFolder) -> Iterator[PhotoFile]:
+    """Yields photographs in no order, and notes the rest in `found`."""
+    if not folder.is_dir():
+        raise MissingInputError(f"--photos {folder} is not a folder; name one that holds photographs")
+    root = os.path.realpath(folder)
+    inside = root.rstrip(os.sep) + os.sep
+    for entry, name in _entries(root, os.path.realpath(apart_from), found):
+        try:
+            name.encode()
+            if entry.is_symlink() and not os.path.realpath(entry.path).startswith(inside):
+                found.outside += 1
+                continue
+            status = entry.stat()
+        except UnicodeEncodeError:
+            found.unusable[_legible(name)] = "has a name that is no UTF-8; rename it"
+        except OSError as error:
+            found.unusable[name] = _reason(error, entry.path)
+        else:
+            if stat.S_ISREG(status.st_mode):
+                yield PhotoFile(name, status.st_size, status.st_mtime_ns)
+            elif not stat.S_ISDIR(status.st_mode):
+                found.unusable[name] = "is not a regular file"
+
+
+def _entries(root: str, apart_from: str, found: PhotoFolder) -> Iterator[tuple[os.DirEntry[str], str]]:
+    """Yields what has the name of a photograph, with its path relative to the root."""
+    waiting = [(root, "")]
+    while waiting:
+        place, prefix = waiting.pop()
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    name = f"{prefix}{entry.name}"
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.path != apart_from:
+                            waiting.append((entry.path, f"{name}/"))
+                    elif entry.name.lower().endswith(ENDINGS):
+                        yield entry, name
+        except OSError as error:
+            if not prefix:
+                raise unavailable(error, Path(root)) from None if is_unavailable(error) else error
+            found.unusable[_legible(prefix)] = _reason(error, place)
+
+
+def _reason(error: OSError, path: str) -> str:
+    """Why something is left out.
+
+    Raises:
+        UnavailableError: the disk does not answer, which says nothing of the file.
+    """
+    if is_unavailable(error) and not isinstance(error, PermissionError):
+        raise unavailable(error, Path(path)) from None
+    return "leads to a file that is not there" if isinstance(error, FileNotFoundError) else f"{error.strerror}"
+
+
+def _legible(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode()

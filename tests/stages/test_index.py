@@ -1,0 +1,363 @@
+"""`itrpipe index` and `itrpipe search --photos`: photographs without captions, encoded once and found."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import itrpipe
+from itrpipe.artifacts.artifact import Manifest, read_manifest
+from itrpipe.commands.index import dataset_of
+from itrpipe.datasets.definition import ModelDefinition, remember_model
+from itrpipe.datasets.photo_folder import PhotoFile, list_photographs
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.extractors.pixels.extractor import PixelExtractor
+from itrpipe.retrieval.model import RetrievalModel
+from itrpipe.retrieval.photo_rows import KnownRows, PartFacts, PartRows, write_part, write_rows
+from tests.conftest import TINY
+
+Invoke = Callable[..., Any]
+SENTENCE = "a dog is on the beach"
+COUNT = 14
+
+
+def photograph(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    blocks = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    Image.fromarray(blocks.repeat(9, axis=0).repeat(9, axis=1)).save(path)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Fourteen photographs in two folders."""
+    folder = tmp_path / "Holiday photos"
+    for number in range(COUNT):
+        photograph(folder / ("sea" if number % 3 else ".") / f"{number:02}.{'png' if number % 2 else 'JPG'}", number)
+    return folder
+
+
+@pytest.fixture
+def command(invoke: Invoke, photos: Path, saved_encoders: Path, data_root: Path) -> Invoke:
+    """`index` or `search` over the photographs, in parts of four; with the tiny CLIP unless `model` is another."""
+
+    def run(name: str, *arguments: object, model: object = saved_encoders / "clip") -> Any:
+        named = () if model is None else ("--model", model)
+        small = ("--set", "block=4", "--set", "batch=3") if name == "index" else ()
+        return invoke(name, "--photos", photos, *named, "--data", data_root, *small, *arguments)
+
+    return run
+
+
+def artifacts(root: Path, photos: Path) -> list[Path]:
+    return sorted(path.parent for path in (root / dataset_of(photos) / "index").glob("*/manifest.json"))
+
+
+def manifest(root: Path, photos: Path) -> Manifest:
+    (folder,) = artifacts(root, photos)
+    return read_manifest(folder)
+
+
+def counts(root: Path, photos: Path) -> tuple[int, int, int]:
+    """Photographs that the only index has, and how many of them its run encoded and kept."""
+    metrics = manifest(root, photos).metrics
+    return metrics["photographs"], metrics["encoded"], metrics["kept"]
+
+
+def found(outcome: Any) -> list[tuple[str, float]]:
+    assert outcome.code == 0, outcome.err
+    return [(each["file"], each["score"]) for each in json.loads(outcome.out)["answers"]]
+
+
+def test_search_ranks_as_brute_force_over_encode_images_does(
+    command: Invoke, photos: Path, saved_encoders: Path, data_root: Path, tmp_path: Path
+) -> None:
+    model = itrpipe.load(saved_encoders / "clip")
+    files = sorted(str(path.relative_to(photos)) for path in photos.rglob("*.*"))
+    vectors = model.encode_images([photos / file for file in files])
+    words = (vectors @ model.encode_texts([SENTENCE]).T)[:, 0]
+    like = vectors @ vectors[files.index("sea/04.JPG")]
+
+    by_words = found(command("search", SENTENCE, "--top", 5, "--json"))
+    assert [file for file, _ in by_words] == [files[row] for row in np.argsort(-words)[:5]]
+    assert [score for _, score in by_words] == pytest.approx(np.sort(words)[::-1][:5], abs=1e-5)
+    page = tmp_path / "found.html"
+    by_image = found(command("search", "--image", "sea/04.JPG", "--html", page, "--json", model=None))
+    assert [file for file, _ in by_image] == [files[row] for row in np.argsort(-like, kind="stable")[:10]]
+    assert by_image[0] == ("sea/04.JPG", pytest.approx(1, abs=1e-5))
+    photograph(tmp_path / "other.png", 4)
+    outside = found(command("search", "--image", tmp_path / "other.png", "--json"))
+    assert outside[0] == ("sea/04.JPG", pytest.approx(1, abs=1e-2))
+    assert page.read_text().count("data:image/jpeg") == 11
+
+    (folder,) = artifacts(data_root, photos)
+    assert np.load(folder / "embeddings.npy") == pytest.approx(vectors, abs=1e-5)
+    table = pq.read_table(folder / "photos.parquet").to_pylist()
+    assert [each["file"] for each in table] == files
+    assert {(each["width"], each["height"]) for each in table} == {(45, 36)}
+    listed = command("search", SENTENCE, "--top", 2)
+    assert listed.out.startswith(f"“{SENTENCE}”: the first 2 of 14 photographs ranked by clip.")
+    assert [line.split()[2] for line in listed.out.splitlines()[2:]] == [file for file, _ in by_words[:2]]
+
+
+def test_new_and_changed_photographs_alone_are_encoded(
+    command: Invoke, photos: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command("index").code == 0
+    assert counts(data_root, photos) == (14, 14, 0)
+    before = np.load(artifacts(data_root, photos)[0] / "embeddings.npy")
+
+    def encode(*arguments: object, **options: object) -> None:
+        raise AssertionError("an unchanged folder is not encoded again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RetrievalModel, "encode_images", encode)
+        assert "up to date" in command("index", model=None).out
+    for number in range(3):
+        photograph(photos / "new" / f"{number}.png", 100 + number)
+    photograph(photos / "00.JPG", 200)
+    outcome = command("index", "--dry-run", model=None)
+    assert "4 of 17 photographs to encode" in outcome.out
+    assert counts(data_root, photos) == (14, 14, 0)
+    assert command("search", SENTENCE, "--no-deps", model=None).code == 2
+    outcome = command("search", SENTENCE, "--top", 17, "--json", model=None)
+    assert "stale, source photographs changed" in outcome.err
+    assert {"new/0.png", "00.JPG"} <= {file for file, _ in found(outcome)}
+    folders = artifacts(data_root, photos)
+    (newest,) = (each for each in folders if read_manifest(each).metrics["photographs"] == 17)
+    assert read_manifest(newest).metrics["encoded"] == 4
+    assert len(folders) == 2  # the earlier one has a photograph that is gone: it may come back
+
+    (photos / "sea" / "01.png").unlink()
+    assert command("index").code == 0
+    files = pq.read_table(artifact_of(data_root, photos, 16) / "photos.parquet")["file"].to_pylist()
+    after = np.load(artifact_of(data_root, photos, 16) / "embeddings.npy")
+    assert "sea/01.png" not in files
+    old = pq.read_table(artifact_of(data_root, photos, 14) / "photos.parquet")["file"].to_pylist()
+    assert after[files.index("sea/13.png")] == pytest.approx(before[old.index("sea/13.png")], abs=0)
+    assert artifact_of(data_root, photos, 17).exists()
+
+
+def artifact_of(root: Path, photos: Path, count: int) -> Path:
+    (found,) = (each for each in artifacts(root, photos) if read_manifest(each).metrics["photographs"] == count)
+    return found
+
+
+def test_an_index_that_has_all_of_an_earlier_one_takes_its_place(
+    command: Invoke, invoke: Invoke, photos: Path, saved_encoders: Path, data_root: Path
+) -> None:
+    assert command("index").code == 0
+    assert command("index", model=saved_encoders / "siglip").code == 0
+    assert len(artifacts(data_root, photos)) == 2
+    outcome = command("search", SENTENCE, model=None)
+    assert (outcome.code, "is indexed by clip." in outcome.err, "name a model" in outcome.err) == (2, True, True)
+    photograph(photos / "new.png", 50)
+    outcome = command("index")
+    assert "is replaced by" in outcome.out
+    assert sorted(read_manifest(each).metrics["encoded"] for each in artifacts(data_root, photos)) == [1, 14]
+
+    dataset = dataset_of(photos)
+    status = invoke("status", "--data", data_root)
+    assert f"{dataset}  {photos}" in status.out
+    assert status.out.count("whole") == 2
+    (photos / "new.png").unlink()
+    assert command("index").code == 0
+    # The earlier one has a photograph more; gc, not the next run, removes it.
+    assert len(artifacts(data_root, photos)) == 3
+    assert invoke("gc", "--dataset", dataset, "--yes", "--data", data_root).code == 0
+    assert sorted(read_manifest(each).metrics["photographs"] for each in artifacts(data_root, photos)) == [14, 14]
+    damaged = next(each for each in artifacts(data_root, photos) if each.name.startswith("clip"))
+    (damaged / "index.faiss").write_bytes(b"")
+    outcome = command("search", SENTENCE)
+    assert (outcome.code, "index.faiss has 0 bytes" in outcome.err) == (4, True)
+
+
+def test_a_run_that_was_interrupted_goes_on_also_when_photographs_came_in_meanwhile(
+    command: Invoke, photos: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, encoded = RetrievalModel.encode_images, []
+
+    def interrupted(self: RetrievalModel, images: Any, *arguments: Any, **options: Any) -> np.ndarray:
+        if len(encoded) == 2:
+            raise KeyboardInterrupt
+        encoded.append(len(images))
+        return encode(self, images, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RetrievalModel, "encode_images", interrupted)
+        assert command("index").code != 0
+    assert artifacts(data_root, photos) == []
+    photograph(photos / "a-new.png", 60)
+    (part, _) = sorted((data_root / dataset_of(photos)).rglob("parts/*.arrays"))
+    part.write_bytes(part.read_bytes()[:-1] + b"\x01")
+    outcome = command("index")
+    assert outcome.code == 0, outcome.err
+    assert "1 parts of earlier runs were damaged" in outcome.out
+    assert counts(data_root, photos) == (15, 11, 4)
+    assert not list((data_root / dataset_of(photos) / "index").glob("*.partial"))
+
+
+def test_what_cannot_be_read_is_listed_and_what_leads_out_is_not_followed(
+    command: Invoke, photos: Path, data_root: Path, tmp_path: Path
+) -> None:
+    photograph(tmp_path / "outside" / "secret.png", 70)
+    (photos / "out.png").symlink_to(tmp_path / "outside" / "secret.png")
+    (photos / "out").symlink_to(tmp_path / "outside")
+    (photos / "sea" / "again.png").symlink_to(photos / "sea" / "01.png")
+    (photos / "gone.png").symlink_to(photos / "nowhere.png")
+    (photos / "broken.jpg").write_bytes((photos / "00.JPG").read_bytes()[:400])
+    (photos / "empty.png").touch()
+    os.mkfifo(photos / "pipe.png")
+    photograph(photos / ".thumbnails" / "a.png", 71)
+    (photos / "notes.txt").write_text("no photograph")
+    outcome = command("index")
+    assert outcome.code == 7
+    assert outcome.err.count("\n") == 1
+    assert "4 photographs" in outcome.err
+    made = manifest(data_root, photos)
+    reasons = {"gone.png": "is not there", "pipe.png": "regular file", "empty.png": "is empty", "broken.jpg": "is "}
+    assert made.failed.keys() == reasons.keys()
+    assert all(reason in made.failed[file] for file, reason in reasons.items())
+    assert any("1 links lead out" in message for message in made.messages)
+    assert made.metrics["photographs"] == 15
+    files = [file for file, _ in found(command("search", SENTENCE, "--top", 99, "--json"))]
+    assert len(files) == 15
+    assert "sea/again.png" in files
+    assert command("index").code == 7  # nothing is made, and it is said again
+    shutil.copy(photos / "00.JPG", photos / "empty.png")
+    assert command("index").code == 7
+    assert artifact_of(data_root, photos, 16).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("a dog", "--image", "00.JPG"), 2, "both was given"),
+        (("  ",), 2, "no word"),
+        (("--image", "nowhere.png"), 3, "--image nowhere.png is no file"),
+        (("--image", "notes.jpg"), 4, "--image notes.jpg is none of"),
+        (("a dog", "--html", "no/page.html"), 3, "there is no folder"),
+        (("a dog", "--split", "val"), 2, "--split"),
+        (("a dog", "--seed", "1"), 2, "leave --seed out"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_made(
+    command: Invoke, photos: Path, data_root: Path, arguments: tuple, code: int, told: str
+) -> None:
+    (photos / "notes.jpg").write_text("no photograph")
+    for dry in ((), ("--dry-run",)):
+        outcome = command("search", *arguments, *dry)
+        assert (outcome.code, outcome.err.count("\n")) == (code, 1), outcome.err
+        assert told in outcome.err
+    assert not data_root.exists()
+
+
+def test_models_that_cannot_index_are_told_before_they_are_trained(
+    command: Invoke, invoke: Invoke, photos: Path, defined: Path, tmp_path: Path
+) -> None:
+    remember_model(defined, "tiny", "small", ModelDefinition(method="triplet", settings={"backbone": "vsepp"}))
+    remember_model(defined, "tiny", "pairs", ModelDefinition(method="triplet", settings={"backbone": "scan"}))
+    for model, told in (
+        ("small", "which were imported (precomp)"),
+        ("pairs", "has no embeddings to index"),
+        ("smal", "did you mean 'small'"),
+        (tmp_path, "it has no config.json"),
+        (None, "is not indexed yet; name a model with --model"),
+    ):
+        outcome = command("index", model=model)
+        assert (outcome.code in (2, 3), told in outcome.err, outcome.err.count("\n")) == (True, True, 1), outcome.err
+    outcome = invoke("search", "a dog", "--model", photos, "--data", defined)
+    assert (outcome.code, "add --photos FOLDER" in outcome.err) == (2, True)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    outcome = invoke("index", "--photos", empty, "--model", "small", "--data", defined)
+    assert (outcome.code, "holds no photograph" in outcome.err) == (3, True)
+    assert not list(defined.glob("*/*/*-*"))
+
+
+def test_a_named_model_is_trained_first_and_found_again(
+    command: Invoke, invoke: Invoke, photos: Path, defined: Path
+) -> None:
+    plain = [each.partition("=") for each in TINY if each.startswith("train.") and "model" not in each]
+    sizes = {"width": 16, "vision_layers": 1, "text_layers": 1, "image_size": [32, 32]}
+    told: dict[str, Any] = {key: int(value) for key, _, value in plain}
+    told |= {f"train.model.{key}": value for key, value in sizes.items()}
+    told |= {"backbone": "dual-encoder", "train.model.vision": "random", "train.model.text": "random"}
+    told |= {"pixels.height": 32, "pixels.width": 32}
+    remember_model(defined, "tiny", "small", ModelDefinition(method="triplet", settings=told))
+    planned = command("index", "--dry-run", model="small")
+    assert planned.code == 0, planned.err
+    assert "an index of 14 photographs follows when the model is trained" in planned.out
+    assert command("index", "--no-deps", model="small").code == 2
+    assert command("index", model="small").code == 0
+    made = manifest(defined, photos)
+    assert (made.label, made.settings["name"], made.settings["dataset"]) == ("tiny.small", "small", "tiny")
+    trained = next((defined / "tiny" / "train").glob("*/manifest.json")).parent
+    vectors = itrpipe.load(trained).encode_images([photos / "00.JPG"])
+    assert np.load(artifacts(defined, photos)[0] / "embeddings.npy")[0] == pytest.approx(vectors[0], abs=1e-4)
+    assert len(found(command("search", "a dog", "--json", model=None))) == 10
+    outcome = command("search", "zyzzyva", model=None)
+    assert (outcome.code, "knows no word of the query" in outcome.err) == (2, True)
+
+
+def test_ivf_and_flat_stand_side_by_side(command: Invoke, photos: Path, data_root: Path) -> None:
+    assert command("index").code == 0
+    outcome = command("index", "--set", "index=ivf")
+    assert outcome.code == 0, outcome.err
+    flat, ivf = (read_manifest(each) for each in artifacts(data_root, photos))
+    assert (flat.label, ivf.label, ivf.metrics["encoded"]) == (flat.label, f"{flat.label}.ivf", 0)
+    assert "index = 'hnsw'" in command("index", "--set", "index=hnsw").err
+
+
+def test_rows_of_several_sources_are_joined_in_the_order_of_paths(tmp_path: Path) -> None:
+    listed = [PhotoFile(f"{number}.jpg", number, 7) for number in range(6)]
+    known = KnownRows()
+    for name, own in (("a", [4, 0, 2]), ("b", [5, 1, 3, 0])):
+        vectors = np.array([[number, 10 * number] for number in own], dtype=np.float32)
+        facts = PartFacts("m", "order violation", [listed[number] for number in own], {})
+        write_part(tmp_path / name, vectors, vectors.astype(np.int32) + 1, facts)
+        known.add(PartRows(tmp_path / name))
+    assert PhotoFile("0.jpg", 0, 8) not in known
+    assert write_rows(tmp_path, listed, known, lambda count: None) == 2
+    assert np.load(tmp_path / "embeddings.npy").tolist() == [[number, 10 * number] for number in range(6)]
+    assert pq.read_table(tmp_path / "photos.parquet")["height"].to_pylist() == [1, 11, 21, 31, 41, 51]
+
+
+def test_a_listing_leaves_the_data_folder_out_and_knows_its_digest(photos: Path, tmp_path: Path) -> None:
+    data = photos / "data"
+    photograph(data / "x.png", 1)
+    listed = list_photographs(photos, data)
+    assert len(listed.photographs) == COUNT
+    assert list_photographs(photos, tmp_path).digest != listed.digest
+    os.utime(photos / "00.JPG", ns=(1, 1))
+    assert list_photographs(photos, data).digest != listed.digest
+    with pytest.raises(MissingInputError, match="is not a folder"):
+        list_photographs(photos / "00.JPG", data)
+
+
+def test_photographs_that_an_extractor_refuses_have_no_row(
+    saved_encoders: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, call = itrpipe.load(saved_encoders / "clip"), PixelExtractor.__call__
+    files = sorted(photos.rglob("*.*"))[:4]
+    whole = model.encode_images(files)
+
+    def without_second(self: PixelExtractor, images: Any, sizes: np.ndarray) -> dict[str, np.ndarray]:
+        made = call(self, images, sizes)
+        return {**made, "count": np.array([1, 0, 1, 1][: len(sizes)])}
+
+    monkeypatch.setattr(PixelExtractor, "__call__", without_second)
+    refused: dict[int, str] = {}
+    vectors = model.encode_images(files, refused=refused.__setitem__)
+    assert refused.keys() == {1}
+    assert vectors == pytest.approx(np.delete(whole, 1, axis=0), abs=1e-6)
+    with pytest.raises(DataError, match=files[1].name):
+        model.encode_images(files)
