@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from itrpipe.errors import DataError, MissingInputError, reason_of
 from itrpipe.features.extractors.model_files import find_folder, quiet
-from itrpipe.features.extractors.pretrained import Kind, load_config, load_tensors, load_weights
+from itrpipe.features.extractors.pretrained import Kind, load_config, load_noted, load_tensors, with_poolers
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.vision_tower import described, pool_of, rebuilt, width_of
@@ -49,6 +49,8 @@ KINDS: dict[str, Kind] = {
     "siglip": Kind("SiglipTextModel", part="text_config"),
     "siglip_text_model": Kind("SiglipTextModel"),
 }
+_POOLERS = frozenset(kind.network for kind in KINDS.values() if kind.options == _NO_POOLER)
+"""Networks with a pooler, which gives the caption's vector where `own` is asked for."""
 
 
 class Read(NamedTuple):
@@ -56,7 +58,7 @@ class Read(NamedTuple):
 
     Attributes:
         tokens: [T, W, D].
-        own: [T, D'] the network's own vector of the caption, or None where it was trained without.
+        own: [T, D'] the network's own vector of the caption, or None where there is none.
     """
 
     tokens: Tensor
@@ -73,7 +75,7 @@ class TextTower(nn.Module):
         network: of transformers.
         pool: `mean` of a caption's tokens, first and last among them; `mean-all`, padding too, as FNE's code has it,
             which pads to the longest of the batch in training and to 30 otherwise; `cls`, the first token; `eot`, the
-            last; or `own`.
+            last; or `own`, that of CLIP and SigLIP and the output of the pooler of others.
 
     Attributes:
         network, pool: as given.
@@ -133,6 +135,11 @@ class TextTower(nn.Module):
         return states[torch.arange(len(states), device=states.device), place]
 
 
+def has_pooler(network: Any) -> bool:
+    """Whether a text network has a pooler when it is made with one."""
+    return type(network).__name__ in _POOLERS
+
+
 def positions_of(network: Any) -> int:
     """Longest caption in tokens that a text network of transformers has positions for."""
     # RoBERTa and its like count positions from behind that of padding.
@@ -174,12 +181,14 @@ def pretrained(settings: DualEncoder) -> PretrainedText:
     files = {"required": _TOKENIZERS, "further": _WITH_TOKENIZERS}
     folder, notes = find_folder(settings.text, settings.text_revision, weights=True, **files)
     with quiet():
-        kind, config = load_config(folder, KINDS)
-        network: Any = load_weights(folder, kind, config)
+        kind, config = load_config(folder, with_poolers(KINDS) if settings.text_pool == "own" else KINDS)
+        network: Any
+        network, more = load_noted(folder, kind, config)
         tokenizer = load_tokenizer(folder)
     if _reader_of(network)[1] and tokenizer.pad_token_id is not None:
         network.config.pad_token_id = tokenizer.pad_token_id  # SigLIP 2 names none, and its class another one's
-    pool = pool_of(settings.text_pool, type(network).__name__ in _OWN, settings.text, "text_pool")
+    own = type(network).__name__ in _OWN
+    pool = pool_of(settings.text_pool, own, has_pooler(network), settings.text, "text_pool")
     if len(tokenizer) > config.vocab_size:
         raise DataError(
             f"{folder}: the tokenizer has {len(tokenizer):,} tokens and the network embeds {config.vocab_size:,}; they "
@@ -189,7 +198,7 @@ def pretrained(settings: DualEncoder) -> PretrainedText:
     scale = None
     if _SCALE in logits:
         scale = float(logits[_SCALE].exp()), float(logits.get(_BIAS, torch.zeros(1)))
-    return PretrainedText(TextTower(network, pool), tokenizer, scale, notes)
+    return PretrainedText(TextTower(network, pool), tokenizer, scale, notes + more)
 
 
 def find_tokenizer(model: str, revision: str) -> Any:
@@ -238,8 +247,8 @@ def random(settings: DualEncoder, vocabulary_size: int) -> TextTower:
         num_attention_heads=settings.heads,  # pyright: ignore[reportCallIssue]
         max_position_embeddings=max(settings.max_words + 2, PADDED_LENGTH),  # pyright: ignore[reportCallIssue]
     )
-    network = transformers.BertModel(config, add_pooling_layer=False)
-    return TextTower(network, pool_of(settings.text_pool, False, RANDOM, "text_pool"))
+    pool = pool_of(settings.text_pool, False, True, RANDOM, "text_pool")
+    return TextTower(transformers.BertModel(config, add_pooling_layer=pool == "own"), pool)
 
 
 def restored(description: Mapping[str, Any]) -> TextTower:
@@ -253,7 +262,8 @@ def _reader_of(network: Any) -> tuple[_Reader, bool]:
 
 
 def _read_tokens(network: Any, tokens: Tensor, mask: Tensor | None) -> Read:
-    return Read(network(tokens, attention_mask=mask).last_hidden_state, None)
+    found = network(tokens, attention_mask=mask)
+    return Read(found.last_hidden_state, found.pooler_output if has_pooler(network) else None)
 
 
 def _read_clip(network: Any, tokens: Tensor, mask: Tensor | None) -> Read:

@@ -14,7 +14,7 @@ import transformers
 from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
-from itrpipe.features.extractors.pretrained import Grid, Kind, load_pretrained
+from itrpipe.features.extractors.pretrained import Grid, Kind, load_pretrained, with_poolers
 from itrpipe.features.extractors.resnet import extractor as resnet
 from itrpipe.features.extractors.vit import extractor as vit
 from itrpipe.features.extractors.vit.declaration import Vit
@@ -22,6 +22,10 @@ from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 
 FAMILIES = vit.FAMILIES | resnet.FAMILIES
+_POOLERS = frozenset(
+    ("ViTModel", "DeiTModel", "BeitModel", "Dinov2Model", "Dinov2WithRegistersModel", "DINOv3ViTModel")
+)
+"""Networks with a pooler, which gives the image's vector where `own` is asked for. That of DINO is the class token."""
 
 # Mean and deviation of red, green and blue in bytes. Source: CLIP, also FNE's released code.
 _CLIP_MEAN = tuple(255.0 * value for value in (0.48145466, 0.4578275, 0.40821073))
@@ -33,7 +37,7 @@ class Seen(NamedTuple):
 
     Attributes:
         tokens: [B, n, D], a class token first where there is one.
-        own: [B, D'] the network's own vector of the image, or None where it was trained without.
+        own: [B, D'] the network's own vector of the image, or None where there is none.
     """
 
     tokens: Tensor
@@ -45,7 +49,8 @@ class VisionTower(nn.Module):
 
     Args:
         network: of transformers.
-        pool: `mean` of all tokens, the class token among them, as FNE's code has it; `cls`, the first; or `own`.
+        pool: `mean` of all tokens, the class token among them, as FNE's code has it; `cls`, the first; or `own`, that
+            of CLIP and SigLIP and the output of the pooler of others.
         mean, std: of the colours [3], in bytes.
         frame: height and width of the images that the network takes.
 
@@ -105,10 +110,10 @@ def pretrained(settings: DualEncoder) -> tuple[VisionTower, tuple[str, ...]]:
     where = Vit(
         kind="vit", model=settings.vision, revision=settings.vision_revision, weights="pretrained", precision="fp32"
     )
-    found = load_pretrained(where, FAMILIES)
+    found = load_pretrained(where, with_poolers(FAMILIES) if settings.image_pool == "own" else FAMILIES)
     network: Any = found.network.model
     own = type(network).__name__ in _OWN
-    pool = pool_of(settings.image_pool, own, settings.vision, "image_pool")
+    pool = pool_of(settings.image_pool, own, has_pooler(network), settings.vision, "image_pool")
     colours = _CLIP_MEAN, _CLIP_STD
     if settings.normalisation == "own" or (settings.normalisation == "auto" and own):
         normalization = found.preprocessing.normalization
@@ -132,8 +137,8 @@ def random(settings: DualEncoder) -> VisionTower:
     )
     if settings.normalisation == "own":
         raise UsageError("a random vision encoder has no normalisation of its own; leave model.normalisation out")
-    pool = pool_of(settings.image_pool, False, RANDOM, "image_pool")
-    network = transformers.ViTModel(config, add_pooling_layer=False)
+    pool = pool_of(settings.image_pool, False, True, RANDOM, "image_pool")
+    network = transformers.ViTModel(config, add_pooling_layer=pool == "own")
     return VisionTower(network, pool, _CLIP_MEAN, _CLIP_STD, settings.image_size)
 
 
@@ -144,16 +149,33 @@ def restored(description: Mapping[str, Any]) -> VisionTower:
     return VisionTower(network, description["pool"], *colours, tuple(description["frame"]))
 
 
-def pool_of(wanted: str, own: bool, model: str, setting: str) -> str:
-    """The pooling that `auto` stands for: an encoder's own where it has one, else the mean.
+def has_pooler(network: Any) -> bool:
+    """Whether a vision network has a pooler when it is made with one."""
+    return type(network).__name__ in _POOLERS
+
+
+def has_vector(network: Any) -> bool:
+    """Whether `own` may be asked of a vision network."""
+    return type(network).__name__ in _OWN or has_pooler(network)
+
+
+def pool_of(wanted: str, own: bool, pooler: bool, model: str, setting: str) -> str:
+    """The pooling that `auto` stands for: that of CLIP and SigLIP, which are trained by it, else the mean.
+
+    Args:
+        wanted: the setting.
+        own: whether the encoder is trained with a vector of its own.
+        pooler: whether it has a pooler.
+        model: its name, for the message.
+        setting: name of the setting.
 
     Raises:
-        UsageError: the encoder has none of its own and that was asked for.
+        UsageError: the encoder has neither and `own` was asked for.
     """
-    if wanted == "own" and not own:
+    if wanted == "own" and not own and not pooler:
         raise UsageError(
-            f"{model} has no {'image' if setting == 'image_pool' else 'text'} vector of its own, as CLIP and SigLIP "
-            f"have; give --set model.{setting}=mean"
+            f"{model} has no {'image' if setting == 'image_pool' else 'text'} vector of its own, as CLIP, SigLIP and "
+            f"networks with a pooler have; give --set model.{setting}=mean"
         )
     return wanted if wanted != "auto" else "own" if own else "mean"
 
@@ -180,9 +202,10 @@ def described(network: Any) -> dict[str, Any]:
 
 
 def rebuilt(description: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Any:
-    """Makes the network of `described` with random weights; one of the given kinds."""
+    """Makes the network of a tower's description with random weights; one of the given kinds."""
     name = description["network"]
-    kind = next(kind for kind in kinds.values() if kind.network == name)
+    known = with_poolers(kinds) if description["pool"] == "own" else kinds
+    kind = next(kind for kind in known.values() if kind.network == name)
     made = getattr(transformers, name)
     network = made(made.config_class.from_dict(description["config"]), **kind.options)
     for part in description["identities"]:
@@ -197,8 +220,10 @@ def reader_of(network: Any) -> Callable[[Any, Tensor], Seen]:
 
 def _see_tokens(network: Any, pixels: Tensor) -> Seen:
     """Tokens as they come out; the cells of a feature map are tokens."""
-    states = network(pixels).last_hidden_state
-    return Seen(states.flatten(2).transpose(1, 2) if states.ndim == 4 else states, None)
+    found = network(pixels)
+    states = found.last_hidden_state
+    own = found.pooler_output if has_pooler(network) else None
+    return Seen(states.flatten(2).transpose(1, 2) if states.ndim == 4 else states, own)
 
 
 def _see_clip(network: Any, pixels: Tensor) -> Seen:

@@ -16,21 +16,17 @@ from torch import Tensor
 from itrpipe.errors import MissingInputError
 from itrpipe.features.extractors.model_files import SAFETENSORS, has_any, quiet
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
-from itrpipe.features.extractors.pretrained import Kind, load_config, load_weights
+from itrpipe.features.extractors.pretrained import load_config, load_weights
 from itrpipe.features.extractors.pretrained_pixels import Preprocessing, load_preprocessing
 from itrpipe.features.photographs import Photographs
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
+from itrpipe.models.dual_encoder.native import JOINT, PAIR
 from itrpipe.models.text_tower import load_tokenizer, positions_of
 from itrpipe.training.captions import PieceIds, Reading
 from itrpipe.training.saved import SavedModel
 
-_KINDS = {
-    "clip": Kind("CLIPModel"),
-    "siglip": Kind("SiglipModel"),
-    "vision-text-dual-encoder": Kind("VisionTextDualEncoderModel"),
-}
 _BACKBONE, _COLOURS = "dual-encoder", 3
 _IMAGES_AT_ONCE = 64
 
@@ -93,9 +89,9 @@ def open_joint(folder: Path, name: str) -> tuple[SavedModel, Photographs]:
         )
     settings = declaration.DualEncoder(vision=str(folder), text=str(folder), clean_captions=False, max_words=LONGEST)
     with quiet():
-        kind, joint = load_config(folder, _KINDS)
+        kind, joint = load_config(folder, JOINT)
         preprocessing = load_preprocessing(folder)
-        if kind.network == "VisionTextDualEncoderModel":
+        if kind.network == PAIR:
             model: Any = VisionTextPair(load_weights(folder, kind, joint), preprocessing)
             tokenizer = load_tokenizer(folder)
         else:

@@ -7,7 +7,6 @@ and history go into tensors and one JSON text; nothing is pickled.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,17 +114,13 @@ def save_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> N
     write_bytes(path, stamped(content) if unfinished else content)
 
 
-def load_weights(
-    path: Path, model: nn.Module, *, unfinished: bool = False, names: Mapping[str, str] | None = None
-) -> None:
+def load_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> None:
     """Loads weights written by `save_weights`.
 
     Args:
         path: of the file.
         model: to be filled.
         unfinished: whether the file has a checksum of its own.
-        names: name of a weight of the model -> its name in the file, which may hold more; None where they are equal
-            and the file holds no more.
 
     Raises:
         DataError: the file is damaged or of another model.
@@ -134,8 +129,7 @@ def load_weights(
     try:
         check_stamp(path, _remedy(path)) if unfinished else checked(path)
         with safe_open(path, framework="pt") as file:
-            names = names or {name: name for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            model.load_state_dict({ours: file.get_tensor(theirs) for ours, theirs in names.items()})
+            model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (not a mapping)
     except (SafetensorError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
         damage = DataError(f"{path} does not hold the weights of this model ({reason}); run `itrpipe train` again")

@@ -20,7 +20,7 @@ from torch import Tensor
 from itrpipe.artifacts.disk import require_space, write_bytes, write_json
 from itrpipe.artifacts.files import HISTORY
 from itrpipe.artifacts.integrity import checked
-from itrpipe.models.dual_encoder.native import Layout, NoEquivalent, architecture_of, layout_of
+from itrpipe.models.dual_encoder.native import CLIP, PAIR, SIGLIP, Layout, NoEquivalent, architecture_of, layout_of
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.training.saved import MODEL, SavedModel, load_model
 
@@ -31,10 +31,11 @@ SENTENCE_TRANSFORMERS = (
     "1_Normalize/config.json",
 )
 _PROCESSORS = {
-    "CLIPModel": ("CLIPProcessor", "CLIPImageProcessor"),
-    "SiglipModel": ("SiglipProcessor", "SiglipImageProcessor"),
+    CLIP: ("CLIPProcessor", "CLIPImageProcessor"),
+    SIGLIP: ("SiglipProcessor", "SiglipImageProcessor"),
+    PAIR: ("VisionTextDualEncoderProcessor", "CLIPImageProcessor"),
 }
-_PADDED = "SiglipModel"
+_PADDED = SIGLIP
 """Reads captions padded to its longest, without a mask."""
 _BICUBIC = 3
 _BYTE = 255.0
@@ -86,13 +87,13 @@ class NativeModel:
         return self.layout.architecture == _PADDED
 
     def write(self, folder: Path) -> dict[str, str]:
-        """Writes everything but `config.json`; returns what each file is.
+        """Writes everything, of `config.json` what transformers has in it; returns what each other file is.
 
         Raises:
             DiskFullError: no space is left.
         """
         both, of_images = (getattr(transformers, name) for name in _PROCESSORS[self.layout.architecture])
-        save_tensors(folder / MODEL, self.layout.weights)
+        self.layout.write(folder)
         images = of_images(**self.images)
         both(image_processor=images, tokenizer=self.tokenizer).save_pretrained(folder)
         images.save_pretrained(folder)  # where older releases, and libraries that read no other, look for it

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from itrpipe.artifacts.disk import write_json
-from itrpipe.artifacts.integrity import read_checked_json
+from itrpipe.artifacts.integrity import checked, read_checked_json
 from itrpipe.config import leaves
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, UsageError
@@ -140,12 +140,13 @@ def _settings_in(path: Path) -> tuple[dict[str, Any], bool]:
 
 
 def _load_finite(folder: Path, model: AnyMatcher, *, native: bool = False) -> None:
-    names = None
     if native:
-        from itrpipe.models.dual_encoder.native import names_of  # transformers is large
+        from itrpipe.models.dual_encoder.native import load_joint  # transformers is large
 
-        names = names_of(model.state_dict())
-    load_weights(folder / MODEL, model, names=names)
+        checked(folder / MODEL)
+        load_joint(folder, cast(Any, model))
+    else:
+        load_weights(folder / MODEL, model)
     refuse_not_finite(folder / MODEL, model.state_dict(), "run `itrpipe train` again, with a lower learning_rate")
 
 

@@ -27,6 +27,7 @@ from itrpipe.training.saved import load_model
 
 TEXTS = ["A dog number 1000 is on the road 0.", "a cat on the beach", "a bird is number 3 on the roof, a roof!"]
 CLOSE: dict[str, Any] = {"rtol": 0, "atol": 1e-5}
+POOLED = ("train.model.image_pool=own", "train.model.text_pool=own", "train.model.embed_dim=8")
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,13 @@ def photographs(finished_chain: Path) -> list[Image.Image]:
     return [Image.fromarray(decode_rgb(path.read_bytes())) for path in files]
 
 
+def of_kind(exported: Callable[..., tuple[Path, Path]], kind: str, **more: Any) -> tuple[Path, Path]:
+    """A joint model as it is, or a trained `pair` of ViT and BERT."""
+    if kind == "pair":
+        return exported("vit", "bert", *POOLED, method="triplet", **more)
+    return exported(kind, kind, **more)
+
+
 def theirs(folder: Path, images: list[Image.Image], **backend: str) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """Model of transformers, and its embeddings of unit length."""
     model = transformers.AutoModel.from_pretrained(folder).eval()
@@ -83,19 +91,33 @@ def theirs(folder: Path, images: list[Image.Image], **backend: str) -> tuple[Any
 # transformers
 
 
-@pytest.mark.parametrize(("kind", "sets"), [("clip", ()), ("siglip", ()), ("clip", ("train.model.max_words=3",))])
+@pytest.mark.parametrize(
+    ("pair", "sets", "method", "architecture"),
+    [
+        (("clip", "clip"), (), "zero-shot", "CLIPModel"),
+        (("clip", "clip"), ("train.model.max_words=3", "train.model.clean_captions=true"), "zero-shot", "CLIPModel"),
+        (("siglip", "siglip"), (), "zero-shot", "SiglipModel"),
+        (("vit", "bert"), POOLED, "triplet", "VisionTextDualEncoderModel"),
+    ],
+)
 def test_transformers_embeds_photographs_and_captions_as_we_do(
-    kind: str, sets: tuple[str, ...], exported: Callable[..., Any], photographs: list[Image.Image]
+    pair: tuple[str, str],
+    sets: tuple[str, ...],
+    method: str,
+    architecture: str,
+    exported: Callable[..., Any],
+    photographs: list[Image.Image],
+    tmp_path: Path,
 ) -> None:
-    cleaned = ("train.model.clean_captions=true", *sets) if sets else ()
-    folder, trained = exported(kind, kind, *cleaned)
+    folder, trained = exported(*pair, *sets, method=method)
     ours = itrpipe.load(trained, device="cpu")
     model, images, texts = theirs(folder, photographs, backend="pil")
-    assert type(model).__name__ == {"clip": "CLIPModel", "siglip": "SiglipModel"}[kind]
+    assert type(model).__name__ == architecture
     np.testing.assert_allclose(images, ours.encode_images(photographs), **CLOSE)
     np.testing.assert_allclose(texts, ours.encode_texts(TEXTS), **CLOSE)
-    with safe_open(folder / "model.safetensors", "pt") as file:
-        assert set(file.keys()) == set(model.state_dict())
+    model.save_pretrained(tmp_path)
+    with safe_open(folder / "model.safetensors", "pt") as file, safe_open(tmp_path / "model.safetensors", "pt") as own:
+        assert set(file.keys()) == set(own.keys())
         assert file.metadata() == {"format": "pt"}
     opened = itrpipe.load(folder, device="cpu")
     np.testing.assert_allclose(opened.encode_images(photographs), ours.encode_images(photographs), atol=1e-6)
@@ -105,10 +127,11 @@ def test_transformers_embeds_photographs_and_captions_as_we_do(
     assert str(trained.parents[3]) not in whole
 
 
+@pytest.mark.parametrize("kind", ["siglip", "pair"])
 def test_a_model_that_transformers_saves_again_is_opened(
-    exported: Callable[..., Any], photographs: list[Image.Image], tmp_path: Path
+    kind: str, exported: Callable[..., Any], photographs: list[Image.Image], tmp_path: Path
 ) -> None:
-    folder, _ = exported("siglip", "siglip")
+    folder, _ = of_kind(exported, kind)
     transformers.AutoModel.from_pretrained(folder).save_pretrained(tmp_path)
     transformers.AutoProcessor.from_pretrained(folder).save_pretrained(tmp_path)
     again, ours = itrpipe.load(tmp_path, device="cpu"), itrpipe.load(folder, device="cpu")
@@ -121,7 +144,9 @@ def test_a_folder_that_lost_our_settings_or_a_weight_is_told(exported: Callable[
     with safe_open(copy / "model.safetensors", "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys() if name != "visual_projection.weight"}  # noqa: SIM118
     save_file(tensors, copy / "model.safetensors")
-    with pytest.raises(DataError, match=r"does not hold the weights of this model .*visual_projection.weight"):
+    with pytest.raises(
+        DataError, match=r"copy: the weights lack 1 parameters of CLIPModel, such as 'visual_projection.weight'"
+    ):
         load_model(copy)
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({key: value for key, value in config.items() if key != "itrpipe"}))
@@ -170,7 +195,13 @@ def test_photographs_that_are_cropped_are_framed_by_their_middle(
 @pytest.mark.parametrize(
     ("pair", "sets", "reason"),
     [
-        (("vit", "bert"), (), "ViTModel and BertModel are not the encoders of a CLIP or of a SigLIP"),
+        (
+            ("vit", "bert"),
+            (),
+            "pooled by mean and mean and not projected; --set train.model.image_pool=own --set "
+            "train.model.text_pool=own --set train.model.embed_dim=512 trains a VisionTextDualEncoderModel of these",
+        ),
+        (("clip", "bert"), POOLED, "projected twice, by CLIP's projection and to embed_dim"),
         (("clip", "clip"), ("train.model.image_pool=cls", "train.model.embed_dim=8"), "pooled by cls and own"),
         (("clip", "clip"), ("train.model.embed_dim=8",), "its projections to embed_dim = 8"),
         (("clip", "clip"), ("pixels.fit=crop", "pixels.width=48"), "cut to the shape of 32 x 48 pixels"),
@@ -192,7 +223,7 @@ def test_what_transformers_has_no_class_for_keeps_our_layout_and_says_so(
     np.testing.assert_array_equal(opened.encode_texts(TEXTS), ours.encode_texts(TEXTS))
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
+@pytest.mark.parametrize("kind", ["clip", "siglip", "pair"])
 def test_the_lines_of_code_in_the_card_open_the_model(
     kind: str,
     exported: Callable[..., Any],
@@ -201,7 +232,7 @@ def test_the_lines_of_code_in_the_card_open_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     further = {"open_clip": True} if kind == "clip" else {}
-    copy = Path(shutil.copytree(exported(kind, kind, **further)[0], tmp_path / "it"))
+    copy = Path(shutil.copytree(of_kind(exported, kind, **further)[0], tmp_path / "it"))
     photographs[0].save(copy / "photograph.jpg")
     monkeypatch.chdir(copy)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
@@ -227,13 +258,13 @@ def test_the_lines_of_code_in_the_card_open_the_model(
 # sentence-transformers
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
+@pytest.mark.parametrize("kind", ["clip", "siglip", "pair"])
 def test_sentence_transformers_encodes_sentences_and_photographs_as_we_do(
     kind: str, exported: Callable[..., Any], photographs: list[Image.Image]
 ) -> None:
     from sentence_transformers import SentenceTransformer
 
-    folder, trained = exported(kind, kind)
+    folder, trained = of_kind(exported, kind)
     ours = itrpipe.load(trained, device="cpu")
     model = SentenceTransformer(str(folder), device="cpu", processor_kwargs={"backend": "pil"}, local_files_only=True)
     np.testing.assert_allclose(model.encode(TEXTS), ours.encode_texts(TEXTS), **CLOSE)

@@ -35,11 +35,12 @@ Fault = Callable[[], None]
 
 
 def modules() -> list[str]:
-    """All modules of itrpipe but weights, and the detector that brings in triton, which few commands need."""
+    """All modules of itrpipe but weights, the detector that brings in triton, and mteb's, which brings in threads."""
     import itrpipe
 
     names = [module.name for module in pkgutil.walk_packages(itrpipe.__path__, "itrpipe.")]
-    return [name for name in names if not name.endswith("__main__") and "extractors.butd" not in name]
+    left_out = ("__main__", "extractors.butd", "itrpipe.mteb")
+    return [name for name in names if not any(each in name for each in left_out)]
 
 
 def warm() -> None:

@@ -28,6 +28,7 @@ CLIP_MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073]).view(3, 1, 1)
 CLIP_STD = torch.tensor([0.26862954, 0.26130258, 0.27577711]).view(3, 1, 1)
 SMALL = {"image_size": (32, 48), "width": 16, "heads": 2, "vision_layers": 2, "text_layers": 2}
 LENGTHS = torch.tensor([9, 4, 6])
+POOLED: dict[str, Any] = {"image_pool": "own", "text_pool": "own", "embed_dim": 8}
 
 
 def of_random(**values: Any) -> TransformerDualEncoder:
@@ -179,12 +180,15 @@ def test_images_are_normalised_and_pooled_as_by_hand(pool: str, normalisation: s
     )
 
 
-@pytest.mark.parametrize(("vision", "text", "dim"), [("vit", "bert", 0), ("clip", "bert", 8), ("siglip", "siglip", 0)])
+@pytest.mark.parametrize(
+    ("vision", "text", "sets"),
+    [("vit", "bert", {}), ("clip", "bert", {"embed_dim": 8}), ("siglip", "siglip", {}), ("vit", "bert", POOLED)],
+)
 def test_a_model_is_built_again_from_its_description_without_its_files(
-    vision: str, text: str, dim: int, saved_encoders: Path, tmp_path: Path
+    vision: str, text: str, sets: dict[str, Any], saved_encoders: Path, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(saved_encoders, tmp_path / "moved"))
-    model = of_saved(root, vision, text, embed_dim=dim)
+    model = of_saved(root, vision, text, **sets)
     description = json.loads(json.dumps(model.description()))
     assert str(tmp_path) not in json.dumps(description)
     shutil.rmtree(root)
@@ -194,7 +198,7 @@ def test_a_model_is_built_again_from_its_description_without_its_files(
         again.encode_images(images(pictures())).embedding, model.encode_images(images(pictures())).embedding
     )
     assert torch.equal(again.encode_texts(captions()).embedding, model.encode_texts(captions()).embedding)
-    assert again.embed_dim == model.embed_dim == (dim or 16)
+    assert again.embed_dim == model.embed_dim == (8 if sets else 16)
 
 
 def test_blocks_of_images_are_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,11 +254,64 @@ def test_encoders_of_different_widths_need_a_projection(saved_encoders: Path) ->
         of_saved(saved_encoders, "clip", "bert")
 
 
-def test_only_joint_models_have_vectors_of_their_own(saved_encoders: Path) -> None:
-    with pytest.raises(UsageError, match=r"has no image vector of its own.*give --set model.image_pool=mean"):
-        of_saved(saved_encoders, "vit", "bert", image_pool="own")
-    with pytest.raises(UsageError, match=r"has no text vector of its own.*give --set model.text_pool=mean"):
-        of_saved(saved_encoders, "clip", "bert", text_pool="own")
+def test_encoders_without_a_pooler_have_no_vector_of_their_own(saved_encoders: Path, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"n_layers": 1, "n_heads": 2, "dim": 16, "hidden_dim": 32}
+    shutil.copytree(saved_encoders / "bert", tmp_path / "text")
+    transformers.DistilBertModel(transformers.DistilBertConfig(**sizes)).save_pretrained(tmp_path / "text")
+    shutil.copytree(saved_encoders / "vit", tmp_path / "image")
+    config = transformers.ViTMSNConfig(**json.loads((saved_encoders / "vit" / "config.json").read_text()))
+    transformers.ViTMSNModel(config).save_pretrained(tmp_path / "image")
+    for side in ("image", "text"):
+        with pytest.raises(UsageError, match=rf"has no {side} vector of its own.*give --set model.{side}_pool=mean"):
+            of_saved(tmp_path, "image", "text", **{f"{side}_pool": "own"})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("vision", ["vit", "siglip"])
+def test_poolers_and_projections_are_those_of_a_vision_text_dual_encoder(vision: str, saved_encoders: Path) -> None:
+    model = of_saved(saved_encoders, vision, "bert", **POOLED)
+    made = transformers.AutoModel.from_pretrained(saved_encoders / vision)
+    reference: Any = transformers.VisionTextDualEncoderModel(
+        vision_model=getattr(made, "vision_model", made),
+        text_model=transformers.BertModel.from_pretrained(saved_encoders / "bert"),
+    )
+    reference.visual_projection, reference.text_projection = model.project_images, model.project_texts
+    tokens, mask = real_tokens()
+    assert model.vision is not None
+    colours = (pictures() - model.vision.mean) / model.vision.std
+    expected = reference.eval()(input_ids=tokens, attention_mask=mask.long(), pixel_values=colours)
+    torch.testing.assert_close(
+        model.encode_images(images(pictures())).embedding, expected.image_embeds, atol=1e-5, rtol=0
+    )
+    torch.testing.assert_close(model.encode_texts(captions()).embedding, expected.text_embeds, atol=1e-5, rtol=0)
+    assert [name for name in model.state_dict() if name.startswith("project")] == [
+        "project_images.weight",
+        "project_texts.weight",
+    ]
+
+
+def test_a_pooler_that_a_checkpoint_lacks_starts_at_random_and_is_told(saved_encoders: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved_encoders / "vit", tmp_path / "vit")
+    bare = transformers.ViTModel.from_pretrained(saved_encoders / "vit", add_pooling_layer=False)
+    bare.save_pretrained(tmp_path / "vit")
+    settings = DualEncoder(vision=str(tmp_path / "vit"), text=str(saved_encoders / "bert"), **POOLED)
+    opened = [(torch.manual_seed(seed), open_encoders(settings))[1] for seed in (0, 0, 1)]
+    assert opened[0].notes == (
+        f"{tmp_path / 'vit'}: no weights of its pooler, which starts at random; where the encoder is frozen or adapted "
+        "it stays so",
+    )
+    first, same, other = (each.vision.network.pooler.dense.weight for each in opened if each.vision is not None)
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_random_encoders_have_poolers_where_they_are_asked_for() -> None:
+    model = of_random(**POOLED).train()
+    encoded = model.encode_images(images(pictures(32, 48))), model.encode_texts(captions())
+    model.score_pairs(*encoded).sum().backward()
+    assert all(weights.grad is not None for weights in model.parameters())
+    assert any("pooler" in name for name in model.state_dict())
+    assert not any("pooler" in name for name in of_random().state_dict())
 
 
 @pytest.mark.parametrize(

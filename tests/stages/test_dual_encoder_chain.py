@@ -206,7 +206,6 @@ def test_frozen_features_take_the_place_of_a_vision_encoder(defined: Path, invok
             "reads pixels, which features 'precomp' (made by precomp) do",
         ),
         ([], random_encoders("width=17"), 2, "width = 17 is no multiple of heads = 4"),
-        ([], random_encoders("image_pool=own"), 2, "random has no image vector of its own"),
     ],
 )
 def test_what_cannot_be_trained_is_told_in_one_line(

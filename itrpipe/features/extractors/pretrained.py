@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,6 +31,7 @@ from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.features.store import FeatureSpec
 
 RANDOM_NOTE = "random weights: these features are noise"
+_FRESH = "no weights of its {module}, which starts at random; where the encoder is frozen or adapted it stays so"
 
 _BATCH = 32
 
@@ -79,6 +80,7 @@ class Kind:
         options: of the network's constructor.
         optional: modules that become the identity where a checkpoint lacks them.
         unused: last names of parameters that a checkpoint may lack because nothing uses them.
+        fresh: modules that start at random where a checkpoint lacks them.
         attention: implementation of attention, or None where there is no choice.
     """
 
@@ -87,6 +89,7 @@ class Kind:
     options: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     optional: tuple[str, ...] = field(default=(), kw_only=True)
     unused: tuple[str, ...] = field(default=(), kw_only=True)
+    fresh: tuple[str, ...] = field(default=(), kw_only=True)
     attention: str | None = field(default="sdpa", kw_only=True)
 
 
@@ -104,6 +107,11 @@ class Family(Kind):
 
 
 KindOrFamily = TypeVar("KindOrFamily", bound=Kind)
+
+
+def with_poolers(kinds: Mapping[str, KindOrFamily]) -> dict[str, KindOrFamily]:
+    """The same kinds of networks, with the pooler that options leave out; a checkpoint may lack its weights."""
+    return {name: replace(kind, options={}, fresh=("pooler",)) for name, kind in kinds.items()}
 
 
 class VisionNetwork(nn.Module):
@@ -227,8 +235,11 @@ def load_pretrained(settings: Vit | Resnet, families: Mapping[str, Family]) -> P
         family, config = load_config(folder, families)
         preprocessing = load_preprocessing(folder)
         _check_frame(folder, family, config, preprocessing.frame)
-        model = _random_model(family, config) if random else load_weights(folder, family, config)
-    notes += preprocessing.notes + ((RANDOM_NOTE,) if random else ())
+        if random:
+            model, more = _random_model(family, config), (RANDOM_NOTE,)
+        else:
+            model, more = load_noted(folder, family, config)
+    notes += preprocessing.notes + more
     return Pretrained(VisionNetwork(model, family).eval(), preprocessing, notes)
 
 
@@ -288,7 +299,12 @@ def _random_model(family: Family, config: Any) -> nn.Module:
 
 
 def load_weights(folder: Path, family: Kind, config: Any) -> nn.Module:
-    """Returns the network with the weights in `folder`, safetensors if there are any.
+    """The network of `load_noted`."""
+    return load_noted(folder, family, config)[0]
+
+
+def load_noted(folder: Path, family: Kind, config: Any) -> tuple[nn.Module, tuple[str, ...]]:
+    """Returns the network with the weights in `folder`, safetensors if there are any, and what a user should know.
 
     Raises:
         DataError: the weights are damaged, of another network, or not finite.
@@ -315,9 +331,9 @@ def load_weights(folder: Path, family: Kind, config: Any) -> nn.Module:
     except (OSError, EOFError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         damage = DataError(f"{folder}: the weights cannot be read ({reason_of(error)}); download them again.")
         raise reading_error(error, folder, damage) from None
-    _check_report(folder, family, model, report)
+    fresh = _check_report(folder, family, model, report)
     refuse_not_finite(folder, model.state_dict(), "download the weights again")
-    return model
+    return model, tuple(f"{folder}: {_FRESH.format(module=module)}" for module in fresh)
 
 
 def load_tensors(folder: Path, names: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -340,22 +356,30 @@ def load_tensors(folder: Path, names: Sequence[str]) -> dict[str, torch.Tensor]:
         raise reading_error(error, folder, damage) from None
 
 
-def _check_report(folder: Path, family: Kind, model: nn.Module, report: Mapping[str, Any]) -> None:
-    """Refuses parameters that transformers would leave random, and drops optional modules that are not there."""
+def _check_report(folder: Path, family: Kind, model: nn.Module, report: Mapping[str, Any]) -> tuple[str, ...]:
+    """Refuses parameters that transformers would leave random, and drops optional modules that are not there.
+
+    Returns:
+        Modules that may be random, and are.
+    """
     for name, found, expected in sorted(report["mismatched_keys"]):
         raise DataError(
             f"{folder}: '{name}' has shape {tuple(found)} in the weights and {tuple(expected)} by {CONFIG}; "
             "download the model again."
         )
     missing = {name for name in report["missing_keys"] if name.rpartition(".")[2] not in family.unused}
-    absent = tuple(module for module in family.optional if any(name.startswith(f"{module}.") for name in missing))
-    missing = {name for name in missing if not name.startswith(tuple(f"{module}." for module in absent))}
+    absent, fresh = (
+        tuple(module for module in modules if any(name.startswith(f"{module}.") for name in missing))
+        for modules in (family.optional, family.fresh)
+    )
+    missing = {name for name in missing if not name.startswith(tuple(f"{module}." for module in absent + fresh))}
     if missing:
         raise DataError(
             f"{folder}: the weights lack {len(missing)} parameters of {family.network}, such as '{min(missing)}'; they "
             "are damaged or of another network, download them again."
         )
     _drop(model, absent)
+    return fresh
 
 
 def _drop(model: nn.Module, modules: tuple[str, ...]) -> None:

@@ -41,11 +41,11 @@ class DualEncoder(BackboneSettings):
     )
     image_pool: Literal["auto", "mean", "cls", "own"] = Field(
         default="auto",
-        description="Image vector: mean of all tokens, first token, or the encoder's own (CLIP, SigLIP: auto).",
+        description="Image vector: mean of all tokens, first token, or own: of CLIP and SigLIP (auto), or a pooler's.",
     )
     text_pool: Literal["auto", "mean", "mean-all", "cls", "eot", "own"] = Field(
         default="auto",
-        description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or the encoder's own.",
+        description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or own, as of images.",
     )
     normalisation: Literal["auto", "own", "clip"] = Field(
         default="auto",

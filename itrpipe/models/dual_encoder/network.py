@@ -2,7 +2,7 @@
 
 Embeddings are unit vectors; a linear projection of each side to a joint space is optional between encoders of one
 width. A joint model such as CLIP or SigLIP is named as both encoders, keeps its own projections, and so can be
-fine-tuned with any method.
+fine-tuned with any method. Vectors of poolers are projected without a bias, as transformers joins two encoders.
 
 Source: FNE (Li et al., ACM MM 2023), §4.1: ViT and BERT, mean of the tokens; its released code has no projection.
 
@@ -87,8 +87,12 @@ class TransformerDualEncoder(Base):
                 f"{text.width}; project both with --set model.embed_dim={text.width}"
             )
         self.embed_dim = settings.embed_dim or width
-        project = nn.Linear if settings.embed_dim else nn.Identity
-        self.project_images, self.project_texts = (project(each, self.embed_dim) for each in (width, text.width))
+        self.project_images, self.project_texts = (
+            nn.Linear(each, self.embed_dim, bias=not _is_plain_pair(vision, text))
+            if settings.embed_dim
+            else nn.Identity()
+            for each in (width, text.width)
+        )
         if settings.gradient_checkpointing:
             for tower in filter(None, (vision, text)):
                 _save_memory(tower.network)
@@ -163,6 +167,14 @@ class TransformerDualEncoder(Base):
             assert images.global_ is not None
             return images.global_.float()
         return mean_of_regions(images)
+
+
+def _is_plain_pair(vision: VisionTower | None, text: TextTower) -> bool:
+    """Whether both vectors are the encoders' own and captions go through a pooler: as transformers joins encoders.
+
+    Its projections have no bias. Source: `VisionTextDualEncoderModel` of transformers.
+    """
+    return vision is not None and vision.pool == text.pool == "own" and text_tower.has_pooler(text.network)
 
 
 def _divided(tokens: Tensor, mean: Tensor) -> Tensor:
