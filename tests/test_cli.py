@@ -148,7 +148,7 @@ def test_the_installed_command_runs(cli: Invoke) -> None:
         (["evaluate", "--backbone", "vsnr"], ["'vsnr'", "did you mean 'vsrn'"]),
         (["train", "--device", "tpu"], ["device = 'tpu'", "'cpu'"]),
         (["train", "--seed", "-1"], ["seed = -1 (from command line)"]),
-        (["evaluate", "--split", "tset"], ["split = 'tset'", "'test'"]),
+        (["evaluate", "--split", "tset"], ["--split tset: there is no such split", "give test, val or train"]),
         (["train", "--set", "epochs=0"], ["epochs = 0 (from command line)"]),
         (["train", "--set", "epoch=3"], ["unknown setting 'epoch'", "did you mean 'epochs'"]),
         (

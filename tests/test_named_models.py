@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from itrpipe.artifacts.artifact import list_artifacts, read_manifest
+from itrpipe.cli.options import both_encoders
+from itrpipe.commands.recipes import load_recipe
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from tests.conftest import TINY, TINY_AOQ, Outcome
 
@@ -141,3 +143,42 @@ def test_init_writes_a_recipe_that_runs_on_the_dataset_as_it_is_defined(
     again = invoke("init", "tiny", "--to", path, "--data", root)
     assert (again.code, "is there already" in again.err) == (2, True)
     assert invoke("init", "nothing", "--data", root).code == 3
+
+
+def test_a_name_alone_finds_its_dataset_to_change_the_model(root: Path, invoke: Invoke) -> None:
+    invoke("train", "--name", "small", "-d", "tiny", "--backbone", "vsepp", *SMALL, "--data", root)
+    again = invoke("train", "--name", "small", "--set", "train.model.embed_dim=16", "--dry-run", "--data", root)
+    assert again.code == 0, again.err
+    assert again.out.startswith("tiny: train triplet (model small)")
+    assert "model.embed_dim 8 → 16" in again.out
+
+
+def test_a_name_is_forgotten_and_what_was_trained_stays(root: Path, invoke: Invoke) -> None:
+    invoke("train", "--name", "small", "-d", "tiny", "--backbone", "vsepp", *SMALL, "--data", root)
+    before = set(list_artifacts(root, "tiny"))
+    assert invoke("gc", "-d", "tiny", "--forget", "small", "--yes", "--data", root).code == 0
+    assert (load_definition(root, "tiny").models, set(list_artifacts(root, "tiny"))) == ({}, before)
+    assert invoke("gc", "-d", "tiny", "--forget", "small", "--yes", "--data", root).code == 3
+
+
+def test_init_writes_named_models_as_runs_of_which_nothing_is_made_again(
+    root: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    sets = [*SMALL, "--set", "epochs=1"]
+    for name, more in (("small", ()), ("second", ("--seed", 1))):
+        invoke("train", "--name", name, "-d", "tiny", "--backbone", "vsepp", *sets, *more, "--data", root)
+    path = tmp_path / "models.toml"
+    assert invoke("init", "tiny", "--to", path, "--data", root).code == 0
+    recipe = load_recipe(str(path))
+    assert [(run.name, run.seeds) for run in recipe.run[:2]] == [("triplet.vsepp", (0,)), ("triplet.vsepp", (1,))]
+    path.write_text(path.read_text().partition("# Round one")[0])
+    planned = invoke("run", path, "--dry-run", "--data", root, "--set", "evaluate.bootstrap_samples=100")
+    assert planned.code == 0, planned.err
+    assert [line for line in planned.out.splitlines() if "train/" in line and "up to date" not in line] == []
+
+
+def test_one_encoder_says_both_of_a_method_of_joint_models() -> None:
+    assert both_encoders("clip-finetune", "folder", None) == ("folder", "folder")
+    assert both_encoders("zero-shot", None, "folder") == ("folder", "folder")
+    assert both_encoders("clip-finetune", "one", "other") == ("one", "other")
+    assert both_encoders("triplet", "folder", None) == ("folder", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from itrpipe.cli.options import (
     PartOption,
     TrainedOptions,
     backbone_for,
+    both_encoders,
     chosen_negatives,
     encoders,
     followed_by,
@@ -77,7 +79,8 @@ def train(
     """Train a model, and embed every split with one that has embeddings.
 
     --vision and --text take any encoders of transformers, for all training steps of the chain; a joint model such as
-    CLIP is given as both: --vision openai/clip-vit-base-patch32 --text openai/clip-vit-base-patch32
+    CLIP is given as both: --vision openai/clip-vit-base-patch32 --text openai/clip-vit-base-patch32. For a method of
+    joint models, such as clip-finetune, one of them says both.
 
     --name small remembers the model, with its dataset and all that is set here. --model small then stands for all of
     it, in this command and in mine-negatives, evaluate, search, explain and export. --name small --set KEY=VALUE
@@ -85,10 +88,13 @@ def train(
 
     Example: itrpipe train --method aoq --backbone vsrn --dataset scenes
     """
-    from itrpipe.commands.named import define_model
+    from itrpipe.commands.named import define_model, home_of
     from itrpipe.commands.stages import run_stage
 
     restart_with(devices)
+    if name and "dataset" not in given.given:
+        given = replace(given, dataset=home_of(given.data, name) or given.dataset)
+    vision, text = both_encoders(given.method, vision, text)
     named = {**given.model, "device": given.device, "teacher": negatives_from}
     if (vision or text) and not given.backbone:
         named["backbone"] = backbone_for(given.method, vision=vision, text=text)

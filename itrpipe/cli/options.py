@@ -168,8 +168,9 @@ class ModelOptions(TrainedOptions):
         """
         given = self._told(context)
         if self.named is None:
-            of_files = is_given(self.backbone or "") and "method" not in given
-            return replace(self, given=given, method=GIVEN if of_files else self.method)
+            method = GIVEN if is_given(self.backbone or "") and "method" not in given else self.method
+            backbone = GIVEN if method == GIVEN and self.backbone is None else self.backbone
+            return replace(self, given=given, method=method, backbone=backbone)
         from itrpipe.commands.named import find_model
 
         known = find_model(self.data, self.dataset if "dataset" in given else None, self.named)
@@ -278,8 +279,7 @@ class GivenOptions(ModelOptions):
 
         files = named(self.embeddings, self.captions, self.owners, self.name, self.measure)
         if files is None:
-            chosen = GIVEN if self.method == GIVEN and self.backbone is None else self.backbone
-            return replace(self, backbone=chosen), None
+            return self, None
         naming = {"named": "model", **{option: option for option in ("method", "backbone", "features", "seed")}}
         for option in naming.keys() & self.given:
             raise UsageError(
@@ -350,6 +350,17 @@ def backbone_for(method: str, **encoders: str | None) -> str:
     usual = usual_backbone(method)
     named = {name for name, value in encoders.items() if value}
     return usual if named <= settings_of(usual).model_fields.keys() else "dual-encoder"
+
+
+def both_encoders(method: str, vision: str | None, text: str | None) -> tuple[str | None, str | None]:
+    """The encoders that were named; of a method whose own are those of one joint model, one stands for both."""
+    if (vision is None) == (text is None):
+        return vision, text
+    from itrpipe.training.settings import declared_encoders, method_of
+
+    own = declared_encoders(method)
+    joint = not method_of(method).trains or (len(own) > 1 and own["vision"] == own["text"])
+    return (vision or text, text or vision) if joint else (vision, text)
 
 
 def followed_by(trackers: list[str] | None) -> list[str]:

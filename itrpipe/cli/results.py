@@ -103,6 +103,7 @@ def evaluate(
 
     Example: itrpipe evaluate --method aoq --backbone vsrn
     """
+    from itrpipe.commands.beforehand import check_split
     from itrpipe.commands.canary import refuse_ensembles, refuse_given, release_canary
     from itrpipe.commands.leaky_diagonal import chosen_protocols, refuse_other_models, write_leaky_diagonal
     from itrpipe.commands.stages import run_stage
@@ -114,6 +115,8 @@ def evaluate(
         refuse_ensembles(ensemble_with, rerank)
         refuse_given(given.method)
     protocols, leaky = chosen_protocols(protocol or [])
+    if split is not None:
+        check_split(split)
     model = {"method": given.method, **given.model, "device": given.device, "split": split}
     model |= {"ensemble_with": ensemble_with or None, "rerank": rerank}
     model |= {"eccv": eccv or None, "discriminate": discriminate or None, "protocols": protocols}
@@ -271,9 +274,12 @@ def export(
 
     Example: itrpipe export --method aoq --backbone vsrn --to vsrn-aoq --trec
     """
+    from itrpipe.commands.beforehand import check_split
     from itrpipe.commands.export import Wanted
     from itrpipe.commands.export import export as export_model
 
+    if split is not None:
+        check_split(split)
     wanted = Wanted(to, embeddings, index, trec, license_name, force, open_clip)
     overrides = given.overrides(method=given.method, **given.model, split=split, device=given.device)
     export_model(*given.where, wanted, overrides, **given.how)

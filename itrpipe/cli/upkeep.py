@@ -123,6 +123,9 @@ def gc(
     superseded: Annotated[
         bool, typer.Option("--superseded", help="Also evaluated models of which there are newer settings.")
     ] = False,
+    forget: Annotated[
+        str | None, typer.Option("--forget", metavar="NAME", help="First forget the name of a model.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     data: DataOption = Path("data"),
 ) -> None:
@@ -135,8 +138,11 @@ def gc(
 
     Example: itrpipe gc --dataset scenes
     """
+    from itrpipe.commands.named import forget_model
     from itrpipe.commands.upkeep import collect_garbage
 
+    if forget is not None:
+        forget_model(data, dataset, forget)
     ask = None if yes else typer.confirm
     collect_garbage(data, dataset, damaged_only=damaged, verify=verify, superseded_too=superseded, ask=ask)
 

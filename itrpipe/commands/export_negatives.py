@@ -16,6 +16,7 @@ from itrpipe.datasets.definition import DatasetDefinition, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import FinishedFiles, new_folder, open_target
 from itrpipe.exporting.negatives.formats import FORMATS, Description
+from itrpipe.features.given_source import GIVEN
 from itrpipe.mining.settings import MineSettings
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
@@ -102,6 +103,7 @@ def export_negatives(
     target = open_target(root, wanted.target, force=wanted.force, dry_run=dry_run, say=say_restored)
     _refuse_unknown(wanted)
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
+    _refuse_without_photographs(planner.definition, dataset)
     steps = [planner.plan(Need("mine_negatives", default_conf(planner.definition, dataset, "mine_negatives")))]
     if wanted.synthetic:
         steps.append(planner.plan(Need("synthesize", wanted.synthetic), requested=False))
@@ -157,6 +159,14 @@ def _refuse_unknown(wanted: Wanted) -> None:
         raise UsageError(f"--image-root {wanted.image_root}: {wanted.form} holds the images themselves; leave it out")
     if wanted.shard_rows and form.single:
         raise UsageError(f"--shard-rows {wanted.shard_rows}: {wanted.form} is one file; leave it out")
+
+
+def _refuse_without_photographs(definition: DatasetDefinition, dataset: str) -> None:
+    if definition.prepare is not None and definition.prepare.conf == GIVEN:
+        raise UsageError(
+            f"dataset {dataset!r} was made of embeddings alone, and has neither captions nor photographs to write; "
+            "prepare them with `itrpipe prepare --dataset NAME`, and mine with `--dataset NAME --embeddings` again"
+        )
 
 
 def _without_scores(form: Description) -> str:

@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 from itrpipe.artifacts.disk import require_writable, write_text
+from itrpipe.commands.named import NAMING, NamedModel
 from itrpipe.commands.recipe_sources import defined
-from itrpipe.datasets.definition import PIXELS, DatasetDefinition, check_name
+from itrpipe.datasets.definition import EMBEDDED, PIXELS, DatasetDefinition, check_name
 from itrpipe.errors import UsageError
 from itrpipe.plan.planning import Planner
 from itrpipe.progress import Reporter
@@ -28,20 +29,10 @@ title = {quoted}
 {features}
 
 [set]                                  # settings of all steps, as --set takes them
-{lists}# train.epochs = 10                    # of every training; each method has its own by default
+{prepared}# train.epochs = 10                    # of every training; each method has its own by default
 # train.model.embed_dim = 256          # a smaller model
 
-# Round one, and two controls: as many epochs as both rounds take, and as much time.
-[[run]]
-method = ["triplet", "triplet-long"{timed}]
-backbone = "{backbone}"
-seeds = [0, 1, 2]                      # a gain is significant over two seeds or more
-
-# Round two: negatives mined over the whole training set.
-[[run]]
-method = "aoq"
-backbone = "{backbone}"
-seeds = [0, 1, 2]
+{named}{rounds}
 
 # Any negatives under the losses of CLIP and SigLIP; `itrpipe show train contrastive` lists what can be set.
 # [[run]]
@@ -52,6 +43,21 @@ seeds = [0, 1, 2]
 
 # Other backbones and methods: itrpipe train --help
 """
+
+
+_ROUNDS = """\
+# Round one, and controls: as many epochs as both rounds take, and as much time.
+[[run]]
+method = ["triplet", "triplet-long"{timed}]
+backbone = "{backbone}"
+seeds = [0, 1, 2]                      # a gain is significant over two seeds or more
+
+# Round two: negatives mined over the whole training set.
+[[run]]
+method = "aoq"
+backbone = "{backbone}"
+seeds = [0, 1, 2]
+{lists}"""
 
 
 def write_recipe(root: Path, dataset: str, target: Path | None) -> None:
@@ -83,15 +89,31 @@ def write_recipe(root: Path, dataset: str, target: Path | None) -> None:
 def _recipe(dataset: str, definition: DatasetDefinition, offered: tuple[int, int] | None, path: Path) -> str:
     regions = [name for name, each in definition.features.items() if each.conf != PIXELS]
     backbone = "vsepp" if regions else "dual-encoder"
+    rounds = _ROUNDS.format(backbone=backbone, lists=_lists(offered), timed=', "triplet-time"' if regions else "")
+    if definition.models and not regions:  # the usual encoders would be fetched, and are not those of the models
+        rounds = "".join(line + "\n" if line.startswith("#") else f"# {line}\n" for line in rounds.splitlines() if line)
     return _RECIPE.format(
         dataset=dataset,
         quoted=json.dumps(dataset),
         file=path,
         features=_features(regions),
-        lists=_lists(offered),
+        prepared=_prepared(dataset, definition),
         backbone=backbone,
-        timed=', "triplet-time"' if regions else "",
+        named="".join(_run(NamedModel(name, dataset, model)) for name, model in definition.models.items()),
+        rounds=rounds.rstrip(),
     )
+
+
+def _run(model: NamedModel) -> str:
+    """A named model as a run, of which nothing has to be made again."""
+    told = dict(model.definition.settings)
+    naming = {key: told.pop(key) for key in NAMING if key in told}
+    lines = [f"# The model {model.name}.", "[[run]]", f"method = {json.dumps(model.method)}"]
+    lines += [f"backbone = {json.dumps(model.backbone)}", f"seeds = [{naming.get('seed', 0)}]"]
+    lines += [f"features = {json.dumps(naming['features'])}"] if naming.get("features") else []
+    scoped = {f"{item.scope or model.method}.{item.key}": item.value for item in model.told(told)}
+    settings = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in scoped.items()]
+    return "\n".join([*lines, *(["[run.set]", *settings] if settings else [])]) + "\n\n"
 
 
 def _features(regions: list[str]) -> str:
@@ -101,13 +123,19 @@ def _features(regions: list[str]) -> str:
     return f"features = {json.dumps(regions[0])}{others}"
 
 
+def _prepared(dataset: str, definition: DatasetDefinition) -> str:
+    """What the embedded dataset is drawn by: recipes make it for themselves, and take others as they are."""
+    settings = definition.prepare.settings if dataset == EMBEDDED and definition.prepare else {}
+    return "".join(f"prepare.{key} = {json.dumps(value)}\n" for key, value in settings.items())
+
+
 def _lists(offered: tuple[int, int] | None) -> str:
     """Settings for lists that are as long as a small training set allows."""
     if offered is None or (offered[0] >= _LISTS[0] and offered[1] >= _LISTS[1]):
         return ""
     texts, images = (min(most, count) for most, count in zip(_LISTS, offered, strict=True))
     settings = [f"{key}_texts = {texts}\n{key}_images = {images}\n" for key in ("mine_negatives.num", "aoq.top")]
-    return "".join(["# The training set is too small for lists of 300 captions and 60 images.\n", *settings])
+    return "".join(["[run.set]  # the training set is too small for lists of 300 captions and 60 images\n", *settings])
 
 
 def _offered(root: Path, dataset: str, definition: DatasetDefinition, reporter: Reporter) -> tuple[int, int] | None:

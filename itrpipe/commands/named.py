@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from itrpipe.artifacts.artifact import folders_in
 from itrpipe.config import did_you_mean
-from itrpipe.datasets.definition import DEFINITION, DatasetDefinition, ModelDefinition, check_name, load_definition
+from itrpipe.datasets.definition import (
+    DEFINITION,
+    DatasetDefinition,
+    ModelDefinition,
+    check_name,
+    load_definition,
+    save_definition,
+)
 from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.features.given_source import GIVEN
 from itrpipe.plan.overrides import EVERYWHERE, Override
 from itrpipe.plan.planning import scoped_override
 from itrpipe.training.settings import TrainExecution, canonical_backbone, usual_backbone
 
-_NAMING = ("backbone", "features", "seed")
+NAMING = ("backbone", "features", "seed")
 """Settings by which every stage names the model that it reads."""
 _FILES = ("initial", "model", "text", "tokenizer", "vision", "weights")
 """Last parts of keys whose values may be files or folders."""
@@ -49,26 +57,28 @@ class NamedModel:
     @property
     def naming(self) -> dict[str, Any]:
         """The settings by which other stages name it: backbone, and features and seed where they were given."""
-        given = {key: self.definition.settings[key] for key in _NAMING if key in self.definition.settings}
+        given = {key: self.definition.settings[key] for key in NAMING if key in self.definition.settings}
         return {**given, "backbone": self.backbone}
+
+    def told(self, settings: Mapping[str, Any]) -> list[Override]:
+        """Settings of its definition as overrides."""
+        return [scoped_override(key, value, f"model {self.name}") for key, value in settings.items()]
 
     def of_training(self) -> list[Override]:
         """What it was told, for the step that trains it when that step is the requested one."""
-        return [*_overrides(self.definition.settings, self.name), self._called(None)]
+        return [*self.told(self.definition.settings), self._called]
 
     def of_reader(self) -> list[Override]:
         """The same for a plan of another step, which reads the model: what has no scope is limited to its training."""
-        told = [
-            item for item in _overrides(self.definition.settings, self.name) if item.key not in _NAMING or item.scope
+        told = [item for item in self.told(self.definition.settings) if item.scope or item.key not in NAMING]
+        return [
+            item if item.scope else replace(item, scope=self.method, backbone=self.backbone)
+            for item in (*told, self._called)
         ]
-        mine = [self._mine(item.key, item.value, item.origin) if item.scope is None else item for item in told]
-        return [*mine, self._mine("name", self.name, _origin(self.name))]
 
-    def _called(self, scope: str | None) -> Override:
-        return Override(scope, "name", self.name, _origin(self.name))
-
-    def _mine(self, key: str, value: Any, origin: str) -> Override:
-        return Override(self.method, key, value, origin, self.backbone)
+    @property
+    def _called(self) -> Override:
+        return Override(None, "name", self.name, f"model {self.name}")
 
 
 def define_model(
@@ -103,6 +113,31 @@ def define_model(
     return NamedModel(name, dataset, ModelDefinition(method=conf, settings=settings, trained=trained)), execution
 
 
+def home_of(root: Path, name: str) -> str | None:
+    """The dataset that has a model of this name; None where none has.
+
+    Raises:
+        UsageError: several have one.
+    """
+    found = [each for each in _datasets(root) if name in load_definition(root, each).models]
+    if len(found) > 1:
+        raise UsageError(f"--name {name}: datasets {', '.join(found)} have a model of this name; add --dataset")
+    return found[0] if found else None
+
+
+def forget_model(root: Path, dataset: str, name: str) -> None:
+    """Removes a name; what was trained under it stays and has none.
+
+    Raises:
+        MissingInputError: there is no such model.
+    """
+    model, now = find_model(root, dataset, name), load_definition(root, dataset)
+    if name not in now.models:
+        raise UsageError(f"--forget {name} is the name of embeddings from files; it goes with their artifacts")
+    models = {each: known for each, known in now.models.items() if each != model.name}
+    save_definition(root, dataset, now.model_copy(update={"models": models}))
+
+
 def find_model(root: Path, dataset: str | None, name: str) -> NamedModel:
     """The model of this name.
 
@@ -117,16 +152,26 @@ def find_model(root: Path, dataset: str | None, name: str) -> NamedModel:
     """
     names = [dataset] if dataset else _datasets(root)
     definitions = {each: load_definition(root, each) for each in names}
-    found = [each for each, definition in definitions.items() if name in definition.models]
+    models = {each: _models(definition) for each, definition in definitions.items()}
+    found = [each for each in names if name in models[each]]
     if len(found) > 1:
         raise UsageError(f"--model {name}: datasets {', '.join(found)} have a model of this name; add --dataset")
     if not found:
-        raise MissingInputError(f"--model {name}: {_unknown(root, definitions, name, dataset)}")
-    return NamedModel(name, found[0], definitions[found[0]].models[name])
+        known = [each for own in models.values() for each in own]
+        raise MissingInputError(f"--model {name}: {_unknown(root, known, name, dataset)}")
+    return NamedModel(name, found[0], models[found[0]][name])
 
 
-def _unknown(root: Path, definitions: dict[str, DatasetDefinition], name: str, dataset: str | None) -> str:
-    known = [each for definition in definitions.values() for each in definition.models]
+def _models(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
+    """The named models of a dataset, and embeddings from files by their names."""
+    given = {
+        each.removeprefix(f"{GIVEN}-"): ModelDefinition(method=GIVEN, settings={"backbone": each})
+        for each in definition.embeddings
+    }
+    return given | definition.models
+
+
+def _unknown(root: Path, known: list[str], name: str, dataset: str | None) -> str:
     missing = f"dataset {dataset!r} has no model" if dataset else f"no dataset in {root} has a model"
     first = f"; the first is named by `itrpipe train --name {name}`" if not known else f"; known: {', '.join(known)}"
     return f"{missing} of this name{did_you_mean(name, known) or first}"
@@ -134,14 +179,6 @@ def _unknown(root: Path, definitions: dict[str, DatasetDefinition], name: str, d
 
 def _datasets(root: Path) -> list[str]:
     return [folder.name for folder in folders_in(root) if (folder / DEFINITION).exists()]
-
-
-def _overrides(settings: dict[str, Any], name: str) -> list[Override]:
-    return [scoped_override(key, value, _origin(name)) for key, value in settings.items()]
-
-
-def _origin(name: str) -> str:
-    return f"model {name}"
 
 
 def _key(item: Override) -> str:

@@ -70,8 +70,7 @@ def no_image(prepared: PreparedDataset, dataset: str, image: str) -> MissingInpu
     known = prepared.image_ids()
     hint = did_you_mean(image, known) or f"; name an image by its id or file, such as {known[-1]}"
     return MissingInputError(
-        f"dataset {dataset!r} has no image {image!r} and there is no such file{hint}; new images come in by "
-        "`itrpipe prepare` and `itrpipe extract`"
+        f"dataset {dataset!r} has no image {image!r} and there is no such file{hint}, or the file of any photograph"
     )
 
 

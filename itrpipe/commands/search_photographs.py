@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,4 +165,6 @@ def _write_page(page: Path, found: Answers, image: Path | None, reporter: Report
     query = None if image is None or own is None else own.picture(image.name)
     for problem in [*album.problems, *(own.problems if own else ())]:
         reporter.say(f"  no picture of {problem}", style="yellow")
-    write_text(page, render(found, pictures, query))
+    # The page names files, not where they lie on this machine.
+    shown = replace(found, dataset=Path(found.dataset).name, image_id=image.name if image else None)
+    write_text(page, render(shown, pictures, query))

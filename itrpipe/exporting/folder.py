@@ -16,6 +16,7 @@ from itrpipe.artifacts.disk import (
     make_folder,
     read_json,
     read_stamped_json,
+    require_writable,
     sync,
     unavailable_as_error,
     write_json,
@@ -69,11 +70,12 @@ def check_target(target: Path, *, force: bool) -> None:
     Raises:
         UsageError: something is there that may not be replaced.
         MissingInputError: no folder can be made there.
+        UnavailableError: nothing can be written there.
     """
     parent = next(path for path in target.parents if path.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        reason = "is not writable" if parent.is_dir() else "is no folder"
-        raise MissingInputError(f"--to {target} cannot be made, because {parent} {reason}; name another folder")
+    if not parent.is_dir():
+        raise MissingInputError(f"--to {target} cannot be made, because {parent} is no folder; name another folder")
+    require_writable(parent / target.name, "--to")
     if target.exists() and not target.is_dir():
         raise UsageError(f"--to {target} is a file; name a folder that does not exist yet")
     if not target.exists() or not any(target.iterdir()):

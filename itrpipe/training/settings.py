@@ -312,6 +312,13 @@ def usual_backbone(method: str) -> str:
     return canonical_backbone(resolved.values["backbone"])
 
 
+def declared_encoders(method: str) -> dict[str, str]:
+    """The vision and the text encoder that a configuration declares for its usual backbone, if it does."""
+    backbone = usual_backbone(method)
+    model = resolve(load_declaration("train"), method, backbones=backbones(), backbone=backbone).values.get("model", {})
+    return {name: model[name] for name in ("vision", "text") if name in model}
+
+
 def usual_features(method: str, backbone: str, dataset: str) -> str:
     """The features that a model is trained on where none are named; empty for the only ones of the dataset."""
     chosen = canonical_backbone(backbone) or usual_backbone(method)
