@@ -51,6 +51,8 @@ def plans_on_scenes(line: str) -> bool:
     _, name, *arguments = shlex.split(line, comments=True)
     command = COMMANDS[name]
     values = command.make_context(name, arguments).params
+    if values.get("named"):  # a model's name stands for its dataset
+        return told(values["named"])[0] == "scenes" and "dry_run" in values
     ours = values.get("dataset") == "scenes" or values.get("recipe") in ("scenes", "aoq-vsrn", "aoq-bfan")
     reads = (
         name == "report"
@@ -80,14 +82,22 @@ def test_command_parses_and_names_what_is_declared(line: str) -> None:
         assert chosen_runs(recipe, values["recipe"], values["only"] or [])
 
 
-def tell(root: Path, name: str) -> None:
-    """Remembers a model as the first page tells it to `train --name`."""
-    (line,) = (line for line in commands() if f"train --name {name} " in line)
-    _, command, *arguments = shlex.split(line, comments=True)
+def told(name: str) -> tuple[str, dict[str, Any]]:
+    """The dataset of a model, and what the first page tells of it to `train --name`."""
+    found = [line for line in commands() if re.search(rf"train +--name {name} ", line)]
+    if not found:  # a folder, or the id of a model on the hub
+        return "", {}
+    _, command, *arguments = shlex.split(found[0], comments=True)
     values = COMMANDS[command].make_context(command, arguments).params
-    told = overrides_of(values["settings"], {"backbone": values["backbone"]})
-    model, _ = define_model(root, values["dataset"], name, None, values["method"], told)
-    remember_model(root, values["dataset"], name, model.definition)
+    return values["dataset"], values
+
+
+def tell(root: Path, name: str) -> None:
+    """Remembers a model as the first page tells it."""
+    dataset, values = told(name)
+    overrides = overrides_of(values["settings"], {"backbone": values["backbone"]})
+    model, _ = define_model(root, dataset, name, None, values["method"], overrides)
+    remember_model(root, dataset, name, model.definition)
 
 
 @pytest.mark.usefixtures("any_hub")
