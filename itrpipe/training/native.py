@@ -241,6 +241,7 @@ def _write_sentence_transformers(folder: Path, *, padded: bool) -> None:
         "transformer_task": "feature-extraction",
         "modality_config": modalities,
         "module_output_name": "sentence_embedding",
+        "processor_kwargs": {"backend": "pil"},  # photographs are resized exactly as here
         **({"processing_kwargs": {"text": {"padding": "max_length"}}} if padded else {}),
     }
     whole = {"model_type": "SentenceTransformer", "prompts": {}, "similarity_fn_name": "cosine"}

@@ -266,7 +266,7 @@ def test_sentence_transformers_encodes_sentences_and_photographs_as_we_do(
 
     folder, trained = of_kind(exported, kind)
     ours = itrpipe.load(trained, device="cpu")
-    model = SentenceTransformer(str(folder), device="cpu", processor_kwargs={"backend": "pil"}, local_files_only=True)
+    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     np.testing.assert_allclose(model.encode(TEXTS), ours.encode_texts(TEXTS), **CLOSE)
     np.testing.assert_allclose(model.encode(photographs), ours.encode_images(photographs), **CLOSE)
     pairs = model.similarity(model.encode(photographs), model.encode(TEXTS))

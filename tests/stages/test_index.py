@@ -97,6 +97,7 @@ def test_search_ranks_as_brute_force_over_encode_images_does(
     outside = found(command("search", "--image", tmp_path / "other.png", "--json"))
     assert outside[0] == ("sea/04.JPG", pytest.approx(1, abs=1e-2))
     assert page.read_text().count("data:image/jpeg") == 11
+    assert str(photos) not in page.read_text()  # a page for others names files, not where they lie
 
     (folder,) = artifacts(data_root, photos)
     assert np.load(folder / "embeddings.npy") == pytest.approx(vectors, abs=1e-5)
