@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from itrpipe.artifacts.artifact import list_artifacts, read_manifest
-from itrpipe.cli.options import both_encoders
+from itrpipe.cli.choices import both_encoders
 from itrpipe.commands.recipes import load_recipe
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from tests.conftest import TINY, TINY_AOQ, Outcome

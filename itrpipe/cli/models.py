@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from itrpipe.cli.app import app
+from itrpipe.cli.choices import backbone_for, both_encoders, chosen_negatives, encoders, followed_by, with_positives
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.listing import listing
 from itrpipe.cli.options import (
@@ -17,15 +18,9 @@ from itrpipe.cli.options import (
     ModelOptions,
     PartOption,
     TrainedOptions,
-    backbone_for,
-    both_encoders,
-    chosen_negatives,
-    encoders,
-    followed_by,
     overrides_of,
     taking,
     whole_path,
-    with_positives,
 )
 from itrpipe.errors import UsageError
 

@@ -115,12 +115,10 @@ def evaluate(
         refuse_ensembles(ensemble_with, rerank)
         refuse_given(given.method)
     protocols, leaky = chosen_protocols(protocol or [])
-    if split is not None:
-        check_split(split)
+    check_split(split)
     model = {"method": given.method, **given.model, "device": given.device, "split": split}
-    model |= {"ensemble_with": ensemble_with or None, "rerank": rerank}
+    model |= {"ensemble_with": ensemble_with or None, "rerank": rerank, "language_model": whole_path(language_model)}
     model |= {"eccv": eccv or None, "discriminate": discriminate or None, "protocols": protocols}
-    model["language_model"] = whole_path(language_model)
     model["benchmark"] = [whole_benchmark(each) for each in benchmark or ()] or None
     overrides = given.overrides(**model)
     if leaky:
@@ -278,8 +276,7 @@ def export(
     from itrpipe.commands.export import Wanted
     from itrpipe.commands.export import export as export_model
 
-    if split is not None:
-        check_split(split)
+    check_split(split)
     wanted = Wanted(to, embeddings, index, trec, license_name, force, open_clip)
     overrides = given.overrides(method=given.method, **given.model, split=split, device=given.device)
     export_model(*given.where, wanted, overrides, **given.how)

@@ -16,13 +16,13 @@ from itrpipe.stages.extract import passes_of
 SPLITS = ("test", "val", "train")
 
 
-def check_split(split: str) -> None:
-    """Refuses what is no split.
+def check_split(split: str | None) -> None:
+    """Refuses what is no split; None leaves the choice to the declaration.
 
     Raises:
         UsageError: likewise.
     """
-    if split not in SPLITS:
+    if split not in (None, *SPLITS):
         raise UsageError(f"--split {split}: there is no such split; give {', '.join(SPLITS[:-1])} or {SPLITS[-1]}")
 
 

@@ -131,7 +131,7 @@ def search(
     if as_json:
         Reporter().say(printable_json(asdict(found)))
     else:
-        _show(found, reporter)
+        show(found, reporter)
 
 
 def refuse_two_questions(question: Question) -> None:
@@ -274,8 +274,10 @@ def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter:
     write_text(page, render(found, pictures, query))
 
 
-def _show(found: Answers, reporter: Reporter) -> None:
-    asked = f"“{found.caption}”" if found.caption is not None else f"{found.image_id} ({found.image_split})"
+def show(found: Answers, reporter: Reporter) -> None:
+    """Prints what was found."""
+    split = f" ({found.image_split})" if found.image_split else ""
+    asked = f"“{found.caption}”" if found.caption is not None else f"{found.image_id}{split}"
     reporter.say(f"{asked}: the first {len(found.answers)} of {found.how}", style="bold")
     if found.unknown:
         words = ", ".join(found.unknown)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.disk import write_text
 from itrpipe.commands.index import AskedModel, Indexed, up_to_date
-from itrpipe.commands.search import QUERY, Question, refuse_page, refuse_two_questions
+from itrpipe.commands.search import QUERY, Question, refuse_page, refuse_two_questions, show
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.reporting.answers import FOLDER, Answer, Answers, lines
+from itrpipe.reporting.answers import FOLDER, Answer, Answers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,14 +73,8 @@ def search_photographs(
         _write_page(page, found, image, reporter)
     if as_json:
         Reporter().say(printable_json(asdict(found)))
-        return
-    asked_for = f"“{found.caption}”" if found.caption is not None else f"{found.image_id}"
-    reporter.say(f"{asked_for}: the first {len(found.answers)} of {found.how}", style="bold")
-    if found.unknown:
-        words = ", ".join(found.unknown)
-        reporter.say(f"  unknown  {words}: not among the words that the model knows", style="yellow")
-    for line in lines(found):
-        reporter.say(line)
+    else:
+        show(found, reporter)
 
 
 def _image(photos: Path, image: str) -> Path:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from accelerate.tracking import GeneralTracker
 
-from itrpipe.cli.options import followed_by
+from itrpipe.cli.choices import followed_by
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import UsageError
 from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
