@@ -158,7 +158,8 @@ def test_a_name_is_forgotten_and_what_was_trained_stays(root: Path, invoke: Invo
     before = set(list_artifacts(root, "tiny"))
     assert invoke("gc", "-d", "tiny", "--forget", "small", "--yes", "--data", root).code == 0
     assert (load_definition(root, "tiny").models, set(list_artifacts(root, "tiny"))) == ({}, before)
-    assert invoke("gc", "-d", "tiny", "--forget", "small", "--yes", "--data", root).code == 3
+    again = invoke("gc", "-d", "tiny", "--forget", "small", "--yes", "--data", root)
+    assert (again.code, "--forget small: dataset 'tiny' has no model of this name" in again.err) == (3, True)
 
 
 def test_init_writes_named_models_as_runs_of_which_nothing_is_made_again(

@@ -131,10 +131,10 @@ def forget_model(root: Path, dataset: str, name: str) -> None:
     Raises:
         MissingInputError: there is no such model.
     """
-    model, now = find_model(root, dataset, name), load_definition(root, dataset)
+    now = load_definition(root, dataset)
     if name not in now.models:
-        raise UsageError(f"--forget {name} is the name of embeddings from files; it goes with their artifacts")
-    models = {each: known for each, known in now.models.items() if each != model.name}
+        raise MissingInputError(f"--forget {name}: {_unknown(root, [*now.models], name, dataset)}")
+    models = {each: known for each, known in now.models.items() if each != name}
     save_definition(root, dataset, now.model_copy(update={"models": models}))
 
 
