@@ -84,6 +84,7 @@ class Group:
         matching: of models that read phrases.
         precision: tables over all true matches; often empty.
         series: the runs by method.
+        compared: methods with round one and with controls, of one seed too.
         prefix: of the names in its drawings.
     """
 
@@ -101,6 +102,7 @@ class Group:
     matching: Matching
     precision: list[tables.SpannedTable]
     series: list[Series[Run]]
+    compared: list[SeedComparison]
     prefix: str
 
 
@@ -167,6 +169,7 @@ def make_group(runs: list[Run], pairing: Pairing, options: Options, prefix: str,
         matching=Matching(matching, matching_tables(matching)),
         precision=precision_tables(runs),
         series=series,
+        compared=pairing.compared,
         prefix=prefix,
     )
 

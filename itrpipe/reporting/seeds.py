@@ -156,14 +156,22 @@ def by_seed(series: Series[Run]) -> dict[int, Run]:
 
 
 def _comparable(series: Series[Run], reference: Series[Run], baseline_method: str) -> bool:
-    """Whether both are of the same backbones and features, re-ranked alike or not at all, and share a seed.
+    """Whether both are of the same backbones, features and training images, re-ranked alike, and share a seed.
 
     A control has to be one of the method's own.
     """
     if _kind(series) != _kind(reference) or not _shared_seeds(series, reference):
         return False
+    if _shares(series) != _shares(reference):
+        return False
     names = {member.method_name for member in reference.first.members} - {baseline_method}
     return names <= set(controls_of(series.first, baseline_method))
+
+
+def _shares(series: Series[Run]) -> list[float]:
+    """Of the training images, that the members were trained on."""
+    manifests = [member.artifact.manifest for member in series.first.members]
+    return [each.settings.get("train_share", 1.0) for each in manifests if each is not None]
 
 
 def _kind(series: Series[Run]) -> tuple[list[str], str, int]:

@@ -1,0 +1,1 @@
+"""Section of the page: what a second round gains in many settings."""

@@ -1,0 +1,247 @@
+"""A study: what a second round gains in many settings, each against the strongest control of the same setting.
+
+A setting is a backbone with its features, so many training images, a batch size, and whatever else the data were
+prepared with. Several of them make a study.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from itrpipe.artifacts.files import BENCHMARKS
+from itrpipe.config import leaves
+from itrpipe.datasets.definition import EMBEDDED
+from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.evaluation.claims import Difference, seed_interval, verdict
+from itrpipe.reporting.collect import Run
+from itrpipe.reporting.groups import Group
+from itrpipe.reporting.seeds import SeedComparison, by_seed
+from itrpipe.reporting.tables import FULL
+
+IMAGES, BATCH = "training images", "batch"
+TRAIN = "train"
+RSUM, ORACLE, ACCURACY = "RSum", "RSum, every true match", "hard negatives told"
+"""What gains are measured in."""
+_SIZES = frozenset(("train", "val", "test"))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a second round is tried in.
+
+    Attributes:
+        backbone: as papers write it.
+        features: that it reads.
+        factors: what differs among the settings of a study, with the training images and the batch size.
+    """
+
+    backbone: str
+    features: str
+    factors: tuple[tuple[str, Any], ...]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Factor -> its value."""
+        return dict(self.factors)
+
+    @property
+    def ratio(self) -> float:
+        """N/B: training images for each pair of a batch."""
+        return self.values[IMAGES] / self.values[BATCH]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        values = self.values
+        others = [f"{key} {value}" for key, value in values.items() if key not in (IMAGES, BATCH)]
+        return ", ".join([f"{values[IMAGES]:,} images", f"batch {values[BATCH]}", *others])
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a method gains in one setting over the strongest of its controls there.
+
+    Attributes:
+        value: mean over seeds.
+        interval: over seeds; of a single one over test images, where these were resampled.
+        seeds: how many.
+        control: the strongest one, that with the smallest gain.
+        significant: over every control, see `itrpipe.evaluation.claims`.
+    """
+
+    value: float
+    interval: Interval | None
+    seeds: int
+    control: str
+    significant: bool = False
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A method in a setting.
+
+    Attributes:
+        setting: that it was trained in.
+        method: for people.
+        gains: measure -> gain over the strongest control by that measure; those that were measured.
+        runs: of it, by seed.
+    """
+
+    setting: Setting
+    method: str
+    gains: Mapping[str, Gain]
+    runs: Mapping[int, Run]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything that was tried.
+
+    Attributes:
+        tried: methods in settings, in the order of the settings.
+        rounds_one: setting -> runs of round one, by seed.
+    """
+
+    tried: Sequence[Tried]
+    rounds_one: Mapping[Setting, Mapping[int, Run]]
+
+    @property
+    def settings(self) -> list[Setting]:
+        """Those in which something was compared with a control, by backbone, data, size and batch."""
+        return list(dict.fromkeys(each.setting for each in self.tried))
+
+    @property
+    def backbones(self) -> list[str]:
+        """Their names, in the order of the runs."""
+        return list(dict.fromkeys(each.backbone for each in self.settings))
+
+    @property
+    def methods(self) -> list[str]:
+        """Their names, in the order of the runs."""
+        return list(dict.fromkeys(each.method for each in self.tried))
+
+    def factors(self, backbone: str) -> dict[str, list[Any]]:
+        """Factors that differ among the settings of a backbone, with their values in order."""
+        found: dict[str, set[Any]] = {}
+        for each in self.settings:
+            if each.backbone == backbone:
+                for key, value in each.factors:
+                    found.setdefault(key, set()).add(value)
+        return {key: sorted(values) for key, values in found.items() if len(values) > 1}
+
+    def along(self, backbone: str, factor: str) -> list[Tried]:
+        """What was tried with a backbone where every other factor has the value that it has most often."""
+        own = [each for each in self.tried if each.setting.backbone == backbone]
+        counts: dict[str, Counter[Any]] = {}
+        for setting in dict.fromkeys(each.setting for each in own):
+            for key, value in setting.factors:
+                counts.setdefault(key, Counter())[value] += 1
+        usual = {key: counted.most_common(1)[0][0] for key, counted in counts.items() if key != factor}
+        return [each for each in own if all(each.setting.values.get(key) == value for key, value in usual.items())]
+
+
+def study_of(groups: Sequence[Group], images: Mapping[str, int]) -> Study | None:
+    """What was tried in several settings.
+
+    Args:
+        groups: runs by test set.
+        images: of the training split, by the name of the dataset's artifact; those that were removed are left out.
+
+    Returns:
+        None where there is one setting only.
+    """
+    varied = _varied(
+        run.prepare.manifest.settings for group in groups for run in group.runs[:1] if run.prepare.manifest
+    )
+    tried: list[Tried] = []
+    rounds: dict[Setting, dict[int, Run]] = {}
+    for group in groups:
+        count = images.get(group.runs[0].prepare.name)
+        if count is None:
+            continue
+        for series in group.series:
+            if series.known and len(series.first.members) == 1 and not series.first.rerank:
+                setting = _setting(series.first, count, varied)
+                if series.first.is_baseline:
+                    rounds.setdefault(setting, {}).update(by_seed(series))
+        for name in dict.fromkeys(id(each.series) for each in group.compared):
+            own = [each for each in group.compared if id(each.series) == name]
+            first = own[0].series.first
+            setting = _setting(first, count, varied)
+            fair = [each for each in own if _setting(each.reference.first, count, varied) == setting]
+            # Round one alone is no control: it was trained for one round.
+            if any(each.reference.first.is_control for each in fair):
+                tried.append(Tried(setting, first.method, _gains(fair), by_seed(own[0].series)))
+    found = Study(sorted(tried, key=lambda each: _place(each.setting)), rounds)
+    return found if len(found.settings) > 1 else None
+
+
+def accuracy(run: Run) -> float | None:
+    """Percent of the embedded dataset's hard negatives that score below their caption; None where nobody asked."""
+    found = (run.figures(BENCHMARKS) or {}).get(EMBEDDED)
+    return None if found is None or found["accuracy"] is None else found["accuracy"]["value"]
+
+
+def rsum(run: Run) -> float:
+    """Of the test split, own image or caption right."""
+    return run.metrics[FULL]["rsum"]["value"]
+
+
+def _place(setting: Setting) -> tuple[Any, ...]:
+    values = setting.values
+    others = [value for key, value in setting.factors if key not in (IMAGES, BATCH)]
+    return (setting.backbone, setting.features, *map(str, others), values[IMAGES], values[BATCH])
+
+
+def _varied(prepared: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Settings of the data, by dotted key, that are not the same in all of them; sizes count as images."""
+    values: dict[str, set[str]] = {}
+    for settings in prepared:
+        for key, value in leaves(settings):
+            if key not in _SIZES:
+                values.setdefault(key, set()).add(str(value))
+    return [key for key, found in values.items() if len(found) > 1]
+
+
+def _setting(run: Run, images: int, varied: Sequence[str]) -> Setting:
+    member = run.members[0]
+    assert member.artifact.manifest is not None
+    assert run.prepare.manifest is not None
+    trained, prepared = member.artifact.manifest.settings, dict(leaves(run.prepare.manifest.settings))
+    used = round(trained.get("train_share", 1.0) * images)
+    factors = [(IMAGES, used), (BATCH, trained["batch_size"]), *((key, prepared.get(key)) for key in varied)]
+    return Setting(run.backbone, run.settings["features"], tuple(factors))
+
+
+def _gains(compared: Sequence[SeedComparison]) -> dict[str, Gain]:
+    found = {RSUM: _smallest(compared, [each.own["rsum"] for each in compared])}
+    oracle = [each.oracle["rsum"] for each in compared if each.oracle]
+    if len(oracle) == len(compared):
+        found[ORACLE] = _smallest(compared, oracle)
+    differences = [_accuracies(each) for each in compared]
+    if all(differences):
+        number = int(np.argmin([np.mean(each) for each in differences]))
+        single, control = differences[number], compared[number].reference.method
+        interval = seed_interval(single, compared[number].own["rsum"].level) if len(single) > 1 else None
+        found[ACCURACY] = Gain(float(np.mean(single)), interval, len(single), control)
+    return found
+
+
+def _smallest(compared: Sequence[SeedComparison], differences: Sequence[Difference]) -> Gain:
+    number = int(np.argmin([each.value for each in differences]))
+    least = differences[number]
+    better = verdict(list(differences)) == "better"
+    return Gain(least.value, least.seeds or least.images, least.count, compared[number].reference.method, better)
+
+
+def _accuracies(compared: SeedComparison) -> list[float]:
+    """Differences of runs with the same seed; empty where one has no such number."""
+    own, others = by_seed(compared.series), by_seed(compared.reference)
+    pairs = [(accuracy(own[seed]), accuracy(others[seed])) for seed in compared.seeds]
+    known = [one - other for one, other in pairs if one is not None and other is not None]
+    return known if len(known) == len(pairs) else []
