@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from itrpipe.artifacts.files import BENCHMARKS
 from itrpipe.config import leaves
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.evaluation.bootstrap import Interval
-from itrpipe.evaluation.claims import Difference, seed_interval, verdict
+from itrpipe.evaluation.claims import Difference, seed_interval, significances, verdict
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.seeds import SeedComparison, by_seed
@@ -71,13 +71,15 @@ class Gain:
         interval: over seeds; of a single one over test images, where these were resampled.
         seeds: how many.
         control: the strongest one, that with the smallest gain.
-        significant: over every control, see `itrpipe.evaluation.claims`.
+        differences: from every control, where test images were resampled.
+        significant: over every control, see `itrpipe.evaluation.claims`, among all differences of the study.
     """
 
     value: float
     interval: Interval | None
     seeds: int
     control: str
+    differences: tuple[Difference, ...] = ()
     significant: bool = False
 
 
@@ -177,7 +179,7 @@ def study_of(groups: Sequence[Group], images: Mapping[str, int]) -> Study | None
             # Round one alone is no control: it was trained for one round.
             if any(each.reference.first.is_control for each in fair):
                 tried.append(Tried(setting, first.method, _gains(fair), by_seed(own[0].series)))
-    found = Study(sorted(tried, key=lambda each: _place(each.setting)), rounds)
+    found = Study(sorted(_judged(tried), key=lambda each: _place(each.setting)), rounds)
     return found if len(found.settings) > 1 else None
 
 
@@ -234,9 +236,23 @@ def _gains(compared: Sequence[SeedComparison]) -> dict[str, Gain]:
 
 def _smallest(compared: Sequence[SeedComparison], differences: Sequence[Difference]) -> Gain:
     number = int(np.argmin([each.value for each in differences]))
-    least = differences[number]
-    better = verdict(list(differences)) == "better"
-    return Gain(least.value, least.seeds or least.images, least.count, compared[number].reference.method, better)
+    least, control = differences[number], compared[number].reference.method
+    return Gain(least.value, least.seeds or least.images, least.count, control, tuple(differences))
+
+
+def _judged(tried: Sequence[Tried]) -> list[Tried]:
+    """Marks the gains that are significant, each measure by itself; the study was made to answer for all settings."""
+    found = list(tried)
+    for measure in (RSUM, ORACLE):
+        single = [each for one in found if measure in one.gains for each in one.gains[measure].differences]
+        marks = iter(significances(single))
+        for place, one in enumerate(found):
+            if measure in one.gains:
+                gain = one.gains[measure]
+                marked = [replace(each, significant=next(marks)) for each in gain.differences]
+                gain = replace(gain, differences=tuple(marked), significant=verdict(marked) == "better")
+                found[place] = replace(one, gains={**one.gains, measure: gain})
+    return found
 
 
 def _accuracies(compared: SeedComparison) -> list[float]:
