@@ -17,6 +17,7 @@ from itrpipe.methods.registry import method_module, methods
 from itrpipe.mining import arithmetic
 from itrpipe.models.base import ImageEncoding, Matcher, inner_products
 from itrpipe.models.declaration import RANDOM
+from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.models.registry import network_module
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.stages import train
@@ -127,6 +128,16 @@ def test_backbones(backbone: str, check: str) -> None:
 @pytest.mark.parametrize("check", BACKBONE_CHECKS)
 def test_the_first_phase_of_ssamt(check: str) -> None:
     BACKBONE_CHECKS[check](builder(settings("ssamt-intra", "ssamt")))
+
+
+@pytest.mark.parametrize("check", BACKBONE_CHECKS)
+@pytest.mark.parametrize(("pool", "boxes"), [("mean", True), ("cls", False)])
+def test_the_region_tokens_of_the_dual_encoder(check: str, pool: str, boxes: bool) -> None:
+    given = {"images": "region-tokens", "image_pool": pool, "vision": RANDOM, "text": RANDOM}
+    model: Any = backbone_classes()["dual-encoder"](**given, width=8, heads=2, vision_layers=2, text_layers=1)  # pyright: ignore
+    network = network_module("dual-encoder")
+    encoders = network.open_encoders(model, GLOBAL_DIM, boxes)
+    BACKBONE_CHECKS[check](lambda: network.build(model, IMAGE_DIM, VOCABULARY, encoders))
 
 
 @pytest.mark.parametrize("backbone", sorted(backbones()))

@@ -24,6 +24,7 @@ from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.scores import SplitScores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
+from itrpipe.models.vision_tower import VisionTower
 from itrpipe.training.captions import LocatedWords, PieceIds, WordIds
 from itrpipe.training.data import SplitData
 from itrpipe.training.saved import SavedModel
@@ -154,7 +155,7 @@ def _part(split: Split, scores: SplitScores, images: np.ndarray, captions: np.nd
 
 
 def _seen(model: TransformerDualEncoder, features: FeatureFile, sources: Sources) -> _Seen:
-    assert model.vision is not None
+    assert isinstance(model.vision, VisionTower)
     assert features.pixels is not None
     grid, frame = model.vision.grid(), model.vision.frame
     covered = (grid.rows * grid.cell_height / frame[0], grid.columns * grid.cell_width / frame[1])

@@ -143,9 +143,10 @@ def open_encoders(job: TrainingJob) -> Encoders | None:
     """The encoders of transformers that the model is made of, where it is."""
     if not job.settings.model.opens_encoders:
         return None
-    whole = FeatureFile.open(job.inputs["extract"].folder / FEATURES).global_
-    global_dim = 0 if whole is None else whole.shape[1]
-    encoders = network_module(job.settings.backbone).open_encoders(job.settings.model, global_dim)
+    features = FeatureFile.open(job.inputs["extract"].folder / FEATURES)
+    global_dim = 0 if features.global_ is None else features.global_.shape[1]
+    has = global_dim, features.boxes is not None
+    encoders = network_module(job.settings.backbone).open_encoders(job.settings.model, *has)
     for note in encoders.notes:
         job.warn(note)
     return encoders

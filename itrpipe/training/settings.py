@@ -166,7 +166,7 @@ class TrainSettings(Settings):
         if asked and not encoders:
             return f"{asked[0]} is for encoders of layers, and backbone {self.backbone!r} has none; leave it out"
         if self.freeze not in (NOTHING, *encoders):
-            return f"freeze = {self.freeze}, but images are features and no encoder makes them; leave it out"
+            return f"freeze = {self.freeze}, but images are features and no pretrained encoder makes them; leave it out"
         if encoders == (self.freeze,) and self.adapter != NOTHING:
             return f"freeze = {self.freeze} leaves no encoder for adapter = {self.adapter}; leave one of them out"
         kept = [self.freeze] if self.freeze in encoders else []

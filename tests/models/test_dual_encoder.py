@@ -242,6 +242,51 @@ def test_frozen_features_are_averaged_and_projected(kind: str) -> None:
     assert model.encode_texts(captions()).embedding.shape == (3, 6)
 
 
+def boxed(count: torch.Tensor | None = None) -> ImageBatch:
+    generator = torch.Generator().manual_seed(4)
+    corners = torch.rand(2, 3, 2, 2, generator=generator).sort(dim=2).values.flatten(2)
+    return ImageBatch(torch.randn(2, 3, 12, generator=generator), count, boxes=corners)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pool", ["mean", "cls"])
+def test_region_tokens_look_at_each_other_and_at_their_boxes(pool: str) -> None:
+    model, batch = of_random(images="region-tokens", image_pool=pool), boxed()
+    for part in model.vision.modules():  # pyright: ignore
+        if isinstance(part, torch.nn.Linear):
+            part.weight.mul_(20)  # those of a start are so small that regions hardly differ
+    assert batch.boxes is not None
+    found = model.encode_images(batch).embedding
+    turned = replace(batch, regions=batch.regions.flip(1), boxes=batch.boxes.flip(1))
+    torch.testing.assert_close(model.encode_images(turned).embedding, found)
+    exchanged = model.encode_images(replace(batch, boxes=batch.boxes.flip(1))).embedding
+    assert (exchanged - found).abs().max() > 1e-2
+    alone = [model.encode_images(ImageBatch(batch.regions[:, [k]], boxes=batch.boxes[:, [k]])) for k in range(3)]
+    apart = normalize(torch.stack([each.embedding for each in alone]).sum(dim=0))
+    assert (apart - found).abs().max() > 1e-2
+    with pytest.raises(DataError, match="trained on features with boxes, which these have not"):
+        model.encode_images(replace(batch, boxes=None))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("boxes", [True, False])
+def test_region_tokens_are_built_again_from_the_description(boxes: bool) -> None:
+    settings = DualEncoder(**{**SMALL, "images": "region-tokens", "text": "random", "embed_dim": 6})  # pyright: ignore
+    model = build(settings, 12, 40, open_encoders(settings, 0, boxes)).eval()
+    again = build(settings, 12, 40, restored(json.loads(json.dumps(model.description())))).eval()
+    again.load_state_dict(model.state_dict())
+    batch = boxed(torch.tensor([3, 2]))
+    assert torch.equal(again.encode_images(batch).embedding, model.encode_images(batch).embedding)
+    assert settings.pretrained() == {}
+    assert [*model.encoders()] == ["text"]
+    assert not model.has_word_maps
+
+
+def test_region_tokens_have_no_vector_of_their_own() -> None:
+    with pytest.raises(ValueError, match=r"has no image vector of its own; give --set model.image_pool=mean"):
+        DualEncoder(images="region-tokens", image_pool="own", text="random")
+
+
 def test_frozen_features_need_a_projection() -> None:
     with pytest.raises(ValueError, match=r"needs a projection; give --set model.embed_dim"):
         DualEncoder(images="regions", text="random")

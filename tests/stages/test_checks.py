@@ -121,6 +121,7 @@ PIXELS = "backbone=dual-encoder"
         ("precomp", (PIXELS,), r"reads pixels, .* give --features pixels, or train on frozen features with --set"),
         ("butd+resnet", (PIXELS,), r"made by butd\+resnet"),
         ("pixels", (PIXELS, "train.model.images=regions", "train.model.embed_dim=8"), "reads regions"),
+        ("pixels", (PIXELS, "train.model.images=region-tokens"), "reads regions, .* name features with regions by"),
         ("frcnn", (PIXELS, "train.model.images=global", "train.model.embed_dim=8"), "reads global vectors"),
         ("butd", ("method=ascl", "backbone=ascl"), "or do without with --set train.model.fusion=none"),
         ("precomp", ("method=itm", "backbone=uniter"), r"reads the boxes of regions, .* --set precomp.grid=\[6,6\]"),

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+import itrpipe
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import read_embeddings
@@ -193,6 +194,21 @@ def test_frozen_features_take_the_place_of_a_vision_encoder(defined: Path, invok
     names = load_file(folder_of(defined, "triplet.dual-encoder") / MODEL)
     assert names["project_images.weight"].shape == (8, 8)
     assert not any(name.startswith("vision.") for name in names)
+
+
+def test_region_tokens_with_their_boxes_are_trained_and_loaded(defined: Path, invoke: Invoke) -> None:
+    sets = [*random_encoders("images=region-tokens", "image_pool=cls"), "precomp.grid=[2,2]", ONE]
+    outcome = train(invoke, defined, "--features", "precomp", sets=sets)
+    assert outcome.code == 0, outcome.err
+    folder = folder_of(defined, "triplet.dual-encoder")
+    names = load_file(folder / MODEL)
+    assert {"vision.start", "vision.embedding.box.weight"} <= names.keys()
+    assert "project_images.weight" not in names
+    (features,) = defined.glob(f"tiny/extract/*/{FEATURES}")
+    written = read_embeddings(folder / "embeddings.h5", "val")
+    rows = FeatureFile.open(features).rows(written.image_ids.tolist())
+    found = itrpipe.load(folder, device="cpu").encode_images(features)[rows]
+    np.testing.assert_allclose(found, written.images, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ RANDOM = ["--method", "contrastive", "--backbone", "dual-encoder", "--vision", "
         (
             ["--method", "contrastive", "--backbone", "dual-encoder", "--text", "{bert}"],
             ["model.images=regions", "model.embed_dim=8", "freeze=vision"],
-            "images are features and no encoder makes them",
+            "images are features and no pretrained encoder makes them",
         ),
         (
             ["--method", "contrastive", "--backbone", "dual-encoder", "--text", "{bert}"],

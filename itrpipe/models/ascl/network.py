@@ -185,12 +185,13 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         return {"text": self.text.description(), "global_dim": self.global_dim}
 
 
-def open_encoders(settings: Ascl, global_dim: int) -> AsclEncoders:
+def open_encoders(settings: Ascl, global_dim: int, boxes: bool = False) -> AsclEncoders:
     """Loads the text encoder, unless it is a random one, which waits for the vocabulary.
 
     Args:
         settings: the options of the model.
         global_dim: G; 0 for features without such a vector.
+        boxes: whether regions have boxes; not read.
 
     Raises:
         MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.

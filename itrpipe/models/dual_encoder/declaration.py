@@ -21,9 +21,10 @@ class DualEncoder(BackboneSettings):
     opens_encoders: ClassVar[bool] = True
     answers: ClassVar[frozenset[str]] = frozenset({"word-maps"})
 
-    images: Literal["pixels", "regions", "global"] = Field(
+    images: Literal["pixels", "regions", "region-tokens", "global"] = Field(
         default="pixels",
-        description="What stands for an image: its pixels, or frozen features: the mean region, or the global vector.",
+        description="What stands for an image: its pixels, or frozen features: the mean region, all regions and their "
+        "boxes as tokens of a small Transformer, or the global vector.",
     )
     vision: str = Field(
         default="google/vit-base-patch16-384", min_length=1, description="Vision encoder: hub id, folder or 'random'."
@@ -65,12 +66,14 @@ class DualEncoder(BackboneSettings):
     patch_size: int = Field(default=16, ge=1, le=LONGEST, description="Side of its patches in pixels.")
     width: int = Field(default=128, ge=1, le=WIDEST, description="Hidden width of random encoders.")
     heads: int = Field(default=4, ge=1, le=DEEPEST, description="Their attention heads.")
-    vision_layers: int = Field(default=3, ge=1, le=DEEPEST, description="Layers of a random vision encoder.")
+    vision_layers: int = Field(
+        default=3, ge=1, le=DEEPEST, description="Layers of a random vision encoder, or over region tokens."
+    )
     text_layers: int = Field(default=2, ge=1, le=DEEPEST, description="Layers of a random text encoder.")
 
     def reads(self) -> tuple[str, ...]:
-        """What stands for an image."""
-        return (self.images,)
+        """What stands for an image; boxes are read where the features have some."""
+        return ("regions",) if self.images == "region-tokens" else (self.images,)
 
     def without(self, missing: str) -> str:
         """Frozen features."""
@@ -98,8 +101,10 @@ class DualEncoder(BackboneSettings):
 
     @model_validator(mode="after")
     def _fits(self) -> DualEncoder:
-        if self.images != "pixels" and not self.embed_dim:
+        if self.images in ("regions", "global") and not self.embed_dim:
             raise ValueError(f"images = {self.images} needs a projection; give --set model.embed_dim=768 or another")
+        if self.images == "region-tokens" and self.image_pool == "own":
+            raise ValueError("images = region-tokens has no image vector of its own; give --set model.image_pool=mean")
         if self.width % self.heads:
             raise ValueError(f"width = {self.width} is no multiple of heads = {self.heads}")
         if any(side < self.patch_size for side in self.image_size):

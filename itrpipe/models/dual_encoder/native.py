@@ -24,6 +24,7 @@ from itrpipe.features.extractors.pretrained import Kind, load_config, load_weigh
 from itrpipe.models import text_tower, vision_tower
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
+from itrpipe.models.vision_tower import VisionTower
 
 CLIP, SIGLIP, PAIR = "CLIPModel", "SiglipModel", "VisionTextDualEncoderModel"
 JOINT = {"clip": Kind(CLIP), "siglip": Kind(SIGLIP), "vision-text-dual-encoder": Kind(PAIR, attention=None)}
@@ -140,7 +141,7 @@ def architecture_of(model: Any) -> str:
     """
     if not isinstance(model, TransformerDualEncoder):
         raise NoEquivalent("its backbone is none of transformers")
-    if model.vision is None:
+    if not isinstance(model.vision, VisionTower):
         raise NoEquivalent("its images are frozen features")
     kinds = type(model.vision.network).__name__, type(model.text.network).__name__
     if kinds not in _ARCHITECTURES:
@@ -161,7 +162,7 @@ def _check_pair(model: TransformerDualEncoder) -> None:
     Raises:
         NoEquivalent: it does not.
     """
-    assert model.vision is not None
+    assert isinstance(model.vision, VisionTower)
     vision, text = model.vision.network, model.text.network
     if model.settings.text == RANDOM:
         raise NoEquivalent("its captions are words of a vocabulary of its own")

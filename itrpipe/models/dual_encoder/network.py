@@ -1,5 +1,7 @@
 """Any vision encoder and any text encoder of transformers as one dual encoder, trained from pixels or frozen features.
 
+Frozen features are one vector of an image, or its regions as the tokens of a small Transformer.
+
 Embeddings are unit vectors; a linear projection of each side to a joint space is optional between encoders of one
 width. A joint model such as CLIP or SigLIP is named as both encoders, keeps its own projections, and so can be
 fine-tuned with any method. Vectors of poolers are projected without a bias, as transformers joins two encoders.
@@ -24,6 +26,7 @@ from itrpipe.models.base import DualEncoder as Base
 from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.region_tower import RegionTower
 from itrpipe.models.text_tower import TextTower
 from itrpipe.models.vision_tower import VisionTower
 from itrpipe.models.vsepp.network import mean_of_regions
@@ -39,6 +42,7 @@ class Encoders:
     Attributes:
         vision: the vision encoder; None where images are frozen features.
         text: the text encoder; None where it is a random one, which waits for the vocabulary.
+        boxes: whether the regions of the features have boxes.
         tokenizer: of the text encoder; None where words have ids of our own.
         notes: what a user should know.
         scale: scale and bias of the logits that a joint model was pretrained with; None where vision and text are not
@@ -50,6 +54,7 @@ class Encoders:
     tokenizer: Any | None = None
     notes: tuple[str, ...] = ()
     scale: tuple[float, float] | None = None
+    boxes: bool = False
 
 
 class TransformerDualEncoder(Base):
@@ -57,7 +62,7 @@ class TransformerDualEncoder(Base):
 
     Args:
         settings: the options of the model.
-        vision: vision encoder; None where images are frozen features.
+        vision: vision encoder, or one of region tokens; None where images are one frozen vector each.
         text: text encoder.
         image_dim: width D_in of frozen features.
         scale: see `pretrained_scale`.
@@ -72,7 +77,7 @@ class TransformerDualEncoder(Base):
     def __init__(
         self,
         settings: DualEncoder,
-        vision: VisionTower | None,
+        vision: VisionTower | RegionTower | None,
         text: TextTower,
         image_dim: int,
         scale: tuple[float, float] | None = None,
@@ -82,8 +87,9 @@ class TransformerDualEncoder(Base):
         self.settings, self.vision, self.text = settings, vision, text
         width = image_dim if vision is None else vision.width
         if not settings.embed_dim and width != text.width:
+            made_by = settings.vision if isinstance(vision, VisionTower) else settings.images
             raise UsageError(
-                f"image vectors of {settings.vision} have width {width} and text vectors of {settings.text} "
+                f"image vectors of {made_by} have width {width} and text vectors of {settings.text} "
                 f"{text.width}; project both with --set model.embed_dim={text.width}"
             )
         self.embed_dim = settings.embed_dim or width
@@ -94,7 +100,7 @@ class TransformerDualEncoder(Base):
             for each in (width, text.width)
         )
         if settings.gradient_checkpointing:
-            for tower in filter(None, (vision, text)):
+            for tower in self.encoders().values():
                 _save_memory(tower.network)
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
@@ -108,12 +114,15 @@ class TransformerDualEncoder(Base):
 
     def encoders(self) -> dict[str, nn.Module]:
         """`vision`, where images are pixels, and `text`."""
-        return {"text": self.text} if self.vision is None else {"vision": self.vision, "text": self.text}
+        vision = {"vision": self.vision} if isinstance(self.vision, VisionTower) else {}
+        return {**vision, "text": self.text}
 
     def description(self) -> dict[str, Any]:
         """The networks without their weights, for `restored`."""
-        vision = None if self.vision is None else self.vision.description()
-        known = {} if self._scale is None else {"scale": list(self._scale)}
+        vision = self.vision.description() if isinstance(self.vision, VisionTower) else None
+        known: dict[str, Any] = {} if self._scale is None else {"scale": list(self._scale)}
+        if isinstance(self.vision, RegionTower):
+            known["boxes"] = self.vision.boxes
         return {"vision": vision, "text": self.text.description(), **known}
 
     def pretrained_scale(self) -> tuple[float, float] | None:
@@ -123,7 +132,7 @@ class TransformerDualEncoder(Base):
     @property
     def has_word_maps(self) -> bool:
         """Whether `word_maps` is defined: images are pixels, and both sides the mean of their tokens."""
-        return self.vision is not None and self.vision.pool == self.text.pool == "mean"
+        return isinstance(self.vision, VisionTower) and self.vision.pool == self.text.pool == "mean"
 
     def word_maps(self, images: ImageBatch, texts: TextBatch) -> Tensor:
         """What each word of caption k finds at each place of image k; needs no gradient.
@@ -142,7 +151,7 @@ class TransformerDualEncoder(Base):
         Raises:
             UsageError: the scores of this model are no mean over words and places.
         """
-        if not self.has_word_maps or self.vision is None:
+        if not self.has_word_maps or not isinstance(self.vision, VisionTower):
             raise UsageError(
                 f"word maps need a model that takes means of tokens; this one has model.images={self.settings.images}, "
                 f"image_pool={self.vision.pool if self.vision else 'none'} and text_pool={self.text.pool}; train one "
@@ -159,6 +168,8 @@ class TransformerDualEncoder(Base):
         return torch.einsum("bpd,bwd->bpw", places, words)
 
     def _image_vectors(self, images: ImageBatch) -> Tensor:
+        if isinstance(self.vision, RegionTower):
+            return self.vision(images)
         if self.vision is not None:
             assert images.pixels is not None
             parts = [images.pixels] if self.training else images.pixels.split(_IMAGES_AT_ONCE)
@@ -169,7 +180,7 @@ class TransformerDualEncoder(Base):
         return mean_of_regions(images)
 
 
-def _is_plain_pair(vision: VisionTower | None, text: TextTower) -> bool:
+def _is_plain_pair(vision: VisionTower | RegionTower | None, text: TextTower) -> bool:
     """Whether both vectors are the encoders' own and captions go through a pooler: as transformers joins encoders.
 
     Its projections have no bias. Source: `VisionTextDualEncoderModel` of transformers.
@@ -192,12 +203,13 @@ def _save_memory(network: Any) -> None:
     enable({"use_reentrant": False})
 
 
-def open_encoders(settings: DualEncoder, global_dim: int = 0) -> Encoders:
+def open_encoders(settings: DualEncoder, global_dim: int = 0, boxes: bool = True) -> Encoders:
     """Loads the pretrained encoders and makes a random vision encoder.
 
     Args:
         settings: the options of the model.
         global_dim: width of the global vectors of the features; not read.
+        boxes: whether their regions have boxes.
 
     Raises:
         MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
@@ -212,14 +224,15 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0) -> Encoders:
     if settings.text != RANDOM:
         text, tokenizer, scale, more = text_tower.pretrained(settings)
         notes += tuple(note for note in more if note not in notes)
-    return Encoders(vision, text, tokenizer, notes, scale if settings.is_joint() else None)
+    return Encoders(vision, text, tokenizer, notes, scale if settings.is_joint() else None, boxes)
 
 
 def restored(description: Mapping[str, Any]) -> Encoders:
     """The encoders of a trained model's `description`, their weights still random."""
     vision = None if description["vision"] is None else vision_tower.restored(description["vision"])
     scale = tuple(description["scale"]) if "scale" in description else None  # older models do not tell it
-    return Encoders(vision, text_tower.restored(description["text"]), scale=scale)
+    text = text_tower.restored(description["text"])
+    return Encoders(vision, text, scale=scale, boxes=description.get("boxes", False))
 
 
 def build(
@@ -234,5 +247,10 @@ def build(
         encoders: what was opened already.
     """
     encoders = encoders or open_encoders(settings)
+    vision = encoders.vision
+    if settings.images == "region-tokens":
+        pool = "mean" if settings.image_pool == "auto" else settings.image_pool
+        sizes = settings.width, settings.heads, settings.vision_layers
+        vision = RegionTower(image_dim, *sizes, pool, encoders.boxes)
     text = encoders.text or text_tower.random(settings, vocabulary_size)
-    return TransformerDualEncoder(settings, encoders.vision, text, image_dim, encoders.scale)
+    return TransformerDualEncoder(settings, vision, text, image_dim, encoders.scale)

@@ -25,16 +25,13 @@ from torch import Tensor, nn
 
 from itrpipe.errors import DataError
 from itrpipe.models.base import ImageBatch, Matcher, TextBatch, smallest_count
+from itrpipe.models.region_tower import NORM_EPSILON, RegionEmbedding
 from itrpipe.models.transformer import EncoderLayer, initialise
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.weights import load_published
 
 __all__ = ["UniterEncoder", "build", "load_published"]
 
-NORM_EPSILON = 1e-12
-"""Epsilon of every layer norm, as in BERT."""
-BOX_NUMBERS = 7
-"""x0, y0, x1, y1, width, height and area of a region, as fractions of the image."""
 _TILE_SIZES = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Elements of the states of a tile of pairs that go through the encoder together; on CPUs they fit the cache."""
 
@@ -127,7 +124,7 @@ class UniterEncoder(Matcher[UniterImages, UniterTexts]):
         width, dropout = settings.embed_dim, settings.dropout
         self.settings = settings
         self.text = TextEmbedding(width, settings.max_words, vocabulary_size)
-        self.image = ImageEmbedding(width, image_dim)
+        self.image = RegionEmbedding(width, image_dim)
         sizes = (width, settings.heads, settings.feed_forward_dim, dropout, NORM_EPSILON)
         self.layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(settings.layers))
         self.pooler = nn.Linear(width, width)
@@ -323,21 +320,6 @@ class TextEmbedding(nn.Module):
         if count > known:
             raise DataError(f"a caption has {count} tokens and the model {known} positions; raise --set max_words")
         return self.norm(self.word(tokens) + self.position.weight[:count] + self.kind.weight[0])
-
-
-class ImageEmbedding(nn.Module):
-    """Regions by feature, box and kind of sequence, each projection normalised and their sum again."""
-
-    def __init__(self, width: int, image_dim: int) -> None:
-        super().__init__()
-        self.region, self.box = nn.Linear(image_dim, width), nn.Linear(BOX_NUMBERS, width)
-        self.region_norm, self.box_norm, self.norm = (nn.LayerNorm(width, eps=NORM_EPSILON) for _ in range(3))
-
-    def forward(self, features: Tensor, boxes: Tensor, kind: Tensor) -> Tensor:
-        """[B, R, D_in] features with boxes [B, R, 4] and kind [d] to [B, R, d]."""
-        sides = boxes[..., 2:] - boxes[..., :2]
-        numbers = torch.cat([boxes, sides, sides.prod(dim=-1, keepdim=True)], dim=-1)  # [B, R, 7]
-        return self.norm(self.region_norm(self.region(features)) + self.box_norm(self.box(numbers)) + kind)
 
 
 class TokenHead(nn.Module):
