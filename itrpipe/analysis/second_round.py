@@ -31,10 +31,11 @@ from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.evaluation.rsum import rsum
-from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, SplitEmbeddings, read_embeddings
+from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
 from itrpipe.losses.fne import Gaussians
 from itrpipe.mining.settings import MineSettings
 from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
+from itrpipe.training.settings import not_round_one
 
 ANCHORS, TOP = 500, 10
 """Training pairs that are looked at, and how many of the hardest candidates of the dataset are the top."""
@@ -51,29 +52,36 @@ _PERCENTAGES = ("beaten", "active", "false", "estimated_false", "gradient", "min
 
 @dataclass(frozen=True)
 class _Ranked:
-    """Candidates of some anchors, hardest first; at the end those of the anchor's own image.
+    """The hardest candidates of some anchors, hardest first; where there are few, at the end of the anchor's own image.
 
     Attributes:
-        scores: [a, C].
+        scores: [a, K].
         positive: [a, 1] score of the pair.
-        copies: [a, C] int64, how often a batch can draw each; 0 for those of the own image.
-        false: name -> [a, C] whether, or how likely, each is a true match; empty where that is not known.
+        copies: [a, K] int64, how often a batch can draw each; 0 for those of the own image.
+        total: [a, 1] int64, M.
+        mass: [a] mean of exp((score - positive) / temperature) over the M.
+        false: name -> [a, K] whether, or how likely, each is a true match; empty where that is not known.
     """
 
     scores: np.ndarray
     positive: np.ndarray
     copies: np.ndarray
+    total: np.ndarray
+    mass: np.ndarray
     false: Mapping[str, np.ndarray]
 
     def hardest_of(self, size: int) -> np.ndarray:
-        """Probability [a, c] of each of the first candidates to be the hardest of a batch of `size` pairs."""
-        behind = np.cumsum(self.copies, axis=1)  # [a, C]
-        total = behind[:, -1:]
-        limit = total * (1 - _NEGLIGIBLE ** (1 / (size - 1)))
-        columns = int((behind - self.copies < limit).sum(axis=1).max())
+        """Probability [a, k] of each of the first candidates to be the hardest of a batch of `size` pairs."""
+        behind = np.cumsum(self.copies, axis=1)  # [a, K]
+        columns = int((behind - self.copies < _depth(self.total, size)).sum(axis=1).max())
         behind, copies = behind[:, :columns], self.copies[:, :columns]
-        left = (1 - (behind - copies) / total) ** (size - 1)
-        return left - (1 - behind / total) ** (size - 1)
+        left = (1 - (behind - copies) / self.total) ** (size - 1)
+        return left - (1 - behind / self.total) ** (size - 1)
+
+
+def _depth(total: np.ndarray, size: int) -> np.ndarray:
+    """How many of so many candidates have a chance to be the hardest of a batch."""
+    return total * (1 - _NEGLIGIBLE ** (1 / (size - 1)))
 
 
 def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
@@ -90,38 +98,30 @@ def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
         candidate of the dataset and of its `top` ones, see `measured`. Figures are None where they are not known.
 
     Raises:
-        UsageError: the model has no embeddings, or they do not compare by inner product.
+        UsageError: the model is no round one, see `itrpipe.training.settings.not_round_one`.
         MissingInputError: the dataset was removed.
         DataError: a file is damaged, or scores are not finite.
     """
     manifest = read_manifest(trained)
-    if EMBEDDINGS not in manifest.outputs:
-        raise UsageError(
-            f"{trained} has no embeddings: {manifest.settings['backbone']} scores pair by pair, so that its hardest "
-            "negatives are not known; ask for a round one with embeddings, such as --backbone vsrn or vsepp"
-        )
+    if reason := not_round_one(manifest.settings):
+        raise UsageError(f"{trained}: {reason}")
     data = TrainingSet.open(trained, prepared or existing_input(trained, manifest, "prepare"))
     found, settings = data.embeddings, manifest.settings
-    if found.measure != INNER_PRODUCT:
-        raise UsageError(
-            f"{trained} compares by {found.measure}, which mining cannot search; ask for one whose measure is cosine"
-        )
     own = min(_pairs_in_batch(settings, trained, len(found.texts)), len(found.texts))
     margin = float(settings["loss"].get("margin", MARGIN))
-    images = len(found.images)
     return {
         "model": {
             "run": manifest.label,
             "dataset": manifest.dataset,
             "method": manifest.conf,
+            "objective": settings["method"],
             "backbone": settings["backbone"],
             "seed": settings["seed"],
-            "images": images,
+            "images": len(found.images),
             "captions": len(found.texts),
             "batch_size": own,
-            "images_per_pair_of_batch": _number(images / own),
-            "epochs": manifest.metrics.get("epochs", settings["epochs"]),
-            "processor_seconds": manifest.timings.get("processor"),
+            "images_by_batch": _number(len(found.images) / own),
+            "schedule": {name: settings[name] for name in ("epochs", "schedule", "decay_every", "decay_at")},
             "margin": margin,
             "temperature": TEMPERATURE,
             "truth": data.matches is not None,
@@ -172,7 +172,7 @@ def measured(data: TrainingSet, batch_size: int, margin: float, anchors: int = A
             {"hardest": _of_hardest(each, margin), "top": _of_top(each)}
             | {str(size): _of_batch(each, size, margin) for size in sizes}
             | {"positive": {"score": each.positive[:, 0]}}
-            for each in _ranked(data, name, pairs, gaussians, guard["prior"])
+            for each in _ranked(data, name, pairs, sizes[0], gaussians, guard["prior"])
         ]
         means = {key: _means([part[key] for part in parts]) for key in parts[0]}
         figures[name] = {
@@ -209,9 +209,9 @@ def validation(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _ranked(
-    data: TrainingSet, direction: str, pairs: np.ndarray, gaussians: Gaussians, prior: float
+    data: TrainingSet, direction: str, pairs: np.ndarray, size: int, gaussians: Gaussians, prior: float
 ) -> Iterator[_Ranked]:
-    """Candidates of the pairs [A], captions by row, some at a time."""
+    """Candidates of the pairs [A], captions by row, some pairs at a time, as far as batches of a size draw them."""
     found, of_images = data.embeddings, direction == DIRECTIONS[0]
     sides = (found.images, found.texts) if of_images else (found.texts, found.images)
     anchors = found.caption_image[pairs] if of_images else pairs
@@ -223,21 +223,23 @@ def _ranked(
     for start in range(0, len(pairs), height):
         part = slice(start, start + height)
         own = found.caption_image[pairs[part]]
-        scores = sides[0][anchors[part]] @ candidates.T  # [a, C]
         positive = np.einsum("ad,ad->a", found.images[own], found.texts[pairs[part]])[:, None]
-        excluded = (own[:, None] == owners[None, :]) | (copies == 0)
-        order = np.argsort(np.where(excluded, np.inf, -scores), axis=1, kind="stable")
-        scores = np.take_along_axis(scores, order, axis=1)
-        false = {"estimated_false": probabilities(scores, gaussians, prior)} if usable else {}
+        scores = sides[0][anchors[part]] @ candidates.T  # [a, C]
+        drawn = np.where(own[:, None] == owners, 0, copies)
+        total = drawn.sum(axis=1, keepdims=True)
+        depth = max(TOP, int(np.ceil(_depth(total.max(), size))))
+        order = np.argsort(np.where(drawn, -scores, np.inf), axis=1)[:, :depth]  # [a, K]
+        first = np.take_along_axis(scores, order, axis=1)
+        false = {"estimated_false": probabilities(first, gaussians, prior)} if usable else {}
         match = _matches(data, of_images, anchors[part], len(candidates))
         if match is not None:
             false["false"] = np.take_along_axis(match, order, axis=1)
-        drawn = np.take_along_axis(np.where(excluded, 0, copies), order, axis=1)
-        yield _Ranked(scores, positive, drawn, false)
+        mass = (np.exp((scores - positive) / TEMPERATURE) * drawn).sum(axis=1, dtype=np.float64) / total[:, 0]
+        yield _Ranked(first, positive, np.take_along_axis(drawn, order, axis=1), total, mass, false)
 
 
 def _matches(data: TrainingSet, of_images: bool, anchors: np.ndarray, candidates: int) -> np.ndarray | None:
-    """bool [a, C], which candidates match the anchors, some of which may be there more than once."""
+    """bool [a, C], which candidates match the anchors, some of which are there more than once."""
     if data.matches is None:
         return None
     captions, images = np.divmod(data.matches, len(data.embeddings.images))
@@ -263,9 +265,9 @@ def _of_batch(ranked: _Ranked, size: int, margin: float) -> dict[str, np.ndarray
         **{name: each[:, :columns] for name, each in ranked.false.items()},
     }
     expected = {name: (chance * each).sum(axis=1) for name, each in facts.items()}
-    mass = np.exp((ranked.scores - ranked.positive).astype(np.float64) / TEMPERATURE)  # [a, C], of the positive 1
-    negatives = (size - 1) * (mass * ranked.copies).sum(axis=1) / ranked.copies.sum(axis=1)
-    return expected | {"gradient": negatives / (1 + negatives), "mined_gradient": mass[:, 0] / (negatives + mass[:, 0])}
+    negatives = (size - 1) * ranked.mass  # the positive has 1
+    mined = np.exp((ranked.scores[:, 0] - ranked.positive[:, 0]) / TEMPERATURE)
+    return expected | {"gradient": negatives / (1 + negatives), "mined_gradient": mined / (negatives + mined)}
 
 
 def _of_hardest(ranked: _Ranked, margin: float) -> dict[str, np.ndarray]:
