@@ -170,16 +170,15 @@ def measured(data: TrainingSet, batch_size: int, margin: float, anchors: int = A
     for name in DIRECTIONS:
         parts = [
             {"hardest": _of_hardest(each, margin), "top": _of_top(each)}
-            | {str(size): _of_batch(each, size, margin) for size in sizes}
-            | {"positive": {"score": each.positive[:, 0]}}
+            | {size: _of_batch(each, size, margin) for size in sizes}
             for each in _ranked(data, name, pairs, sizes[0], gaussians, guard["prior"])
         ]
         means = {key: _means([part[key] for part in parts]) for key in parts[0]}
         figures[name] = {
             "candidates": len(found.texts if name == DIRECTIONS[0] else found.images),
             "anchors": len(pairs),
-            "positive": means["positive"]["score"],
-            "batches": [{"size": size, **means[str(size)]} for size in sizes],
+            "positive": _number((found.images[found.caption_image[pairs]] * found.texts[pairs]).sum(axis=1).mean()),
+            "batches": [{"size": size, **means[size]} for size in sizes],
             "hardest": means["hardest"],
             "top": {"size": TOP, **means["top"]},
         }
@@ -287,7 +286,7 @@ def _of_top(ranked: _Ranked) -> dict[str, np.ndarray]:
 
 def _means(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
     """Means over all anchors, in percent what is one."""
-    found: dict[str, float | None] = dict.fromkeys(("false", "estimated_false")) if len(parts[0]) > 1 else {}
+    found: dict[str, float | None] = dict.fromkeys(("false", "estimated_false"))
     for name in parts[0]:
         mean = float(np.concatenate([part[name] for part in parts]).mean(dtype=np.float64))
         found[name] = _number(100 * mean if name in _PERCENTAGES else mean)

@@ -6,7 +6,7 @@ The rule is `recommend` with the constants above it, and reads nothing but the d
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -81,9 +81,9 @@ def signals(diagnostics: Mapping[str, Any]) -> Signals:
     """Sums up what `itrpipe.analysis.second_round.diagnose` returned."""
     model, fit = diagnostics["model"], diagnostics["fit"]
     size = model["batch_size"]
-    batches = [{each["size"]: each for each in side["batches"]} for side in diagnostics["directions"].values()]
-    hardest, top = ([side[name] for side in diagnostics["directions"].values()] for name in ("hardest", "top"))
-    own = [each[size] for each in batches]
+    sides = list(diagnostics["directions"].values())
+    own = [next(each for each in side["batches"] if each["size"] == size) for side in sides]
+    hardest, top = ([side[name] for side in sides] for name in ("hardest", "top"))
     false = "false" if model["truth"] else "estimated_false"
     return Signals(
         images=model["images"],
@@ -99,8 +99,14 @@ def signals(diagnostics: Mapping[str, Any]) -> Signals:
         dataset_false=_mean(hardest, false),
         top_false=_mean(top, false),
         estimated=not model["truth"],
-        larger={other: _known([each[other] for each in batches], "beaten") for other in batches[0] if other > size},
+        larger={other: share for other, share in beaten_by_size(diagnostics).items() if other > size},
     )
+
+
+def beaten_by_size(diagnostics: Mapping[str, Any]) -> dict[int, float]:
+    """Batch size -> % of the pairs that score below its hardest negative, mean of both directions, small ones first."""
+    sides = zip(*(side["batches"] for side in diagnostics["directions"].values()), strict=True)
+    return {batches[0]["size"]: _known(batches, "beaten") for batches in sides}
 
 
 def recommend(diagnostics: Mapping[str, Any]) -> Advice:
@@ -180,9 +186,9 @@ def _doubled(schedule: Mapping[str, Any]) -> list[str]:
     return [part for name, value in settings.items() for part in ("--set", f"{name}={value}".replace(" ", ""))]
 
 
-def _known(rows: list[Mapping[str, Any]], name: str) -> float:
+def _known(rows: Sequence[Mapping[str, Any]], name: str) -> float:
     return sum(row[name] for row in rows) / len(rows)
 
 
-def _mean(rows: list[Mapping[str, Any]], name: str) -> float | None:
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
     return None if any(row[name] is None for row in rows) else _known(rows, name)
