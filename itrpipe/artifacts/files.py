@@ -12,6 +12,7 @@ FALSE_NEGATIVES, HARD_CANDIDATES = "false_negatives.json", "false_negatives.parq
 WORD_MAPS = "word_maps.parquet"
 WORDS, WORD_CORRECTIONS = "words.json", "word_corrections.parquet"
 DISCRIMINATION = "discrimination.json"
+SECOND_ROUND = "second_round.json"
 BENCHMARKS, BENCHMARK_PAIRS = "benchmarks.json", "benchmark_pairs.parquet"
 """Files of evaluations that ask for them, or whose model can be asked; see `itrpipe.analysis.questions`."""
 

@@ -1,4 +1,4 @@
-"""What looks at trained models: evaluate, explain, report, export."""
+"""What looks at trained models: evaluate, advise, explain, report, export."""
 
 from __future__ import annotations
 
@@ -128,6 +128,27 @@ def evaluate(
         release_canary(folder, given.device, Reporter())
     if leaky and not given.dry_run:
         write_leaky_diagonal(folder, given.device, Reporter())
+
+
+@app.command()
+@taking(ModelOptions)
+def advise(
+    given: ModelOptions,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every figure.")] = False,
+) -> None:
+    """Tell whether a second round is worth it, from round one alone.
+
+    It shows how hard the hardest negative of a batch is beside that of the whole training set, how many of these are
+    true matches, and whether round one has converged, and recommends what to do next: train longer, mine, filter false
+    negatives, or write negatives. Batches of other sizes are shown as round one would meet them. The test split is not
+    looked at.
+
+    Example: itrpipe advise --dataset scenes --backbone vsepp
+    """
+    from itrpipe.commands.advise import advise as advise_on
+
+    overrides = given.overrides(of_training=True, **given.model, device=given.device)
+    advise_on(*given.where, given.method, overrides, **given.how, as_json=as_json)
 
 
 @app.command()

@@ -128,6 +128,10 @@ class MethodSettings(Settings):
         """The mined lists that it reads."""
         return None
 
+    def batch_alone(self) -> bool:
+        """Whether a step knows no negatives but those of its batch."""
+        return not (self.mined() or self.compares_embeddings() or self.reads_sentences())
+
     def masked(self) -> Masked | None:
         """How it masks captions, where it does."""
         return None

@@ -346,6 +346,30 @@ def method_of(conf: str) -> type[MethodSettings]:
     return methods()[resolve(load_declaration("train"), conf, backbones=backbones()).values["method"]]
 
 
+def not_round_one(settings: Mapping[str, Any]) -> str:
+    """Why a training is no round one whose hardest negatives can be found; empty where it is.
+
+    Round one has learned from the negatives of its batches alone, and embeds, so that all others can be searched.
+
+    Args:
+        settings: of the training, as manifests keep them; earlier ones lack some.
+    """
+    backbone, conf = settings["backbone"], settings["method"]
+    if not embeds(backbone):
+        return (
+            f"{backbone} scores pair by pair and has no embeddings to search for its hardest negatives; ask with "
+            "another backbone, such as --backbone vsrn or vsepp"
+        )
+    loss = methods()[conf].model_validate(settings["loss"])
+    if not loss.trains:
+        return f"{conf} trains nothing, so that there is no round one; ask with a method that does, such as triplet"
+    if settings.get("start_from") or not loss.batch_alone():
+        return f"{conf} knows more than the negatives of its batches; ask with round one, such as --method triplet"
+    if settings["model"].get("measure", "cosine") != "cosine":
+        return f"{backbone} compares by {settings['model']['measure']}, which mining cannot search; ask for cosine"
+    return ""
+
+
 def _known(value: str, known: Iterable[str], what: str) -> str:
     if value not in known:
         hint = did_you_mean(value, known) or f"; known: {', '.join(sorted(known))}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -213,6 +214,10 @@ def write_embeddings(path: Path, split: str, scores: SplitScores) -> None:
         writer.write("texts", 0, scores.matrix.T)
 
 
+UNTRAINED = SimpleNamespace(settings={"backbone": "vsepp", "method": "zero-shot", "loss": {}})
+"""In the place of a manifest, of models of which nothing is asked but their scores."""
+
+
 def job_on(folder: Path, chosen: EvaluateSettings, *models: SplitScores) -> Job:
     """A job that reads these scores and captions of one to thirty words, and no truth."""
     inputs = {"prepare": Input(folder / "prepare", None)}  # pyright: ignore
@@ -221,7 +226,7 @@ def job_on(folder: Path, chosen: EvaluateSettings, *models: SplitScores) -> Job:
         read = (name,) if embeds(model.backbone) else (name, f"{evaluate.SCORED}{name}")
         for each in read:
             (folder / each).mkdir()
-            inputs[each] = Input(folder / each, None)  # pyright: ignore
+            inputs[each] = Input(folder / each, UNTRAINED)  # pyright: ignore
         if embeds(model.backbone):
             write_embeddings(folder / name / EMBEDDINGS, chosen.split, scores)
         else:

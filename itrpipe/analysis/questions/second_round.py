@@ -1,0 +1,25 @@
+"""Whether a second round is worth it: how hard the negatives of a batch and of the dataset are, and how many false."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.artifacts.disk import write_json
+from itrpipe.artifacts.files import SECOND_ROUND
+from itrpipe.training.settings import not_round_one
+
+if TYPE_CHECKING:
+    from itrpipe.features.scores import SplitScores
+
+
+def asks(evaluation: Evaluation) -> bool:
+    """Asked of single models that are a round one."""
+    return evaluation.is_single and not not_round_one(evaluation.manifest.settings)
+
+
+def answer(evaluation: Evaluation, split: SplitScores) -> None:
+    """Writes second_round.json, about the training split whichever is evaluated."""
+    from itrpipe.analysis.second_round import diagnose
+
+    write_json(evaluation.folder / SECOND_ROUND, diagnose(evaluation.trained, evaluation.prepare))

@@ -1,0 +1,324 @@
+"""What round one tells of a second round: how hard its negatives were, how hard others are, how many would be false.
+
+All of it comes from the embeddings of the training split and from the history of the training; the test split is not
+looked at.
+
+A batch of B pairs offers an anchor B - 1 captions, or the images of these. Drawn with replacement among the M captions
+of other images, the hardest of them stands behind k others of the M with probability
+
+    P(k) = ((M - k) / M)^(B - 1) - ((M - k - 1) / M)^(B - 1)
+
+so that what is expected of a batch is a weighted sum over all candidates in the order of their scores, and nothing is
+simulated. An image is as often among the M as it has captions. Batches are drawn without replacement, which makes a
+difference only where B is no small part of M.
+
+Shapes: A anchors, C candidates of each, N images, T captions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from itrpipe.analysis.false_negatives import DIRECTIONS, TrainingSet
+from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
+from itrpipe.artifacts.files import HISTORY
+from itrpipe.artifacts.integrity import checked
+from itrpipe.errors import UsageError
+from itrpipe.evaluation.ranks import ranks
+from itrpipe.evaluation.rsum import rsum
+from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
+from itrpipe.losses.fne import Gaussians
+from itrpipe.mining.settings import MineSettings
+from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
+from itrpipe.training.settings import not_round_one
+
+ANCHORS, TOP = 500, 10
+"""Training pairs that are looked at, and how many of the hardest candidates of the dataset are the top."""
+SIZES = (32, 128, 512, 2048)
+"""Batch sizes beside the model's own."""
+MARGIN, TEMPERATURE = 0.2, 0.07
+"""Of the hinge where the method has no margin, and of the softmax."""
+_SEED = 0
+_VALUES_AT_ONCE = 1 << 22
+_NEGLIGIBLE = 1e-9
+"""Probability of standing behind so many candidates, from which on they are not looked at."""
+_PERCENTAGES = ("beaten", "active", "false", "estimated_false", "gradient", "mined_gradient")
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """The hardest candidates of some anchors, hardest first; where there are few, at the end of the anchor's own image.
+
+    Attributes:
+        scores: [a, K].
+        positive: [a, 1] score of the pair.
+        copies: [a, K] int64, how often a batch can draw each; 0 for those of the own image.
+        total: [a, 1] int64, M.
+        mass: [a] mean of exp((score - positive) / temperature) over the M.
+        false: name -> [a, K] whether, or how likely, each is a true match; empty where that is not known.
+    """
+
+    scores: np.ndarray
+    positive: np.ndarray
+    copies: np.ndarray
+    total: np.ndarray
+    mass: np.ndarray
+    false: Mapping[str, np.ndarray]
+
+    def hardest_of(self, size: int) -> np.ndarray:
+        """Probability [a, k] of each of the first candidates to be the hardest of a batch of `size` pairs."""
+        behind = np.cumsum(self.copies, axis=1)  # [a, K]
+        columns = int((behind - self.copies < _depth(self.total, size)).sum(axis=1).max())
+        behind, copies = behind[:, :columns], self.copies[:, :columns]
+        left = (1 - (behind - copies) / self.total) ** (size - 1)
+        return left - (1 - behind / self.total) ** (size - 1)
+
+
+def _depth(total: np.ndarray, size: int) -> np.ndarray:
+    """How many of so many candidates have a chance to be the hardest of a batch."""
+    return total * (1 - _NEGLIGIBLE ** (1 / (size - 1)))
+
+
+def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
+    """Everything that `itrpipe.evaluation.second_round.recommend` reads.
+
+    Args:
+        trained: artifact of a trained model with embeddings.
+        prepared: dataset that it was trained on; None takes it where the training found it.
+
+    Returns:
+        Ready for JSON. `model`: what was trained, on how much. `validation`: RSum by epoch, the `best`, and the points
+        `gained` over the last third of the epochs. `fit`: RSum on as many training images as are validated on, and the
+        `gap` between both. `directions`: for both, figures of the `batches` of several sizes, of the `hardest`
+        candidate of the dataset and of its `top` ones, see `measured`. Figures are None where they are not known.
+
+    Raises:
+        UsageError: the model is no round one, see `itrpipe.training.settings.not_round_one`.
+        MissingInputError: the dataset was removed.
+        DataError: a file is damaged, or scores are not finite.
+    """
+    manifest = read_manifest(trained)
+    if reason := not_round_one(manifest.settings):
+        raise UsageError(f"{trained}: {reason}")
+    data = TrainingSet.open(trained, prepared or existing_input(trained, manifest, "prepare"))
+    found, settings = data.embeddings, manifest.settings
+    own = min(_pairs_in_batch(settings, trained, len(found.texts)), len(found.texts))
+    margin = float(settings["loss"].get("margin", MARGIN))
+    return {
+        "model": {
+            "run": manifest.label,
+            "dataset": manifest.dataset,
+            "method": manifest.conf,
+            "objective": settings["method"],
+            "backbone": settings["backbone"],
+            "seed": settings["seed"],
+            "images": len(found.images),
+            "captions": len(found.texts),
+            "batch_size": own,
+            "images_by_batch": _number(len(found.images) / own),
+            "schedule": {name: settings[name] for name in ("epochs", "schedule", "decay_every", "decay_at")},
+            "margin": margin,
+            "temperature": TEMPERATURE,
+            "truth": data.matches is not None,
+        },
+        "validation": validation(_history(trained)),
+        "fit": _fit(trained, manifest, found),
+        "directions": measured(data, own, margin),
+    }
+
+
+def measured(data: TrainingSet, batch_size: int, margin: float, anchors: int = ANCHORS) -> dict[str, Any]:
+    """How hard negatives are, of a fixed sample of training pairs.
+
+    Args:
+        data: embeddings of the training split, compared by inner product.
+        batch_size: of the model; that and `SIZES` are looked at, as far as there are so many pairs.
+        margin: of the hinge.
+        anchors: pairs in the sample.
+
+    Returns:
+        Direction -> `candidates` (captions, or images), `positive` (mean score of the pairs), and `batches` (list, by
+        `size`), `hardest` and `top`, each with
+
+        - `rank`: candidates ahead of it (of batches);
+        - `score`: its mean score;
+        - `beaten`: % of the pairs that score below it, below the mean of the `top`;
+        - `active`: % of the pairs whose hinge it makes active (not of the `top`);
+        - `false`: % that are true matches, None where these are not known;
+        - `estimated_false`: the same by the probability of FNE, as the guard of mining estimates it; None where the
+          model ranks hardly any pair above the others of its batch;
+        - `gradient`, of batches: % of the softmax at temperature 0.07 that negatives hold, by their expected mass;
+        - `mined_gradient`, of batches: % of what negatives hold that the dataset's hardest would hold beside them.
+
+    Raises:
+        UsageError: there is one image, which has no negatives.
+    """
+    found = data.embeddings
+    if len(np.unique(found.caption_image)) < 2:
+        raise UsageError("a training set of one image has no negatives; train on more images")
+    pairs = np.sort(np.random.default_rng(_SEED).permutation(len(found.texts))[:anchors])
+    sizes = sorted({batch_size, *(size for size in SIZES if size < len(found.texts))})
+    guard = {name: MineSettings.model_fields[f"guard_{name}"].default for name in ("prior", "batch_size")}
+    rows = (found.images, found.texts, found.caption_image)
+    gaussians = estimate_gaussians(*rows, batch_size=guard["batch_size"])
+    figures = {}
+    for name in DIRECTIONS:
+        parts = [
+            {"hardest": _of_hardest(each, margin), "top": _of_top(each)}
+            | {size: _of_batch(each, size, margin) for size in sizes}
+            for each in _ranked(data, name, pairs, sizes[0], gaussians, guard["prior"])
+        ]
+        means = {key: _means([part[key] for part in parts]) for key in parts[0]}
+        figures[name] = {
+            "candidates": len(found.texts if name == DIRECTIONS[0] else found.images),
+            "anchors": len(pairs),
+            "positive": _number((found.images[found.caption_image[pairs]] * found.texts[pairs]).sum(axis=1).mean()),
+            "batches": [{"size": size, **means[size]} for size in sizes],
+            "hardest": means["hardest"],
+            "top": {"size": TOP, **means["top"]},
+        }
+    return figures
+
+
+def validation(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a training's validations say.
+
+    Args:
+        history: a row for each validation, with `epoch` and `val_rsum`.
+
+    Returns:
+        `epochs` and `rsum` of every validation, the `best` RSum, its `best_epoch`, and `gained`: by how much that is
+        above the best of the validations before the last third of the epochs; None where there are none.
+    """
+    epochs, scores = ([row[name] for row in history] for name in ("epoch", "val_rsum"))
+    before = [score for epoch, score in zip(epochs, scores, strict=True) if 0 < epoch <= 2 * epochs[-1] / 3]
+    best = max(scores)
+    return {
+        "epochs": epochs,
+        "rsum": [_number(score) for score in scores],
+        "best": _number(best),
+        "best_epoch": epochs[scores.index(best)],
+        "gained": _number(best - max(before)) if before else None,
+    }
+
+
+def _ranked(
+    data: TrainingSet, direction: str, pairs: np.ndarray, size: int, gaussians: Gaussians, prior: float
+) -> Iterator[_Ranked]:
+    """Candidates of the pairs [A], captions by row, some pairs at a time, as far as batches of a size draw them."""
+    found, of_images = data.embeddings, direction == DIRECTIONS[0]
+    sides = (found.images, found.texts) if of_images else (found.texts, found.images)
+    anchors = found.caption_image[pairs] if of_images else pairs
+    owners = found.caption_image if of_images else np.arange(len(found.images))
+    copies = np.bincount(found.caption_image, minlength=len(found.images))
+    copies = np.ones(len(found.texts), dtype=np.int64) if of_images else copies
+    candidates, usable = np.ascontiguousarray(sides[1]), bool(gaussians.usable())
+    height = max(1, _VALUES_AT_ONCE // len(candidates))
+    for start in range(0, len(pairs), height):
+        part = slice(start, start + height)
+        own = found.caption_image[pairs[part]]
+        positive = np.einsum("ad,ad->a", found.images[own], found.texts[pairs[part]])[:, None]
+        scores = sides[0][anchors[part]] @ candidates.T  # [a, C]
+        drawn = np.where(own[:, None] == owners, 0, copies)
+        total = drawn.sum(axis=1, keepdims=True)
+        depth = max(TOP, int(np.ceil(_depth(total.max(), size))))
+        order = np.argsort(np.where(drawn, -scores, np.inf), axis=1)[:, :depth]  # [a, K]
+        first = np.take_along_axis(scores, order, axis=1)
+        false = {"estimated_false": probabilities(first, gaussians, prior)} if usable else {}
+        match = _matches(data, of_images, anchors[part], len(candidates))
+        if match is not None:
+            false["false"] = np.take_along_axis(match, order, axis=1)
+        mass = (np.exp((scores - positive) / TEMPERATURE) * drawn).sum(axis=1, dtype=np.float64) / total[:, 0]
+        yield _Ranked(first, positive, np.take_along_axis(drawn, order, axis=1), total, mass, false)
+
+
+def _matches(data: TrainingSet, of_images: bool, anchors: np.ndarray, candidates: int) -> np.ndarray | None:
+    """bool [a, C], which candidates match the anchors, some of which are there more than once."""
+    if data.matches is None:
+        return None
+    captions, images = np.divmod(data.matches, len(data.embeddings.images))
+    mine, theirs = (images, captions) if of_images else (captions, images)
+    distinct, rows = np.unique(anchors, return_inverse=True)
+    places = np.searchsorted(distinct, mine).clip(max=len(distinct) - 1)
+    known = distinct[places] == mine
+    table = np.zeros((len(distinct), candidates), dtype=bool)
+    table[places[known], theirs[known]] = True
+    return table[rows]
+
+
+def _of_batch(ranked: _Ranked, size: int, margin: float) -> dict[str, np.ndarray]:
+    """Figures [a] that are expected of the hardest negative of a batch."""
+    chance = ranked.hardest_of(size)  # [a, c]
+    columns = chance.shape[1]
+    scores = ranked.scores[:, :columns]
+    facts = {
+        "rank": np.broadcast_to(np.arange(columns), chance.shape),
+        "score": scores,
+        "beaten": scores > ranked.positive,
+        "active": scores > ranked.positive - margin,
+        **{name: each[:, :columns] for name, each in ranked.false.items()},
+    }
+    expected = {name: (chance * each).sum(axis=1) for name, each in facts.items()}
+    negatives = (size - 1) * ranked.mass  # the positive has 1
+    mined = np.exp((ranked.scores[:, 0] - ranked.positive[:, 0]) / TEMPERATURE)
+    return expected | {"gradient": negatives / (1 + negatives), "mined_gradient": mined / (negatives + mined)}
+
+
+def _of_hardest(ranked: _Ranked, margin: float) -> dict[str, np.ndarray]:
+    """Figures [a] of the hardest candidate of the dataset."""
+    hardest, positive = ranked.scores[:, 0], ranked.positive[:, 0]
+    facts = {"score": hardest, "beaten": hardest > positive, "active": hardest > positive - margin}
+    return facts | {name: each[:, 0] for name, each in ranked.false.items()}
+
+
+def _of_top(ranked: _Ranked) -> dict[str, np.ndarray]:
+    """Figures [a] of the hardest candidates of the dataset, of fewer where there are no more."""
+    there = ranked.copies[:, :TOP] > 0
+    facts = {"score": ranked.scores, **ranked.false}
+    means = {name: (each[:, :TOP] * there).sum(axis=1) / there.sum(axis=1) for name, each in facts.items()}
+    return means | {"beaten": means["score"] > ranked.positive[:, 0]}
+
+
+def _means(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
+    """Means over all anchors, in percent what is one."""
+    found: dict[str, float | None] = dict.fromkeys(("false", "estimated_false"))
+    for name in parts[0]:
+        mean = float(np.concatenate([part[name] for part in parts]).mean(dtype=np.float64))
+        found[name] = _number(100 * mean if name in _PERCENTAGES else mean)
+    return found
+
+
+def _pairs_in_batch(settings: Mapping[str, Any], trained: Path, captions: int) -> int:
+    """Pairs of a step; the mean number where a batch is full by its tokens."""
+    if settings.get("batch_by", "pairs") == "pairs":
+        return settings["batch_size"]
+    rows = _history(trained)
+    return max(2, round(captions * rows[-1]["epoch"] / max(1, sum(row["steps"] for row in rows))))
+
+
+def _history(trained: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(checked(trained / HISTORY)).to_pylist()
+
+
+def _fit(trained: Path, manifest: Manifest, found: SplitEmbeddings) -> dict[str, Any]:
+    """RSum on some training images beside that of the validation."""
+    validated = len(read_embeddings(trained / EMBEDDINGS, "val").images)
+    images = min(validated, manifest.settings["validation_images"], len(found.images))
+    chosen = np.sort(np.random.default_rng(_SEED).permutation(len(found.images))[:images])
+    captions = np.flatnonzero(np.isin(found.caption_image, chosen))
+    owners = np.searchsorted(chosen, found.caption_image[captions])
+    train = rsum(ranks(found.images[chosen] @ found.texts[captions].T, owners))
+    best = [row["val_rsum"] for row in _history(trained) if row["best"]][-1]
+    return {"images": images, "train": _number(train), "validation": _number(best), "gap": _number(train - best)}
+
+
+def _number(value: float) -> float | None:
+    """Rounded for JSON, which has no NaN."""
+    return round(float(value), 4) if np.isfinite(value) else None

@@ -1,0 +1,136 @@
+"""`itrpipe advise`: whether a second round is worth it, told by round one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from itrpipe.commands.trained import make_missing, train_settings, trained_run
+from itrpipe.datasets.definition import check_name
+from itrpipe.errors import UsageError
+from itrpipe.evaluation.second_round import Advice, recommend
+from itrpipe.plan.planning import Override, Planner
+from itrpipe.printable import printable_json
+from itrpipe.progress import Reporter, SafeConsole
+from itrpipe.reporting.tables import duration
+from itrpipe.stages.base import Need
+from itrpipe.training.settings import not_round_one
+
+_DIRECTIONS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
+_ROWS = {
+    "rank": ("candidates ahead of it", "{:,.0f}"),
+    "score": ("its score, of the pair {:.3f}", "{:.3f}"),
+    "beaten": ("beats the pair, %", "{:.1f}"),
+    "active": ("within the margin, %", "{:.1f}"),
+    "false": ("true matches, %", "{:.1f}"),
+    "estimated_false": ("the same, as FNE estimates, %", "{:.1f}"),
+    "gradient": ("negatives in the softmax, %", "{:.1f}"),
+    "mined_gradient": ("a mined one among them, %", "{:.1f}"),
+}
+_NAMING = ("backbone", "seed", "features", "device", "workers", "engine", "address")
+"""Options that the command of the advice names, and those that change no result."""
+
+
+def advise(
+    root: Path,
+    dataset: str,
+    method: str,
+    overrides: list[Override],
+    *,
+    no_deps: bool = False,
+    dry_run: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Prints how hard the negatives of round one were and others are, and what to do next; trains it where it is not.
+
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        method: configuration of `train`, of a round one.
+        overrides: values given by the user.
+        no_deps: fail when the model is not trained.
+        dry_run: print the plan and what it will cost, and advise nothing.
+        as_json: print one JSON object to standard output, and everything else to standard error.
+
+    Raises:
+        UsageError: the model has no embeddings, or has learned from more than the negatives of its batches.
+        MissingInputError: the dataset was removed.
+    """
+    reporter = Reporter(SafeConsole(stderr=as_json))
+    planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
+    step = planner.plan(Need("train", method))
+    planner.refuse_unused_overrides()
+    if reason := not_round_one(train_settings(step).model_dump()):
+        raise UsageError(f"{step.location.label}: {reason}")
+    if not make_missing(
+        f"advise on {step.location.label}", [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run
+    ):
+        return
+    from itrpipe.analysis.second_round import diagnose
+
+    trained = trained_run(step)
+    found = diagnose(trained.folder)
+    advice, seconds = recommend(found), trained.manifest.timings.get("processor")
+    if as_json:
+        Reporter().say(printable_json({"advice": asdict(advice), "processor_seconds": seconds, **found}))
+        return
+    reporter.say(f"{dataset}: is a second round worth it after {trained.label}?", style="bold")
+    for line in lines(found, seconds):
+        reporter.say(line)
+    _say(advice, reporter, more=any(item.key not in _NAMING for item in overrides))
+
+
+def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
+    """The tables of what was found, a line for each row.
+
+    Args:
+        found: what `itrpipe.analysis.second_round.diagnose` returned.
+        seconds: of processors that round one took; None where that was not recorded.
+    """
+    model, fit, validation = (found[name] for name in ("model", "fit", "validation"))
+    cost = f", {duration(seconds)} of processor time" if seconds is not None else ""
+    yield (
+        f"  {model['images']:,} images, {model['captions']:,} captions; batches of {model['batch_size']:,} pairs, "
+        f"{model['schedule']['epochs']} epochs{cost}"
+    )
+    for name, title in _DIRECTIONS.items():
+        yield ""
+        yield from _ladder(found["directions"][name], title, model)
+    yield ""
+    yield "  * the batch of round one; of the others as round one would meet them"
+    gained = validation["gained"]
+    rise = f", {gained:+.1f} over the last third of the epochs" if gained is not None else ""
+    yield f"  validation RSum           {validation['best']:.1f}{rise}"
+    yield f"  RSum on training images   {fit['train']:.1f} on {fit['images']:,} of them, {fit['gap']:+.1f}"
+
+
+def _ladder(side: Mapping[str, Any], title: str, model: Mapping[str, Any]) -> Iterator[str]:
+    """Figures of batches of several sizes, of the hardest candidate and of the top ones, a column each."""
+    own = model["batch_size"]
+    columns = {f"batch {each['size']:,}{'*' if each['size'] == own else ''}": each for each in side["batches"]}
+    columns |= {"dataset": side["hardest"], f"its top {side['top']['size']}": side["top"]}
+    rows = [(f"hardest of {side['candidates']:,} {title}", list(columns))]
+    for name, (heading, form) in _ROWS.items():
+        values = [each.get(name) for each in columns.values()]
+        if any(value is not None for value in values):
+            rows.append(
+                (
+                    heading.format(side["positive"]),
+                    [form.format(value) if value is not None else "–" for value in values],
+                )
+            )
+    widths = [max(len(cells[number]) for _, cells in rows) for number in range(len(columns))]
+    first = max(len(heading) for heading, _ in rows)
+    for heading, cells in rows:
+        numbers = "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        yield f"  {heading:<{first}}{numbers}"
+
+
+def _say(advice: Advice, reporter: Reporter, *, more: bool) -> None:
+    reporter.say("")
+    for number, sentence in enumerate(advice.sentences):
+        reporter.say(f"  {sentence}", style=None if number else "bold green")
+    reporter.say(f"  next: {advice.command}{', and the other settings of this round one' if more else ''}")
+    reporter.say(f"  {advice.evidence}", style="yellow")

@@ -1,0 +1,194 @@
+"""Whether a second round is worth it: a rule over what `itrpipe.analysis.second_round` found out about round one.
+
+The rule is `recommend` with the constants above it, and reads nothing but the diagnostics.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Action = Literal["train", "mine", "filter", "write"]
+ACTIONS: dict[Action, str] = {
+    "train": "train longer",
+    "mine": "mine",
+    "filter": "mine and filter",
+    "write": "write negatives",
+}
+
+RISING = 3.0
+"""RSum gained over the last third of the epochs, above which round one has not converged."""
+HARDER = 20.0
+"""Percentage points by which more pairs must be beaten by the dataset's hardest than by the batch's."""
+FALSE = 15.0
+"""Percent of true matches among the top candidates, above which mined lists need a guard."""
+EVIDENCE = "This rule is a first guess: it has not been checked against measured second rounds."
+"""How sure the rule is."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do after round one.
+
+    Attributes:
+        action: what.
+        sentences: that and why, for people.
+        command: to type next.
+        evidence: how sure this is.
+    """
+
+    action: Action
+    sentences: tuple[str, ...]
+    command: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Signals:
+    """The diagnostics that the rule reads; percentages are means over both directions, None where not known.
+
+    Attributes:
+        images, batch_size: N and B.
+        validation: best RSum.
+        gained: RSum over the last third of the epochs.
+        gap: RSum on training images above that of the validation.
+        batch_beaten, dataset_beaten: % of the pairs that score below the hardest negative of a batch, of the dataset.
+        batch_active, dataset_active: % of the pairs whose hinge these make active.
+        batch_false, dataset_false, top_false: % of true matches among these, and among the top of the dataset.
+        estimated: whether the last three are FNE's estimates, because the truth is not known.
+        larger: batch size -> as `batch_beaten`, of larger batches.
+    """
+
+    images: int
+    batch_size: int
+    validation: float
+    gained: float | None
+    gap: float
+    batch_beaten: float
+    dataset_beaten: float
+    batch_active: float
+    dataset_active: float
+    batch_false: float | None
+    dataset_false: float | None
+    top_false: float | None
+    estimated: bool
+    larger: Mapping[int, float]
+
+
+def signals(diagnostics: Mapping[str, Any]) -> Signals:
+    """Sums up what `itrpipe.analysis.second_round.diagnose` returned."""
+    model, fit = diagnostics["model"], diagnostics["fit"]
+    size = model["batch_size"]
+    sides = list(diagnostics["directions"].values())
+    own = [next(each for each in side["batches"] if each["size"] == size) for side in sides]
+    hardest, top = ([side[name] for side in sides] for name in ("hardest", "top"))
+    false = "false" if model["truth"] else "estimated_false"
+    return Signals(
+        images=model["images"],
+        batch_size=size,
+        validation=fit["validation"],
+        gained=diagnostics["validation"]["gained"],
+        gap=fit["gap"],
+        batch_beaten=_known(own, "beaten"),
+        dataset_beaten=_known(hardest, "beaten"),
+        batch_active=_known(own, "active"),
+        dataset_active=_known(hardest, "active"),
+        batch_false=_mean(own, false),
+        dataset_false=_mean(hardest, false),
+        top_false=_mean(top, false),
+        estimated=not model["truth"],
+        larger={other: share for other, share in beaten_by_size(diagnostics).items() if other > size},
+    )
+
+
+def beaten_by_size(diagnostics: Mapping[str, Any]) -> dict[int, float]:
+    """Batch size -> % of the pairs that score below its hardest negative, mean of both directions, small ones first."""
+    sides = zip(*(side["batches"] for side in diagnostics["directions"].values()), strict=True)
+    return {batches[0]["size"]: _known(batches, "beaten") for batches in sides}
+
+
+def recommend(diagnostics: Mapping[str, Any]) -> Advice:
+    """Says what to do after round one.
+
+    Round one is trained on while its validation rises. Where the hardest candidates of the dataset beat hardly more
+    pairs than those of a batch, lists of them bring nothing new, and negatives have to be written. Else they are mined,
+    with a guard where many of them are true matches.
+
+    Args:
+        diagnostics: of `itrpipe.analysis.second_round.diagnose`.
+    """
+    found = signals(diagnostics)
+    return Advice(action := _action(found), _sentences(action, found), _command(action, diagnostics), EVIDENCE)
+
+
+def _action(found: Signals) -> Action:
+    if found.gained is None or found.gained > RISING:
+        return "train"
+    if found.dataset_beaten - found.batch_beaten < HARDER:
+        return "write"
+    if found.top_false is not None and found.top_false > FALSE:
+        return "filter"
+    return "mine"
+
+
+def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
+    larger = "".join(f", of a batch of {size:,} {share:.0f} %" for size, share in [*found.larger.items()][:1])
+    beaten = (
+        f"the hardest negative of a batch of {found.batch_size:,} beats {found.batch_beaten:.0f} % of the pairs"
+        f"{larger}, and that of all {found.images:,} images {found.dataset_beaten:.0f} %"
+    )
+    if action == "train":
+        rises = "there were too few epochs to tell whether it has converged"
+        if found.gained is not None:
+            rises = f"validation gained {found.gained:.1f} RSum over the last third of its epochs"
+        return (f"Train round one longer before anything else: {rises}.", f"So far, {beaten}.")
+    if action == "write":
+        fit = f"{abs(found.gap):.0f} RSum {'higher' if found.gap >= 0 else 'lower'}"
+        return (
+            f"Write negatives, or use more data: mined lists hold little that batches lack, for {beaten}.",
+            f"Round one scores {fit} on training images than on those of the validation.",
+        )
+    true = "How many of the top candidates are true matches is not known."
+    if found.top_false is not None:
+        estimate = ", as FNE estimates," if found.estimated else ""
+        true = f"Of the top candidates{estimate} {found.top_false:.0f} % are true matches."
+    return (f"{'Mine' if action == 'mine' else 'Mine, and filter false negatives'}: {beaten}.", true)
+
+
+def _command(action: Action, diagnostics: Mapping[str, Any]) -> str:
+    """What to type next, with the settings of round one as they are declared."""
+    model: Mapping[str, Any] = diagnostics["model"]
+    method: str = model["method"]
+    given = ["--dataset", model["dataset"], "--backbone", model["backbone"]]
+    given += ["--seed", str(model["seed"])] if model["seed"] else []
+    contrastive = model["objective"] == "contrastive"
+    own = "contrastive" if method == "contrastive-batch" else method
+    taught = ["--negatives-from", method]
+    options: dict[Action, list[str]] = {
+        "train": ["--method", method, *_doubled(model["schedule"])],
+        "mine": ["--method", own, "--negatives", "mined", *taught] if contrastive else ["--method", "aoq"],
+        "filter": ["--method", "aoq-guarded"],
+        "write": ["--method", own if contrastive else "triplet", "--negatives", "synthetic"],
+    }
+    if contrastive:
+        options["filter"] = [*options["mine"], "--weigh", "guard"]
+    return shlex.join(["itrpipe", "train", *given, *options[action]])
+
+
+def _doubled(schedule: Mapping[str, Any]) -> list[str]:
+    """The settings of twice as many epochs."""
+    settings = {"epochs": 2 * schedule["epochs"]}
+    if schedule["schedule"] == "step":
+        later = [2 * epoch for epoch in schedule["decay_at"]]
+        settings |= {"decay_at": later} if later else {"decay_every": 2 * schedule["decay_every"]}
+    return [part for name, value in settings.items() for part in ("--set", f"{name}={value}".replace(" ", ""))]
+
+
+def _known(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    return sum(row[name] for row in rows) / len(rows)
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    return None if any(row[name] is None for row in rows) else _known(rows, name)

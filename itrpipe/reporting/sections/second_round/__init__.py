@@ -1,0 +1,1 @@
+"""Whether a second round is worth it, told by round one alone."""

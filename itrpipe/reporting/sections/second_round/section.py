@@ -1,0 +1,113 @@
+"""Whether a second round is worth it: what batches of round one and the whole training set hold of hard negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from itrpipe.artifacts.files import SECOND_ROUND
+from itrpipe.evaluation.second_round import ACTIONS, Advice, beaten_by_size, recommend, signals
+from itrpipe.reporting.collect import Run
+from itrpipe.reporting.plots import Key, Plot, legend, looks_of, panel, plain_ticks, svg
+from itrpipe.reporting.sections.base import Source
+from itrpipe.reporting.sections.curves.section import lines
+from itrpipe.reporting.series import Series, series_of
+from itrpipe.reporting.tables import DASH, Cell, Row, SpannedTable, Table
+
+TITLE, ORDER = "Is a second round worth it here?", 85
+READS = (SECOND_ROUND,)
+_SPANS = [("Training", 2), ("Beaten by the hardest", 2), ("True matches among the hardest", 3), ("RSum", 2), ("", 1)]
+_COLUMNS = (
+    "images",
+    "batch",
+    "of a batch",
+    "of all",
+    "of a batch",
+    "of all",
+    "top 10",
+    "last third",
+    "over val",
+    "advice",
+)
+_CAPTION = (
+    "Of 500 training pairs, mean of both directions. Beaten: percentage that scores below the hardest negative of a "
+    "batch (expected), and of the whole training set. True matches: percentage of these that describe the image after "
+    "all, and of the 10 hardest of the training set; ≈: by FNE's estimate, where the dataset does not know. RSum, last "
+    "third: points that validation gained over the last third of the epochs; over val: RSum on as many training images "
+    f"less that of the validation. {DASH}: not known."
+)
+
+
+@dataclass(frozen=True)
+class SecondRound:
+    """What was found about rounds one.
+
+    Attributes:
+        keys: how they are drawn.
+        plots: pairs that are beaten, by size of batch.
+        table: a row for each run.
+        advice: of each series the first run, with what to do.
+        evidence: how sure that is.
+    """
+
+    keys: list[Key]
+    plots: list[Plot]
+    table: SpannedTable
+    advice: list[tuple[Run, Advice]]
+    evidence: str
+
+
+def view(source: Source) -> SecondRound | None:
+    """Shows every run once; the test set does not matter."""
+    runs = list({run.label: run for group in source.groups for run in group.runs}.values())
+    measured = [(run, run.figures(SECOND_ROUND)) for run in runs if run.figures(SECOND_ROUND) is not None]
+    if not measured:
+        return None
+    series = series_of([run for run, _ in measured])
+    advice = [(each.first, recommend(each.first.figures(SECOND_ROUND))) for each in series]
+    rows = [Row(run.name, _cells(found), run.label) for run, found in measured]
+    table = SpannedTable(Table("Hard negatives of round one", list(_COLUMNS), rows, _CAPTION), _SPANS)
+    return SecondRound(legend(series), [_plot(series)], table, advice, advice[0][1].evidence)
+
+
+def _plot(series: Sequence[Series[Run]]) -> Plot:
+    """Share of the pairs that the hardest of a batch beats, over the size of the batch; of the dataset a level line."""
+    looks = looks_of(series)
+    figure, axes = panel()
+    for each in series:
+        found = [run.figures(SECOND_ROUND) for run in each.all]
+        shares, sums = [beaten_by_size(one) for one in found], [signals(one) for one in found]
+        sizes, look = list(shares[0]), looks[each.name]
+        lines(axes, sizes, [list(one.values()) for one in shares], look)
+        for one, own in zip(sums, shares, strict=True):
+            axes.plot([one.batch_size], [own[one.batch_size]], "o", markersize=6, color=look.colour)
+        level = sum(one.dataset_beaten for one in sums) / len(sums)
+        axes.axhline(level, color=look.colour, linewidth=1.0, linestyle=(0, (1, 2)))
+    axes.set_xscale("log", base=2)
+    plain_ticks(axes, sorted({size for each in series for size in beaten_by_size(each.first.figures(SECOND_ROUND))}))
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("pairs in a batch (log scale)")
+    axes.set_ylabel("pairs beaten, %")
+    title = "Pairs that the hardest negative beats"
+    return Plot(title, svg(figure, "second-round", f"{title}, by size of the batch"))
+
+
+def _cells(found: Mapping[str, Any]) -> list[Cell]:
+    sums = signals(found)
+    about = "≈ " if sums.estimated else ""
+    texts = [
+        f"{sums.images:,}",
+        f"{sums.batch_size:,}",
+        _percent(sums.batch_beaten),
+        _percent(sums.dataset_beaten),
+        *(_percent(share, about) for share in (sums.batch_false, sums.dataset_false, sums.top_false)),
+        DASH if sums.gained is None else f"{sums.gained:+.1f}",
+        f"{sums.gap:+.1f}",
+        ACTIONS[recommend(found).action],
+    ]
+    return [Cell(name, text) for name, text in zip(_COLUMNS, texts, strict=True)]
+
+
+def _percent(value: float | None, about: str = "") -> str:
+    return DASH if value is None else f"{about}{value:.1f} %"
