@@ -87,7 +87,7 @@ class Scene:
         edit: how it was made from another member of the family ("colour", "kind+swap"), or "base".
         setting: one of `SETTINGS`.
         horizon: where the ground (the floor) begins, y in 0..1.
-        objects: two to five.
+        objects: two to five; up to seven where up to five units are asked for.
         relations: (i, relation, j), "object i is relation object j" ("object i holds object j"); sorted.
         paint_seed: determines the texture, the background's details and the shades of the colours.
     """
