@@ -16,10 +16,11 @@ from itrpipe.artifacts.disk import STAMP_HERE, full_disk_as_error, stamped
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.records import SPLITS, Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.scenes.captions import USUAL_DETAIL, write_captions
+from itrpipe.datasets.scenes.difficulty import Difficulty
 from itrpipe.datasets.scenes.edits import edit_scene
 from itrpipe.datasets.scenes.forms import Caption
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH, Scene, arrange
-from itrpipe.datasets.scenes.paint import PAINT_VERSION, paint
+from itrpipe.datasets.scenes.paint import EASY, PAINT_VERSION, paint
 from itrpipe.datasets.scenes.world import MAX_UNITS, MIN_UNITS, USUAL_UNITS, SymbolicScene, sample_scene
 from itrpipe.engine.local import usable_cores
 from itrpipe.engine.work import Part, Work, cut
@@ -152,16 +153,18 @@ class Painting(Work[None]):
 
     Args:
         scenes: what to paint.
+        difficulty: how hard they are to see.
     """
 
     title, unit, suffix = "drawing scenes", "images", ".arrow"
 
-    def __init__(self, scenes: Sequence[Scene]) -> None:
+    def __init__(self, scenes: Sequence[Scene], difficulty: Difficulty = EASY) -> None:
         self._scenes = scenes
+        self._difficulty = difficulty
 
     def __getstate__(self) -> dict[str, Any]:
         """Workers are told of the scenes of each part alone."""
-        return {"_scenes": ()}
+        return {"_scenes": (), "_difficulty": self._difficulty}
 
     def parts(self) -> list[Part]:
         """Scenes, some at a time."""
@@ -180,7 +183,7 @@ class Painting(Work[None]):
 
         from itrpipe.engine.files import write_table
 
-        files = {file_name(scene): picture(scene) for scene in part.content}
+        files = {file_name(scene): picture(scene, self._difficulty) for scene in part.content}
         write_table(path, pa.table({"file": list(files), "jpeg": pa.array(files.values(), pa.binary())}))
 
 
@@ -209,10 +212,12 @@ def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
     return facts
 
 
-def picture(scene: Scene) -> bytes:
+def picture(scene: Scene, difficulty: Difficulty = EASY) -> bytes:
     """The JPEG file of a scene; its comment names the scene and holds a checksum."""
     buffer = io.BytesIO()
-    paint(scene).save(buffer, "JPEG", quality=JPEG_QUALITY, comment=_comment(scene) + STAMP_HERE.encode())
+    paint(scene, difficulty).save(
+        buffer, "JPEG", quality=JPEG_QUALITY, comment=_comment(scene, difficulty) + STAMP_HERE.encode()
+    )
     return stamped(buffer.getvalue())
 
 
@@ -221,10 +226,11 @@ def file_name(scene: Scene) -> str:
     return f"{scene.image_id}.jpg"
 
 
-def _comment(scene: Scene) -> bytes:
-    """What the JPEG comment says: which scene, painted by which version of the painter, the file shows."""
+def _comment(scene: Scene, difficulty: Difficulty) -> bytes:
+    """What the JPEG comment says: which scene, painted by which version of the painter and how, the file shows."""
     content = json.dumps(scene.to_json(), sort_keys=True)
-    return f"scenes {PAINT_VERSION} {hashlib.sha256(content.encode()).hexdigest()}, ".encode()
+    how = "" if difficulty == EASY else f" {difficulty}"
+    return f"scenes {PAINT_VERSION} {hashlib.sha256(content.encode()).hexdigest()}{how}, ".encode()
 
 
 def annotations(dataset: ScenesDataset, root: Path) -> Annotations:

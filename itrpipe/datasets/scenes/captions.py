@@ -29,6 +29,7 @@ _STYLES_OF_SLOTS = (
     ("general", "single", "enumeration", "middle"),
 )
 _SPARE_STYLES = ("long", "middle", "middle", "single", "enumeration")
+_TELLING_LITTLE = ("single", "general")
 _HYPERNYM_RATE = 0.16
 _GENERAL_SETTING_RATE = 0.12
 USUAL_DETAIL = 0.5
@@ -49,8 +50,8 @@ def write_captions(
             Otherwise more are drawn, and the one true of the fewest siblings wins: a few captions that fit
             several images remain even at 0, as in real data.
         caption_detail: 0..1, how much captions tell. At 0 they name no looks and no setting, and say "animal" for
-            "dog" wherever there is such a word; at 1 they name all looks and the setting, never say "animal", and as
-            many as can be are *long*.
+            "dog" wherever there is such a word, but in counts; at 1 they name all looks and the setting, never say
+            "animal" for one, and as few as can be are *single* or *general*.
 
     Returns:
         Five captions with different texts of at most `MAX_WORDS` words, all true of `scene`.
@@ -62,8 +63,8 @@ def write_captions(
     for styles in _STYLES_OF_SLOTS:
         taken = {caption.text for caption in captions}
         style = rng.choice(styles)
-        if caption_detail > USUAL_DETAIL and rng.random() < _leaning(0.0, caption_detail):
-            style = "long"
+        if caption_detail > USUAL_DETAIL and style in _TELLING_LITTLE and rng.random() < _leaning(0.0, caption_detail):
+            style = "middle"
         captions.append(_write_one(_Draft(rng, scene, caption_detail), siblings, keep_probability, style, taken))
     return captions
 

@@ -13,13 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
 
-from itrpipe.datasets.scenes.visibility import hidden_fraction
+from itrpipe.datasets.scenes.visibility import MAX_HIDDEN, hidden_fraction
 from itrpipe.datasets.scenes.world import INDOOR_SETTINGS, KIND_TABLE, SceneObject, SymbolicScene, Unit
 
 WIDTH, HEIGHT = 192, 144
 RELATIONS = ("hold", "on", "under", "behind", "above", "left", "near")
 CONTACTS = ("hold", "on", "under")
-MAX_HIDDEN = 0.6
 CLEARLY_LEFT = 0.16
 """Distance of two centres from which captions mention left and right."""
 
