@@ -74,7 +74,7 @@ class ScenesSettings(Settings):
         caption_detail: how much captions tell. At 0 they name neither looks nor setting, and say "animal" for "dog"; at
             1 they name all of it.
         units: largest number of units of a scene, each an object or two in a relation; it has at most two objects more.
-        noise: of the pictures. At 1 Gaussian noise of 45 levels, a blur of one pixel, and 45 % of the contrast lost.
+        noise: of the pictures. At 1 Gaussian noise of 30 levels, a blur of 0.7 pixels, and 30 % of the contrast lost.
         occlusion: probability with which a third to a half of an object lies behind fog, leaves or planks, where that
             leaves 40 % of every object to be seen.
     """
