@@ -13,9 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.datasets.scenes import Caption, PlacedObject, Scene, ScenesDataset, describes, generate, write_captions
+from itrpipe.datasets.scenes import (
+    Caption,
+    PlacedObject,
+    Scene,
+    ScenesDataset,
+    describes,
+    generate,
+    true_matches,
+    write_captions,
+)
 from itrpipe.datasets.scenes.captions import MAX_WORDS, STYLES, noun_phrase
-from itrpipe.datasets.scenes.grammar import NOUNS, RELATION_WORDINGS, SETTING_PHRASES
+from itrpipe.datasets.scenes.grammar import HYPERNYMS, NOUNS, RELATION_WORDINGS, SETTING_PHRASES
 from itrpipe.datasets.scenes.layout import RELATIONS
 from itrpipe.datasets.scenes.world import KINDS, SETTINGS
 from itrpipe.errors import DataError
@@ -100,6 +109,34 @@ def test_keep_probability_decides_how_specific_captions_are() -> None:
         )
 
     assert 0 < shared(0.0) < shared(0.1) < shared(1.0)
+
+
+def test_caption_detail_decides_how_many_scenes_a_caption_fits() -> None:
+    """Told without rejecting any: what changes is how much each tells."""
+    means = []
+    for detail in (1.0, 0.75, 0.5, 0.25, 0.0):
+        dataset = generate(200, 0, 0, seed=3, family_size=1, keep_probability=1.0, caption_detail=detail)
+        captions = [caption for five in dataset.captions for caption in five]
+        assert max(len(_words(caption.text)) for caption in captions) <= MAX_WORDS
+        means.append(np.mean([len(found) for found in true_matches(captions, dataset.scenes)]))
+    assert means[0] < 1.1
+    assert np.all(np.diff(means) > 0)
+    assert means[-1] > 10
+
+
+def test_captions_without_detail_name_neither_looks_nor_setting_and_those_with_all_of_it_both() -> None:
+    generalised = {kind for row in HYPERNYMS for kind in row.kinds}
+    for detail in (0.0, 1.0):
+        dataset = generate(60, 0, 0, seed=3, units=5, keep_probability=1.0, caption_detail=detail)
+        for scene, five in zip(dataset.scenes, dataset.captions, strict=True):
+            for caption in five:
+                assert describes(caption, scene)
+                assert len(caption.form.settings) == detail
+                for predicate in caption.form.objects:
+                    assert (predicate.colour is not None) == detail
+                    assert detail or (predicate.pattern, predicate.size) == (None, None)
+                    assert (len(predicate.kinds) > 1) == (not detail and not generalised.isdisjoint(predicate.kinds))
+                assert detail or all(predicate.colour is None for predicate, _ in caption.form.counts)
 
 
 def test_caption_survives_json(captions: list[Caption]) -> None:

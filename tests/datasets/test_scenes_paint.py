@@ -23,6 +23,7 @@ from itrpipe.datasets.scenes import (
     PATTERNS,
     SETTINGS,
     WIDTH,
+    Difficulty,
     Painting,
     PlacedObject,
     Scene,
@@ -31,7 +32,7 @@ from itrpipe.datasets.scenes import (
     paint,
     write_images,
 )
-from itrpipe.datasets.scenes.paint import PAINTERS
+from itrpipe.datasets.scenes.paint import EASY, PAINTERS
 from itrpipe.datasets.scenes.world import KIND_TABLE
 from itrpipe.errors import DiskFullError
 from tests.maps import made
@@ -42,12 +43,13 @@ def scenes() -> list[Scene]:
     return generate(train=40, val=0, test=0, seed=9).scenes
 
 
-def _pixels(scene: Scene) -> npt.NDArray[np.int16]:
-    return np.asarray(paint(scene), dtype=np.int16)  # [HEIGHT, WIDTH, 3]
+def _pixels(scene: Scene, difficulty: Difficulty = EASY) -> npt.NDArray[np.int16]:
+    return np.asarray(paint(scene, difficulty), dtype=np.int16)  # [HEIGHT, WIDTH, 3]
 
 
-def _difference(one: Scene, other: Scene) -> npt.NDArray[np.bool_]:
-    return np.abs(_pixels(one) - _pixels(other)).sum(axis=2) > 12  # [HEIGHT, WIDTH]
+def _difference(one: Scene, other: Scene, difficulty: Difficulty = EASY) -> npt.NDArray[np.bool_]:
+    """Where one differs from another that is seen as hard; [HEIGHT, WIDTH]."""
+    return np.abs(_pixels(one) - _pixels(other, difficulty)).sum(axis=2) > 12
 
 
 def _with_objects(scene: Scene, *objects: PlacedObject) -> Scene:
@@ -125,21 +127,53 @@ def test_two_fifths_of_every_object_can_be_seen(scenes: list[Scene]) -> None:
     assert least < 0.95  # some objects are partly hidden: the test sees what it looks for
 
 
+def test_noise_is_more_of_the_same_and_difficulty_leaves_the_scene_alone(scenes: list[Scene]) -> None:
+    for scene in scenes[:4]:
+        clean = _pixels(scene)
+        assert np.array_equal(np.asarray(paint(scene, Difficulty(0.0, 0.0))), clean)
+        noisy = [np.asarray(paint(scene, Difficulty(noise=noise)), np.int16) for noise in (0.1, 0.2, 1.0)]
+        errors = [float(np.abs(each - clean).mean()) for each in noisy]
+        assert 0 < errors[0] < errors[1] < errors[2]
+        assert np.array_equal(np.asarray(paint(scene, Difficulty(noise=1.0))), noisy[2])
+        grain = [(each - each.mean(axis=(0, 1))).ravel() for each in (noisy[0] - clean, noisy[1] - clean)]
+        assert np.corrcoef(grain[0], grain[1])[0, 1] > 0.9
+        assert 0.6 < np.polyfit(clean.ravel(), noisy[2].ravel(), 1)[0] < 0.75  # contrast is lost
+    others = [np.asarray(paint(scene, Difficulty(noise=1.0)), np.int16) - _pixels(scene) for scene in scenes[:2]]
+    assert abs(np.corrcoef(others[0].ravel(), others[1].ravel())[0, 1]) < 0.5
+
+
+def test_occlusion_hides_a_third_to_a_half_of_most_objects_and_never_nearly_all(scenes: list[Scene]) -> None:
+    shares, covered = [], np.zeros(3)
+    for scene in scenes[:20]:
+        hidden = [_difference(scene, scene, Difficulty(occlusion=occlusion)) for occlusion in (0.0, 0.5, 1.0)]
+        covered += [each.sum() for each in hidden]
+        for index in range(len(scene.objects)):
+            shown = _difference(scene, _with_objects(scene, *scene.objects[:index], *scene.objects[index + 1 :]))
+            shares.append((shown & hidden[-1]).sum() / shown.sum())
+    assert max(shares) < 0.75
+    assert np.mean(np.array(shares) > 0.25) > 0.75
+    assert covered[0] == 0
+    assert 0.3 < covered[1] / covered[2] < 0.8
+
+
 def _contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def _painted(scenes: list[Scene], folder: Path, workers: int = 1) -> dict[str, ImageFacts]:
-    return write_images(made(Painting(scenes), folder / "parts", workers).paths, folder / "images")
+def _painted(
+    scenes: list[Scene], folder: Path, workers: int = 1, difficulty: Difficulty = EASY
+) -> dict[str, ImageFacts]:
+    return write_images(made(Painting(scenes, difficulty), folder / "parts", workers).paths, folder / "images")
 
 
 def test_files_are_the_same_with_any_number_of_workers(
     scenes: list[Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "_SCENES", 16)
-    facts = _painted(scenes, tmp_path / "one")
+    hard = Difficulty(noise=0.2, occlusion=0.5)
+    facts = _painted(scenes, tmp_path / "one", difficulty=hard)
     assert len(list((tmp_path / "one" / "parts").glob("*.arrow"))) == 3
-    assert _painted(scenes, tmp_path / "two", workers=2) == facts
+    assert _painted(scenes, tmp_path / "two", workers=2, difficulty=hard) == facts
     files = _contents(tmp_path / "one" / "images")
     assert files == _contents(tmp_path / "two" / "images")
     assert set(files) == {f"train-{index:06d}.jpg" for index in range(40)}

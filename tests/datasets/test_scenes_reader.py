@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from itrpipe.datasets.scenes import Caption, LogicalForm, Predicate, Scene, desc
 from itrpipe.datasets.scenes.grammar import GARMENTS, NOUNS, RELATION_WORDINGS
 from itrpipe.datasets.scenes.layout import PlacedObject
 from itrpipe.datasets.scenes.reader import CaptionReader, Reading, read_caption
-from itrpipe.datasets.scenes.world import OUTDOOR_SETTINGS, PEOPLE
+from itrpipe.datasets.scenes.world import MAX_OBJECTS, OUTDOOR_SETTINGS, PEOPLE
 
 DOG, CAT, TABLE, MAN = (Predicate((kind,)) for kind in ("dog", "cat", "table", "man"))
 WORDS = (
@@ -39,8 +40,9 @@ WORDS = (
 READER = CaptionReader({"one": 1, "fifty": 50})
 
 
-def captions_of(seed: int, scenes: int = 250) -> list[Caption]:
-    return [caption for five in generate(train=scenes, val=0, test=0, seed=seed).captions for caption in five]
+def captions_of(seed: int, scenes: int = 250, **settings: Any) -> list[Caption]:
+    dataset = generate(train=scenes, val=0, test=0, seed=seed, **settings)
+    return [caption for five in dataset.captions for caption in five]
 
 
 def means_the_same(one: LogicalForm, other: LogicalForm) -> bool:
@@ -66,9 +68,11 @@ def form(text: str) -> LogicalForm:
     return reading.form
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_captions_are_read_as_they_were_meant(seed: int) -> None:
-    for caption in captions_of(seed):
+@pytest.mark.parametrize(
+    ("seed", "settings"), [(1, {}), (2, {}), (3, {"units": 5, "caption_detail": 0.0}), (4, {"caption_detail": 1.0})]
+)
+def test_captions_are_read_as_they_were_meant(seed: int, settings: dict[str, Any]) -> None:
+    for caption in captions_of(seed, **settings):
         (reading,) = CaptionReader().readings(caption.text)
         assert reading.certain, caption
         assert means_the_same(reading.form, caption.form), (caption, reading)
@@ -179,7 +183,7 @@ def test_what_is_counted_in_a_relation_or_beside_its_like_are_so_many_objects() 
     assert form("two tables with a cat on it").relations == ((2, "on", 0), (2, "on", 1))
     assert form("two dogs and a white dog").objects == (DOG, DOG, replace(DOG, colour="white"))
     assert form("two dogs and an animal").counts == ((DOG, 2),)
-    assert len(form("fifty dogs are under a table").objects) == 7
+    assert len(form("fifty dogs are under a table").objects) == MAX_OBJECTS + 2
     assert form("one dog and a cat").counts == ((DOG, 1),)
 
 

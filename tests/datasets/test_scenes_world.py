@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from dataclasses import replace
@@ -34,7 +35,7 @@ from itrpipe.datasets.scenes import (
 )
 from itrpipe.datasets.scenes.edits import EDIT_NAMES
 from itrpipe.datasets.scenes.layout import RELATIONS
-from itrpipe.datasets.scenes.visibility import SOLID_PARTS, hidden_fraction
+from itrpipe.datasets.scenes.visibility import MAX_HIDDEN, SOLID_PARTS, hidden_fraction
 from itrpipe.datasets.scenes.world import KIND_TABLE, SceneObject, is_valid
 from itrpipe.errors import UsageError
 
@@ -175,6 +176,25 @@ def test_crowded_arrangements_are_refused() -> None:
     assert all(max(hidden_fraction(scene.objects)) <= 0.6 for scene in placed)
 
 
+@pytest.mark.parametrize("units", [2, 5])
+def test_scenes_have_as_many_units_as_they_may(units: int) -> None:
+    assert all(is_valid(sample_scene(Random(seed), units)) for seed in range(200))
+    assert max(len(sample_scene(Random(seed), units).units) for seed in range(200)) == units
+    crowded = generate(80, 0, 0, seed=11, units=units).scenes
+    assert max(len(scene.objects) for scene in crowded) == units + 2
+    for scene in crowded:
+        assert max(hidden_fraction(scene.objects)) <= MAX_HIDDEN
+        assert all(0 <= edge <= 1 for item in scene.objects for edge in item.box)
+
+
+def test_scenes_and_captions_are_those_of_earlier_versions() -> None:
+    """Datasets that were prepared stay up to date, so what is drawn under the same settings must not change."""
+    dataset = generate(60, 0, 0, seed=4)
+    content = [[scene.to_json() for scene in dataset.scenes], [[c.to_json() for c in own] for own in dataset.captions]]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    assert digest == "a63eda2f30377035bf5718371d4407e64fec7c26de0b45470b25eaf983bbf49b"
+
+
 def test_scene_survives_json(dataset: ScenesDataset) -> None:
     for scene in dataset.scenes[:20]:
         assert Scene.from_json(json.loads(json.dumps(scene.to_json()))) == scene
@@ -244,6 +264,8 @@ def test_karpathy_format(dataset: ScenesDataset) -> None:
         {"train": -1, "val": 0, "test": 0, "seed": 0},
         {"train": 1, "val": 0, "test": 0, "seed": 0, "family_size": 0},
         {"train": 1, "val": 0, "test": 0, "seed": 0, "keep_probability": 1.5},
+        {"train": 1, "val": 0, "test": 0, "seed": 0, "caption_detail": -0.5},
+        {"train": 1, "val": 0, "test": 0, "seed": 0, "units": 6},
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, int]) -> None:

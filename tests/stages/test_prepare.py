@@ -15,6 +15,7 @@ from PIL import Image
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.commands.stages import run_stage
+from itrpipe.config import load_declaration, resolve
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import TRUTH_FILE
@@ -132,6 +133,22 @@ def test_the_embedded_dataset_is_the_same_for_the_same_seed(tmp_path: Path) -> N
     assert len([path for path in first if path.suffix == ".jpg"]) == 8
     other = prepared(tmp_path / "first", *SCENES, "seed=1", dataset="scenes")
     assert (other / prepare.SCENES_FILE).read_text() != (folders[0] / prepare.SCENES_FILE).read_text()
+
+
+def test_settings_that_scenes_lacked_before_count_where_they_are_set(tmp_path: Path) -> None:
+    def fingerprinted(**changed: float) -> dict[str, Any]:
+        values = resolve(load_declaration("prepare"), "scenes").values | changed
+        return prepare.fingerprinted(prepare.ScenesSettings.model_validate(values))
+
+    old = {"kind", "train", "val", "test", "seed", "family_size", "keep_probability"}
+    assert set(fingerprinted()) == old
+    for name, value in {"caption_detail": 0.2, "units": 5, "noise": 0.4, "occlusion": 0.5}.items():
+        assert fingerprinted(**{name: value}) == fingerprinted() | {name: value}
+    folders = [prepared(tmp_path, *SCENES, *more, dataset="scenes") for more in ((), ("noise=0.4",), ("units=5",))]
+    usual, noisy, crowded = ((folder / prepare.SCENES_FILE).read_bytes() for folder in folders)
+    assert usual == noisy != crowded
+    images = [(folder / "images" / "train-000000.jpg").read_bytes() for folder in folders[:2]]
+    assert images[0] != images[1]
 
 
 def test_every_caption_of_the_embedded_dataset_is_true_of_its_own_image(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@
     Oracle(test.scenes).matches(test.captions[0][0].form)   # which pictures the first caption describes
 
 `world` says what exists and `edits` makes siblings; `layout` places objects and derives their relations;
-`paint` draws; `captions` writes sentences with logical forms; `oracle` evaluates those; `build` does it all.
+`paint` draws, as hard to see as `difficulty` says; `captions` writes sentences with logical forms; `oracle`
+evaluates those; `build` does it all.
 """
 
 from itrpipe.datasets.scenes.build import (
@@ -18,6 +19,7 @@ from itrpipe.datasets.scenes.build import (
     write_images,
 )
 from itrpipe.datasets.scenes.captions import write_captions
+from itrpipe.datasets.scenes.difficulty import Difficulty
 from itrpipe.datasets.scenes.edits import edit_scene
 from itrpipe.datasets.scenes.forms import Caption, LogicalForm, Predicate
 from itrpipe.datasets.scenes.layout import HEIGHT, RELATIONS, WIDTH, PlacedObject, Scene, arrange
@@ -45,6 +47,7 @@ __all__ = [
     "SIZES",
     "WIDTH",
     "Caption",
+    "Difficulty",
     "LogicalForm",
     "Oracle",
     "Painting",

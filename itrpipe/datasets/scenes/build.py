@@ -15,12 +15,13 @@ from typing import Any
 from itrpipe.artifacts.disk import STAMP_HERE, full_disk_as_error, stamped
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.records import SPLITS, Annotations, CaptionRecord, ImageRecord
-from itrpipe.datasets.scenes.captions import write_captions
+from itrpipe.datasets.scenes.captions import USUAL_DETAIL, write_captions
+from itrpipe.datasets.scenes.difficulty import Difficulty
 from itrpipe.datasets.scenes.edits import edit_scene
 from itrpipe.datasets.scenes.forms import Caption
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH, Scene, arrange
-from itrpipe.datasets.scenes.paint import PAINT_VERSION, paint
-from itrpipe.datasets.scenes.world import SymbolicScene, sample_scene
+from itrpipe.datasets.scenes.paint import EASY, PAINT_VERSION, paint
+from itrpipe.datasets.scenes.world import MAX_UNITS, MIN_UNITS, USUAL_UNITS, SymbolicScene, sample_scene
 from itrpipe.engine.local import usable_cores
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import UsageError
@@ -51,7 +52,15 @@ class ScenesDataset:
 
 
 def generate(
-    train: int, val: int, test: int, seed: int, family_size: int = 4, keep_probability: float = 0.1
+    train: int,
+    val: int,
+    test: int,
+    seed: int,
+    family_size: int = 4,
+    keep_probability: float = 0.1,
+    *,
+    caption_detail: float = USUAL_DETAIL,
+    units: int = USUAL_UNITS,
 ) -> ScenesDataset:
     """Generates the dataset; the pictures are painted by `write_images`.
 
@@ -62,53 +71,59 @@ def generate(
         train, val, test: number of images of each split.
         seed: other seeds give other scenes.
         family_size: a base scene and its siblings, each an edit or two away; the last family may be cut.
-        keep_probability: see `write_captions`.
+        keep_probability, caption_detail: see `write_captions`.
+        units: largest number of units of a scene, 2 to 5; it has at most two objects more.
 
     Returns:
         The dataset, a function of the arguments alone.
 
     Raises:
-        UsageError: a negative number of images, `family_size` < 1, or a probability outside 0..1.
+        UsageError: a negative number of images, `family_size` < 1, another number of units, or what should be in 0..1
+            is not.
     """
     counts: dict[str, int] = dict(zip(SPLITS, (train, val, test), strict=True))
-    _check(counts, family_size, keep_probability)
+    shares = {"keep_probability": keep_probability, "caption_detail": caption_detail}
+    _check(counts, family_size, units, shares)
     scenes: list[Scene] = []
     captions: list[list[Caption]] = []
     for split, count in counts.items():
         for number in range(-(-count // family_size)):
-            family = _generate_family(seed, split, number, family_size)
+            family = _generate_family(seed, split, number, family_size, units)
             rng = Random(f"scenes/{seed}/{split}/{number}/captions")
             # The whole family is made even where the split cuts it, so that its captions do not depend on the cut.
             for index, scene in enumerate(family[: count - number * family_size]):
                 siblings = family[:index] + family[index + 1 :]
                 scenes.append(scene)
-                captions.append(write_captions(rng, scene, siblings, keep_probability))
+                captions.append(write_captions(rng, scene, siblings, keep_probability, caption_detail))
     return ScenesDataset(scenes, captions)
 
 
-def _check(counts: dict[str, int], family_size: int, keep_probability: float) -> None:
+def _check(counts: dict[str, int], family_size: int, units: int, shares: dict[str, float]) -> None:
     for split, count in counts.items():
         if count < 0:
             raise UsageError(f"scenes: {split} = {count} images; give 0 or more")
     if family_size < 1:
         raise UsageError(f"scenes: family_size = {family_size}; give 1 or more")
-    if not 0 <= keep_probability <= 1:
-        raise UsageError(f"scenes: keep_probability = {keep_probability}; give a value from 0 to 1")
+    if not MIN_UNITS <= units <= MAX_UNITS:
+        raise UsageError(f"scenes: units = {units}; give {MIN_UNITS} to {MAX_UNITS}")
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise UsageError(f"scenes: {name} = {share}; give a value from 0 to 1")
 
 
-def _generate_family(seed: int, split: str, number: int, size: int) -> list[Scene]:
+def _generate_family(seed: int, split: str, number: int, size: int, units: int) -> list[Scene]:
     rng = Random(f"scenes/{seed}/{split}/{number}")
     while True:
-        family = _try_family(rng, split, number, size)
+        family = _try_family(rng, split, number, size, units)
         if family is not None:
             return family
 
 
-def _try_family(rng: Random, split: str, number: int, size: int) -> list[Scene] | None:
+def _try_family(rng: Random, split: str, number: int, size: int, units: int) -> list[Scene] | None:
     """A base scene with `size` - 1 different siblings; None when the base is too crowded to be arranged so often."""
     members: list[SymbolicScene] = []
     placed: list[Scene] = []
-    symbolic, edit = sample_scene(rng), "base"
+    symbolic, edit = sample_scene(rng, units), "base"
     for _ in range(_SIBLING_TRIES * size):
         if symbolic not in members:
             image_id = f"{split}-{number * size + len(placed):06d}"
@@ -138,16 +153,18 @@ class Painting(Work[None]):
 
     Args:
         scenes: what to paint.
+        difficulty: how hard they are to see.
     """
 
     title, unit, suffix = "drawing scenes", "images", ".arrow"
 
-    def __init__(self, scenes: Sequence[Scene]) -> None:
+    def __init__(self, scenes: Sequence[Scene], difficulty: Difficulty = EASY) -> None:
         self._scenes = scenes
+        self._difficulty = difficulty
 
     def __getstate__(self) -> dict[str, Any]:
         """Workers are told of the scenes of each part alone."""
-        return {"_scenes": ()}
+        return {"_scenes": (), "_difficulty": self._difficulty}
 
     def parts(self) -> list[Part]:
         """Scenes, some at a time."""
@@ -166,7 +183,7 @@ class Painting(Work[None]):
 
         from itrpipe.engine.files import write_table
 
-        files = {file_name(scene): picture(scene) for scene in part.content}
+        files = {file_name(scene): picture(scene, self._difficulty) for scene in part.content}
         write_table(path, pa.table({"file": list(files), "jpeg": pa.array(files.values(), pa.binary())}))
 
 
@@ -195,10 +212,12 @@ def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
     return facts
 
 
-def picture(scene: Scene) -> bytes:
+def picture(scene: Scene, difficulty: Difficulty = EASY) -> bytes:
     """The JPEG file of a scene; its comment names the scene and holds a checksum."""
     buffer = io.BytesIO()
-    paint(scene).save(buffer, "JPEG", quality=JPEG_QUALITY, comment=_comment(scene) + STAMP_HERE.encode())
+    paint(scene, difficulty).save(
+        buffer, "JPEG", quality=JPEG_QUALITY, comment=_comment(scene, difficulty) + STAMP_HERE.encode()
+    )
     return stamped(buffer.getvalue())
 
 
@@ -207,10 +226,11 @@ def file_name(scene: Scene) -> str:
     return f"{scene.image_id}.jpg"
 
 
-def _comment(scene: Scene) -> bytes:
-    """What the JPEG comment says: which scene, painted by which version of the painter, the file shows."""
+def _comment(scene: Scene, difficulty: Difficulty) -> bytes:
+    """What the JPEG comment says: which scene, painted by which version of the painter and how, the file shows."""
     content = json.dumps(scene.to_json(), sort_keys=True)
-    return f"scenes {PAINT_VERSION} {hashlib.sha256(content.encode()).hexdigest()}, ".encode()
+    how = "" if difficulty == EASY else f" {difficulty}"
+    return f"scenes {PAINT_VERSION} {hashlib.sha256(content.encode()).hexdigest()}{how}, ".encode()
 
 
 def annotations(dataset: ScenesDataset, root: Path) -> Annotations:

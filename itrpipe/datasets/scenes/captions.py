@@ -29,13 +29,17 @@ _STYLES_OF_SLOTS = (
     ("general", "single", "enumeration", "middle"),
 )
 _SPARE_STYLES = ("long", "middle", "middle", "single", "enumeration")
+_TELLING_LITTLE = ("single", "general")
 _HYPERNYM_RATE = 0.16
 _GENERAL_SETTING_RATE = 0.12
+USUAL_DETAIL = 0.5
 
 Triple = tuple[int, str, int]
 
 
-def write_captions(rng: Random, scene: Scene, siblings: Sequence[Scene], keep_probability: float) -> list[Caption]:
+def write_captions(
+    rng: Random, scene: Scene, siblings: Sequence[Scene], keep_probability: float, caption_detail: float = USUAL_DETAIL
+) -> list[Caption]:
     """Writes the captions of a scene.
 
     Args:
@@ -45,6 +49,9 @@ def write_captions(rng: Random, scene: Scene, siblings: Sequence[Scene], keep_pr
         keep_probability: probability in 0..1 with which a drawn caption that is also true of a sibling is kept.
             Otherwise more are drawn, and the one true of the fewest siblings wins: a few captions that fit
             several images remain even at 0, as in real data.
+        caption_detail: 0..1, how much captions tell. At 0 they name no looks and no setting, and say "animal" for
+            "dog" wherever there is such a word, but in counts; at 1 they name all looks and the setting, never say
+            "animal" for one, and as few as can be are *single* or *general*.
 
     Returns:
         Five captions with different texts of at most `MAX_WORDS` words, all true of `scene`.
@@ -55,20 +62,24 @@ def write_captions(rng: Random, scene: Scene, siblings: Sequence[Scene], keep_pr
     captions: list[Caption] = []
     for styles in _STYLES_OF_SLOTS:
         taken = {caption.text for caption in captions}
-        captions.append(_write_one(rng, scene, siblings, keep_probability, rng.choice(styles), taken))
+        style = rng.choice(styles)
+        if caption_detail > USUAL_DETAIL and style in _TELLING_LITTLE and rng.random() < _leaning(0.0, caption_detail):
+            style = "middle"
+        captions.append(_write_one(_Draft(rng, scene, caption_detail), siblings, keep_probability, style, taken))
     return captions
 
 
 def _write_one(
-    rng: Random, scene: Scene, siblings: Sequence[Scene], keep_probability: float, style: str, taken: set[str]
+    blank: _Draft, siblings: Sequence[Scene], keep_probability: float, style: str, taken: set[str]
 ) -> Caption:
+    rng = blank.rng
     best: tuple[int, Caption] | None = None
     for attempt in range(_MAX_TRIES):
         if attempt >= _SPECIFIC_TRIES:
             if best is not None:
                 break
             style = rng.choice(_SPARE_STYLES)
-        caption = _STYLES[style](rng, scene)
+        caption = _STYLES[style](blank.fresh())
         if caption.text in taken or len(caption.text.split()) > MAX_WORDS:
             continue
         confusable = sum(describes(caption, sibling) for sibling in siblings)
@@ -78,7 +89,7 @@ def _write_one(
             best = (confusable, caption)
     if best is None:
         raise DataError(
-            f"{scene.image_id}: no further caption of at most {MAX_WORDS} words in {_MAX_TRIES} tries; "
+            f"{blank.scene.image_id}: no further caption of at most {MAX_WORDS} words in {_MAX_TRIES} tries; "
             "choose another seed"
         )
     return best[1]
@@ -90,14 +101,19 @@ class _Draft:
 
     rng: Random
     scene: Scene
+    caption_detail: float
     objects: dict[int, Predicate] = field(default_factory=dict)
     relations: list[Triple] = field(default_factory=list)
     settings: tuple[str, ...] = ()
     counts: list[tuple[Predicate, int]] = field(default_factory=list)
 
+    def fresh(self) -> _Draft:
+        """A draft that says nothing yet."""
+        return _Draft(self.rng, self.scene, self.caption_detail)
+
     def mention(self, index: int, detail: float) -> str:
         """Noun phrase for object `index`; notes what it claims."""
-        text, self.objects[index] = noun_phrase(self.rng, self.scene.objects[index], detail)
+        text, self.objects[index] = noun_phrase(self.rng, self.scene.objects[index], detail, self.caption_detail)
         return text
 
     def clause(self, triple: Triple, detail: float) -> str:
@@ -108,11 +124,11 @@ class _Draft:
         return wording.format(a=self.mention(first, detail), b=self.mention(second, detail))
 
     def setting(self, probability: float) -> str:
-        """A phrase for the setting, or nothing with probability 1 - `probability`."""
+        """A phrase for the setting, or nothing with probability 1 - `probability`, of usual captions."""
         rng, setting = self.rng, self.scene.setting
-        if rng.random() >= probability:
+        if rng.random() >= _leaning(probability, self.caption_detail):
             return ""
-        if rng.random() < _GENERAL_SETTING_RATE:
+        if rng.random() < _leaning(_GENERAL_SETTING_RATE, 1 - self.caption_detail):
             settings, phrases = next(row for row in grammar.GENERAL_SETTING_PHRASES if setting in row[0])
             self.settings = settings
             return rng.choice(phrases)
@@ -132,27 +148,35 @@ class _Draft:
         return Caption(text, form, style)
 
 
-def noun_phrase(rng: Random, item: PlacedObject, detail: float) -> tuple[str, Predicate]:
+def _leaning(probability: float, share: float) -> float:
+    """The probability at a share of 0.5; below, it falls in proportion to 0, and above it rises evenly to 1."""
+    return 2 * share * probability if share <= 0.5 else probability + (2 * share - 1) * (1 - probability)
+
+
+def noun_phrase(
+    rng: Random, item: PlacedObject, detail: float, caption_detail: float = USUAL_DETAIL
+) -> tuple[str, Predicate]:
     """Describes one object.
 
     Args:
         rng: source of randomness.
         item: the object.
         detail: 0..1; the more, the more attributes are mentioned and the rarer is a hypernym.
+        caption_detail: as in `write_captions`.
 
     Returns:
         "a striped red box", and what that claims.
     """
     hypernyms = [row for row in grammar.HYPERNYMS if item.kind in row.kinds]
-    if hypernyms and rng.random() < _HYPERNYM_RATE * (1.3 - detail):
+    if hypernyms and rng.random() < _leaning(_HYPERNYM_RATE * (1.3 - detail), 1 - caption_detail):
         hypernym = rng.choice(hypernyms)
         noun, kinds = rng.choice(hypernym.singular), hypernym.kinds
     else:
         noun, kinds = rng.choice(grammar.NOUNS[item.kind]), (item.kind,)
     size_words = grammar.SIZE_WORDS.get(item.size) if KIND_TABLE[item.kind].sized else None
-    says_size = size_words is not None and rng.random() < 0.55 * detail
-    says_pattern = item.pattern != "plain" and rng.random() < 0.15 + 0.65 * detail
-    says_colour = rng.random() < 0.25 + 0.70 * detail
+    says_size = size_words is not None and rng.random() < _leaning(0.55 * detail, caption_detail)
+    says_pattern = item.pattern != "plain" and rng.random() < _leaning(0.15 + 0.65 * detail, caption_detail)
+    says_colour = rng.random() < _leaning(0.25 + 0.70 * detail, caption_detail)
     predicate = Predicate(
         kinds,
         colour=item.colour if says_colour else None,
@@ -207,9 +231,9 @@ def _lateral(rng: Random, scene: Scene, name: str, count: int) -> list[Triple]:
     return rng.sample(triples, min(count, len(triples)))
 
 
-def _long(rng: Random, scene: Scene) -> Caption:
+def _long(draft: _Draft) -> Caption:
     """Two clauses about different objects (or one, and another object) and usually the setting."""
-    draft, detail = _Draft(rng, scene), 0.85
+    rng, scene, detail = draft.rng, draft.scene, 0.85
     salient, lateral = _salient(scene), _lateral(rng, scene, "left", 1) + _lateral(rng, scene, "near", 1)
     rng.shuffle(salient)
     rng.shuffle(lateral)
@@ -228,28 +252,28 @@ def _long(rng: Random, scene: Scene) -> Caption:
     return draft.caption(_appended(text, setting), "long")
 
 
-def _middle(rng: Random, scene: Scene) -> Caption:
+def _middle(draft: _Draft) -> Caption:
     """One relation and, about as often as not, the setting."""
+    rng, scene = draft.rng, draft.scene
     pool = 2 * _salient(scene) + _lateral(rng, scene, "left", 2) + _lateral(rng, scene, "near", 1)
     if not pool:
-        return _enumeration(rng, scene)
-    draft = _Draft(rng, scene)
+        return _enumeration(draft)
     text = draft.clause(rng.choice(pool), rng.choice((0.5, 0.75, 0.9)))
     return draft.caption(_appended(text, draft.setting(0.55)), "middle")
 
 
-def _enumeration(rng: Random, scene: Scene) -> Caption:
+def _enumeration(draft: _Draft) -> Caption:
     """Two or three objects without their relations."""
-    draft = _Draft(rng, scene)
+    rng, scene = draft.rng, draft.scene
     count = min(len(scene.objects), rng.choice((2, 3)))
     phrases = [draft.mention(index, 0.75) for index in rng.sample(range(len(scene.objects)), count)]
     text = rng.choice(grammar.ENUMERATION_LEADS) + ", ".join(phrases[:-1]) + " and " + phrases[-1]
     return draft.caption(_appended(text, draft.setting(0.6)), "enumeration")
 
 
-def _single(rng: Random, scene: Scene) -> Caption:
+def _single(draft: _Draft) -> Caption:
     """One object with all that is to say about it, and nearly always the setting."""
-    draft = _Draft(rng, scene)
+    rng, scene = draft.rng, draft.scene
     index = rng.randrange(len(scene.objects))
     item, text = scene.objects[index], draft.mention(index, 1.0)
     if rng.random() < 0.6:
@@ -264,12 +288,12 @@ def _single(rng: Random, scene: Scene) -> Caption:
     return draft.caption(_appended(text, draft.setting(0.95)), "single")
 
 
-def _general(rng: Random, scene: Scene) -> Caption:
+def _general(draft: _Draft) -> Caption:
     """How many there are of a kind, perhaps with one object of another kind."""
-    groups = _countable(scene)
+    rng, scene = draft.rng, draft.scene
+    groups = _countable(scene, coloured=draft.caption_detail > 0)
     if not groups:
-        return _STYLES[rng.choice(("middle", "single", "enumeration"))](rng, scene)
-    draft = _Draft(rng, scene)
+        return _STYLES[rng.choice(("middle", "single", "enumeration"))](draft)
     predicate, words, number = rng.choice(groups)
     draft.counts.append((predicate, number))
     colour = f"{predicate.colour} " if predicate.colour else ""
@@ -280,22 +304,22 @@ def _general(rng: Random, scene: Scene) -> Caption:
     return draft.caption(_appended(text, draft.setting(0.8)), "general")
 
 
-def _countable(scene: Scene) -> list[tuple[Predicate, tuple[str, ...], int]]:
+def _countable(scene: Scene, coloured: bool) -> list[tuple[Predicate, tuple[str, ...], int]]:
     """What there is more than one of: predicate, plural nouns, number."""
     rows = [(row.kinds, row.plural) for row in grammar.HYPERNYMS]
     rows += [((kind,), (plural,)) for kind, plural in grammar.PLURALS.items()]
     groups = []
     for kinds, words in rows:
         # "two red people" is not English for two people in red.
-        colours = () if set(kinds) & set(PEOPLE) else COLOURS
+        colours = COLOURS if coloured and not set(kinds) & set(PEOPLE) else ()
         for predicate in (Predicate(kinds), *(Predicate(kinds, colour=colour) for colour in colours)):
             number = sum(fulfils(item, predicate) for item in scene.objects)
-            if number >= 2:
+            if number in grammar.NUMBER_WORDS:
                 groups.append((predicate, words, number))
     return groups
 
 
-_STYLES: dict[str, Callable[[Random, Scene], Caption]] = {
+_STYLES: dict[str, Callable[[_Draft], Caption]] = {
     "long": _long,
     "middle": _middle,
     "enumeration": _enumeration,

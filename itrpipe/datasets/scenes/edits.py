@@ -9,7 +9,6 @@ from random import Random
 from itrpipe.datasets.scenes.world import (
     FLYERS,
     KIND_TABLE,
-    MAX_UNITS,
     PATTERNS,
     PEOPLE,
     SETTINGS,
@@ -113,7 +112,7 @@ def _edit_swap(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
 def _edit_break(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
     """The objects of a unit stand side by side instead of in their relation."""
     pairs = [index for index, unit in enumerate(scene.units) if unit.partner is not None]
-    if not pairs or len(scene.units) == MAX_UNITS:
+    if not pairs or len(scene.units) == scene.room:
         return None
     index = rng.choice(pairs)
     apart = [Unit(thing) for thing in scene.units[index].objects]

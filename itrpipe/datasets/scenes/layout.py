@@ -13,13 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
 
-from itrpipe.datasets.scenes.visibility import hidden_fraction
+from itrpipe.datasets.scenes.visibility import MAX_HIDDEN, hidden_fraction
 from itrpipe.datasets.scenes.world import INDOOR_SETTINGS, KIND_TABLE, SceneObject, SymbolicScene, Unit
 
 WIDTH, HEIGHT = 192, 144
 RELATIONS = ("hold", "on", "under", "behind", "above", "left", "near")
 CONTACTS = ("hold", "on", "under")
-MAX_HIDDEN = 0.6
 CLEARLY_LEFT = 0.16
 """Distance of two centres from which captions mention left and right."""
 
@@ -87,7 +86,7 @@ class Scene:
         edit: how it was made from another member of the family ("colour", "kind+swap"), or "base".
         setting: one of `SETTINGS`.
         horizon: where the ground (the floor) begins, y in 0..1.
-        objects: two to five.
+        objects: two to five; up to seven where up to five units are asked for.
         relations: (i, relation, j), "object i is relation object j" ("object i holds object j"); sorted.
         paint_seed: determines the texture, the background's details and the shades of the colours.
     """

@@ -1,4 +1,4 @@
-"""From a scene to its picture: background, soft shadows, then the objects from far to near."""
+"""From a scene to its picture: background, soft shadows, then the objects from far to near, then what hides them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from itrpipe.datasets.scenes.backgrounds import paint_background
 from itrpipe.datasets.scenes.canvas import PALETTE, WHITE, Canvas, Pen, jittered
 from itrpipe.datasets.scenes.creatures import CREATURE_PAINTERS
+from itrpipe.datasets.scenes.difficulty import Difficulty, add_noise, hide_parts
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH, PlacedObject, Scene
 from itrpipe.datasets.scenes.things import THING_PAINTERS, UNMIRRORED
 
@@ -21,13 +22,15 @@ _SHADOW_OPACITY = 95
 _SHADOW_INSETS = {"tree": 0.22, "umbrella": 0.3, "flower": 0.25}
 _SNOWFLAKES = 45
 _NIGHT_BRIGHTNESS = 0.88
+EASY = Difficulty()
 
 
-def paint(scene: Scene) -> Image.Image:
+def paint(scene: Scene, difficulty: Difficulty = EASY) -> Image.Image:
     """Paints a scene.
 
     Args:
         scene: the scene; equal scenes give equal pixels.
+        difficulty: how hard it is to see.
 
     Returns:
         RGB image of `WIDTH` x `HEIGHT` (192 x 144) pixels.
@@ -37,12 +40,14 @@ def paint(scene: Scene) -> Image.Image:
     _cast_shadows(image, scene.objects)
     for item in sorted(scene.objects, key=lambda placed: placed.depth):
         _paint_object(image, item, scene.paint_seed)
+    if difficulty.occlusion > 0:
+        hide_parts(image, scene, difficulty.occlusion)
     if scene.setting == "snow":
         _let_it_snow(image, Random(f"{scene.paint_seed}/snow"))
     image = image.reduce(_OVERSAMPLING)
     if scene.setting == "night":
         image = image.point(lambda level: int(level * _NIGHT_BRIGHTNESS))
-    return image
+    return add_noise(image, scene.paint_seed, difficulty.noise) if difficulty.noise > 0 else image
 
 
 def _cast_shadows(image: Image.Image, objects: tuple[PlacedObject, ...]) -> None:

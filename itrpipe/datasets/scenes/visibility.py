@@ -8,7 +8,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-_COLUMNS, _ROWS = 128, 96
+COLUMNS, ROWS = 128, 96
+MAX_HIDDEN = 0.6
+"""Most that may be hidden of an object's solid parts."""
+Cells = npt.NDArray[np.bool_]
 
 # Parts of an object that hide what is behind them, as x0, y0, x1, y1 in fractions of its box when it
 # looks to the left. A kind that is not listed fills its box. One can see between the legs of a table.
@@ -41,22 +44,30 @@ class _Placed(Protocol):
     def facing(self) -> int: ...
 
 
-def _solid_cells(item: _Placed) -> npt.NDArray[np.bool_]:
+def _solid_cells(item: _Placed) -> Cells:
     """Raster cells that the object's solid parts cover.  # [rows, columns]"""
-    cells = np.zeros((_ROWS, _COLUMNS), dtype=bool)
+    cells = np.zeros((ROWS, COLUMNS), dtype=bool)
     x0, y0, x1, y1 = item.box
     for left, top, right, bottom in SOLID_PARTS.get(item.kind, _WHOLE_BOX):
         if item.facing > 0:
             left, right = 1 - right, 1 - left
-        columns = slice(round((x0 + left * (x1 - x0)) * _COLUMNS), round((x0 + right * (x1 - x0)) * _COLUMNS))
-        rows = slice(round((y0 + top * (y1 - y0)) * _ROWS), round((y0 + bottom * (y1 - y0)) * _ROWS))
+        columns = slice(round((x0 + left * (x1 - x0)) * COLUMNS), round((x0 + right * (x1 - x0)) * COLUMNS))
+        rows = slice(round((y0 + top * (y1 - y0)) * ROWS), round((y0 + bottom * (y1 - y0)) * ROWS))
         cells[rows, columns] = True
     return cells
 
 
-def hidden_fraction(objects: Sequence[_Placed]) -> list[float]:
-    """Fraction of each object's solid parts that nearer objects hide, in 0..1, in the order of `objects`."""
-    covered = np.zeros((_ROWS, _COLUMNS), dtype=bool)
+def hidden_fraction(objects: Sequence[_Placed], in_front: Cells | None = None) -> list[float]:
+    """How much of each object is hidden.
+
+    Args:
+        objects: of a scene.
+        in_front: raster cells that something before all objects hides.  # [ROWS, COLUMNS]
+
+    Returns:
+        Fraction of the solid parts of each that nearer objects and `in_front` hide, in 0..1.
+    """
+    covered = np.zeros((ROWS, COLUMNS), dtype=bool) if in_front is None else in_front.copy()
     fractions = [0.0] * len(objects)
     for index in sorted(range(len(objects)), key=lambda number: objects[number].depth, reverse=True):
         cells = _solid_cells(objects[index])

@@ -1,7 +1,7 @@
 """What exists in the world of `scenes` and which combinations make sense, before anything has a place.
 
-A symbolic scene is a setting and two or three *units* from left to right. A unit is one object, or two
-objects in a relation (`a woman holds a balloon`, `a cat is on a table`).
+A symbolic scene is a setting and two or three *units* from left to right, or up to five where that is asked for. A
+unit is one object, or two objects in a relation (`a woman holds a balloon`, `a cat is on a table`).
 
 All rules are tables: `KIND_TABLE` says what an object of a kind can look like and where it can be,
 `PARTNERS` which objects can be in which relation.
@@ -126,10 +126,14 @@ _SINGLE_WEIGHTS = dict.fromkeys(KINDS, 1) | dict.fromkeys(PEOPLE + ANIMALS, 2)
 _SINGLE_WEIGHTS |= dict.fromkeys((*VEHICLES, "house", "tent"), 4) | {"tree": 2, "lamp": 6}
 _PATTERN_WEIGHTS = (0.50, 0.28, 0.22)
 _SIZE_WEIGHTS = (0.30, 0.40, 0.30)
-_UNIT_COUNT_WEIGHTS = {2: 0.45, 3: 0.55}
+_UNIT_COUNT_WEIGHTS = {2: 0.45, 3: 0.55, 4: 0.80, 5: 1.20}
 _COMPANION_PROBABILITY = 0.3
 _TOO_WIDE_FOR_COMPANIONS = ("tree", "house", "bus", "table")
-MIN_OBJECTS, MAX_OBJECTS, MAX_UNITS = 2, 5, 3
+MIN_OBJECTS = MIN_UNITS = 2
+USUAL_UNITS, MAX_UNITS = 3, 5
+_MORE_OBJECTS = 2
+USUAL_OBJECTS, MAX_OBJECTS = USUAL_UNITS + _MORE_OBJECTS, MAX_UNITS + _MORE_OBJECTS
+"""Of a scene with so many units; the oracle keeps the objects of a scene in eight bits."""
 
 
 @dataclass(frozen=True)
@@ -165,10 +169,18 @@ class Unit:
 
 @dataclass(frozen=True)
 class SymbolicScene:
-    """A setting and its units from left to right."""
+    """A setting and its units from left to right.
+
+    Attributes:
+        setting: of `SETTINGS`.
+        units: from left to right.
+        room: largest number of units of this scene and of what edits make of it, `MIN_UNITS` to `MAX_UNITS`; it has at
+            most two objects more.
+    """
 
     setting: str
     units: tuple[Unit, ...]
+    room: int = USUAL_UNITS
 
     @property
     def objects(self) -> tuple[SceneObject, ...]:
@@ -177,11 +189,11 @@ class SymbolicScene:
 
 
 def is_valid(scene: SymbolicScene) -> bool:
-    """Whether the scene keeps every rule of the tables and has 2 to 5 objects in at most 3 units."""
+    """Whether the scene keeps every rule of the tables and has at least 2 objects and at most those it has room for."""
     objects = scene.objects
     return (
-        MIN_OBJECTS <= len(objects) <= MAX_OBJECTS
-        and len(scene.units) <= MAX_UNITS
+        MIN_OBJECTS <= len(objects) <= scene.room + _MORE_OBJECTS
+        and len(scene.units) <= scene.room
         and all(_fits(thing, scene.setting) for thing in objects)
         and all(_is_possible(unit) for unit in scene.units)
     )
@@ -228,26 +240,32 @@ def _sample_unit(rng: Random, setting: str) -> Unit:
     return Unit(sample_object(rng, main), relation, sample_object(rng, partner))
 
 
-def sample_scene(rng: Random) -> SymbolicScene:
-    """Draws a scene of 2 to 5 objects; in about a quarter, two share a kind so that there is something to count."""
+def sample_scene(rng: Random, room: int = USUAL_UNITS) -> SymbolicScene:
+    """Draws a scene; in about a quarter, two objects share a kind so that there is something to count.
+
+    Args:
+        rng: source of randomness.
+        room: largest number of units. The more of them, the more likely.
+    """
     setting = rng.choice(SETTINGS)
-    count = rng.choices(list(_UNIT_COUNT_WEIGHTS), list(_UNIT_COUNT_WEIGHTS.values()))[0]
+    counts = range(MIN_UNITS, room + 1)
+    count = rng.choices(counts, [_UNIT_COUNT_WEIGHTS[number] for number in counts])[0]
     units = [_sample_unit(rng, setting) for _ in range(count)]
     if rng.random() < _COMPANION_PROBABILITY:
-        _add_companion(rng, units)
-    while sum(len(unit.objects) for unit in units) > MAX_OBJECTS:
+        _add_companion(rng, units, room)
+    while sum(len(unit.objects) for unit in units) > room + _MORE_OBJECTS:
         index = rng.choice([index for index, unit in enumerate(units) if unit.partner is not None])
         units[index] = Unit(units[index].main)
-    return SymbolicScene(setting, tuple(units))
+    return SymbolicScene(setting, tuple(units), room)
 
 
-def _add_companion(rng: Random, units: list[Unit]) -> None:
+def _add_companion(rng: Random, units: list[Unit], room: int) -> None:
     """Puts a single object of a kind that is already there into `units` (in place of one when they are full)."""
     kind = rng.choice(units).main.kind
     if kind in _TOO_WIDE_FOR_COMPANIONS:
         return
     companion = Unit(sample_object(rng, kind))
-    if len(units) == MAX_UNITS:
-        units[rng.randrange(MAX_UNITS)] = companion
+    if len(units) == room:
+        units[rng.randrange(room)] = companion
     else:
         units.append(companion)

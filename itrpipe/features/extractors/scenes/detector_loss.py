@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH, Scene
-from itrpipe.datasets.scenes.world import KINDS, MAX_OBJECTS, SETTINGS
+from itrpipe.datasets.scenes.world import KINDS, SETTINGS, USUAL_OBJECTS
 from itrpipe.features.extractors.scenes.boxes import encode, overlaps, take
 from itrpipe.features.extractors.scenes.detector import ATTRIBUTES, BACKGROUND, Proposals, Regions, ScenesDetector
 
@@ -56,9 +56,9 @@ class Objects(NamedTuple):
 
 def objects_of(scenes: Sequence[Scene]) -> Objects:
     """Returns the objects of scenes as tensors."""
-    boxes = torch.zeros(len(scenes), MAX_OBJECTS, 4)
-    codes = torch.zeros(len(scenes), MAX_OBJECTS, 1 + len(ATTRIBUTES), dtype=torch.int64)
-    real = torch.zeros(len(scenes), MAX_OBJECTS, dtype=torch.bool)
+    boxes = torch.zeros(len(scenes), USUAL_OBJECTS, 4)
+    codes = torch.zeros(len(scenes), USUAL_OBJECTS, 1 + len(ATTRIBUTES), dtype=torch.int64)
+    real = torch.zeros(len(scenes), USUAL_OBJECTS, dtype=torch.bool)
     size = torch.tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
     for row, scene in enumerate(scenes):
         count = len(scene.objects)
