@@ -109,12 +109,15 @@ def _cost(step: Step, manifests: Iterable[tuple[str, Manifest]]) -> Cost:
     if not alike:
         return Cost(step)
     name, manifest = max(alike, key=lambda found: (_likeness(found[1].settings, settings), found[1].finished))
-    seconds, earlier = manifest.timings["total"], manifest.settings
-    unlike, scaled = ["other settings"] if _likeness(earlier, settings) == _OTHER else [], ""
-    if _epochs_decide(earlier, settings) and earlier[EPOCHS] != settings[EPOCHS]:
-        seconds *= settings[EPOCHS] / earlier[EPOCHS]
-        unlike.insert(0, f"{earlier[EPOCHS]} epoch{'s' if earlier[EPOCHS] > 1 else ''}")
-        scaled = f"scaled to {settings[EPOCHS]}"
+    seconds, likeness = manifest.timings["total"], _likeness(manifest.settings, settings)
+    unlike, scaled = ["other settings"] if likeness == _OTHER else [], ""
+    if likeness != _SAME and _epochs_decide(manifest.settings, settings):
+        # Fewer than its settings say where validation was flat; none where nothing was trained.
+        trained = manifest.metrics.get(EPOCHS) or manifest.settings[EPOCHS]
+        if trained != settings[EPOCHS]:
+            seconds *= settings[EPOCHS] / trained
+            unlike.insert(0, f"{trained:g} epoch{'s' if trained > 1 else ''}")
+            scaled = f"scaled to {settings[EPOCHS]}"
     return Cost(step, seconds, name, " and ".join(unlike), scaled)
 
 

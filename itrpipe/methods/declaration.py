@@ -113,6 +113,10 @@ class MethodSettings(Settings):
         """The papers to cite for a model of these settings."""
         return self.papers
 
+    def first_epochs(self) -> int:
+        """First epochs that it trains with another loss, or without negatives of its own."""
+        return self.sum_epochs
+
     def check_epochs(self, epochs: int) -> None:
         """Refuses so few epochs that its negatives are never used.
 

@@ -318,8 +318,10 @@ def _record(job: Job, trainer: Trainer) -> None:
     job.metrics |= {
         "validation_rsum": round(best["val_rsum"], 2),
         "best_epoch": best["epoch"],
-        "epochs": job.settings.epochs if job.settings.loss.trains else 0,
+        "epochs": trainer.position.history[-1]["epoch"] if job.settings.loss.trains else 0,
     }
+    if reason := trainer.ended_early():
+        job.warn(reason)
     if trainer.trained_seconds:
         job.metrics["data_wait_percent"] = round(100 * trainer.waited_seconds / trainer.trained_seconds, 2)
     job.timings["training"] = round(trainer.trained_seconds, 3)

@@ -136,6 +136,8 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
         _tracking(job),
         _refreshing(job, splits["train"], mine),
     )
+    if reason := trainer.idle_patience():
+        job.warn(reason)
     return trainer, splits, tokens
 
 
@@ -301,6 +303,7 @@ def _encode_chunk(job: TrainingJob, model: AnyMatcher, data: SplitData, precisio
 def _loop_settings(job: TrainingJob, precision: str, encode_chunk: int) -> LoopSettings:
     chosen = {"precision": precision, "encode_chunk": encode_chunk}
     values = {**job.settings.model_dump(), **job.execution.model_dump(), **chosen}
+    values["first_epochs"] = job.settings.loss.first_epochs()
     if not job.settings.loss.trains:
         values |= {"epochs": 0, "layer_decay": 1.0, "average": "none"}
     return LoopSettings(**{field.name: values[field.name] for field in dataclasses.fields(LoopSettings)})

@@ -33,6 +33,7 @@ class Position:
         sums: running sums of losses and statistics since the last validation.
         history: one row per validation.
         best_score, best_row: best validation so far; the row is -1 before the first.
+        plateaus: numbers of validations after which the rate fell because they were flat.
         seconds: training time spent so far in all runs.
     """
 
@@ -43,6 +44,7 @@ class Position:
     history: list[dict[str, Any]] = field(default_factory=list)
     best_score: float = float("-inf")
     best_row: int = -1
+    plateaus: list[int] = field(default_factory=list)
     seconds: float = 0.0
 
 

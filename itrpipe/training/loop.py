@@ -42,6 +42,7 @@ from itrpipe.training.schedule import (
     warmup_and_decay_to_floor,
     warmup_and_linear_decay,
 )
+from itrpipe.training.settings import PLATEAU
 from itrpipe.training.spread import spread
 from itrpipe.training.tracking import Tracking
 from itrpipe.training.world import World
@@ -54,6 +55,8 @@ _BY_UPDATES = {
     "linear-uniter": warmup_and_decay_to_floor,
 }
 """Schedules that change the rate at every update, by the names that `schedule` takes."""
+PLATEAUS = 2
+"""How often validation is flat before schedule `plateau` ends the training."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class LoopSettings:
         batch_by: what `batch_size` counts, `pairs` or `tokens` (words and regions).
         accumulate: batches whose mean gradient makes one update.
         schedule: `step` decays by `decay_every`, `linear` warms up over `warmup_updates` and falls to 0 at the end;
-            `linear-uniter` is one update ahead of it and ends at 1e-8.
+            `linear-uniter` is one update ahead of it and ends at 1e-8; `plateau` decays where validation is flat.
         max_updates: training ends after so many, even inside an epoch; 0 leaves it to `epochs`.
         precision: `fp32` or `bf16` (autocast around the encoders).
         score_precision: of the scores of validation.
@@ -82,6 +85,9 @@ class LoopSettings:
         weight_decay, learning_rate_scaling, base_batch_size: as in the settings.
         decay_at: epochs after each of which schedule `step` decays; empty leaves it to `decay_every`.
         layer_decay, average: as in the settings.
+        patience: flat validations in a row after which training ends, or with schedule `plateau` the rate falls; 0:
+            none.
+        first_epochs: epochs whose validations do not count for that; none where they are all.
     """
 
     epochs: int
@@ -113,6 +119,8 @@ class LoopSettings:
     base_batch_size: int = 256
     layer_decay: float = 1.0
     average: str = "none"
+    patience: int = 0
+    first_epochs: int = 0
 
 
 class Trainer:
@@ -174,7 +182,7 @@ class Trainer:
         self._steps, self._total_updates = self._count_steps()
 
     def run(self) -> AnyMatcher:
-        """Trains to the last epoch and returns the model with the weights that validated best.
+        """Trains to the last epoch, or until validation is flat; returns the model with its best weights.
 
         Raises:
             DataError: the loss became NaN or infinite.
@@ -190,14 +198,64 @@ class Trainer:
         with self._tracking.following(self.position), self._reporter.task("training", most, "steps", done) as task:
             if not self._settings.epochs:
                 self._validate_untrained()
-            while self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates:
+            while self._has_more and not self._is_flat:
                 self._train_epoch(task)
-                self._validate_and_save()
+                if not self._is_flat:
+                    self._validate_and_save()
         self._world.wait()  # until the first process has written them
         load_weights(self._work / BEST, self._model, unfinished=True)
         self._spread.end(self._model)
         self._model.eval()
         return self._model
+
+    def idle_patience(self) -> str:
+        """Why `patience` cannot end the training early, if it is set; else empty."""
+        settings, every, total = self._settings, self._settings.validate_every, self._total_updates
+        if not settings.patience or not settings.epochs:
+            return ""
+        ends = np.minimum(np.cumsum([-(-steps // settings.accumulate) for steps in self._steps]), total).tolist()
+        validations = sorted({*ends, *(range(every, total, every) if every else ())})
+        last_uncounted = max(ends[: self._first_epochs], default=0)
+        uncounted = sum(updates <= last_uncounted for updates in validations)
+        if max(1, uncounted) + settings.patience < len(validations):
+            return ""
+        first = f", {uncounted} of them in the first epochs" if uncounted else ""
+        return (
+            f"patience = {settings.patience} ends no training of {len(validations):,} validations{first}; lower it, or "
+            "validate more often with --set train.validate_every"
+        )
+
+    def ended_early(self) -> str:
+        """What is to be known of a training that `patience` has ended; empty where it came to its end."""
+        settings, position = self._settings, self.position
+        if not self._is_flat or not self._has_more:
+            return ""
+        done, every = f"{position.history[-1]['epoch']:g}", f"{settings.epochs:,} epochs"
+        if settings.max_updates:
+            done, every = f"{position.updates:,}", f"{self._total_updates:,} updates"
+        return f"ended after {done} of {every}: validation has been flat for {settings.patience}"
+
+    @property
+    def _has_more(self) -> bool:
+        return self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates
+
+    @property
+    def _first_epochs(self) -> int:
+        """Epochs whose validations are no reason to end; where all epochs are such, they are the method itself."""
+        return self._settings.first_epochs if self._settings.first_epochs < self._settings.epochs else 0
+
+    @property
+    def _is_flat(self) -> bool:
+        """Whether the last `patience` validations were no better; what is in the history is all that decides."""
+        position, patience = self.position, self._settings.patience
+        since = max(position.best_row + 1, *position.plateaus, 0)
+        return 0 < patience <= sum(row["epoch"] > self._first_epochs for row in position.history[since:])
+
+    def _take_up_the_best(self) -> None:
+        """Goes on from the weights that validated best, at a lower rate; moments and the method's state stay."""
+        self.position.plateaus.append(len(self.position.history))
+        self._world.wait()  # until the first process has written them
+        load_weights(self._work / BEST, self._model, unfinished=True)
 
     def validate(self) -> dict[str, float]:
         """Metrics on the first `validation_images` images of the validation split, with the four-recall sum `r1+r5`."""
@@ -256,9 +314,11 @@ class Trainer:
             if position.updates % every == 0:
                 self.trained_seconds += time.monotonic() - start
                 self._validate_and_save()
+                start = saved = time.monotonic()
+                if self._is_flat:
+                    break
                 self._model.train()
                 self._totals = {}
-                start = saved = time.monotonic()
             elif self._world.leads and time.monotonic() - saved >= settings.checkpoint_seconds:
                 self._collect()
                 self._save()
@@ -331,7 +391,9 @@ class Trainer:
         base = scaled_rate(settings.learning_rate, pairs, settings.base_batch_size, settings.learning_rate_scaling)
         if settings.schedule in _BY_UPDATES:
             return _BY_UPDATES[settings.schedule](base, position.updates, warmup=warmup, total=self._total_updates)
-        if settings.decay_at:
+        if settings.schedule == PLATEAU:
+            rate = base * factor ** len(position.plateaus)
+        elif settings.decay_at:
             rate = decay_after(base, position.epoch, ends=settings.decay_at, factor=factor)
         else:
             rate = step_decay(base, position.epoch, every=settings.decay_every, factor=factor)
@@ -389,12 +451,16 @@ class Trainer:
         position.sums = {}
         if ends:
             position.epoch, position.step = position.epoch + 1, 0
+        falls = self._settings.schedule == PLATEAU and self._is_flat and len(position.plateaus) < PLATEAUS - 1
+        if falls:
+            self._take_up_the_best()
         self._save()
         # After the checkpoint: an epoch that a kill undoes must not have been sent.
         self._tracking.send_epochs(position.history)
         self._reporter.say(
             f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, validation rsum "
             f"{metrics['rsum']:.1f}{' (best)' if best else ''}"
+            f"{'; flat: on from the best, at a lower rate' if falls else ''}"
         )
 
     def _history_row(self, epochs: float, metrics: dict[str, float], best: bool) -> dict[str, Any]:

@@ -33,10 +33,11 @@ TRACKERS = ("tensorboard", "mlflow", "wandb")
 NOTHING = NO_AVERAGE = "none"
 LORA = "lora"
 EMA, WISE_FT = "ema", "wise-ft"
+PLATEAU = "plateau"
 _OF_LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
 
 NEWER = ("validate_every", "weight_decay", "learning_rate_scaling", "base_batch_size")
-NEWER += ("freeze", "adapter", *_OF_LORA, "layer_decay", "average")
+NEWER += ("freeze", "adapter", *_OF_LORA, "layer_decay", "average", "patience")
 """Settings that earlier versions lacked and trained as these say where they have their defaults."""
 
 
@@ -71,7 +72,10 @@ class TrainSettings(Settings):
         average: what is validated and saved: the weights as they are (`none`), their exponential average over the
             updates (`ema:0.999`), or what lies between the weights at the start and them (`wise-ft:0.5`).
         schedule: `step` multiplies the rate as `decay_every` says; `linear` lowers it to 0 at the last update, and
-            `cosine` too, along half a cosine; `linear-uniter` counts updates from 1, as UNITER's code does.
+            `cosine` too, along half a cosine; `linear-uniter` counts updates from 1, as UNITER's code does. They follow
+            `epochs` or `max_updates`, also where `patience` ends the training earlier. `plateau` multiplies the rate by
+            `decay_factor` where `patience` would end the training, and goes on from the best weights; the second time
+            the training ends.
         warmup_updates: updates over which the rate rises first.
         learning_rate_scaling: what becomes of the rate where an update has not `base_batch_size` pairs: it grows with
             their number (`linear`, Goyal et al. 2017), with its square root (`sqrt`, Malladi et al. 2022) or stays
@@ -89,6 +93,8 @@ class TrainSettings(Settings):
         sentences: configuration of `synthesize`, for methods that read synthetic sentences.
         train_share: share of the training images that are used, with all their captions; the same for every seed.
         validate_every: updates after each of which a validation comes, beside that at the end of every epoch; 0: none.
+        patience: training ends when what `selection` names has not improved for so many validations in a row; those
+            of the first epochs, which some methods train with another loss, do not count. 0: it trains all its epochs.
         selection: what the best validation is chosen by: `rsum` (six recalls) or `r1+r5` (four).
         validation_images: validate on the first so many images.
         model: settings of the backbone, see its `declaration.py`.
@@ -118,7 +124,7 @@ class TrainSettings(Settings):
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
     lora_targets: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     average: str = NO_AVERAGE
-    schedule: Literal["step", "linear", "cosine", "linear-uniter"] = "step"
+    schedule: Literal["step", "linear", "cosine", "linear-uniter", "plateau"] = "step"
     warmup_updates: int = Field(default=0, ge=0)
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
     base_batch_size: int = Field(default=256, ge=1)
@@ -131,6 +137,7 @@ class TrainSettings(Settings):
     sentences: str = "phrases"
     train_share: float = Field(default=1.0, gt=0, le=1)
     validate_every: int = Field(default=0, ge=0)
+    patience: int = Field(default=0, ge=0)
     selection: Literal["rsum", "r1+r5"]
     validation_images: int = Field(ge=1)
     model: SerializeAsAny[BackboneSettings] = Field(default_factory=dict)  # pyright: ignore[reportAssignmentType]
@@ -144,14 +151,14 @@ class TrainSettings(Settings):
     @model_validator(mode="after")
     def _trains_what_there_is(self) -> TrainSettings:
         if self.loss.trains:
-            for reason in (self._no_encoder(), self._no_start()):
+            for reason in (self._no_encoder(), self._no_start(), self._no_plateau()):
                 if reason:
                     raise ValueError(reason)
         return self
 
     def unused_options(self) -> tuple[str, ...]:
         """Names of options that others leave without a use, so that their values change nothing."""
-        return _OF_LORA if self.adapter == NOTHING else ()
+        return (*(_OF_LORA if self.adapter == NOTHING else ()), *(() if self.loss.trains else ("patience",)))
 
     @property
     def adapts(self) -> bool:
@@ -187,6 +194,18 @@ class TrainSettings(Settings):
             f"average = {self.average} lies between a model that works already and the trained one, and {reason}; name "
             "a trained configuration with start_from, or leave it out"
         )
+
+    def _no_plateau(self) -> str:
+        """Why the rate cannot fall where validation is flat, if that is asked for; else empty."""
+        if self.schedule != PLATEAU:
+            return ""
+        if not self.patience:
+            return "schedule = plateau needs patience: validations without improvement; give --set train.patience=3"
+        if self.average != NO_AVERAGE:
+            return (
+                f"schedule = plateau takes up weights again, and average = {self.average} keeps others; leave one out"
+            )
+        return ""
 
     @field_validator("average")
     @classmethod

@@ -313,8 +313,8 @@ def test_the_state_of_a_method_without_one_is_not_asked_for(data):
 def test_a_memory_needs_its_twin():
     with pytest.raises(ValidationError, match="memory_size = 8192 needs momentum_twin = true"):
         Fne(momentum_twin=False)
-    assert Fne(momentum_twin=False, memory_size=0).online_epochs == 1
-    assert Fne(sum_epochs=3).online_epochs == 3
+    assert Fne(momentum_twin=False, memory_size=0).first_epochs() == 1
+    assert Fne(sum_epochs=3).first_epochs() == 3
 
 
 def test_likely_matches_are_drawn_less_often_than_without_their_probability(data):

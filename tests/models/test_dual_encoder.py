@@ -322,7 +322,7 @@ def test_poolers_and_projections_are_those_of_a_vision_text_dual_encoder(vision:
     )
     reference.visual_projection, reference.text_projection = model.project_images, model.project_texts
     tokens, mask = real_tokens()
-    assert model.vision is not None
+    assert isinstance(model.vision, dual_encoder.VisionTower)
     colours = (pictures() - model.vision.mean) / model.vision.std
     expected = reference.eval()(input_ids=tokens, attention_mask=mask.long(), pixel_values=colours)
     torch.testing.assert_close(

@@ -14,6 +14,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from itrpipe.artifacts.artifact import MANIFEST, read_manifest
+from itrpipe.commands.estimates import estimate
 from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import SPECIALS
@@ -25,6 +26,8 @@ from itrpipe.features.scores import SCORES
 from itrpipe.mining.arithmetic import Seconds
 from itrpipe.models.base import TextBatch
 from itrpipe.negatives.lists import read_list
+from itrpipe.plan.planning import Planner, parse_override
+from itrpipe.stages.base import Need
 from itrpipe.stages.train import backbones, fingerprinted
 from itrpipe.training.encoding import Encoding
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
@@ -139,6 +142,20 @@ def test_embeddings_are_the_same_bytes_whoever_makes_them_and_whatever_was_made_
     for root in roots:
         assert (folder_of(root, "triplet.vsepp") / EMBEDDINGS).read_bytes() == (expected / EMBEDDINGS).read_bytes()
         assert not (folder_of(root, "triplet.vsepp") / SCORES).exists()
+
+
+def test_a_training_that_patience_ends_says_so_and_counts_the_epochs_that_it_had(chain: Path, invoke: Invoke) -> None:
+    where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", chain)
+    sets = [f"--set=train.{text}" for text in (*SAME[1:], "learning_rate=1e-12", "patience=1")]
+    outcome = invoke("train", *where, *sets, "--set=train.epochs=5", "--set=seed=4")
+    assert outcome.code == 0, outcome.err
+    manifest = read_manifest(folder_of(chain, "triplet.vsepp.s4"))
+    assert manifest.metrics["epochs"] == 2
+    assert manifest.messages == ["ended after 2 of 5 epochs: validation has been flat for 1"]
+    longer = [parse_override(text.removeprefix("--set=")) for text in (*sets, "backbone=vsepp", "train.epochs=4")]
+    (cost,) = estimate(chain, "tiny", [Planner(chain, "tiny", longer).plan(Need("train", "triplet"))])
+    assert cost.seconds == 2 * manifest.timings["total"]
+    assert cost.note.endswith("took with 2 epochs, scaled to 4")
 
 
 def test_captions_without_a_known_word_are_refused(defined: Path, invoke: Invoke) -> None:
@@ -283,6 +300,7 @@ def test_chunks_are_of_the_whole_batch_where_there_is_no_gpu(chain: Path, invoke
         ("freeze", "text"),
         ("adapter", "lora"),
         ("average", "ema:0.99"),
+        ("patience", 3),
     ],
 )
 def test_settings_that_came_later_leave_older_trainings_up_to_date(setting: str, value: object) -> None:

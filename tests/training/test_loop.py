@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, UsageError
@@ -280,6 +281,87 @@ def test_a_run_that_accumulates_goes_on_exactly_after_an_interruption(features, 
     assert resumed.position.history == whole.position.history
     for name, value in whole._model.state_dict().items():
         assert torch.equal(value, resumed._model.state_dict()[name]), name
+
+
+FLAT = {"learning_rate": 1e-12, "patience": 2}
+"""The first validation is the best."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "ended after 3 of 6 epochs: validation has been flat for 2"),
+        ({"validate_every": 2}, "ended after 1.333 of 6 epochs: validation has been flat for 2"),
+        ({"first_epochs": 2}, "ended after 4 of 6 epochs: validation has been flat for 2"),
+        ({"first_epochs": 6}, "ended after 3 of 6 epochs: validation has been flat for 2"),
+        ({"epochs": 1000, "max_updates": 12}, "ended after 9 of 12 updates: validation has been flat for 2"),
+        ({"schedule": "plateau"}, "ended after 5 of 6 epochs: validation has been flat for 2"),
+        ({"patience": 5}, ""),
+    ],
+)
+def test_training_ends_where_validation_is_flat(features, tmp_path, changes, said):
+    run = trainer(features, tmp_path / "a", changed(**FLAT | changes))
+    run.run()
+    assert run.ended_early() == said
+    again = trainer(features, tmp_path / "a", changed(**FLAT | changes))
+    again.run()
+    assert again.position == run.position
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"patience": 4}, ""),
+        ({"patience": 5}, "patience = 5 ends no training of 6 validations; lower it, or validate more often with"),
+        ({"patience": 5, "validate_every": 2}, ""),
+        ({"patience": 11, "validate_every": 2}, "patience = 11 ends no training of 12 validations"),
+        ({"patience": 3, "first_epochs": 3}, "of 6 validations, 3 of them in the first epochs"),
+        ({"epochs": 1000, "max_updates": 7, "first_epochs": 9}, "of 3 validations, 3 of them in the first epochs"),
+    ],
+)
+def test_patience_that_cannot_end_a_training_is_told(features, tmp_path, changes, said):
+    found = trainer(features, tmp_path / "a", changed(**FLAT | changes)).idle_patience()
+    assert said in found
+    assert bool(said) == bool(found)
+
+
+def test_on_a_plateau_the_best_weights_are_taken_up_at_a_lower_rate_also_after_an_interruption(features, tmp_path):
+    settings = changed(epochs=40, schedule="plateau", patience=2, validate_every=2, learning_rate=0.05)
+    whole = trainer(features, tmp_path / "a", settings)
+    taken_up, best = whole._take_up_the_best, []
+
+    def remembered():
+        taken_up()
+        best.append(load_file(tmp_path / "a" / BEST))
+        for name, value in whole._model.state_dict().items():
+            assert torch.equal(value, best[0][name]), name
+
+    whole._take_up_the_best = remembered
+    whole.run()
+    (fallen,) = whole.position.plateaus
+    assert len(best) == 1
+    assert {row["learning_rate"] for row in whole.position.history[:fallen]} == {0.05}
+    assert {row["learning_rate"] for row in whole.position.history[fallen:]} == {0.05 * settings.decay_factor}
+    assert whole.ended_early()
+    steps = sum(row["steps"] for row in whole.position.history[:fallen])
+    for name, stop in (("b", steps - 1), ("c", steps + 1)):
+        broken = trainer(features, tmp_path / name, settings)
+        step, taken = broken._step, iter(range(stop))
+
+        def interrupted(*arguments, step=step, taken=taken):
+            if next(taken, None) is None:
+                raise KeyboardInterrupt
+            return step(*arguments)
+
+        broken._step = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            broken.run()
+        resumed = trainer(features, tmp_path / name, settings)
+        resumed.run()
+        assert resumed.position.plateaus == [fallen]
+        assert resumed.position.history == whole.position.history
+        assert (tmp_path / name / BEST).read_bytes() == (tmp_path / "a" / BEST).read_bytes()
 
 
 @pytest.mark.parametrize("name", [CHECKPOINT, BEST])

@@ -64,14 +64,13 @@ class Fne(MethodSettings):
         """By their inner products."""
         return True
 
-    @property
-    def online_epochs(self) -> int:
+    def first_epochs(self) -> int:
         """First epochs that know the negatives of the batch only."""
         return max(self.warm_epochs, self.sum_epochs)
 
     def check_epochs(self, epochs: int) -> None:
         """Refuses a training in which nothing is drawn."""
-        if epochs <= self.online_epochs:
+        if epochs <= self.first_epochs():
             raise ValueError(
                 f"epochs = {epochs} all fall within loss.warm_epochs = {self.warm_epochs} and "
                 f"loss.sum_epochs = {self.sum_epochs}, so no negative would ever be drawn; raise epochs"

@@ -88,7 +88,7 @@ class FneMethod:
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
         # 1 / p - 1 = 9,999 and P > 0.001 need single precision.
         image, text = images.embedding.float(), texts.embedding.float()  # [B, D]
-        if epoch < settings.online_epochs:
+        if epoch < settings.first_epochs():
             mask, size = same_image_mask(batch, settings.mask_same_image), len(batch.images)
             hardest = epoch >= settings.sum_epochs
             found = {"triplet": triplet_loss(inner_products(image, text), settings.margin, hardest, mask) / size}
