@@ -14,7 +14,6 @@ from itrpipe.evaluation.second_round import Advice, recommend
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.reporting.tables import duration
 from itrpipe.stages.base import Need
 from itrpipe.training.settings import not_round_one
 
@@ -89,6 +88,8 @@ def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
         found: what `itrpipe.analysis.second_round.diagnose` returned.
         seconds: of processors that round one took; None where that was not recorded.
     """
+    from itrpipe.reporting.tables import duration
+
     model, fit, validation = (found[name] for name in ("model", "fit", "validation"))
     cost = f", {duration(seconds)} of processor time" if seconds is not None else ""
     yield (

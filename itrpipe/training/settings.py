@@ -373,17 +373,19 @@ def not_round_one(settings: Mapping[str, Any]) -> str:
     Args:
         settings: of the training, as manifests keep them; earlier ones lack some.
     """
-    backbone, conf = settings["backbone"], settings["method"]
+    backbone, method = settings["backbone"], settings["method"]
     if not embeds(backbone):
         return (
             f"{backbone} scores pair by pair and has no embeddings to search for its hardest negatives; ask with "
             "another backbone, such as --backbone vsrn or vsepp"
         )
-    loss = methods()[conf].model_validate(settings["loss"])
+    if "loss" not in settings:
+        return f"it is not recorded what {method} was trained with; train it again"
+    loss = methods()[method].model_validate(settings["loss"])
     if not loss.trains:
-        return f"{conf} trains nothing, so that there is no round one; ask with a method that does, such as triplet"
+        return f"{method} trains nothing, so that there is no round one; ask with a method that does, such as triplet"
     if settings.get("start_from") or not loss.batch_alone():
-        return f"{conf} knows more than the negatives of its batches; ask with round one, such as --method triplet"
+        return f"{method} knows more than the negatives of its batches; ask with round one, such as --method triplet"
     if settings["model"].get("measure", "cosine") != "cosine":
         return f"{backbone} compares by {settings['model']['measure']}, which mining cannot search; ask for cosine"
     return ""

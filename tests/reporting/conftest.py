@@ -45,7 +45,7 @@ EVALUATE |= {"ranking_depth": 20}
 NOISE = {"triplet": 1.6, "triplet-long": 1.5, "aoq": 0.7, "ssamt": 0.7, "ssamt-local": 0.8, "ssamt-global": 0.9}
 SECONDS = {"triplet": 10.0, "triplet-long": 20.0, "aoq": 30.0, "ssamt": 40.0, "ssamt-local": 40.0, "ssamt-global": 40.0}
 SECONDS |= {"fne": 40.0, "fne-memory-only": 40.0, "tags-dc": 40.0, "tags-discriminate": 40.0}
-SECONDS |= {"tags": 40.0, "tags-static": 40.0}
+SECONDS |= {"contrastive-batch": 10.0, "tags": 40.0, "tags-static": 40.0}
 SCENES = {"kind": "scenes", "train": 40, "val": 6, "test": 30, "seed": 0, "family_size": 1, "keep_probability": 0.0}
 FILES = {"kind": "files", "format": "", "restval": "train", "bad_images": "refuse", "split_seed": 0}
 FILES |= {"val_fraction": 0.1, "test_fraction": 0.1}
@@ -427,6 +427,22 @@ def add_sentences(toy: Toy, method: str, settings: Mapping[str, Any], seed: int 
     return label
 
 
+def add_second_round(toy: Toy, figures: Mapping[str, Any], seed: int = 0) -> str:
+    """Adds a control of round one, ranking as the toy's round one does, and what was found out about it; its name."""
+    given = {**MODEL, "method": "contrastive-batch", "seed": seed}
+    label = "contrastive-batch.vsepp" + (f".s{seed}" if seed else "")
+    read = {"prepare": toy.made["prepare"]}
+    trained = seal(toy.root, "train", label, given, read, write_model("triplet", seed, ()))
+
+    def write(job: Job) -> None:
+        for file in ("metrics.json", "rankings.parquet", "cross_retrieval.parquet"):
+            shutil.copy(toy.made["triplet.vsepp"] / file, job.folder / file)
+        (job.folder / "second_round.json").write_text(json.dumps(figures))
+
+    toy.made[label] = seal(toy.root, "evaluate", label, {**EVALUATE, **given}, read | {"train": trained}, write)
+    return label
+
+
 def add_discrimination(toy: Toy, method: str, figures: Mapping[str, Any], seed: int = 0) -> str:
     """Adds a UNITER, ranking as the toy's AOQ does, and what its evaluation found out about sentences; its name.
 
@@ -576,3 +592,9 @@ def add_sentences_fixture() -> Callable[..., str]:
 def add_discrimination_fixture() -> Callable[..., str]:
     """`add_discrimination`, for tests."""
     return add_discrimination
+
+
+@pytest.fixture(scope="session", name="add_second_round")
+def add_second_round_fixture() -> Callable[..., str]:
+    """`add_second_round`, for tests."""
+    return add_second_round

@@ -1,0 +1,182 @@
+"""What round one tells of a second round: batches that are drawn, a dataset counted by hand, and the rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from itrpipe.analysis import second_round
+from itrpipe.analysis.false_negatives import DIRECTIONS, TrainingSet
+from itrpipe.analysis.second_round import measured, validation
+from itrpipe.evaluation.second_round import FALSE, HARDER, RISING, beaten_by_size, recommend, signals
+from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
+
+FAMILIES, PER_FAMILY, WIDTH, MARGIN = 12, 3, 24, 0.2
+IMAGES = FAMILIES * PER_FAMILY
+FAMILY = np.repeat(np.arange(FAMILIES), PER_FAMILY)
+OWNERS = np.sort(np.concatenate([np.arange(IMAGES), np.arange(IMAGES), np.arange(0, IMAGES, 3)]))
+"""Two captions of every image, and three of every third one."""
+
+
+def training_set(images: np.ndarray, texts: np.ndarray, owners: np.ndarray, true: list[np.ndarray] | None) -> Any:
+    ids = np.arange(len(images)).astype(str)
+    captions = np.arange(len(texts)).astype(str)
+    embeddings = SplitEmbeddings(
+        images.astype(np.float32), ids, texts.astype(np.float32), captions, owners, INNER_PRODUCT
+    )
+    return TrainingSet.of(embeddings, ids, true)
+
+
+def families() -> Any:
+    """Images of a family look alike, and the captions of each are true of all of them."""
+    rng = np.random.default_rng(0)
+    images = (2 * rng.standard_normal((FAMILIES, WIDTH)))[FAMILY] + 0.8 * rng.standard_normal((IMAGES, WIDTH))
+    texts = images[OWNERS] + 2.4 * rng.standard_normal((len(OWNERS), WIDTH))
+    images, texts = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (images, texts))
+    return training_set(images, texts, OWNERS, [np.flatnonzero(FAMILY[own] == FAMILY) for own in OWNERS])
+
+
+@pytest.mark.parametrize("size", [2, 9])
+def test_expectations_are_means_over_batches_that_are_drawn(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(second_round, "SIZES", ())
+    monkeypatch.setattr(second_round, "_VALUES_AT_ONCE", 700)  # several blocks of anchors
+    data, draws, rng = families(), 3_000, np.random.default_rng(1)
+    found = measured(data, size, MARGIN)
+    scores = data.embeddings.images @ data.embeddings.texts.T
+    for direction in DIRECTIONS:
+        sums = dict.fromkeys(("rank", "score", "beaten", "active", "false"), 0.0)
+        for caption, own in enumerate(OWNERS):
+            drawn = rng.choice(np.flatnonzero(own != OWNERS), (draws, size - 1))
+            if direction == DIRECTIONS[0]:
+                candidates, match = scores[own], FAMILY[OWNERS] == FAMILY[own]
+                others = candidates[own != OWNERS]
+            else:
+                candidates, match = scores[:, caption], FAMILY[own] == FAMILY
+                drawn, others = OWNERS[drawn], np.delete(candidates, own)
+            hardest = drawn[np.arange(draws), candidates[drawn].argmax(axis=1)]
+            best, positive = candidates[hardest], scores[own, caption]
+            sums["rank"] += (others[None] > best[:, None]).sum(axis=1).mean()
+            sums["score"] += best.mean()
+            sums["beaten"] += 100 * (best > positive).mean()
+            sums["active"] += 100 * (best > positive - MARGIN).mean()
+            sums["false"] += 100 * match[hardest].mean()
+        (batch,) = found[direction]["batches"]
+        assert batch["size"] == size
+        assert found[direction]["anchors"] == len(OWNERS)
+        for name, total in sums.items():
+            assert batch[name] == pytest.approx(total / len(OWNERS), rel=0.02, abs=0.3), (direction, name)
+
+
+SCORES = np.array(
+    [
+        [0.9, 0.8, 0.1, 0.0, 0.0, 0.0],
+        [0.1, 0.5, 0.6, 0.4, 0.0, 0.0],
+        [0.0, 0.0, 0.7, 0.6, 0.0, 0.0],
+        [0.0, 0.0, 0.0, 0.3, 0.5, 0.2],
+        [0.0, 0.0, 0.1, 0.0, 0.8, 0.0],
+        [0.0, 0.7, 0.0, 0.0, 0.0, 0.6],
+    ]
+)
+"""Of six images with their six captions. Caption 1 is true of image 0 too, and caption 4 of image 3."""
+
+
+def test_six_pairs_are_as_counted_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(second_round, "SIZES", ())
+    true = [np.array(each) for each in ([0], [0, 1], [2], [3], [3, 4], [5])]
+    data = training_set(np.eye(6), SCORES.T, np.arange(6), true)
+    found = measured(data, 2, MARGIN)["texts_for_images"]
+    assert found["positive"] == pytest.approx((0.9 + 0.5 + 0.7 + 0.3 + 0.8 + 0.6) / 6, abs=1e-4)
+    hardest = found["hardest"]
+    assert hardest["score"] == pytest.approx((0.8 + 0.6 + 0.6 + 0.5 + 0.1 + 0.7) / 6, abs=1e-4)
+    assert hardest["beaten"] == 50  # images 1, 3 and 5
+    assert hardest["active"] == pytest.approx(500 / 6, abs=1e-3)  # all but image 4
+    assert hardest["false"] == pytest.approx(200 / 6, abs=1e-3)  # of images 0 and 3
+    # The only negative of a batch of two is any of the five: 1 of image 1, 1 of image 3 and 1 of image 5 scores higher.
+    (batch,) = found["batches"]
+    assert batch["rank"] == pytest.approx(2, abs=1e-3)
+    assert batch["beaten"] == pytest.approx(100 * 3 / 30, abs=1e-3)
+    assert batch["active"] == pytest.approx(100 * 7 / 30, abs=1e-3)  # 1, 2, 1, 2, 0 and 1 of the images
+    assert batch["false"] == pytest.approx(100 * 2 / 30, abs=1e-3)
+    images = measured(data, 2, MARGIN)["images_for_texts"]
+    assert images["hardest"]["beaten"] == pytest.approx(200 / 6, abs=1e-3)  # captions 1 (image 0) and 3 (image 2)
+    assert images["hardest"]["false"] == pytest.approx(200 / 6, abs=1e-3)
+
+
+def test_where_matches_are_not_known_there_is_the_estimate_alone() -> None:
+    known = families()
+    unknown = TrainingSet(known.embeddings, None)
+    both, one = measured(known, 8, MARGIN), measured(unknown, 8, MARGIN)
+    for direction in DIRECTIONS:
+        for name in ("hardest", "top"):
+            assert one[direction][name]["false"] is None
+            assert 0 < one[direction][name]["estimated_false"] == both[direction][name]["estimated_false"] <= 100
+
+
+def test_what_validation_gained_is_counted_from_the_best_before_the_last_third() -> None:
+    rows = [
+        {"epoch": epoch, "val_rsum": score} for epoch, score in enumerate((50.0, 100.0, 300.0, 290.0, 310.0, 305.0), 1)
+    ]
+    found = validation([{"epoch": 0, "val_rsum": 5.0}, *rows])
+    assert (found["best"], found["best_epoch"], found["gained"]) == (310, 5, 10)
+    assert validation(rows[:1])["gained"] is None
+
+
+def diagnostics(
+    gained: float | None = 0.0, batch: float = 10.0, dataset: float = 60.0, false: float = 5.0, truth: bool = True
+) -> dict[str, Any]:
+    """As `diagnose` returns them, one direction 2 above and one 2 below what is given."""
+    model = {"method": "triplet", "objective": "triplet", "backbone": "vsepp", "dataset": "mine", "seed": 1}
+    model |= {"images": 3000, "batch_size": 128, "truth": truth}
+    model |= {"schedule": {"epochs": 9, "schedule": "step", "decay_every": 6, "decay_at": [4, 7]}}
+    name, other = ("false", "estimated_false") if truth else ("estimated_false", "false")
+
+    def side(more: float) -> dict[str, Any]:
+        facts = {"active": 50.0, name: false + more, other: None}
+        batches = [
+            {"size": size, "beaten": share, **facts} for size, share in ((32, 1.0), (128, batch + more), (512, 30.0))
+        ]
+        return {"batches": batches, "hardest": {"beaten": dataset + more, **facts}, "top": facts}
+
+    return {
+        "model": model,
+        "validation": {"gained": gained},
+        "fit": {"validation": 400.0, "gap": 80.0},
+        "directions": {"texts_for_images": side(2.0), "images_for_texts": side(-2.0)},
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "action", "command"),
+    [
+        ({"gained": RISING + 0.1}, "train", "--method triplet --set epochs=18 --set 'decay_at=[8,14]'"),
+        ({"gained": None}, "train", "--method triplet --set epochs=18 --set 'decay_at=[8,14]'"),
+        ({"batch": 60.1 - HARDER}, "write", "--method triplet --negatives synthetic"),
+        ({"false": FALSE + 0.1}, "filter", "--method aoq-guarded"),
+        ({"false": FALSE + 0.1, "truth": False}, "filter", "--method aoq-guarded"),
+        ({}, "mine", "--method aoq"),
+    ],
+)
+def test_the_rule_reads_convergence_then_hardness_then_truth(given: dict[str, Any], action: str, command: str) -> None:
+    advice = recommend(diagnostics(**given))
+    assert advice.action == action
+    assert advice.command == f"itrpipe train --dataset mine --backbone vsepp --seed 1 {command}"
+    assert any("60 %" in sentence and "512" in sentence for sentence in advice.sentences)
+    assert ("as FNE estimates" in " ".join(advice.sentences)) == (given.get("truth") is False)
+
+
+def test_contrastive_round_one_goes_on_with_its_own_lists() -> None:
+    found = diagnostics(false=50.0)
+    found["model"] |= {"method": "contrastive-batch", "objective": "contrastive", "seed": 0}
+    assert recommend(found).command == (
+        "itrpipe train --dataset mine --backbone vsepp --method contrastive --negatives mined "
+        "--negatives-from contrastive-batch --weigh guard"
+    )
+
+
+def test_signals_are_means_of_both_directions() -> None:
+    found = signals(diagnostics(batch=12.0, false=7.0, truth=False))
+    assert (found.batch_beaten, found.dataset_beaten, found.top_false, found.estimated) == (12, 60, 7, True)
+    assert found.larger == {512: 30}
+    assert beaten_by_size(diagnostics()) == {32: 1, 128: 10, 512: 30}

@@ -1,0 +1,38 @@
+"""The report on whether a second round is worth it: a curve for each way of training, a row for each run, advice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from itrpipe.evaluation.second_round import EVIDENCE
+from tests.analysis.test_second_round import diagnostics
+
+
+@pytest.fixture(scope="module")
+def section(toy: Any, add_second_round: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Two seeds of a round one, of which one is to be trained on, beside runs of which nothing was found out."""
+    found = toy.copy(tmp_path_factory.mktemp("second-round") / "data")
+    names = [add_second_round(found, diagnostics(gained=4.0 * seed, truth=False), seed) for seed in range(2)]
+    page = found.report((*names, "aoq.vsepp", "triplet.vsepp")).page
+    (section,) = [each for each in page.all("section") if each.attributes.get("id") == "second-round"]
+    return section
+
+
+def test_every_run_has_its_figures(section: Any) -> None:
+    (body,) = section.all("tbody")
+    rows = {row.all("th")[0].text(): [cell.text() for cell in row.all("td")] for row in body.all("tr")}
+    assert list(rows) == ["VSE++, batch alone", "VSE++, batch alone, seed 1"]
+    figures = ["3,000", "128", "10.0 %", "60.0 %", "≈ 5.0 %", "≈ 5.0 %", "≈ 5.0 %"]
+    assert rows["VSE++, batch alone"] == [*figures, "+0.0", "+80.0", "mine"]
+    assert rows["VSE++, batch alone, seed 1"] == [*figures, "+4.0", "+80.0", "train longer"]
+
+
+def test_the_advice_stands_above_with_its_command_and_how_sure_it_is(section: Any) -> None:
+    (advice,) = [each.text() for each in section.all("p") if each.all("code")]
+    assert advice.startswith("VSE++, batch alone: Mine: the hardest negative of a batch of 128 beats 10 % of the pairs")
+    assert advice.endswith("itrpipe train --dataset mine --backbone vsepp --seed 1 --method aoq")
+    assert EVIDENCE in [each.text() for each in section.all("p", "note")]
+    (drawing,) = section.all("svg")[1:]
+    assert "Pairs that the hardest negative beats" in drawing.attributes["aria-label"]

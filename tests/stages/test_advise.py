@@ -1,0 +1,65 @@
+"""`itrpipe advise` on the tiny chain, and what evaluations of round one say of a second one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.artifacts.files import SECOND_ROUND
+from itrpipe.errors import UsageError
+from itrpipe.mining.mined import DIRECTIONS
+from tests.conftest import TINY_TRAINING
+
+Invoke = Callable[..., Any]
+SMALL = (*TINY_TRAINING, "train.model.embed_dim=8", "train.model.word_dim=8")
+
+
+def advise(invoke: Invoke, root: Path, *options: object) -> Any:
+    sets = [part for text in SMALL for part in ("--set", text)]
+    return invoke("advise", "--dataset", "tiny", "--data", root, "--backbone", "vsepp", *sets, *options)
+
+
+def test_it_says_what_the_evaluation_of_round_one_found(chain: Path, invoke: Invoke) -> None:
+    (folder,) = (chain / "tiny/evaluate").glob("triplet.vsepp-*")
+    (second,) = (chain / "tiny/evaluate").glob("aoq.vsepp-*")
+    assert SECOND_ROUND not in read_manifest(second).outputs
+    written = json.loads((folder / SECOND_ROUND).read_text())
+    found = json.loads(advise(invoke, chain, "--no-deps", "--json").out)
+    assert {name: found[name] for name in written} == written
+    assert found["processor_seconds"] > 0
+    assert (written["model"]["images"], written["model"]["captions"], written["model"]["truth"]) == (12, 60, False)
+    sides = [written["directions"][name] for name in DIRECTIONS]
+    assert [side["candidates"] for side in sides] == [60, 12]
+    assert [[each["size"] for each in side["batches"]] for side in sides] == [[16, 32], [16, 32]]
+    assert found["advice"]["action"] == "train"  # after one epoch
+    assert written["fit"]["images"] == 4
+
+    shown = advise(invoke, chain, "--no-deps").out
+    assert "12 images, 60 captions; batches of 16 pairs, 1 epochs" in shown
+    assert "batch 16*  batch 32  dataset  its top 10" in shown
+    assert found["advice"]["command"] in shown
+    assert "and the other settings of this round one" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--backbone", "bfan"), "scores pair by pair"),
+        (("--method", "fne", "--set", "train.loss.warm_epochs=0"), "more than the negatives of its batches"),
+        (("--set", "train.model.measure=order"), "ask for cosine"),
+    ],
+)
+def test_only_round_one_with_embeddings_is_asked(
+    chain: Path, invoke: Invoke, options: tuple[str, ...], reason: str
+) -> None:
+    given = [part for text in TINY_TRAINING for part in ("--set", text)]
+    default = () if "--backbone" in options else ("--backbone", "vsepp")
+    outcome = invoke("advise", "--dataset", "tiny", "--data", chain, *default, *given, *options)
+    assert outcome.code == UsageError.exit_code
+    (line,) = outcome.err.strip().splitlines()
+    assert reason in line
