@@ -68,6 +68,12 @@ class Content:
     removed: list[Artifact]
     sections: list[Section]
 
+    @property
+    def answers(self) -> list[str]:
+        """What a reader wants to know first: of a study what all settings tell, else the answer of each test set."""
+        study = self.view("study")
+        return [group.overview.answer for group in self.groups] if study is None else study.said
+
     def view(self, name: str) -> Any:
         """What a section shows; None where it shows nothing."""
         return next((section.view for section in self.sections if section.name == name), None)
@@ -115,7 +121,8 @@ def gather(
     ]
     shown, artifacts = _shown_run(groups), all_artifacts(runs)
     source = Source(groups, shown, libraries, tables.provenance(artifacts), options)
-    views = [Section(name, module, module.view(source)) for name, module in sections().items()]
+    chosen = {name: module for name, module in sections().items() if name in (options.sections or sections())}
+    views = [Section(name, module, module.view(source)) for name, module in chosen.items()]
     content = Content(
         title=options.title or shown.manifest.dataset,
         dataset=shown.manifest.dataset,

@@ -30,6 +30,7 @@ class Options:
     bootstrap_samples: int
     interval_level: float
     published: Sequence[Published]
+    sections: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

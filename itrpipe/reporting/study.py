@@ -15,13 +15,12 @@ import numpy as np
 
 from itrpipe.artifacts.files import BENCHMARKS
 from itrpipe.config import leaves
-from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference, seed_interval, significances, verdict
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.groups import Group
+from itrpipe.reporting.measures import told_from_edits
 from itrpipe.reporting.seeds import SeedComparison, by_seed
-from itrpipe.reporting.tables import FULL
 
 IMAGES, BATCH = "training images", "batch"
 TRAIN = "train"
@@ -106,11 +105,13 @@ class Study:
 
     Attributes:
         tried: methods in settings, in the order of the settings.
-        rounds_one: setting -> runs of round one, by seed.
+        references: setting -> runs of round one and of controls, by the name of their series.
+        ceilings: setting -> RSum that a perfect ranking may expect; settings whose true matches are known.
     """
 
     tried: Sequence[Tried]
-    rounds_one: Mapping[Setting, Mapping[int, Run]]
+    references: Mapping[Setting, Mapping[str, Mapping[int, Run]]]
+    ceilings: Mapping[Setting, float]
 
     @property
     def settings(self) -> list[Setting]:
@@ -147,12 +148,13 @@ class Study:
         return [each for each in own if all(each.setting.values.get(key) == value for key, value in usual.items())]
 
 
-def study_of(groups: Sequence[Group], images: Mapping[str, int]) -> Study | None:
+def study_of(groups: Sequence[Group], images: Mapping[str, int], ceilings: Mapping[str, float]) -> Study | None:
     """What was tried in several settings.
 
     Args:
         groups: runs by test set.
         images: of the training split, by the name of the dataset's artifact; those that were removed are left out.
+        ceilings: RSum that a perfect ranking may expect on the test split, likewise, where all true matches are known.
 
     Returns:
         None where there is one setting only.
@@ -161,37 +163,29 @@ def study_of(groups: Sequence[Group], images: Mapping[str, int]) -> Study | None
         run.prepare.manifest.settings for group in groups for run in group.runs[:1] if run.prepare.manifest
     )
     tried: list[Tried] = []
-    rounds: dict[Setting, dict[int, Run]] = {}
+    references: dict[Setting, dict[str, dict[int, Run]]] = {}
+    highest: dict[Setting, float] = {}
     for group in groups:
-        count = images.get(group.runs[0].prepare.name)
-        if count is None:
+        prepared = group.runs[0].prepare.name
+        if prepared not in images:
             continue
         for series in group.series:
-            if series.known and len(series.first.members) == 1 and not series.first.rerank:
-                setting = _setting(series.first, count, varied)
-                if series.first.is_baseline:
-                    rounds.setdefault(setting, {}).update(by_seed(series))
+            first = series.first
+            if series.known and len(first.members) == 1 and not first.rerank:
+                setting = _setting(first, images[prepared], varied)
+                highest |= {setting: ceilings[prepared]} if prepared in ceilings else {}
+                if first.is_baseline or first.is_control:
+                    references.setdefault(setting, {})[series.name] = by_seed(series)
         for name in dict.fromkeys(id(each.series) for each in group.compared):
             own = [each for each in group.compared if id(each.series) == name]
             first = own[0].series.first
-            setting = _setting(first, count, varied)
-            fair = [each for each in own if _setting(each.reference.first, count, varied) == setting]
+            setting = _setting(first, images[prepared], varied)
+            fair = [each for each in own if _setting(each.reference.first, images[prepared], varied) == setting]
             # Round one alone is no control: it was trained for one round.
             if any(each.reference.first.is_control for each in fair):
                 tried.append(Tried(setting, first.method, _gains(fair), by_seed(own[0].series)))
-    found = Study(sorted(_judged(tried), key=lambda each: _place(each.setting)), rounds)
+    found = Study(sorted(_judged(tried), key=lambda each: _place(each.setting)), references, highest)
     return found if len(found.settings) > 1 else None
-
-
-def accuracy(run: Run) -> float | None:
-    """Percent of the embedded dataset's hard negatives that score below their caption; None where nobody asked."""
-    found = (run.figures(BENCHMARKS) or {}).get(EMBEDDED)
-    return None if found is None or found["accuracy"] is None else found["accuracy"]["value"]
-
-
-def rsum(run: Run) -> float:
-    """Of the test split, own image or caption right."""
-    return run.metrics[FULL]["rsum"]["value"]
 
 
 def _place(setting: Setting) -> tuple[Any, ...]:
@@ -216,7 +210,7 @@ def _setting(run: Run, images: int, varied: Sequence[str]) -> Setting:
     assert run.prepare.manifest is not None
     trained, prepared = member.artifact.manifest.settings, dict(leaves(run.prepare.manifest.settings))
     used = round(trained.get("train_share", 1.0) * images)
-    factors = [(IMAGES, used), (BATCH, trained["batch_size"]), *((key, prepared.get(key)) for key in varied)]
+    factors = [(IMAGES, used), (BATCH, trained.get("batch_size", 0)), *((key, prepared.get(key)) for key in varied)]
     return Setting(run.backbone, run.settings["features"], tuple(factors))
 
 
@@ -258,6 +252,6 @@ def _judged(tried: Sequence[Tried]) -> list[Tried]:
 def _accuracies(compared: SeedComparison) -> list[float]:
     """Differences of runs with the same seed; empty where one has no such number."""
     own, others = by_seed(compared.series), by_seed(compared.reference)
-    pairs = [(accuracy(own[seed]), accuracy(others[seed])) for seed in compared.seeds]
-    known = [one - other for one, other in pairs if one is not None and other is not None]
-    return known if len(known) == len(pairs) else []
+    shares = [[told_from_edits(runs[seed].figures(BENCHMARKS)) for seed in compared.seeds] for runs in (own, others)]
+    known = [one - other for one, other in zip(*shares, strict=True) if one is not None and other is not None]
+    return known if len(known) == len(compared.seeds) else []

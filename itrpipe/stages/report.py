@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from itrpipe.artifacts.artifact import Manifest
 from itrpipe.artifacts.disk import write_json, write_text
 from itrpipe.artifacts.sources import DigestCache
-from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve
+from itrpipe.config import Settings, bind, declared_stages, did_you_mean, load_declaration, resolve
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.reporting.expected import Published, Tolerance
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 9
 PAGE, SUMMARY, MARKDOWN, RESULTS, EXPECTED = "index.html", "summary.txt", "summary.md", "results.json", "expected.json"
-OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level"}
+OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level", "sections"}
+SECTIONS = Path(__file__).parents[1] / "reporting" / "sections"
 COMPARED = ("train", "mine_negatives", "synthesize")
 """Stages whose settings are compared with their declarations."""
 
@@ -43,6 +44,8 @@ class ReportSettings(Settings):
         tolerance: of that comparison.
         tiny: the runs are of toy models, and nothing published is compared with them.
         names: folder of a training artifact and the name of its model, for each that has one.
+        sections: folders in `itrpipe/reporting/sections/` that the page is made of; empty for all that have something
+            to show.
     """
 
     title: str
@@ -54,6 +57,16 @@ class ReportSettings(Settings):
     tolerance: Tolerance = Tolerance()
     tiny: bool = False
     names: tuple[tuple[str, str], ...] = ()
+    sections: tuple[str, ...] = ()
+
+    @field_validator("sections")
+    @classmethod
+    def _known_sections(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        known = {path.parent.name for path in SECTIONS.glob("*/section.py")}
+        for name in value:
+            if name not in known:
+                raise ValueError(f"there is no section {name!r}{did_you_mean(name, known)}")
+        return value
 
 
 class Execution(Settings):
@@ -86,9 +99,10 @@ def needs(settings: ReportSettings, definition: DatasetDefinition) -> dict[str, 
 
 
 def fingerprinted(settings: ReportSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: names and how scores are compared count where there are some."""
+    """The settings as the fingerprint sees them: names, sections and published scores count where there are some."""
     unused = set() if settings.published else {"published", "tolerance", "tiny"}
-    return settings.model_dump(mode="json", exclude=unused | (set() if settings.names else {"names"}))
+    unused |= {name for name in ("names", "sections") if not getattr(settings, name)}
+    return settings.model_dump(mode="json", exclude=unused)
 
 
 def run(job: Job) -> None:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from itrpipe.artifacts.files import BENCHMARKS
-from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.evaluation.claims import seed_interval, verdict
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
 from itrpipe.reporting.groups import Group
+from itrpipe.reporting.measures import oracle_rsum, rsum, told_from_edits
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.seeds import SeedComparison, Spread, by_seed, spread
 from itrpipe.reporting.series import Series
-from itrpipe.reporting.tables import DASH, FULL, ORACLE, Cell, Row, Table, duration
+from itrpipe.reporting.tables import DASH, Cell, Row, Table, duration
 from itrpipe.reporting.titles import choices_of
 
 TITLE, ORDER = "Combinations", 25
@@ -125,7 +125,7 @@ def _ordered(combinations: Sequence[Combination]) -> list[str]:
     """Names of rows: controls, then what reaches the highest RSum in some column."""
     best: dict[str, tuple[bool, float]] = {}
     for each in combinations:
-        found = each.spread_of(_rsum)
+        found = each.spread_of(rsum)
         assert found is not None
         place = not each.series.first.is_control, -found.mean
         best[each.row] = min(best.get(each.row, place), place)
@@ -142,18 +142,8 @@ def _note(combinations: Sequence[Combination]) -> str:
     return ", ".join(f"{key} {value}" for key, value in series.differing.items())
 
 
-def _rsum(run: Run) -> float:
-    return run.metrics[FULL][_RSUM]["value"]
-
-
-def _oracle(run: Run) -> float | None:
-    return run.metrics[ORACLE][_RSUM]["value"] if ORACLE in run.metrics else None
-
-
 def _accuracy(run: Run) -> float | None:
-    """Percent of the embedded dataset's hard negatives that score below their caption; None where nobody asked."""
-    found = (run.figures(BENCHMARKS) or {}).get(EMBEDDED)
-    return None if found is None or found["accuracy"] is None else found["accuracy"]["value"]
+    return told_from_edits(run.figures(BENCHMARKS))
 
 
 def _match_share(run: Run) -> float | None:
@@ -173,7 +163,7 @@ def _cell(shown: _Shown, combination: Combination, level: float) -> Cell:
     if found is None:
         return Cell(combination.column, DASH)
     against = combination.against(shown.measure, level) if shown.compared else ""
-    rsums = [each.own[_RSUM] for each in combination.compared] if shown.measure is _rsum else []
+    rsums = [each.own[_RSUM] for each in combination.compared] if shown.measure is rsum else []
     return Cell(combination.column, shown.text(found), against, bool(rsums) and verdict(rsums) == "better")
 
 
@@ -204,9 +194,9 @@ _SHOWN = (
         "RSum",
         "Mean ± standard deviation over seeds, and the difference to the strongest control, which has the negatives of "
         "the batch alone, with its interval over seeds. Bold: significant against every control.",
-        _rsum,
+        rsum,
     ),
-    _Shown("RSum, every true match", "The same with every true match counted as right.", _oracle),
+    _Shown("RSum, every true match", "The same with every true match counted as right.", oracle_rsum),
     _Shown(
         "Hard negatives told from captions",
         "Percent of edited captions of the embedded dataset (--benchmark scenes) that score below their caption; 50 % "
