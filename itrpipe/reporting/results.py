@@ -24,6 +24,7 @@ from itrpipe.reporting.content import Content, Group
 from itrpipe.reporting.expected import Published
 from itrpipe.reporting.sections.mined.section import TOPS
 from itrpipe.reporting.seeds import SeedComparison, SeedScores, Spread
+from itrpipe.reporting.study import Tried
 from itrpipe.reporting.tables import FULL, ORACLE
 
 
@@ -36,10 +37,12 @@ def results(content: Content, published: Sequence[Published]) -> dict[str, Any]:
 
     Returns:
         `runs` with their metrics by protocol, `differences` of pairs of runs, `seeds` of methods over seeds (one
-        entry for each test set that has some), `matching` of methods likewise, `false_negatives` of mined lists.
+        entry for each test set that has some), `matching` of methods likewise, `false_negatives` of mined lists,
+        and the gains of a `study`.
     """
     comparisons = [each for group in content.groups for each in group.comparisons]
-    minings = content.view("mined").minings
+    mined, study = content.view("mined"), content.view("study")
+    minings = [] if mined is None else mined.minings
     return {
         "title": content.title,
         "dataset": content.dataset,
@@ -50,8 +53,25 @@ def results(content: Content, published: Sequence[Published]) -> dict[str, Any]:
         "seeds": [_seeds(group) for group in content.groups if group.seeds],
         "matching": [_matching_scores(group) for group in content.groups if group.matching.scores],
         "false_negatives": {each.artifact.name: _shares(each.shares) for each in minings if each.shares is not None},
+        "study": [] if study is None else [_tried(each) for each in study.study.tried],
         "removed": [artifact.path for artifact in content.removed],
     }
+
+
+def _tried(tried: Tried) -> dict[str, Any]:
+    gains = {
+        measure: {
+            "value": gain.value,
+            "interval": None if gain.interval is None else [gain.interval.low, gain.interval.high],
+            "seeds": gain.seeds,
+            "control": gain.control,
+            "significant": gain.significant,
+        }
+        for measure, gain in tried.gains.items()
+    }
+    setting = tried.setting
+    named = {"backbone": setting.backbone, "features": setting.features, **setting.values}
+    return {"setting": named, "method": tried.method, "gains": gains}
 
 
 def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from itrpipe.reporting.collect import Run
 from itrpipe.reporting.departures import Departure, shown
 from itrpipe.reporting.model import Model, member_prefix
 from itrpipe.reporting.titles import model_title
+from itrpipe.training.settings import newer_defaults
 
 SEED = "seed"
 
@@ -91,7 +92,8 @@ def _facts(item: Run | Model) -> dict[str, Any] | None:
 
 
 def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in leaves(settings) if key != SEED}
+    """Without settings that earlier versions lacked, where they have their defaults: these models are no others."""
+    return {key: value for key, value in leaves(settings) if key != SEED and (key, value) not in newer_defaults()}
 
 
 def _names(items: Sequence[Run | Model]) -> list[tuple[str, dict[str, Any]]]:

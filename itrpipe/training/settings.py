@@ -5,6 +5,7 @@ Nothing heavy is imported here, because plans are made without torch.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import math
 from collections.abc import Iterable, Mapping
@@ -280,6 +281,13 @@ class TrainExecution(MapExecution):
             if found is None or found.origin is None:
                 raise ValueError(f"{name} is not installed; run `pip install {name}` or leave it out")
         return tuple(dict.fromkeys(value))
+
+
+@functools.cache
+def newer_defaults() -> list[tuple[str, Any]]:
+    """Settings that earlier versions lacked, each with the default that they trained by, as a manifest has it."""
+    found = {name: TrainSettings.model_fields[name].default for name in NEWER}
+    return [(name, list(value) if isinstance(value, tuple) else value) for name, value in found.items()]
 
 
 def parsed_average(value: str) -> tuple[str, float]:

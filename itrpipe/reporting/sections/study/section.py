@@ -55,12 +55,14 @@ class StudyView:
     """The section.
 
     Attributes:
+        study: what was tried.
         said: what was found, in sentences.
         keys: how each method is drawn.
         panels: backbone -> measure -> plots along each factor.
         tables: backbone -> a table for each measure.
     """
 
+    study: Study
     said: list[str]
     keys: list[Key]
     panels: dict[str, list[Plot]]
@@ -77,6 +79,7 @@ def view(source: Source) -> StudyView | None:
         return None
     looks = looks_by_name(study.methods)
     return StudyView(
+        study=study,
         said=[said_of(study, backbone) for backbone in study.backbones],
         keys=legend_of(looks),
         panels={backbone: gain_plots(study, backbone, looks) for backbone in study.backbones},

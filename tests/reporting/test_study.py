@@ -1,0 +1,131 @@
+"""What a second round gains in many settings: which controls are fair, which is the strongest, and along what."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.evaluation.claims import Difference
+from itrpipe.reporting.plots import looks_by_name
+from itrpipe.reporting.results import _tried
+from itrpipe.reporting.sections.study.section import gain_plots, gain_tables, headroom, said_of
+from itrpipe.reporting.study import ACCURACY, BATCH, IMAGES, ORACLE, RSUM, Study, study_of
+
+SEEDS = (0, 1, 2)
+
+
+def series(
+    method: str, rsum: float, batch: int = 128, kind: str = "", told: float | None = None, data: Any = None
+) -> Any:
+    """Runs with three seeds, as a report has them."""
+    settings = {"batch_size": batch, "train_share": data.share}
+    model = SimpleNamespace(artifact=SimpleNamespace(manifest=SimpleNamespace(settings=settings)))
+    prepare = SimpleNamespace(name=data.name, manifest=SimpleNamespace(settings=data.settings))
+    runs = tuple(
+        SimpleNamespace(
+            members=(model,),
+            seed=seed,
+            rerank=0,
+            method=method,
+            backbone="VSRN",
+            prepare=prepare,
+            settings={"features": "scenes"},
+            manifest=SimpleNamespace(finished=str(seed)),
+            metrics={"full": {"rsum": {"value": rsum + seed}}, "oracle": {"rsum": {"value": rsum + 40 + seed}}},
+            figures=lambda file: None if told is None else {"scenes": {"accuracy": {"value": told}}},
+            is_control=kind == "control",
+            is_baseline=kind == "round one",
+        )
+        for seed in SEEDS
+    )
+    return SimpleNamespace(first=runs[0], all=runs, name=f"VSRN, {method} {batch}", method=method, known=True)
+
+
+def compared(one: Any, other: Any, value: float, half: float = 1.0) -> Any:
+    difference = Difference(
+        value, Interval(value, value - half, value + half), Interval(value, value - half, value + half), 3, 0.95
+    )
+    return SimpleNamespace(
+        series=one, reference=other, seeds=list(SEEDS), own={"rsum": difference}, oracle={"rsum": difference}
+    )
+
+
+def data(name: str, share: float = 1.0, **settings: Any) -> Any:
+    return SimpleNamespace(name=name, share=share, settings={"train": 10, "seed": 0, **settings})
+
+
+def study(**gains: tuple[float, float]) -> Study:
+    """Mined negatives against two controls on data of several sizes, given by name with both differences."""
+    groups, images = [], {}
+    for number, (name, values) in enumerate(gains.items()):
+        place = data(name)
+        images[name] = 1000 * 2**number
+        mined = series("mined", 500.0, told=70.0, data=place)
+        short = series("batch alone", 490.0, kind="control", told=68.0, data=place)
+        long = series("equal time", 495.0, kind="control", told=69.0, data=place)
+        larger = series("batch alone", 499.0, batch=512, kind="control", told=90.0, data=place)
+        pairs = [compared(mined, short, values[0]), compared(mined, long, values[1]), compared(mined, larger, -90.0)]
+        groups.append(SimpleNamespace(runs=mined.all, series=[mined, short, long, larger], compared=pairs))
+    found = study_of(groups, images, {"small": 520.0})
+    assert found is not None
+    return found
+
+
+def test_a_gain_is_that_over_the_strongest_control_of_the_same_batch_size() -> None:
+    found = study(small=(5.0, 3.0), large=(8.0, 9.0))
+    gains = {each.setting.values[IMAGES]: each.gains for each in found.tried}
+    assert {size: (each[RSUM].value, each[RSUM].control) for size, each in gains.items()} == {
+        1000: (3.0, "equal time"),
+        2000: (8.0, "batch alone"),
+    }
+    assert gains[1000][ORACLE].value == 3.0
+    assert gains[1000][ACCURACY].value == pytest.approx(1.0)
+    assert {each.setting.values[BATCH] for each in found.tried} == {128}
+
+
+def test_a_gain_is_significant_where_all_its_controls_are_beaten_among_all_settings() -> None:
+    found = study(small=(5.0, 0.5), large=(8.0, 9.0))
+    assert [each.gains[RSUM].significant for each in found.tried] == [False, True]
+    assert [_tried(each)["gains"][RSUM]["significant"] for each in found.tried] == [False, True]
+
+
+def test_round_one_alone_is_no_control_and_one_setting_no_study() -> None:
+    place = data("small")
+    mined, first = series("mined", 500.0, data=place), series("round one", 480.0, kind="round one", data=place)
+    group: Any = SimpleNamespace(runs=mined.all, series=[mined, first], compared=[compared(mined, first, 20.0)])
+    assert study_of([group], {"small": 1000}, {}) is None
+    assert study_of([group], {}, {}) is None
+
+
+def test_settings_differ_in_what_the_data_were_prepared_with_and_in_the_share_that_is_used() -> None:
+    groups: Any = []
+    for place in (data("a", noise=0.0), data("b", noise=0.5), data("c", 0.5, noise=0.5)):
+        mined, control = series("mined", 500.0, data=place), series("batch alone", 490.0, kind="control", data=place)
+        groups.append(
+            SimpleNamespace(runs=mined.all, series=[mined, control], compared=[compared(mined, control, 1.0)])
+        )
+    found = study_of(groups, dict.fromkeys("abc", 1000), {})
+    assert found is not None
+    assert found.factors("VSRN") == {IMAGES: [500, 1000], "noise": [0.0, 0.5]}
+    assert [each.setting.name for each in found.along("VSRN", "noise")] == [
+        "1,000 images, batch 128, noise 0.0",
+        "1,000 images, batch 128, noise 0.5",
+    ]
+
+
+def test_tables_plots_and_the_sentence_say_the_same() -> None:
+    found = study(small=(5.0, -3.0), large=(8.0, 9.0))
+    rsum, _, told = gain_tables(found, "VSRN")
+    assert [(row.name, row.cells[0].text, row.cells[0].marked) for row in rsum.rows] == [
+        ("1,000 images, batch 128", "−3.0", False),
+        ("2,000 images, batch 128", "+8.0", True),
+    ]
+    assert told.rows[0].cells[0].interval == "+1.0 to +1.0"
+    assert "mined in 1 of 2, 1 significantly (at best +8.0)" in said_of(found, "VSRN")
+    plots = gain_plots(found, "VSRN", looks_by_name(found.methods))
+    assert [each.title for each in plots] == [f"{name}, by training images" for name in (RSUM, ORACLE, ACCURACY)]
+    limits = [[cell.text for cell in row.cells] for row in headroom(found, "VSRN").rows]
+    assert limits == [["496.0", "520.0", "536.0", "600.0"], ["496.0", "–", "536.0", "600.0"]]
