@@ -17,6 +17,8 @@ ACTIONS: dict[Action, str] = {
     "filter": "mine and filter",
     "write": "write negatives",
 }
+MINES: tuple[Action, ...] = ("mine", "filter")
+"""Actions that are a second round with mined lists."""
 
 RISING = 3.0
 """RSum gained over the last third of the epochs, above which round one has not converged."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.artifacts.files import BENCHMARKS
+from itrpipe.artifacts.files import BENCHMARKS, SECOND_ROUND
 from itrpipe.config import leaves
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference, seed_interval, significances, verdict
@@ -25,6 +25,7 @@ from itrpipe.reporting.seeds import SeedComparison, by_seed
 IMAGES, BATCH = "training images", "batch"
 TRAIN = "train"
 RSUM, ORACLE, ACCURACY = "RSum", "RSum, every true match", "hard negatives told"
+MEASURES = (RSUM, ORACLE, ACCURACY)
 """What gains are measured in."""
 _SIZES = frozenset(("train", "val", "test"))
 
@@ -91,12 +92,15 @@ class Tried:
         method: for people.
         gains: measure -> gain over the strongest control by that measure; those that were measured.
         runs: of it, by seed.
+        told: what the model whose lists it learned from told of them before, see `itrpipe.analysis.second_round`; None
+            of methods that learn from no lists.
     """
 
     setting: Setting
     method: str
     gains: Mapping[str, Gain]
     runs: Mapping[int, Run]
+    told: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,11 @@ class Study:
     tried: Sequence[Tried]
     references: Mapping[Setting, Mapping[str, Mapping[int, Run]]]
     ceilings: Mapping[Setting, float]
+
+    @property
+    def primary(self) -> str:
+        """What gains are judged in: every true match counts as right where these are known in all settings."""
+        return ORACLE if all(ORACLE in each.gains for each in self.tried) else RSUM
 
     @property
     def settings(self) -> list[Setting]:
@@ -184,8 +193,26 @@ def study_of(groups: Sequence[Group], images: Mapping[str, int], ceilings: Mappi
             # Round one alone is no control: it was trained for one round.
             if any(each.reference.first.is_control for each in fair):
                 tried.append(Tried(setting, first.method, _gains(fair), by_seed(own[0].series)))
-    found = Study(sorted(_judged(tried), key=lambda each: _place(each.setting)), references, highest)
+    told = {
+        run.members[0].artifact.path: figures
+        for known in references.values()
+        for runs in known.values()
+        for run in runs.values()
+        if (figures := run.figures(SECOND_ROUND)) is not None
+    }
+    tried = [replace(each, told=_told(each, told)) for each in _judged(tried)]
+    found = Study(sorted(tried, key=lambda each: _place(each.setting)), references, highest)
     return found if len(found.settings) > 1 else None
+
+
+def _told(tried: Tried, told: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Of the first seed whose mining model was evaluated."""
+    for run in tried.runs.values():
+        mining = run.members[0].mining
+        teacher = None if mining is None else mining.input(TRAIN)
+        if teacher is not None and teacher.path in told:
+            return told[teacher.path]
+    return None
 
 
 def _place(setting: Setting) -> tuple[Any, ...]:

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
 from itrpipe.reporting.measures import oracle_rsum, rsum
-from itrpipe.reporting.plots import Key, Look, Plot, legend_of, looks_by_name, panel, plain_ticks, point, svg, zero_line
+from itrpipe.reporting.plots import Key, Plot, legend_of, looks_by_name
 from itrpipe.reporting.sections.base import Source
-from itrpipe.reporting.study import (
-    ACCURACY,
-    BATCH,
-    ORACLE,
-    RSUM,
-    Gain,
-    Setting,
-    Study,
-    Tried,
-    study_of,
-)
+from itrpipe.reporting.sections.study.plots import REASONS, gain_plots, reason_plots
+from itrpipe.reporting.sections.study.rules import rule_table
+from itrpipe.reporting.study import ACCURACY, ORACLE, RSUM, Study, Tried, study_of
 from itrpipe.reporting.tables import DASH, Cell, Row, Table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 TITLE, ORDER = "When a second round pays", 5
 READS = ()
 TRAIN = "train"
-RATIO = "training images for each pair of a batch"
 _CAPTIONS = {
     RSUM: "Gain in RSum over the strongest control of the same setting, with its interval over seeds, of one seed over "
     "test images. Bold: significant against every control.",
@@ -46,8 +32,6 @@ _OF_HEADROOM = (
     "than by chance. A model that prefers what tells more can be above it."
 )
 PERFECT = 600.0
-_LARGEST_STEP = 3
-"""Values of a factor from this ratio on stand on a logarithmic axis."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +42,11 @@ class StudyView:
         study: what was tried.
         said: what was found, in sentences.
         keys: how each method is drawn.
-        panels: backbone -> measure -> plots along each factor.
-        tables: backbone -> a table for each measure.
+        panels: backbone -> plots of gains along each factor.
+        tables: backbone -> its headroom, and a table of gains for each measure.
+        reason_keys, reasons: what round one told beforehand, by backbone; those whose mining models were evaluated.
+        rules: how often single numbers of that told the sign of the gain in settings they were not fitted to; None
+            where too few were tried.
     """
 
     study: Study
@@ -67,6 +54,9 @@ class StudyView:
     keys: list[Key]
     panels: dict[str, list[Plot]]
     tables: dict[str, list[Table]]
+    reason_keys: list[Key]
+    reasons: list[Plot]
+    rules: Table | None
 
 
 def view(source: Source) -> StudyView | None:
@@ -77,13 +67,16 @@ def view(source: Source) -> StudyView | None:
     study = study_of(source.groups, images, _ceilings(source))
     if study is None:
         return None
-    looks = looks_by_name(study.methods)
+    looks, reasons = looks_by_name(study.methods), looks_by_name(list(REASONS))
     return StudyView(
         study=study,
         said=[said_of(study, backbone) for backbone in study.backbones],
         keys=legend_of(looks),
         panels={backbone: gain_plots(study, backbone, looks) for backbone in study.backbones},
         tables={backbone: [headroom(study, backbone), *gain_tables(study, backbone)] for backbone in study.backbones},
+        reason_keys=legend_of(reasons),
+        reasons=[plot for backbone in study.backbones for plot in reason_plots(study, backbone, reasons)],
+        rules=rule_table(study),
     )
 
 
@@ -128,30 +121,12 @@ def said_of(study: Study, backbone: str) -> str:
     own = [each for each in study.tried if each.setting.backbone == backbone]
     parts = []
     for method in dict.fromkeys(each.method for each in own):
-        gains = [each.gains[RSUM] for each in own if each.method == method]
+        gains = [each.gains[study.primary] for each in own if each.method == method]
         up, sure = sum(each.value > 0 for each in gains), sum(each.significant for each in gains)
         best = max(gains, key=lambda each: each.value)
         significant = f", {sure} significantly" if sure else ""
         parts.append(f"{method} in {up} of {len(gains)}{significant} (at best {signed(best.value)})")
-    return f"{backbone}, RSum above the strongest control: {'; '.join(parts)}."
-
-
-def gain_plots(study: Study, backbone: str, looks: dict[str, Look]) -> list[Plot]:
-    """For each measure a plot along each factor that varies, and one over the images for each pair of a batch."""
-    plots = []
-    measures = [name for name in _CAPTIONS if any(name in each.gains for each in study.tried)]
-    slug = "".join(filter(str.isalnum, backbone.lower()))
-    for measure in measures:
-        for factor in study.factors(backbone):
-            tried = [each for each in study.along(backbone, factor) if measure in each.gains]
-            name = f"study-{slug}-{measure[:6].strip()}-{factor.replace(' ', '-')}".replace(" ", "").replace(",", "")
-            if len({each.setting for each in tried}) > 1:
-                plots.append(_plot(name, measure, factor, tried, lambda each, key=factor: each.values[key], looks))
-        tried = [each for each in study.tried if each.setting.backbone == backbone and measure in each.gains]
-        if len({each.setting.values[BATCH] for each in tried}) > 1:
-            name = f"study-{slug}-{measure[:6].strip()}-ratio".replace(",", "").replace(" ", "")
-            plots.append(_plot(name, measure, RATIO, tried, lambda each: each.ratio, looks))
-    return plots
+    return f"{backbone}, {study.primary}, above the strongest control: {'; '.join(parts)}."
 
 
 def gain_tables(study: Study, backbone: str) -> list[Table]:
@@ -178,52 +153,3 @@ def _cell(method: str, tried: Tried | None, measure: str) -> Cell:
     return Cell(
         method, signed(gain.value), "" if gain.interval is None else interval_text(gain.interval), gain.significant
     )
-
-
-def _plot(
-    name: str,
-    measure: str,
-    factor: str,
-    tried: Sequence[Tried],
-    place: Callable[[Setting], Any],
-    looks: dict[str, Look],
-) -> Plot:
-    """Gains of every method by one factor, as points with intervals; those of one method are joined."""
-    figure, axes = panel()
-    zero_line(axes)
-    values = sorted({place(each.setting) for each in tried})
-    numeric = all(isinstance(value, int | float) for value in values)
-    logarithmic = numeric and min(values) > 0 and max(values) / min(values) > _LARGEST_STEP
-    methods = list(dict.fromkeys(each.method for each in tried))
-    for number, method in enumerate(methods):
-        own = sorted((each for each in tried if each.method == method), key=lambda each: place(each.setting))
-        aside = (number - (len(methods) - 1) / 2) * 0.012
-        at = [_shifted(place(each.setting), values, aside, logarithmic, numeric) for each in own]
-        _points(axes, at, [each.gains[measure] for each in own], looks[method], joined=factor != RATIO)
-    if logarithmic:
-        axes.set_xscale("log")
-        plain_ticks(axes, values if len(values) < 8 else values[:: math.ceil(len(values) / 7)])
-    elif numeric:
-        axes.set_xticks(values, [f"{value:g}" for value in values])
-    else:
-        axes.set_xticks(range(len(values)), list(map(str, values)))
-    axes.set_xlabel(f"{factor} (log scale)" if logarithmic else factor)
-    axes.set_ylabel(f"gain in {'percentage points' if measure == ACCURACY else 'RSum'}")
-    title = f"{measure}, by {factor}"
-    return Plot(title, svg(figure, name, f"{title}: gain over the strongest control"))
-
-
-def _shifted(value: Any, values: Sequence[Any], aside: float, logarithmic: bool, numeric: bool) -> float:
-    """A place on the axis, a little aside so that intervals of several methods do not hide each other."""
-    if not numeric:
-        return values.index(value) + aside * len(values)
-    if logarithmic:
-        return value * (max(values) / min(values)) ** aside
-    return value + aside * ((max(values) - min(values)) or 1)
-
-
-def _points(axes: Axes, at: Sequence[float], gains: Sequence[Gain], look: Look, *, joined: bool) -> None:
-    if joined:
-        axes.plot(at, [each.value for each in gains], **look.line())
-    for x, each in zip(at, gains, strict=True):
-        point(axes, x, each.interval, each.value, look, filled=each.significant)

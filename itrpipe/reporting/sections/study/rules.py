@@ -1,0 +1,59 @@
+"""What tells beforehand whether mined negatives pay: rules over round one, each tried where it was not fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from itrpipe.evaluation.held_out import leave_one_out
+from itrpipe.evaluation.second_round import MINES, Signals, recommend, signals
+from itrpipe.reporting.study import Setting, Study
+from itrpipe.reporting.tables import DASH, Cell, Row, Table
+
+_RULES: dict[str, Callable[[Setting, Signals], float | None]] = {
+    "images for each pair of a batch": lambda setting, found: setting.ratio,
+    "pairs that only the hardest of all beat, %": lambda setting, found: found.dataset_beaten - found.batch_beaten,
+    "true matches among the hardest of all, %": lambda setting, found: found.dataset_false,
+    "RSum on training images over validation": lambda setting, found: found.gap,
+    "RSum gained in the last third": lambda setting, found: found.gained,
+}
+_COLUMNS = ("agreed where held out", "always the same", "threshold")
+_CAPTION = (
+    "Trials are methods with mined lists in a setting. A rule agrees where it tells the sign of the gain over the "
+    "strongest control: there is one above a threshold, which is fitted without the setting that it is tried on. "
+    "“Always the same” says yes, or no, to all, whichever agreed more often in the other settings. The threshold shown "
+    "is that of all settings. “itrpipe advise” has one rule, which is not fitted again."
+)
+_FEWEST = 3
+"""Settings without which no threshold is tried."""
+
+
+def rule_table(study: Study) -> Table | None:
+    """Single numbers of round one as rules for where mined negatives pay.
+
+    Args:
+        study: of which those trials count whose mining model was evaluated.
+
+    Returns:
+        None where these are of fewer than three settings.
+    """
+    trials = [(each, each.told, signals(each.told)) for each in study.tried if each.told is not None]
+    settings = [each.setting for each, _, _ in trials]
+    if len(set(settings)) < _FEWEST:
+        return None
+    paid = [each.gains[study.primary].value > 0 for each, _, _ in trials]
+    rows = []
+    for name, read in _RULES.items():
+        values = [read(each.setting, found) for each, _, found in trials]
+        known = [value for value in values if value is not None]
+        if len(known) == len(trials):
+            tried = leave_one_out(known, paid, settings)
+            shown = (f"{tried.agreed} of {len(trials)}", f"{tried.constant} of {len(trials)}", f"{tried.threshold:.3g}")
+            rows.append(_row(name, shown))
+    advised = [recommend(told).action in MINES for _, told, _ in trials]
+    agreed = sum(one == other for one, other in zip(advised, paid, strict=True))
+    rows.append(_row("itrpipe advise", (f"{agreed} of {len(trials)}", DASH, DASH)))
+    return Table("What tells beforehand whether mined negatives pay", list(_COLUMNS), rows, _CAPTION)
+
+
+def _row(name: str, texts: tuple[str, ...]) -> Row:
+    return Row(name, [Cell(column, text) for column, text in zip(_COLUMNS, texts, strict=True)])
