@@ -69,6 +69,11 @@ class Content:
     sections: list[Section]
 
     @property
+    def runs(self) -> int:
+        """How many there are."""
+        return sum(len(group.runs) for group in self.groups)
+
+    @property
     def answers(self) -> list[str]:
         """What a reader wants to know first: of a study what all settings tell, else the answer of each test set."""
         study = self.view("study")

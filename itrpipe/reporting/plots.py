@@ -199,9 +199,9 @@ def _colours(runs: Sequence[Run]) -> dict[str, str]:
     return {backbone: _COLOURS[index % SERIES] for index, backbone in enumerate(backbones)}
 
 
-def plain_ticks(axes: Axes, ticks: Sequence[int]) -> None:
-    """Writes whole numbers below a logarithmic axis."""
-    axes.set_xticks(list(ticks), [str(tick) for tick in ticks])
+def plain_ticks(axes: Axes, ticks: Sequence[float]) -> None:
+    """Writes plain numbers below a logarithmic axis."""
+    axes.set_xticks(list(ticks), [f"{tick:,}" for tick in ticks])
     axes.set_xticks([], minor=True)
 
 

@@ -129,7 +129,7 @@ def test_tables_plots_and_the_sentence_say_the_same() -> None:
         ("2,000 images, batch 128", "+8.0", True),
     ]
     assert told.rows[0].cells[0].interval == "+1.0 to +1.0"
-    assert "mined in 1 of 2, 1 significantly (at best +8.0)" in said_of(found, "VSRN")
+    assert "mined in 1 of 2 settings, 1 of them significantly (+8.0 at best)" in said_of(found, "VSRN")
     plots = gain_plots(found, "VSRN", looks_by_name(found.methods))
     assert [each.title for each in plots] == [f"{name}, by training images" for name in (RSUM, ORACLE, ACCURACY)]
     limits = [[cell.text for cell in row.cells] for row in headroom(found, "VSRN").rows]

@@ -106,7 +106,7 @@ def _mark(axes: Axes, values: Sequence[Any], factor: str, logarithmic: bool) -> 
         axes.set_xscale("log")
         plain_ticks(axes, values[:: math.ceil(len(values) / 7)])
     elif _is_numeric(values):
-        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.set_xticks(values, [f"{value:,}" for value in values])
     else:
         axes.set_xticks(range(len(values)), list(map(str, values)))
     axes.set_xlabel(f"{factor} (log scale)" if logarithmic else factor)

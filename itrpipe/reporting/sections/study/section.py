@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from itrpipe.reporting.collect import Run
@@ -124,9 +124,14 @@ def said_of(study: Study, backbone: str) -> str:
         gains = [each.gains[study.primary] for each in own if each.method == method]
         up, sure = sum(each.value > 0 for each in gains), sum(each.significant for each in gains)
         best = max(gains, key=lambda each: each.value)
-        significant = f", {sure} significantly" if sure else ""
-        parts.append(f"{method} in {up} of {len(gains)}{significant} (at best {signed(best.value)})")
-    return f"{backbone}, {study.primary}, above the strongest control: {'; '.join(parts)}."
+        ends = f", {sure} of them significantly" if sure else ""
+        parts.append(f"{method} in {up} of {len(gains)} settings{ends} ({signed(best.value)} at best)")
+    counted = " with every true match counted as right" if study.primary == ORACLE else ""
+    return f"{backbone}: the RSum{counted} is above the strongest control with {_listed(parts)}."
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 1 else parts[0]
 
 
 def gain_tables(study: Study, backbone: str) -> list[Table]:
