@@ -35,8 +35,10 @@ else
 endif
 	touch $@
 
-demo: install ## round one, mining and AOQ on the embedded dataset, with a report
+demo: install ## round one, mining and a second round on the embedded dataset, with a report
 	$(BIN)/itrpipe run demo
+	$(BIN)/itrpipe search "a dog on the beach" --model demo
+	$(BIN)/itrpipe advise --model demo
 
 # Commands that tests start begin sooner where Python may keep its bytecode.
 test: install ## all tests

@@ -16,6 +16,8 @@ from itrpipe.reporting.groups import AcrossSeeds, Group
 from itrpipe.reporting.matching import MEASURES, NEGATIVES, MatchingScores
 from itrpipe.reporting.sections.benchmarks.section import figures_of, row_title
 from itrpipe.reporting.sections.discrimination.section import generator_title
+from itrpipe.reporting.sections.mined.section import Mined
+from itrpipe.reporting.sections.second_round.section import SecondRound
 from itrpipe.reporting.sections.wrong_words.section import figure_of
 from itrpipe.reporting.seeds import SeedComparison, SeedScores
 from itrpipe.reporting.tables import DASH, FULL, ORACLE, Table, duration
@@ -52,7 +54,9 @@ _WORD_MEANING = (
 
 def text(content: Content) -> str:
     """The tables of results and differences with what they allow to say."""
-    lines = _wrapped(content.title)
+    lines, study = _wrapped(content.title), content.view("study")
+    if study is not None:
+        return "\n".join([*lines, *(line for said in study.said for line in ["", *_wrapped(said)])]) + "\n"
     for group in content.groups:
         lines += ["", *_wrapped(group.description), "", *_wrapped(group.overview.answer)]
         lines += [*_results(group), *_departures(group.runs)]
@@ -60,7 +64,31 @@ def text(content: Content) -> str:
         lines += _across_seeds(group.seeds, content.level) if group.seeds else []
         lines += [*_matching(group.matching.scores), *_words(group.runs), *_discrimination(group.runs)]
         lines += _benchmarks(group.runs)
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_mined(content.view("mined")), *_advised(content.view("second_round"))]) + "\n"
+
+
+def _mined(mined: Mined | None) -> list[str]:
+    """How many of the hardest candidates are true matches, where a dataset knows that."""
+    lines = []
+    for each in mined.minings if mined is not None else []:
+        if each.shares is not None:
+            texts, images = (each.shares[name][0] for name in ("texts_for_images", "images_for_texts"))
+            lines += ["", f"mined by {each.name}"]
+            lines += _wrapped(
+                f"The hardest caption of an image is true of it after all in {texts:.0f} %, the hardest image of a "
+                f"caption in {images:.0f} %: false negatives, which training pushes away."
+            )
+    return lines
+
+
+def _advised(second_round: SecondRound | None) -> list[str]:
+    """What round one tells of a second one."""
+    if second_round is None:
+        return []
+    lines = ["", "is a second round worth it here?"]
+    for run, advice in second_round.advice:
+        lines += _wrapped(f"{run.name}: {' '.join(advice.sentences)}")
+    return lines
 
 
 def _results(group: Group) -> list[str]:
