@@ -71,8 +71,14 @@ def test_only_names_a_run_a_method_or_a_backbone(only: list[str], names: set[str
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("aoq.bert", r"--only aoq\.bert: recipe demo has no such run; did you mean 'aoq\.vsrn'\?"),
-        ("xyz", r"--only xyz: recipe demo has no such run; it has triplet\.vsrn, aoq\.vsrn, triplet-long\.vsrn"),
+        (
+            "contrastive.bert",
+            r"--only contrastive\.bert: recipe demo has no such run; did you mean 'contrastive\.vsrn'\?",
+        ),
+        (
+            "xyz",
+            r"--only xyz: recipe demo has no such run; it has contrastive-batch\.vsrn, contrastive\.vsrn, contrastive-",
+        ),
         (".", "no such run"),
         ("", "no such run"),
     ],
@@ -275,7 +281,7 @@ def test_what_was_resumed_is_no_measure_of_cost(
 def test_a_setting_that_no_chosen_run_reads_is_refused(data_root: Path) -> None:
     options = Options(overrides=[parse_override("aoq.alpha=0.4")], only=("triplet",), dry_run=True)
     with pytest.raises(UsageError, match=r"setting aoq\.alpha \(from command line\) is read by no step"):
-        run_recipe(data_root, "demo", options)
+        run_recipe(data_root, "aoq-vsrn", options)
 
 
 def test_confs_of_the_recipes_are_those_that_are_declared() -> None:
