@@ -55,6 +55,8 @@ class Signals:
         images, batch_size: N and B.
         validation: best RSum.
         gained: RSum over the last third of the epochs.
+        falls: whether the learning rate fell over that third, which lifts validation whether or not round one has
+            converged.
         gap: RSum on training images above that of the validation.
         batch_beaten, dataset_beaten: % of the pairs that score below the hardest negative of a batch, of the dataset.
         batch_active, dataset_active: % of the pairs whose hinge these make active.
@@ -67,6 +69,7 @@ class Signals:
     batch_size: int
     validation: float
     gained: float | None
+    falls: bool
     gap: float
     batch_beaten: float
     dataset_beaten: float
@@ -92,6 +95,7 @@ def signals(diagnostics: Mapping[str, Any]) -> Signals:
         batch_size=size,
         validation=fit["validation"],
         gained=diagnostics["validation"]["gained"],
+        falls=_falls(model["schedule"]),
         gap=fit["gap"],
         batch_beaten=_known(own, "beaten"),
         dataset_beaten=_known(hardest, "beaten"),
@@ -114,9 +118,9 @@ def beaten_by_size(diagnostics: Mapping[str, Any]) -> dict[int, float]:
 def recommend(diagnostics: Mapping[str, Any]) -> Advice:
     """Says what to do after round one.
 
-    Round one is trained on while its validation rises. Where the hardest candidates of the dataset beat hardly more
-    pairs than those of a batch, lists of them bring nothing new, and negatives have to be written. Else they are mined,
-    with a guard where many of them are true matches.
+    Round one is trained on while its validation rises at a rate that does not fall. Where the hardest candidates of the
+    dataset beat hardly more pairs than those of a batch, lists of them bring nothing new, and negatives have to be
+    written. Else they are mined, with a guard where many of them are true matches.
 
     Args:
         diagnostics: of `itrpipe.analysis.second_round.diagnose`.
@@ -126,7 +130,7 @@ def recommend(diagnostics: Mapping[str, Any]) -> Advice:
 
 
 def _action(found: Signals) -> Action:
-    if found.gained is None or found.gained > RISING:
+    if found.gained is None or (found.gained > RISING and not found.falls):
         return "train"
     if found.dataset_beaten - found.batch_beaten < HARDER:
         return "write"
@@ -146,17 +150,23 @@ def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
         if found.gained is not None:
             rises = f"validation gained {found.gained:.1f} RSum over the last third of its epochs"
         return (f"Train round one longer before anything else: {rises}.", f"So far, {beaten}.")
+    unsure = ""
+    if found.gained is not None and found.gained > RISING:
+        unsure = (
+            f" Validation gained {found.gained:.1f} RSum over the last third of the epochs while the learning rate "
+            "fell, so compare with round one trained for twice as long, too."
+        )
     if action == "write":
         fit = f"{abs(found.gap):.0f} RSum {'higher' if found.gap >= 0 else 'lower'}"
         return (
             f"Write negatives, or use more data: mined lists hold little that batches lack, for {beaten}.",
-            f"Round one scores {fit} on training images than on those of the validation.",
+            f"Round one scores {fit} on training images than on those of the validation.{unsure}",
         )
     true = "How many of the top candidates are true matches is not known."
     if found.top_false is not None:
         estimate = ", as FNE estimates," if found.estimated else ""
         true = f"Of the top candidates{estimate} {found.top_false:.0f} % are true matches."
-    return (f"{'Mine' if action == 'mine' else 'Mine, and filter false negatives'}: {beaten}.", true)
+    return (f"{'Mine' if action == 'mine' else 'Mine, and filter false negatives'}: {beaten}.", true + unsure)
 
 
 def _command(action: Action, diagnostics: Mapping[str, Any]) -> str:
@@ -186,6 +196,15 @@ def _doubled(schedule: Mapping[str, Any]) -> list[str]:
         later = [2 * epoch for epoch in schedule["decay_at"]]
         settings |= {"decay_at": later} if later else {"decay_every": 2 * schedule["decay_every"]}
     return [part for name, value in settings.items() for part in ("--set", f"{name}={value}".replace(" ", ""))]
+
+
+def _falls(schedule: Mapping[str, Any]) -> bool:
+    """Whether the learning rate falls over the last third of the epochs."""
+    if schedule["schedule"] != "step":
+        return schedule["schedule"] != "plateau"
+    epochs = schedule["epochs"]
+    falls = schedule["decay_at"] or range(schedule["decay_every"], epochs, schedule["decay_every"])
+    return any(2 * epochs / 3 <= epoch < epochs for epoch in falls)
 
 
 def _known(rows: Sequence[Mapping[str, Any]], name: str) -> float:

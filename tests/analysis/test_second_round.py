@@ -129,7 +129,7 @@ def diagnostics(
     """As `diagnose` returns them, one direction 2 above and one 2 below what is given."""
     model = {"method": "triplet", "objective": "triplet", "backbone": "vsepp", "dataset": "mine", "seed": 1}
     model |= {"images": 3000, "batch_size": 128, "truth": truth}
-    model |= {"schedule": {"epochs": 9, "schedule": "step", "decay_every": 6, "decay_at": [4, 7]}}
+    model |= {"schedule": {"epochs": 9, "schedule": "step", "decay_every": 6, "decay_at": [4, 5]}}
     name, other = ("false", "estimated_false") if truth else ("estimated_false", "false")
 
     def side(more: float) -> dict[str, Any]:
@@ -150,8 +150,8 @@ def diagnostics(
 @pytest.mark.parametrize(
     ("given", "action", "command"),
     [
-        ({"gained": RISING + 0.1}, "train", "--method triplet --set epochs=18 --set 'decay_at=[8,14]'"),
-        ({"gained": None}, "train", "--method triplet --set epochs=18 --set 'decay_at=[8,14]'"),
+        ({"gained": RISING + 0.1}, "train", "--method triplet --set epochs=18 --set 'decay_at=[8,10]'"),
+        ({"gained": None}, "train", "--method triplet --set epochs=18 --set 'decay_at=[8,10]'"),
         ({"batch": 60.1 - HARDER}, "write", "--method triplet --negatives synthetic"),
         ({"false": FALSE + 0.1}, "filter", "--method aoq-guarded"),
         ({"false": FALSE + 0.1, "truth": False}, "filter", "--method aoq-guarded"),
@@ -164,6 +164,28 @@ def test_the_rule_reads_convergence_then_hardness_then_truth(given: dict[str, An
     assert advice.command == f"itrpipe train --dataset mine --backbone vsepp --seed 1 {command}"
     assert any("60 %" in sentence and "512" in sentence for sentence in advice.sentences)
     assert ("as FNE estimates" in " ".join(advice.sentences)) == (given.get("truth") is False)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "falls"),
+    [
+        ({"schedule": "linear"}, True),
+        ({"schedule": "cosine"}, True),
+        ({"schedule": "plateau"}, False),
+        ({"schedule": "step", "decay_at": [4, 5]}, False),
+        ({"schedule": "step", "decay_at": [6]}, True),
+        ({"schedule": "step", "decay_at": [9]}, False),
+        ({"schedule": "step", "decay_at": [], "decay_every": 4}, True),
+        ({"schedule": "step", "decay_at": [], "decay_every": 5}, False),
+    ],
+)
+def test_a_rise_under_a_falling_rate_is_no_reason_to_train_longer(schedule: dict[str, Any], falls: bool) -> None:
+    found = diagnostics(gained=RISING + 0.1)
+    found["model"]["schedule"] |= schedule
+    assert signals(found).falls == falls
+    advice = recommend(found)
+    assert advice.action == ("mine" if falls else "train")
+    assert ("while the learning rate fell" in " ".join(advice.sentences)) == falls
 
 
 def test_contrastive_round_one_goes_on_with_its_own_lists() -> None:
