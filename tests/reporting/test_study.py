@@ -123,11 +123,13 @@ def test_settings_differ_in_what_the_data_were_prepared_with_and_in_the_share_th
 
 def test_tables_plots_and_the_sentence_say_the_same() -> None:
     found = study(small=(5.0, -3.0), large=(8.0, 9.0))
-    rsum, _, told = gain_tables(found, "VSRN")
+    rsum, _, told = gain_tables(found, "VSRN", 0.95)
     assert [(row.name, row.cells[0].text, row.cells[0].marked) for row in rsum.rows] == [
         ("1,000 images, batch 128", "−3.0", False),
         ("2,000 images, batch 128", "+8.0", True),
+        ("mean of all settings", "+2.5", False),
     ]
+    assert rsum.rows[-1].cells[0].interval == "−67.4 to +72.4"  # 12.706 * 7.778 / sqrt(2) around 2.5
     assert told.rows[0].cells[0].interval == "+1.0 to +1.0"
     assert "mined in 1 of 2 settings, 1 of them significantly (+8.0 at best)" in said_of(found, "VSRN")
     plots = gain_plots(found, "VSRN", looks_by_name(found.methods))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from itrpipe.evaluation.claims import seed_interval
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
 from itrpipe.reporting.measures import oracle_rsum, rsum
@@ -20,7 +21,8 @@ READS = ()
 TRAIN = "train"
 _CAPTIONS = {
     RSUM: "Gain in RSum over the strongest control of the same setting, with its interval over seeds, of one seed over "
-    "test images. Bold: significant against every control.",
+    "test images. Bold: significant against every control. The last row has the interval over settings. The strongest "
+    "of several controls is strong by chance, too, so that a mean somewhat below zero is no loss.",
     ORACLE: "The same with every true match counted as right.",
     ACCURACY: "Gain in the percentage of edited captions that score below their caption (--benchmark scenes), with its "
     "interval over seeds.",
@@ -32,6 +34,7 @@ _OF_HEADROOM = (
     "than by chance. A model that prefers what tells more can be above it."
 )
 PERFECT = 600.0
+ALL = "mean of all settings"
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,10 @@ def view(source: Source) -> StudyView | None:
         said=[said_of(study, backbone) for backbone in study.backbones],
         keys=legend_of(looks),
         panels={backbone: gain_plots(study, backbone, looks) for backbone in study.backbones},
-        tables={backbone: [headroom(study, backbone), *gain_tables(study, backbone)] for backbone in study.backbones},
+        tables={
+            backbone: [headroom(study, backbone), *gain_tables(study, backbone, source.options.interval_level)]
+            for backbone in study.backbones
+        },
         reason_keys=legend_of(reasons),
         reasons=[plot for backbone in study.backbones for plot in reason_plots(study, backbone, reasons)],
         rules=rule_table(study),
@@ -134,8 +140,14 @@ def _listed(parts: Sequence[str]) -> str:
     return f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 1 else parts[0]
 
 
-def gain_tables(study: Study, backbone: str) -> list[Table]:
-    """Settings by methods, one table for each measure."""
+def gain_tables(study: Study, backbone: str, level: float) -> list[Table]:
+    """Settings by methods, one table for each measure, with the mean over settings in its last row.
+
+    Args:
+        study: all of it.
+        backbone: that the tables are of.
+        level: of the interval over settings.
+    """
     own = [each for each in study.tried if each.setting.backbone == backbone]
     methods = list(dict.fromkeys(each.method for each in own))
     found = []
@@ -146,9 +158,23 @@ def gain_tables(study: Study, backbone: str) -> list[Table]:
             Row(setting.name, [_cell(method, gains.get((setting, method)), measure) for method in methods])
             for setting in settings
         ]
+        if len(rows) > 1:
+            values = [
+                [gains[setting, method].gains[measure].value for setting in settings if (setting, method) in gains]
+                for method in methods
+            ]
+            rows.append(Row(ALL, [_mean_cell(method, own, level) for method, own in zip(methods, values, strict=True)]))
         if rows:
             found.append(Table(f"{backbone}: {measure}", methods, rows, caption))
     return found
+
+
+def _mean_cell(method: str, gains: Sequence[float], level: float) -> Cell:
+    """The mean over settings with its interval over these, Student's t."""
+    if len(gains) < 2:
+        return Cell(method, DASH)
+    found = seed_interval(gains, level)
+    return Cell(method, signed(found.value), interval_text(found))
 
 
 def _cell(method: str, tried: Tried | None, measure: str) -> Cell:
