@@ -37,8 +37,8 @@ endif
 
 demo: install ## round one, mining and a second round on the embedded dataset, with a report
 	$(BIN)/itrpipe run demo
-	$(BIN)/itrpipe search "a dog on the beach" --model demo
-	$(BIN)/itrpipe advise --model demo
+	$(BIN)/itrpipe search "a dog on the beach" --method contrastive-batch --backbone vsrn
+	$(BIN)/itrpipe advise --method contrastive-batch --backbone vsrn
 
 # Commands that tests start begin sooner where Python may keep its bytecode.
 test: install ## all tests
