@@ -168,9 +168,7 @@ def study_of(groups: Sequence[Group], images: Mapping[str, int], ceilings: Mappi
     Returns:
         None where there is one setting only.
     """
-    varied = _varied(
-        run.prepare.manifest.settings for group in groups for run in group.runs[:1] if run.prepare.manifest
-    )
+    varied = _varied([_prepared(group.runs[0]) for group in groups])
     tried: list[Tried] = []
     references: dict[Setting, dict[str, dict[int, Run]]] = {}
     highest: dict[Setting, float] = {}
@@ -221,11 +219,19 @@ def _place(setting: Setting) -> tuple[Any, ...]:
     return (setting.backbone, setting.features, *map(str, others), values[IMAGES], values[BATCH])
 
 
+def _prepared(run: Run) -> dict[str, Any]:
+    """Settings of the data by dotted key, those that an earlier version did not have as they are declared."""
+    manifest = run.prepare.manifest
+    if manifest is None:
+        return {}
+    return dict(leaves(run.declared(manifest) or {})) | dict(leaves(manifest.settings))
+
+
 def _varied(prepared: Iterable[Mapping[str, Any]]) -> list[str]:
     """Settings of the data, by dotted key, that are not the same in all of them; sizes count as images."""
     values: dict[str, set[str]] = {}
     for settings in prepared:
-        for key, value in leaves(settings):
+        for key, value in settings.items():
             if key not in _SIZES:
                 values.setdefault(key, set()).add(str(value))
     return [key for key, found in values.items() if len(found) > 1]
@@ -234,8 +240,7 @@ def _varied(prepared: Iterable[Mapping[str, Any]]) -> list[str]:
 def _setting(run: Run, images: int, varied: Sequence[str]) -> Setting:
     member = run.members[0]
     assert member.artifact.manifest is not None
-    assert run.prepare.manifest is not None
-    trained, prepared = member.artifact.manifest.settings, dict(leaves(run.prepare.manifest.settings))
+    trained, prepared = member.artifact.manifest.settings, _prepared(run)
     used = round(trained.get("train_share", 1.0) * images)
     factors = [(IMAGES, used), (BATCH, trained.get("batch_size", 0)), *((key, prepared.get(key)) for key in varied)]
     return Setting(run.backbone, run.settings["features"], tuple(factors))

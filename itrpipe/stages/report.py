@@ -27,7 +27,7 @@ SCHEMA_VERSION = 9
 PAGE, SUMMARY, MARKDOWN, RESULTS, EXPECTED = "index.html", "summary.txt", "summary.md", "results.json", "expected.json"
 OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level", "sections"}
 SECTIONS = Path(__file__).parents[1] / "reporting" / "sections"
-COMPARED = ("train", "mine_negatives", "synthesize")
+COMPARED = ("prepare", "train", "mine_negatives", "synthesize")
 """Stages whose settings are compared with their declarations."""
 
 

@@ -37,6 +37,7 @@ def series(
             method=method,
             backbone="VSRN",
             prepare=prepare,
+            declared=lambda manifest: {"noise": 0.0, "units": 3},
             settings={"features": "scenes"},
             manifest=SimpleNamespace(finished=str(seed)),
             metrics={"full": {"rsum": {"value": rsum + seed}}, "oracle": {"rsum": {"value": rsum + 40 + seed}}},
@@ -107,7 +108,7 @@ def test_round_one_alone_is_no_control_and_one_setting_no_study() -> None:
 
 def test_settings_differ_in_what_the_data_were_prepared_with_and_in_the_share_that_is_used() -> None:
     groups: Any = []
-    for place in (data("a", noise=0.0), data("b", noise=0.5), data("c", 0.5, noise=0.5)):
+    for place in (data("a"), data("b", noise=0.5), data("c", 0.5, noise=0.5)):
         mined, control = series("mined", 500.0, data=place), series("batch alone", 490.0, kind="control", data=place)
         groups.append(
             SimpleNamespace(runs=mined.all, series=[mined, control], compared=[compared(mined, control, 1.0)])
