@@ -134,7 +134,7 @@ def test_a_removed_model_may_have_been_a_second_round() -> None:
 @pytest.mark.parametrize(("rerank", "expected"), [(64, True), (0, False), (20, False)])
 def test_series_compare_only_with_series_re_ranked_alike(rerank: int, expected: bool) -> None:
     def series(rerank: int) -> Any:
-        member = SimpleNamespace(backbone_name="vsrn", method_name="triplet")
+        member = SimpleNamespace(backbone_name="vsrn", method_name="triplet", artifact=SimpleNamespace(manifest=None))
         runs = [
             SimpleNamespace(
                 seed=seed,
