@@ -77,7 +77,7 @@ def test_only_names_a_run_a_method_or_a_backbone(only: list[str], names: set[str
         ),
         (
             "xyz",
-            r"--only xyz: recipe demo has no such run; it has contrastive-batch\.vsrn, contrastive-time\.vsrn, contrastive\.vsrn",
+            r"--only xyz: recipe demo has no such run; it has contrastive-batch\.vsrn, contrastive-time\.vsrn, contr",
         ),
         (".", "no such run"),
         ("", "no such run"),
