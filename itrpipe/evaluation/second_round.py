@@ -27,8 +27,8 @@ HARDER = 20.0
 FALSE = 15.0
 """Percent of true matches among the top candidates, above which mined lists need a guard."""
 EVIDENCE = (
-    "Expect little: in the study of this tool so far, second rounds gained from -3 to +4 RSum over longer training, none "
-    "of it significant, and this rule could not be told right or wrong."
+    "Expect little: in the study of this tool so far, second rounds gained from -3 to +4 RSum over longer training, "
+    "none of it significant, and this rule could not be told right or wrong."
 )
 """How sure the rule is."""
 
