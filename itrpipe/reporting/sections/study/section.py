@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from itrpipe.evaluation.claims import seed_interval
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
@@ -123,21 +125,25 @@ def _best(series: Mapping[str, Mapping[int, Run]], measure: Callable[[Run], floa
 
 
 def said_of(study: Study, backbone: str) -> str:
-    """In how many settings which method gained, in one sentence."""
+    """How many gains are significant, then what each method gains on average."""
     own = [each for each in study.tried if each.setting.backbone == backbone]
+    gains = {method: [each.gains[study.primary] for each in own if each.method == method] for method in _methods(own)}
+    sure = sum(each.significant for found in gains.values() for each in found)
+    settings = len({each.setting for each in own})
+    many = "no gain" if not sure else "one gain" if sure == 1 else f"{sure} gains"
+    counted = ", every true match counted as right" if study.primary == ORACLE else ""
     parts = []
-    for method in dict.fromkeys(each.method for each in own):
-        gains = [each.gains[study.primary] for each in own if each.method == method]
-        up, sure = sum(each.value > 0 for each in gains), sum(each.significant for each in gains)
-        best = max(gains, key=lambda each: each.value)
-        ends = f", {sure} of them significantly" if sure else ""
-        parts.append(f"{method} in {up} of {len(gains)} settings{ends} ({signed(best.value)} at best)")
-    counted = " with every true match counted as right" if study.primary == ORACLE else ""
-    return f"{backbone}: the RSum{counted} is above the strongest control with {_listed(parts)}."
+    for method, found in gains.items():
+        mean, up = float(np.mean([each.value for each in found])), sum(each.value > 0 for each in found)
+        parts.append(f"{method} {signed(mean)} (above zero in {up} of {len(found)})")
+    return (
+        f"{backbone}: of {len(own)} second rounds in {settings} settings, {many} over the strongest control "
+        f"{'are' if sure > 1 else 'is'} significant. Mean difference in RSum{counted}: {'; '.join(parts)}."
+    )
 
 
-def _listed(parts: Sequence[str]) -> str:
-    return f"{', '.join(parts[:-1])}, and {parts[-1]}" if len(parts) > 1 else parts[0]
+def _methods(tried: Sequence[Tried]) -> list[str]:
+    return list(dict.fromkeys(each.method for each in tried))
 
 
 def gain_tables(study: Study, backbone: str, level: float) -> list[Table]:
@@ -149,8 +155,7 @@ def gain_tables(study: Study, backbone: str, level: float) -> list[Table]:
         level: of the interval over settings.
     """
     own = [each for each in study.tried if each.setting.backbone == backbone]
-    methods = list(dict.fromkeys(each.method for each in own))
-    found = []
+    methods, found = _methods(own), []
     for measure, caption in _CAPTIONS.items():
         gains = {(each.setting, each.method): each for each in own if measure in each.gains}
         settings = list(dict.fromkeys(setting for setting, _ in gains))
