@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
     from itrpipe.reporting.departures import Declared
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 PAGE, SUMMARY, MARKDOWN, RESULTS, EXPECTED = "index.html", "summary.txt", "summary.md", "results.json", "expected.json"
 OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level", "sections"}
 SECTIONS = Path(__file__).parents[1] / "reporting" / "sections"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from itrpipe.evaluation.held_out import leave_one_out
@@ -47,12 +48,17 @@ def rule_table(study: Study) -> Table | None:
         known = [value for value in values if value is not None]
         if len(known) == len(trials):
             tried = leave_one_out(known, paid, settings)
-            shown = (f"{tried.agreed} of {len(trials)}", f"{tried.constant} of {len(trials)}", f"{tried.threshold:.3g}")
+            shown = (f"{tried.agreed} of {len(trials)}", f"{tried.constant} of {len(trials)}", _shown(tried.threshold))
             rows.append(_row(name, shown))
     advised = [recommend(told).action in MINES for _, told, _ in trials]
     agreed = sum(one == other for one, other in zip(advised, paid, strict=True))
     rows.append(_row("itrpipe advise", (f"{agreed} of {len(trials)}", DASH, DASH)))
     return Table("What tells beforehand whether mined negatives pay", list(_COLUMNS), rows, _CAPTION)
+
+
+def _shown(threshold: float) -> str:
+    """A number; where no threshold agrees more often than that, always or never."""
+    return f"{threshold:.3g}" if math.isfinite(threshold) else "never" if threshold > 0 else "always"
 
 
 def _row(name: str, texts: tuple[str, ...]) -> Row:
