@@ -21,6 +21,7 @@ from itrpipe.reporting.collect import Run
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.measures import told_from_edits
 from itrpipe.reporting.seeds import SeedComparison, by_seed
+from itrpipe.reporting.series import Series
 
 IMAGES, BATCH = "training images", "batch"
 TRAIN = "train"
@@ -144,7 +145,7 @@ class Study:
             if each.backbone == backbone:
                 for key, value in each.factors:
                     found.setdefault(key, set()).add(value)
-        return {key: sorted(values) for key, values in found.items() if len(values) > 1}
+        return {key: ordered(values) for key, values in found.items() if len(values) > 1}
 
     def along(self, backbone: str, factor: str) -> list[Tried]:
         """What was tried with a backbone where every other factor has the value that it has most often."""
@@ -190,7 +191,10 @@ def study_of(groups: Sequence[Group], images: Mapping[str, int], ceilings: Mappi
             fair = [each for each in own if _setting(each.reference.first, images[prepared], varied) == setting]
             # Round one alone is no control: it was trained for one round.
             if any(each.reference.first.is_control for each in fair):
-                tried.append(Tried(setting, first.method, _gains(fair), by_seed(own[0].series)))
+                # Of several with one name, such as for other numbers of epochs, each is told by what differs.
+                shared = sum(_is_rival(each, own[0].series, setting, images[prepared], varied) for each in group.series)
+                method = own[0].series.method if shared else first.method
+                tried.append(Tried(setting, method, _gains(fair), by_seed(own[0].series)))
     told = {
         run.members[0].artifact.path: figures
         for known in references.values()
@@ -201,6 +205,21 @@ def study_of(groups: Sequence[Group], images: Mapping[str, int], ceilings: Mappi
     tried = [replace(each, told=_told(each, told)) for each in _judged(tried)]
     found = Study(sorted(tried, key=lambda each: _place(each.setting)), references, highest)
     return found if len(found.settings) > 1 else None
+
+
+def _is_rival(other: Series[Run], series: Series[Run], setting: Setting, images: int, varied: Sequence[str]) -> bool:
+    """Whether another series has the same method in the same setting."""
+    first = other.first
+    alike = other is not series and other.known and first.method == series.first.method
+    return alike and len(first.members) == 1 and _setting(first, images, varied) == setting
+
+
+def ordered(values: Iterable[Any]) -> list[Any]:
+    """Different values of a factor, numbers first."""
+    return sorted(
+        set(values),
+        key=lambda each: (not isinstance(each, int | float), each if isinstance(each, int | float) else 0, str(each)),
+    )
 
 
 def _told(tried: Tried, told: Mapping[str, Any]) -> Mapping[str, Any] | None:

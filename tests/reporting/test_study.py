@@ -14,7 +14,7 @@ from itrpipe.reporting.plots import looks_by_name
 from itrpipe.reporting.results import _tried
 from itrpipe.reporting.sections.study.plots import gain_plots
 from itrpipe.reporting.sections.study.section import gain_tables, headroom, said_of
-from itrpipe.reporting.study import ACCURACY, BATCH, IMAGES, ORACLE, RSUM, Study, study_of
+from itrpipe.reporting.study import ACCURACY, BATCH, IMAGES, ORACLE, RSUM, Study, ordered, study_of
 
 SEEDS = (0, 1, 2)
 
@@ -140,3 +140,21 @@ def test_tables_plots_and_the_sentence_say_the_same() -> None:
     assert [each.title for each in plots] == [f"{name}, by training images" for name in (RSUM, ORACLE, ACCURACY)]
     limits = [[cell.text for cell in row.cells] for row in headroom(found, "VSRN").rows]
     assert limits == [["496.0", "520.0", "536.0", "600.0"], ["496.0", "–", "536.0", "600.0"]]
+
+
+def test_methods_of_one_name_in_one_setting_are_told_apart() -> None:
+    groups: Any = []
+    for place in (data("a"), data("b", noise=0.5)):
+        short, long = (series("mined", 500.0, data=place) for _ in range(2))
+        short.method, long.method = "mined (epochs 8)", "mined (epochs 16)"
+        control = series("batch alone", 490.0, kind="control", data=place)
+        pairs = [compared(short, control, 1.0), compared(long, control, 2.0)]
+        groups.append(SimpleNamespace(runs=short.all, series=[short, long, control], compared=pairs))
+    found = study_of(groups, dict.fromkeys("ab", 1000), {})
+    assert found is not None
+    assert found.methods == ["mined (epochs 8)", "mined (epochs 16)"]
+    assert [cell.text for cell in gain_tables(found, "VSRN", 0.95)[0].rows[0].cells] == ["+1.0", "+2.0"]
+
+
+def test_values_of_a_factor_that_are_no_numbers_come_last() -> None:
+    assert ordered([0.5, None, 2, "x", 0.5]) == [0.5, 2, None, "x"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from itrpipe.evaluation.second_round import Signals, signals
 from itrpipe.reporting.plots import Look, Plot, panel, plain_ticks, point, svg, zero_line
-from itrpipe.reporting.study import ACCURACY, BATCH, MEASURES, Gain, Setting, Study, Tried
+from itrpipe.reporting.study import ACCURACY, BATCH, MEASURES, Gain, Setting, Study, Tried, ordered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,8 +50,8 @@ def reason_plots(study: Study, backbone: str, looks: Mapping[str, Look]) -> list
         if len(found) < 2:
             continue
         figure, axes = panel()
-        places = sorted(found, key=lambda setting: setting.values[factor])
-        values = [setting.values[factor] for setting in places]
+        values = ordered(setting.values[factor] for setting in found)
+        places = sorted(found, key=lambda setting: values.index(setting.values[factor]))
         logarithmic = _is_logarithmic(values)
         at = values if _is_numeric(values) else range(len(values))
         for name, read in REASONS.items():
@@ -78,11 +78,13 @@ def _plot(
     """Gains of every method by one factor, as points with intervals; those of one method are joined."""
     figure, axes = panel()
     zero_line(axes)
-    values = sorted({place(each.setting) for each in tried})
+    values = ordered(place(each.setting) for each in tried)
     numeric, logarithmic = _is_numeric(values), _is_logarithmic(values)
     methods = list(dict.fromkeys(each.method for each in tried))
     for number, method in enumerate(methods):
-        own = sorted((each for each in tried if each.method == method), key=lambda each: place(each.setting))
+        own = sorted(
+            (each for each in tried if each.method == method), key=lambda each: values.index(place(each.setting))
+        )
         aside = (number - (len(methods) - 1) / 2) * 0.012
         at = [_shifted(place(each.setting), values, aside, logarithmic, numeric) for each in own]
         _points(axes, at, [each.gains[measure] for each in own], looks[method], joined=factor != RATIO)
