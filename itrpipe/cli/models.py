@@ -50,7 +50,7 @@ def train(
         ),
     ] = None,
     weigh: Annotated[
-        str | None, typer.Option("--weigh", help="contrastive: none, hardest, fne, guard or positive-aware.")
+        str | None, typer.Option("--weigh", help="contrastive: none, hardest, fne, guard, positive-aware or truth.")
     ] = None,
     objective: Annotated[
         str | None, typer.Option("--objective", help="contrastive: infonce, sigmoid, hardest or sum.")

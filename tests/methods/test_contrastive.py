@@ -216,6 +216,22 @@ def test_candidates_close_to_the_positive_are_dropped():
     assert step(*made(rows, **given))[1] == pytest.approx(expected, rel=1e-5)
 
 
+def test_known_matches_are_dropped_and_have_to_be_known():
+    rows = Rows()
+    with pytest.raises(UsageError, match="needs a dataset that knows every true match"):
+        made(rows, weigh="truth")
+    truth = {"texts_for_images": np.full((IMAGES, 1), -1), "images_for_texts": np.full((TEXTS, 1), -1)}
+    truth["texts_for_images"][CAPTION_IMAGE[3]] = 4  # caption 4 of the batch is true of the image of caption 3
+    rows.matches = truth  # pyright: ignore
+    positive = rows.scores[CAPTION_IMAGE[BATCH], BATCH]
+    texts, images = in_batch(rows)
+    place = list(BATCH).index(3)
+    others = [caption for caption in BATCH if CAPTION_IMAGE[caption] != CAPTION_IMAGE[3]]
+    texts[place] = texts[place][[caption != 4 for caption in others]]
+    expected = sum(softmax_loss(positive, each) for each in (texts, images)) / 2
+    assert step(*made(rows, weigh="truth"))[1] == pytest.approx(expected, rel=1e-5)
+
+
 def test_the_hardest_alone():
     rows = Rows()
     positive = rows.scores[CAPTION_IMAGE[BATCH], BATCH]
@@ -317,6 +333,7 @@ def test_batches_move_whole():
     ("given", "reason"),
     [
         ({"weigh": "guard", "negatives": ["memory"]}, "wrote none for what a memory holds"),
+        ({"weigh": "truth", "negatives": ["memory"]}, "none of those that a memory holds"),
         ({"weigh": "hardest", "objective": "hardest"}, "takes the hardest candidate already"),
         ({"negatives": ["mined"], "mined_texts": 0, "mined_images": 0}, "draw nothing"),
         ({"negatives": ["mined"], "skip_texts": 300}, "are fewer than mined_texts"),

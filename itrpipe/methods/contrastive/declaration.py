@@ -34,8 +34,9 @@ class Contrastive(MethodSettings):
             `memory`: of earlier batches, by a momentum copy of the model; `synthetic`: sentences of `itrpipe
             synthesize`.
         weigh: what candidates count: all alike (`none`); the `hardest` of each anchor alone; 1 - P with the probability
-            P to be a false negative by the similarities seen in training (`fne`) or by mining's (`guard`); or none that
-            scores about as high as the positive (`positive-aware`).
+            P to be a false negative by the similarities seen in training (`fne`) or by mining's (`guard`); none that
+            scores about as high as the positive (`positive-aware`); or none that the dataset knows to be true
+            (`truth`), which is what a perfect filter would do.
         objective: `infonce`, `sigmoid`, or triplets with the `hardest` candidate or the `sum` of all. `hardest` keeps
             each candidate with the probability that is its weight.
         batches: captions of an epoch are `shuffled`, or `neighbours` in the mined lists share a batch.
@@ -66,7 +67,7 @@ class Contrastive(MethodSettings):
 
     mask_same_image: bool = True
     negatives: tuple[Literal["batch", "mined", "memory", "synthetic"], ...] = ("batch",)
-    weigh: Literal["none", "hardest", "fne", "guard", "positive-aware"] = "none"
+    weigh: Literal["none", "hardest", "fne", "guard", "positive-aware", "truth"] = "none"
     objective: Literal["infonce", "sigmoid", "hardest", "sum"] = "infonce"
     batches: Literal["shuffled", "neighbours"] = "shuffled"
     temperature: float | str = 0.07
@@ -180,6 +181,11 @@ class Contrastive(MethodSettings):
             raise ValueError(
                 "weigh = guard reads the probabilities that mining wrote, and it wrote none for what a memory holds; "
                 "give weigh = fne, which estimates them in training"
+            )
+        if self.weigh == "truth" and "memory" in self.negatives:
+            raise ValueError(
+                "weigh = truth knows which candidates of the batch and of the mined lists are true, and none of those "
+                "that a memory holds; leave one of them out"
             )
         if "mined" in self.negatives and not self.mined_texts and not self.mined_images:
             raise ValueError("mined_texts = 0 and mined_images = 0 draw nothing from mined lists; raise one of them")

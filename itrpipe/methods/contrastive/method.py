@@ -62,7 +62,7 @@ class Candidates:
         anchors: bool [B, U], whose candidates they are; None for candidates of all.
         guarded: places [n] of anchors and of candidates, of the batch and then of those drawn, and the probability
             that mining wrote.
-        matching: likewise, the pairs that are true matches, where the dataset knows all of them; only counted.
+        matching: likewise, the pairs that are true matches, where the dataset knows all of them.
     """
 
     drawn: Any = None
@@ -137,6 +137,11 @@ class ContrastiveMethod:
         self._matches: Mapping[str, np.ndarray] | None = getattr(data, "matches", None)
         self._first_caption = np.full(data.caption_image.max() + 1, -1)
         self._first_caption[data.caption_image[::-1]] = np.arange(len(data.caption_image))[::-1]
+        if settings.weigh == "truth" and self._matches is None:
+            raise UsageError(
+                "loss.weigh = truth needs a dataset that knows every true match, such as scenes; give fne or guard, "
+                "which estimate them"
+            )
         self.refresh(lists)
 
     def refresh(self, lists: Mapping[str, np.ndarray]) -> None:
@@ -320,6 +325,10 @@ class ContrastiveMethod:
             names = ("relative_margin", "absolute_margin", "max_score")
             limits = {name: getattr(settings, name) for name in names}
             return weights.masked_fill_(contrastive.above_positive(scores.diagonal(), scores, **limits), _NONE)
+        if settings.weigh == "truth":
+            assert known.matching is not None
+            anchors, candidates, _ = known.matching
+            weights[anchors, candidates] = _NONE
         if known.guarded is not None:
             anchors, candidates, probability = known.guarded
             weights[anchors, candidates] += torch.log1p(-probability.clamp(max=1 - 1e-6))
