@@ -19,6 +19,14 @@ def oracle_rsum(run: Run) -> float | None:
     return run.metrics[ORACLE]["rsum"]["value"] if ORACLE in run.metrics else None
 
 
+def map_at_r(side: str, run: Run) -> float | None:
+    """mAP@R of one direction, `i2t` or `t2i`, with every true match counted as right, in percent.
+
+    Recall looks at the first true match, mAP@R at all of them (ECCV Caption).
+    """
+    return run.metrics[ORACLE][f"{side}_map_at_r"]["value"] if ORACLE in run.metrics else None
+
+
 def told_from_edits(benchmarks: Any) -> float | None:
     """Percent of the embedded dataset's hard negatives, edited captions, that score below their caption.
 

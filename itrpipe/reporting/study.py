@@ -7,8 +7,9 @@ prepared with. Several of them make a study.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,22 @@ from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference, seed_interval, significances, verdict
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.groups import Group
-from itrpipe.reporting.measures import told_from_edits
+from itrpipe.reporting.measures import map_at_r, told_from_edits
 from itrpipe.reporting.seeds import SeedComparison, by_seed
 from itrpipe.reporting.series import Series
 
 IMAGES, BATCH = "training images", "batch"
 TRAIN = "train"
-RSUM, ORACLE, ACCURACY = "RSum", "RSum, every true match", "hard negatives told"
-MEASURES = (RSUM, ORACLE, ACCURACY)
+RSUM, ORACLE = "RSum", "RSum, every true match"
+I2T_MAP, T2I_MAP = "mAP@R, image to text", "mAP@R, text to image"
+ACCURACY = "hard negatives told"
+PERCENT: dict[str, Callable[[Run], float | None]] = {
+    I2T_MAP: partial(map_at_r, "i2t"),
+    T2I_MAP: partial(map_at_r, "t2i"),
+    ACCURACY: lambda run: told_from_edits(run.figures(BENCHMARKS)),
+}
+"""Measures in percent, whose gains have intervals over seeds alone."""
+MEASURES = (RSUM, ORACLE, *PERCENT)
 """What gains are measured in."""
 _SIZES = frozenset(("train", "val", "test"))
 
@@ -270,12 +279,13 @@ def _gains(compared: Sequence[SeedComparison]) -> dict[str, Gain]:
     oracle = [each.oracle["rsum"] for each in compared if each.oracle]
     if len(oracle) == len(compared):
         found[ORACLE] = _smallest(compared, oracle)
-    differences = [_accuracies(each) for each in compared]
-    if all(differences):
-        number = int(np.argmin([np.mean(each) for each in differences]))
-        single, control = differences[number], compared[number].reference.method
-        interval = seed_interval(single, compared[number].own["rsum"].level) if len(single) > 1 else None
-        found[ACCURACY] = Gain(float(np.mean(single)), interval, len(single), control)
+    for measure, read in PERCENT.items():
+        differences = [_differences(each, read) for each in compared]
+        if all(differences):
+            number = int(np.argmin([np.mean(each) for each in differences]))
+            single, control = differences[number], compared[number].reference.method
+            interval = seed_interval(single, compared[number].own["rsum"].level) if len(single) > 1 else None
+            found[measure] = Gain(float(np.mean(single)), interval, len(single), control)
     return found
 
 
@@ -300,9 +310,9 @@ def _judged(tried: Sequence[Tried]) -> list[Tried]:
     return found
 
 
-def _accuracies(compared: SeedComparison) -> list[float]:
-    """Differences of runs with the same seed; empty where one has no such number."""
+def _differences(compared: SeedComparison, read: Callable[[Run], float | None]) -> list[float]:
+    """Of runs with the same seed; empty where one has no such number."""
     own, others = by_seed(compared.series), by_seed(compared.reference)
-    shares = [[told_from_edits(runs[seed].figures(BENCHMARKS)) for seed in compared.seeds] for runs in (own, others)]
-    known = [one - other for one, other in zip(*shares, strict=True) if one is not None and other is not None]
-    return known if len(known) == len(compared.seeds) else []
+    pairs = [(read(own[seed]), read(others[seed])) for seed in compared.seeds]
+    known = [one - other for one, other in pairs if one is not None and other is not None]
+    return known if len(known) == len(pairs) else []

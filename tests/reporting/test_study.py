@@ -14,9 +14,29 @@ from itrpipe.reporting.plots import looks_by_name
 from itrpipe.reporting.results import _tried
 from itrpipe.reporting.sections.study.plots import gain_plots
 from itrpipe.reporting.sections.study.section import gain_tables, headroom, said_of
-from itrpipe.reporting.study import ACCURACY, BATCH, IMAGES, ORACLE, RSUM, Study, ordered, study_of
+from itrpipe.reporting.study import (
+    ACCURACY,
+    BATCH,
+    I2T_MAP,
+    IMAGES,
+    MEASURES,
+    ORACLE,
+    RSUM,
+    T2I_MAP,
+    Study,
+    ordered,
+    study_of,
+)
 
 SEEDS = (0, 1, 2)
+
+
+def oracle(rsum: float) -> dict[str, dict[str, float]]:
+    return {
+        "rsum": {"value": rsum + 40},
+        "i2t_map_at_r": {"value": rsum / 10},
+        "t2i_map_at_r": {"value": rsum / 5},
+    }
 
 
 def series(
@@ -40,7 +60,7 @@ def series(
             declared=lambda manifest: {"noise": 0.0, "units": 3},
             settings={"features": "scenes"},
             manifest=SimpleNamespace(finished=str(seed)),
-            metrics={"full": {"rsum": {"value": rsum + seed}}, "oracle": {"rsum": {"value": rsum + 40 + seed}}},
+            metrics={"full": {"rsum": {"value": rsum + seed}}, "oracle": oracle(rsum + seed)},
             figures=lambda file: {"scenes": {"accuracy": {"value": told}}} if told and file == BENCHMARKS else None,
             is_control=kind == "control",
             is_baseline=kind == "round one",
@@ -89,6 +109,7 @@ def test_a_gain_is_that_over_the_strongest_control_of_the_same_batch_size() -> N
     }
     assert gains[1000][ORACLE].value == 3.0
     assert gains[1000][ACCURACY].value == pytest.approx(1.0)
+    assert [gains[1000][name].value for name in (I2T_MAP, T2I_MAP)] == pytest.approx([0.5, 1.0])
     assert {each.setting.values[BATCH] for each in found.tried} == {128}
 
 
@@ -124,7 +145,7 @@ def test_settings_differ_in_what_the_data_were_prepared_with_and_in_the_share_th
 
 def test_tables_plots_and_the_sentence_say_the_same() -> None:
     found = study(small=(5.0, -3.0), large=(8.0, 9.0))
-    rsum, _, told = gain_tables(found, "VSRN", 0.95)
+    rsum, *_, told = gain_tables(found, "VSRN", 0.95)
     assert [(row.name, row.cells[0].text, row.cells[0].marked) for row in rsum.rows] == [
         ("1,000 images, batch 128", "−3.0", False),
         ("2,000 images, batch 128", "+8.0", True),
@@ -137,7 +158,7 @@ def test_tables_plots_and_the_sentence_say_the_same() -> None:
         "in RSum, every true match counted as right: mined +2.5 (above zero in 1 of 2)."
     )
     plots = gain_plots(found, "VSRN", looks_by_name(found.methods))
-    assert [each.title for each in plots] == [f"{name}, by training images" for name in (RSUM, ORACLE, ACCURACY)]
+    assert [each.title for each in plots] == [f"{name}, by training images" for name in MEASURES]
     limits = [[cell.text for cell in row.cells] for row in headroom(found, "VSRN").rows]
     assert limits == [["496.0", "520.0", "536.0", "600.0"], ["496.0", "–", "536.0", "600.0"]]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from itrpipe.evaluation.second_round import Signals, signals
 from itrpipe.reporting.plots import Look, Plot, panel, plain_ticks, point, svg, zero_line
-from itrpipe.reporting.study import ACCURACY, BATCH, MEASURES, Gain, Setting, Study, Tried, ordered
+from itrpipe.reporting.study import BATCH, MEASURES, PERCENT, Gain, Setting, Study, Tried, ordered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,7 +90,7 @@ def _plot(
         _points(axes, at, [each.gains[measure] for each in own], looks[method], joined=factor != RATIO)
     _mark(axes, values, factor, logarithmic)
     _limit(axes, [each.gains[measure] for each in tried])
-    axes.set_ylabel(f"gain in {'percentage points' if measure == ACCURACY else 'RSum'}")
+    axes.set_ylabel(f"gain in {'percentage points' if measure in PERCENT else 'RSum'}")
     title = f"{measure}, by {factor}"
     return Plot(title, svg(figure, name, f"{title}: gain over the strongest control"))
 

@@ -15,7 +15,7 @@ from itrpipe.reporting.plots import Key, Plot, legend_of, looks_by_name
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.sections.study.plots import REASONS, gain_plots, reason_plots
 from itrpipe.reporting.sections.study.rules import rule_table
-from itrpipe.reporting.study import ACCURACY, ORACLE, RSUM, Study, Tried, study_of
+from itrpipe.reporting.study import ACCURACY, I2T_MAP, ORACLE, RSUM, T2I_MAP, Study, Tried, study_of
 from itrpipe.reporting.tables import DASH, Cell, Row, Table
 
 TITLE, ORDER = "When a second round pays", 5
@@ -26,6 +26,9 @@ _CAPTIONS = {
     "test images. Bold: significant against every control. The last row has the interval over settings. The strongest "
     "of several controls is strong by chance, too, so that a mean somewhat below zero is no loss.",
     ORACLE: "The same with every true match counted as right.",
+    I2T_MAP: "Gain in mAP@R of the captions that are true of an image, in percentage points, with its interval over "
+    "seeds. Recall asks for the first true match; mAP@R asks whether all R of them are the first R.",
+    T2I_MAP: "The same of the images that a caption is true of.",
     ACCURACY: "Gain in the percentage of edited captions that score below their caption (--benchmark scenes), with its "
     "interval over seeds.",
 }
