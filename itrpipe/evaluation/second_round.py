@@ -10,22 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Action = Literal["train", "mine", "filter", "write"]
+Action = Literal["train", "mine", "write"]
 ACTIONS: dict[Action, str] = {
     "train": "train longer",
     "mine": "mine",
-    "filter": "mine and filter",
     "write": "write negatives",
 }
-MINES: tuple[Action, ...] = ("mine", "filter")
-"""Actions that are a second round with mined lists."""
 
 RISING = 3.0
 """RSum gained over the last third of the epochs, above which round one has not converged."""
 HARDER = 20.0
 """Percentage points by which more pairs must be beaten by the dataset's hardest than by the batch's."""
-FALSE = 15.0
-"""Percent of true matches among the top candidates, above which mined lists need a guard."""
 EVIDENCE = (
     "Expect little: in the study of this tool so far, second rounds gained from -3 to +4 RSum over longer training, "
     "none of it significant, and this rule could not be told right or wrong."
@@ -123,7 +118,7 @@ def recommend(diagnostics: Mapping[str, Any]) -> Advice:
 
     Round one is trained on while its validation rises at a rate that does not fall. Where the hardest candidates of the
     dataset beat hardly more pairs than those of a batch, lists of them bring nothing new, and negatives have to be
-    written. Else they are mined, with a guard where many of them are true matches.
+    written. Else they are mined, however many of them are true matches: without these, mined candidates gained no more.
 
     Args:
         diagnostics: of `itrpipe.analysis.second_round.diagnose`.
@@ -137,8 +132,6 @@ def _action(found: Signals) -> Action:
         return "train"
     if found.dataset_beaten - found.batch_beaten < HARDER:
         return "write"
-    if found.top_false is not None and found.top_false > FALSE:
-        return "filter"
     return "mine"
 
 
@@ -169,7 +162,7 @@ def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
     if found.top_false is not None:
         estimate = ", as FNE estimates," if found.estimated else ""
         true = f"Of the top candidates{estimate} {found.top_false:.0f} % are true matches."
-    return (f"{'Mine' if action == 'mine' else 'Mine, and filter false negatives'}: {beaten}.", true + unsure)
+    return (f"Mine: {beaten}.", true + unsure)
 
 
 def _command(action: Action, diagnostics: Mapping[str, Any]) -> str:
@@ -184,11 +177,8 @@ def _command(action: Action, diagnostics: Mapping[str, Any]) -> str:
     options: dict[Action, list[str]] = {
         "train": ["--method", method, *_doubled(model["schedule"])],
         "mine": ["--method", own, "--negatives", "mined", *taught] if contrastive else ["--method", "aoq"],
-        "filter": ["--method", "aoq-guarded"],
         "write": ["--method", own if contrastive else "triplet", "--negatives", "synthetic"],
     }
-    if contrastive:
-        options["filter"] = [*options["mine"], "--weigh", "guard"]
     return shlex.join(["itrpipe", "train", *given, *options[action]])
 
 

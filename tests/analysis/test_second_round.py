@@ -10,7 +10,7 @@ import pytest
 from itrpipe.analysis import second_round
 from itrpipe.analysis.false_negatives import DIRECTIONS, TrainingSet
 from itrpipe.analysis.second_round import measured, validation
-from itrpipe.evaluation.second_round import FALSE, HARDER, RISING, beaten_by_size, recommend, signals
+from itrpipe.evaluation.second_round import HARDER, RISING, beaten_by_size, recommend, signals
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
 
 FAMILIES, PER_FAMILY, WIDTH, MARGIN = 12, 3, 24, 0.2
@@ -153,12 +153,11 @@ def diagnostics(
         ({"gained": RISING + 0.1}, "train", "--method triplet --set epochs=18 --set 'decay_at=[8,10]'"),
         ({"gained": None}, "train", "--method triplet --set epochs=18 --set 'decay_at=[8,10]'"),
         ({"batch": 60.1 - HARDER}, "write", "--method triplet --negatives synthetic"),
-        ({"false": FALSE + 0.1}, "filter", "--method aoq-guarded"),
-        ({"false": FALSE + 0.1, "truth": False}, "filter", "--method aoq-guarded"),
-        ({}, "mine", "--method aoq"),
+        ({"false": 50.0}, "mine", "--method aoq"),
+        ({"truth": False}, "mine", "--method aoq"),
     ],
 )
-def test_the_rule_reads_convergence_then_hardness_then_truth(given: dict[str, Any], action: str, command: str) -> None:
+def test_the_rule_reads_convergence_then_hardness(given: dict[str, Any], action: str, command: str) -> None:
     advice = recommend(diagnostics(**given))
     assert advice.action == action
     assert advice.command == f"itrpipe train --dataset mine --backbone vsepp --seed 1 {command}"
@@ -189,11 +188,11 @@ def test_a_rise_under_a_falling_rate_is_no_reason_to_train_longer(schedule: dict
 
 
 def test_contrastive_round_one_goes_on_with_its_own_lists() -> None:
-    found = diagnostics(false=50.0)
+    found = diagnostics()
     found["model"] |= {"method": "contrastive-batch", "objective": "contrastive", "seed": 0}
     assert recommend(found).command == (
         "itrpipe train --dataset mine --backbone vsepp --method contrastive --negatives mined "
-        "--negatives-from contrastive-batch --weigh guard"
+        "--negatives-from contrastive-batch"
     )
 
 

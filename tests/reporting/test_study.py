@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from itrpipe.evaluation.claims import Difference
 from itrpipe.reporting.plots import looks_by_name
 from itrpipe.reporting.results import _tried
 from itrpipe.reporting.sections.study.plots import gain_plots
+from itrpipe.reporting.sections.study.rules import rule_table
 from itrpipe.reporting.sections.study.section import gain_tables, headroom, said_of
 from itrpipe.reporting.study import (
     ACCURACY,
@@ -43,7 +45,7 @@ def series(
     method: str, rsum: float, batch: int = 128, kind: str = "", told: float | None = None, data: Any = None
 ) -> Any:
     """Runs with three seeds, as a report has them."""
-    settings = {"batch_size": batch, "train_share": data.share}
+    settings = {"batch_size": batch, "train_share": data.share, "loss": {}}
     model = SimpleNamespace(
         artifact=SimpleNamespace(path=f"train/{method}-{data.name}", manifest=SimpleNamespace(settings=settings)),
         mining=None,
@@ -179,3 +181,33 @@ def test_methods_of_one_name_in_one_setting_are_told_apart() -> None:
 
 def test_values_of_a_factor_that_are_no_numbers_come_last() -> None:
     assert ordered([0.5, None, 2, "x", 0.5]) == [0.5, 2, None, "x"]
+
+
+def told(batch: float) -> dict[str, Any]:
+    """What a round one told of a batch of 128, as `itrpipe.analysis.second_round.diagnose` returns it."""
+    facts = {"active": 50.0, "false": 5.0}
+    side = {"batches": [{"size": 128, "beaten": batch, **facts}], "hardest": {"beaten": 60.0, **facts}, "top": facts}
+    schedule = {"epochs": 9, "schedule": "linear"}
+    return {
+        "model": {"method": "contrastive-batch", "objective": "contrastive", "backbone": "vsrn", "dataset": "scenes"}
+        | {"seed": 0, "images": 1000, "batch_size": 128, "truth": True, "schedule": schedule},
+        "validation": {"gained": 0.0},
+        "fit": {"validation": 400.0, "gap": 80.0},
+        "directions": {"texts_for_images": side, "images_for_texts": side},
+    }
+
+
+def test_rules_are_tried_where_they_were_not_fitted_and_without_a_perfect_filter() -> None:
+    found = study(small=(5.0, 3.0), middle=(4.0, 2.0), large=(-2.0, -3.0))
+    # The harder the hardest of a batch, the less there is to be gained.
+    tried = [replace(each, told=told(batch)) for each, batch in zip(found.tried, (5.0, 10.0, 55.0), strict=True)]
+    assert rule_table(replace(found, tried=tried[:2])) is None
+    table = rule_table(replace(found, tried=tried))
+    assert table is not None
+    agreed = {row.name: row.cells[0].text for row in table.rows}
+    assert agreed["itrpipe advise"] == "3 of 3"
+    assert agreed["pairs that only the hardest of all beat, %"] == "2 of 3"  # without the one that lost, always
+    for each in tried:
+        assert each.runs[0].members[0].artifact.manifest is not None
+        each.runs[0].members[0].artifact.manifest.settings["loss"]["weigh"] = "truth"
+    assert rule_table(replace(found, tried=tried)) is None
