@@ -21,9 +21,9 @@ _COLUMNS = ("agreed where held out", "always the same", "threshold")
 _CAPTION = (
     "Trials are methods with mined lists in a setting, those aside that know which candidates are true. A rule agrees "
     "where it tells the sign of the gain over the strongest control: there is one above a threshold, which is fitted "
-    "without the setting that it is tried on. “Always the same” says yes, or no, to all, whichever agreed more often in "
-    "the other settings. The threshold shown is that of all settings. “itrpipe advise” has one rule, which is not fitted "
-    "again."
+    "without the setting that it is tried on. “Always the same” says yes, or no, to all, whichever agreed more often "
+    "in the other settings. The threshold shown is that of all settings. “itrpipe advise” has one rule, which is not "
+    "fitted again."
 )
 _FEWEST = 3
 """Settings without which no threshold is tried."""
