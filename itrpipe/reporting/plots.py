@@ -9,6 +9,7 @@ serves a light and a dark page. A hollow point is a difference whose interval in
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ _VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _PAPER: "paper"} | {
     colour: f"series-{index + 1}" for index, colour in enumerate(_COLOURS)
 }
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
+_TICK_ROOM = 0.08
+"""Of an axis, that the number below a tick takes."""
 _DASHED = (4, 2.4)
 _LATER_DASHES = ((), (1, 1.6), (6, 2, 1, 2))
 _STYLE: Any = {
@@ -200,8 +203,12 @@ def _colours(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def plain_ticks(axes: Axes, ticks: Sequence[float]) -> None:
-    """Writes plain numbers below a logarithmic axis."""
-    axes.set_xticks(list(ticks), [f"{tick:,}" for tick in ticks])
+    """Writes plain numbers below a logarithmic axis, of those that would overlap the smaller one."""
+    kept = [ticks[0]]
+    for tick in ticks[1:]:
+        if math.log(tick / kept[-1]) > _TICK_ROOM * math.log(ticks[-1] / ticks[0]):
+            kept.append(tick)
+    axes.set_xticks(kept, [f"{tick:,}" if tick == round(tick) else f"{tick:.3g}" for tick in kept])
     axes.set_xticks([], minor=True)
 
 

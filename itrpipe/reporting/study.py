@@ -19,6 +19,7 @@ from itrpipe.config import leaves
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference, seed_interval, significances, verdict
 from itrpipe.reporting.collect import Run
+from itrpipe.reporting.departures import shown
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.measures import map_at_r, told_from_edits
 from itrpipe.reporting.seeds import SeedComparison, by_seed
@@ -200,10 +201,10 @@ def study_of(groups: Sequence[Group], images: Mapping[str, int], ceilings: Mappi
             fair = [each for each in own if _setting(each.reference.first, images[prepared], varied) == setting]
             # Round one alone is no control: it was trained for one round.
             if any(each.reference.first.is_control for each in fair):
-                # Of several with one name, such as for other numbers of epochs, each is told by what differs.
-                shared = sum(_is_rival(each, own[0].series, setting, images[prepared], varied) for each in group.series)
-                method = own[0].series.method if shared else first.method
-                tried.append(Tried(setting, method, _gains(fair), by_seed(own[0].series)))
+                rivals = [
+                    each for each in group.series if _is_rival(each, own[0].series, setting, images[prepared], varied)
+                ]
+                tried.append(Tried(setting, _told_apart(own[0].series, rivals), _gains(fair), by_seed(own[0].series)))
     told = {
         run.members[0].artifact.path: figures
         for known in references.values()
@@ -221,6 +222,16 @@ def _is_rival(other: Series[Run], series: Series[Run], setting: Setting, images:
     first = other.first
     alike = other is not series and other.known and first.method == series.first.method
     return alike and len(first.members) == 1 and _setting(first, images, varied) == setting
+
+
+def _told_apart(series: Series[Run], rivals: Sequence[Series[Run]]) -> str:
+    """The method, with the settings in which it differs from others of its name in the same setting."""
+    differing = [
+        f"{key} {shown(value)}"
+        for key, value in series.differing.items()
+        if any(str(other.differing.get(key)) != str(value) for other in rivals)
+    ]
+    return f"{series.first.method} ({', '.join(differing)})" if differing else series.first.method
 
 
 def ordered(values: Iterable[Any]) -> list[Any]:

@@ -69,7 +69,9 @@ def series(
         )
         for seed in SEEDS
     )
-    return SimpleNamespace(first=runs[0], all=runs, name=f"VSRN, {method} {batch}", method=method, known=True)
+    return SimpleNamespace(
+        first=runs[0], all=runs, name=f"VSRN, {method} {batch}", method=method, known=True, differing={}
+    )
 
 
 def compared(one: Any, other: Any, value: float, half: float = 1.0) -> Any:
@@ -155,9 +157,9 @@ def test_tables_plots_and_the_sentence_say_the_same() -> None:
     ]
     assert rsum.rows[-1].cells[0].interval == "−67.4 to +72.4"  # 12.706 * 7.778 / sqrt(2) around 2.5
     assert told.rows[0].cells[0].interval == "+1.0 to +1.0"
-    assert said_of(found, "VSRN") == (
-        "VSRN: of 2 second rounds in 2 settings, one gain over the strongest control is significant. Mean difference "
-        "in RSum, every true match counted as right: mined +2.5 (above zero in 1 of 2)."
+    assert said_of(found, "VSRN", 0.95) == (
+        "VSRN: of 2 second rounds in 2 settings, one gain over the strongest control is significant. Mean gain in RSum, "
+        "every true match counted as right: mined +2.5 (−67.4 to +72.4 over settings, above zero in 1 of 2 settings)."
     )
     plots = gain_plots(found, "VSRN", looks_by_name(found.methods))
     assert [each.title for each in plots] == [f"{name}, by training images" for name in MEASURES]
@@ -169,7 +171,7 @@ def test_methods_of_one_name_in_one_setting_are_told_apart() -> None:
     groups: Any = []
     for place in (data("a"), data("b", noise=0.5)):
         short, long = (series("mined", 500.0, data=place) for _ in range(2))
-        short.method, long.method = "mined (epochs 8)", "mined (epochs 16)"
+        short.differing, long.differing = {"epochs": 8, "decay_every": 4}, {"epochs": 16, "decay_every": 4}
         control = series("batch alone", 490.0, kind="control", data=place)
         pairs = [compared(short, control, 1.0), compared(long, control, 2.0)]
         groups.append(SimpleNamespace(runs=short.all, series=[short, long, control], compared=pairs))

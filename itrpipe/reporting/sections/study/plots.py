@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +116,7 @@ def _mark(axes: Axes, values: Sequence[Any], factor: str, logarithmic: bool) -> 
     """The values below the axis, all of them where they are few."""
     if logarithmic:
         axes.set_xscale("log")
-        plain_ticks(axes, values[:: math.ceil(len(values) / 7)])
+        plain_ticks(axes, values)
     elif _is_numeric(values):
         axes.set_xticks(values, [f"{value:,}" for value in values])
     else:

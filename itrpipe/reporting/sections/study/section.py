@@ -40,6 +40,8 @@ _OF_HEADROOM = (
 )
 PERFECT = 600.0
 ALL = "mean of all settings"
+_SPOKEN_OF = 3
+"""Settings in which a method was tried that the answer names."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def view(source: Source) -> StudyView | None:
     looks, reasons = looks_by_name(study.methods), looks_by_name(list(REASONS))
     return StudyView(
         study=study,
-        said=[said_of(study, backbone) for backbone in study.backbones],
+        said=[said_of(study, backbone, source.options.interval_level) for backbone in study.backbones],
         keys=legend_of(looks),
         panels={backbone: gain_plots(study, backbone, looks) for backbone in study.backbones},
         tables={
@@ -127,22 +129,35 @@ def _best(series: Mapping[str, Mapping[int, Run]], measure: Callable[[Run], floa
     return max(means, default=None) if len(means) == len(values) else None
 
 
-def said_of(study: Study, backbone: str) -> str:
-    """How many gains are significant, then what each method gains on average."""
+def said_of(study: Study, backbone: str, level: float) -> str:
+    """How many gains are significant, then what the methods that were tried in most settings gain over these.
+
+    Args:
+        study: all of it.
+        backbone: that is spoken of.
+        level: of the interval over settings.
+    """
     own = [each for each in study.tried if each.setting.backbone == backbone]
-    gains = {method: [each.gains[study.primary] for each in own if each.method == method] for method in _methods(own)}
-    sure = sum(each.significant for found in gains.values() for each in found)
+    gains = {
+        method: [each.gains[study.primary].value for each in own if each.method == method] for method in _methods(own)
+    }
+    sure = sum(each.gains[study.primary].significant for each in own)
     settings = len({each.setting for each in own})
     many = "no gain" if not sure else "one gain" if sure == 1 else f"{sure} gains"
     counted = ", every true match counted as right" if study.primary == ORACLE else ""
-    parts = []
-    for method, found in gains.items():
-        mean, up = float(np.mean([each.value for each in found])), sum(each.value > 0 for each in found)
-        parts.append(f"{method} {signed(mean)} (above zero in {up} of {len(found)})")
+    fewest = min(_SPOKEN_OF, max(map(len, gains.values())))
+    told = {method: found for method, found in gains.items() if len(found) >= fewest}
+    parts = [_mean_said(method, told[method], level) for method in sorted(told, key=lambda each: -np.mean(told[each]))]
     return (
         f"{backbone}: of {len(own)} second rounds in {settings} settings, {many} over the strongest control "
-        f"{'are' if sure > 1 else 'is'} significant. Mean difference in RSum{counted}: {'; '.join(parts)}."
+        f"{'are' if sure > 1 else 'is'} significant. Mean gain in RSum{counted}: {'; '.join(parts)}."
     )
+
+
+def _mean_said(method: str, gains: Sequence[float], level: float) -> str:
+    up = f"above zero in {sum(gain > 0 for gain in gains)} of {len(gains)} settings"
+    between = f"{interval_text(seed_interval(gains, level))} over settings, " if len(gains) > 1 else ""
+    return f"{method} {signed(float(np.mean(gains)))} ({between}{up})"
 
 
 def _methods(tried: Sequence[Tried]) -> list[str]:
