@@ -158,8 +158,8 @@ def test_tables_plots_and_the_sentence_say_the_same() -> None:
     assert rsum.rows[-1].cells[0].interval == "−67.4 to +72.4"  # 12.706 * 7.778 / sqrt(2) around 2.5
     assert told.rows[0].cells[0].interval == "+1.0 to +1.0"
     assert said_of(found, "VSRN", 0.95) == (
-        "VSRN: of 2 second rounds in 2 settings, one gain over the strongest control is significant. Mean gain in RSum, "
-        "every true match counted as right: mined +2.5 (−67.4 to +72.4 over settings, above zero in 1 of 2 settings)."
+        "VSRN: of 2 second rounds in 2 settings, one gain over the strongest control is significant. Mean gain in RSum"
+        ", every true match counted as right: mined +2.5 (−67.4 to +72.4 over settings, above zero in 1 of 2 settings)."
     )
     plots = gain_plots(found, "VSRN", looks_by_name(found.methods))
     assert [each.title for each in plots] == [f"{name}, by training images" for name in MEASURES]
