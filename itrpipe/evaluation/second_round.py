@@ -119,6 +119,7 @@ def recommend(diagnostics: Mapping[str, Any]) -> Advice:
     Round one is trained on while its validation rises at a rate that does not fall. Where the hardest candidates of the
     dataset beat hardly more pairs than those of a batch, lists of them bring nothing new, and negatives have to be
     written. Else they are mined, however many of them are true matches: without these, mined candidates gained no more.
+    They are candidates of InfoNCE, also of lists that a model of the triplet loss mined: AOQ gained nothing over it.
 
     Args:
         diagnostics: of `itrpipe.analysis.second_round.diagnose`.
@@ -172,11 +173,10 @@ def _command(action: Action, diagnostics: Mapping[str, Any]) -> str:
     given = ["--dataset", model["dataset"], "--backbone", model["backbone"]]
     given += ["--seed", str(model["seed"])] if model["seed"] else []
     contrastive = model["objective"] == "contrastive"
-    own = "contrastive" if method == "contrastive-batch" else method
-    taught = ["--negatives-from", method]
+    own = "contrastive" if method == "contrastive-batch" or not contrastive else method
     options: dict[Action, list[str]] = {
         "train": ["--method", method, *_doubled(model["schedule"])],
-        "mine": ["--method", own, "--negatives", "mined", *taught] if contrastive else ["--method", "aoq"],
+        "mine": ["--method", own, "--negatives", "mined", "--negatives-from", method],
         "write": ["--method", own if contrastive else "triplet", "--negatives", "synthetic"],
     }
     return shlex.join(["itrpipe", "train", *given, *options[action]])

@@ -153,8 +153,8 @@ def diagnostics(
         ({"gained": RISING + 0.1}, "train", "--method triplet --set epochs=18 --set 'decay_at=[8,10]'"),
         ({"gained": None}, "train", "--method triplet --set epochs=18 --set 'decay_at=[8,10]'"),
         ({"batch": 60.1 - HARDER}, "write", "--method triplet --negatives synthetic"),
-        ({"false": 50.0}, "mine", "--method aoq"),
-        ({"truth": False}, "mine", "--method aoq"),
+        ({"false": 50.0}, "mine", "--method contrastive --negatives mined --negatives-from triplet"),
+        ({"truth": False}, "mine", "--method contrastive --negatives mined --negatives-from triplet"),
     ],
 )
 def test_the_rule_reads_convergence_then_hardness(given: dict[str, Any], action: str, command: str) -> None:

@@ -31,6 +31,13 @@ from itrpipe.reporting.study import (
 )
 
 SEEDS = (0, 1, 2)
+MINED = {
+    "negatives": ["batch", "mined"],
+    "objective": "infonce",
+    "weigh": "none",
+    "batches": "shuffled",
+    "refresh_every": 0,
+}
 
 
 def oracle(rsum: float) -> dict[str, dict[str, float]]:
@@ -45,7 +52,7 @@ def series(
     method: str, rsum: float, batch: int = 128, kind: str = "", told: float | None = None, data: Any = None
 ) -> Any:
     """Runs with three seeds, as a report has them."""
-    settings = {"batch_size": batch, "train_share": data.share, "loss": {}}
+    settings = {"batch_size": batch, "train_share": data.share, "loss": dict(MINED)}
     model = SimpleNamespace(
         artifact=SimpleNamespace(path=f"train/{method}-{data.name}", manifest=SimpleNamespace(settings=settings)),
         mining=None,
@@ -199,7 +206,7 @@ def told(batch: float) -> dict[str, Any]:
     }
 
 
-def test_rules_are_tried_where_they_were_not_fitted_and_without_a_perfect_filter() -> None:
+def test_rules_are_tried_where_they_were_not_fitted_and_on_what_is_recommended() -> None:
     found = study(small=(5.0, 3.0), middle=(4.0, 2.0), large=(-2.0, -3.0))
     # The harder the hardest of a batch, the less there is to be gained.
     tried = [replace(each, told=told(batch)) for each, batch in zip(found.tried, (5.0, 10.0, 55.0), strict=True)]

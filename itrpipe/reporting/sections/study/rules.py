@@ -19,11 +19,11 @@ _RULES: dict[str, Callable[[Setting, Signals], float | None]] = {
 }
 _COLUMNS = ("agreed where held out", "always the same", "threshold")
 _CAPTION = (
-    "Trials are methods with mined lists in a setting, those aside that know which candidates are true. A rule agrees "
-    "where it tells the sign of the gain over the strongest control: there is one above a threshold, which is fitted "
-    "without the setting that it is tried on. “Always the same” says yes, or no, to all, whichever agreed more often "
-    "in the other settings. The threshold shown is that of all settings. “itrpipe advise” has one rule, which is not "
-    "fitted again."
+    "Trials are second rounds as “itrpipe advise” recommends them, with mined candidates beside the batch, one in each "
+    "setting. A rule agrees where it tells the sign of the gain over the strongest control: there is one above a "
+    "threshold, which is fitted without the setting that it is tried on. “Always the same” says yes, or no, to all, "
+    "whichever agreed more often in the other settings. The threshold shown is that of all settings. “itrpipe advise” "
+    "has one rule, which is not fitted again."
 )
 _FEWEST = 3
 """Settings without which no threshold is tried."""
@@ -38,7 +38,7 @@ def rule_table(study: Study) -> Table | None:
     Returns:
         None where these are of fewer than three settings.
     """
-    taught = [(each, each.told) for each in study.tried if each.told is not None and not _knows_truth(each)]
+    taught = [(each, each.told) for each in study.tried if each.told is not None and _is_recommended(each)]
     trials = [(each, told, signals(told)) for each, told in taught]
     settings = [each.setting for each, _, _ in trials]
     if len(set(settings)) < _FEWEST:
@@ -58,10 +58,12 @@ def rule_table(study: Study) -> Table | None:
     return Table("What tells beforehand whether mined negatives pay", list(_COLUMNS), rows, _CAPTION)
 
 
-def _knows_truth(tried: Tried) -> bool:
-    """Whether it was trained as nobody can who does not know all true matches."""
+def _is_recommended(tried: Tried) -> bool:
+    """Whether it is what `recommend` names where it says to mine: InfoNCE, and nothing else that is changed."""
     manifest = next(iter(tried.runs.values())).members[0].artifact.manifest
-    return manifest is not None and manifest.settings["loss"].get("weigh") == "truth"
+    loss = {} if manifest is None else manifest.settings["loss"]
+    wanted = {"objective": "infonce", "weigh": "none", "batches": "shuffled", "refresh_every": 0}
+    return list(loss.get("negatives", ())) == ["batch", "mined"] and all(loss.get(key) == wanted[key] for key in wanted)
 
 
 def _shown(threshold: float) -> str:
