@@ -143,21 +143,24 @@ def said_of(study: Study, backbone: str, level: float) -> str:
     }
     sure = sum(each.gains[study.primary].significant for each in own)
     settings = len({each.setting for each in own})
+    where = f"{settings} settings" if settings > 1 else "one setting"
     many = "no gain" if not sure else "one gain" if sure == 1 else f"{sure} gains"
     counted = ", every true match counted as right" if study.primary == ORACLE else ""
     fewest = min(_SPOKEN_OF, max(map(len, gains.values())))
     told = {method: found for method, found in gains.items() if len(found) >= fewest}
     parts = [_mean_said(method, told[method], level) for method in sorted(told, key=lambda each: -np.mean(told[each]))]
     return (
-        f"{backbone}: of {len(own)} second rounds in {settings} settings, {many} over the strongest control "
+        f"{backbone}: of {len(own)} second rounds in {where}, {many} over the strongest control "
         f"{'are' if sure > 1 else 'is'} significant. Mean gain in RSum{counted}: {'; '.join(parts)}."
     )
 
 
 def _mean_said(method: str, gains: Sequence[float], level: float) -> str:
+    if len(gains) == 1:
+        return f"{method} {signed(gains[0])} (one setting)"
     up = f"above zero in {sum(gain > 0 for gain in gains)} of {len(gains)} settings"
-    between = f"{interval_text(seed_interval(gains, level))} over settings, " if len(gains) > 1 else ""
-    return f"{method} {signed(float(np.mean(gains)))} ({between}{up})"
+    between = interval_text(seed_interval(gains, level))
+    return f"{method} {signed(float(np.mean(gains)))} ({between} over settings, {up})"
 
 
 def _methods(tried: Sequence[Tried]) -> list[str]:
