@@ -33,7 +33,8 @@ def test_the_advice_stands_above_with_its_command_and_how_sure_it_is(section: An
     (advice,) = [each.text() for each in section.all("p") if each.all("code")]
     assert advice.startswith("VSE++, batch alone: Mine: the hardest negative of a batch of 128 beats 10 % of the pairs")
     assert advice.endswith(
-        "itrpipe train --dataset mine --backbone vsepp --seed 1 --method contrastive --negatives mined --negatives-from triplet"
+        "itrpipe train --dataset mine --backbone vsepp --seed 1 --method contrastive --negatives mined "
+        "--negatives-from triplet"
     )
     assert EVIDENCE in [each.text() for each in section.all("p", "note")]
     (drawing,) = section.all("svg")[1:]
