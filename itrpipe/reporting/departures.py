@@ -15,6 +15,7 @@ from itrpipe.artifacts.artifact import Manifest
 from itrpipe.config import leaves
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.titles import backbone_title, method_title, told_by_title
+from itrpipe.training.settings import unread
 
 Declared = Callable[[Manifest], Mapping[str, Any] | None]
 """What the declarations give the configuration, backbone and dataset of an artifact; None where they do not say."""
@@ -91,7 +92,9 @@ def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
     if artifact.manifest is None or expected is None:
         return {}
     settings = artifact.manifest.settings
-    told = _CHOSEN | (told_by_title(artifact.manifest.conf, settings) if artifact.stage == _TRAIN else set())
+    told = _CHOSEN
+    if artifact.stage == _TRAIN:
+        told = told | told_by_title(artifact.manifest.conf, settings) | unread(settings)
     given = dict(leaves(settings))
     return {
         key: Departure(given[key], value)

@@ -12,7 +12,7 @@ from itrpipe.reporting.collect import Run
 from itrpipe.reporting.departures import Departure, shown
 from itrpipe.reporting.model import Model, member_prefix
 from itrpipe.reporting.titles import model_title
-from itrpipe.training.settings import newer_defaults
+from itrpipe.training.settings import newer_defaults, unread
 
 SEED = "seed"
 
@@ -56,17 +56,20 @@ def series_of(items: Sequence[Kind]) -> list[Series[Kind]]:
     Members with different seeds, and removed models, whose settings are not known any more, stay alone.
     """
     groups: dict[str, list[Kind]] = {}
+    known: dict[str, dict[str, Any] | None] = {}
     for index, item in enumerate(items):
-        groups.setdefault(_key(item) or str(index), []).append(item)
-    named = _names([group[0] for group in groups.values()])
+        facts = _facts(item)
+        key = _key(item, facts) or str(index)
+        groups.setdefault(key, []).append(item)
+        known.setdefault(key, facts)
+    named = _names([(group[0], known[key]) for key, group in groups.items()])
     return [
-        Series(name, tuple(group), _facts(group[0]) is not None, differing, group[0].departures)
-        for (name, differing), group in zip(named, groups.values(), strict=True)
+        Series(name, tuple(group), known[key] is not None, differing, group[0].departures)
+        for (name, differing), (key, group) in zip(named, groups.items(), strict=True)
     ]
 
 
-def _key(item: Run | Model) -> str | None:
-    facts = _facts(item)
+def _key(item: Run | Model, facts: dict[str, Any] | None) -> str | None:
     if facts is None or len({member.seed for member in item.members}) > 1:
         return None
     names = [member.method_name for member in item.members]
@@ -85,7 +88,9 @@ def _facts(item: Run | Model) -> dict[str, Any] | None:
             return None
         mining = member.mining.manifest if member.mining else None
         prefix = member_prefix(number)
-        facts |= {f"{prefix}{key}": value for key, value in _but_seed(member.artifact.manifest.settings).items()}
+        settings = member.artifact.manifest.settings
+        read = {key: value for key, value in _but_seed(settings).items() if key not in unread(settings)}
+        facts |= {f"{prefix}{key}": value for key, value in read.items()}
         if mining is not None:
             facts |= {f"{prefix}mining {key}": value for key, value in _but_seed(mining.settings).items()}
     return facts | {key: each.value for key, each in item.departures.items()}
@@ -96,13 +101,13 @@ def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in leaves(settings) if key != SEED and (key, value) not in newer_defaults()}
 
 
-def _names(items: Sequence[Run | Model]) -> list[tuple[str, dict[str, Any]]]:
+def _names(items: Sequence[tuple[Run | Model, dict[str, Any] | None]]) -> list[tuple[str, dict[str, Any]]]:
     """Backbone and method, with the settings that tell series of the same backbone and method apart."""
-    plain = [model_title(item.backbone, item.method) for item in items]
+    plain = [model_title(item.backbone, item.method) for item, _ in items]
     names = []
-    for name, item in zip(plain, items, strict=True):
-        rivals = [_facts(other) for other, theirs in zip(items, plain, strict=True) if theirs == name]
-        own, known = _facts(item), [facts for facts in rivals if facts is not None]
+    for name, (item, own) in zip(plain, items, strict=True):
+        rivals = [facts for (_, facts), theirs in zip(items, plain, strict=True) if theirs == name]
+        known = [facts for facts in rivals if facts is not None]
         keys = [key for key in own or {} if len({str(facts.get(key)) for facts in known}) > 1]
         differing = {key: own[key] for key in keys if own}
         # A name that the user has given says as much; of two models of one name the settings tell which is which.

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
 
 from itrpipe import papers
 from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
@@ -159,7 +159,7 @@ class TrainSettings(Settings):
 
     def unused_options(self) -> tuple[str, ...]:
         """Names of options that others leave without a use, so that their values change nothing."""
-        return (*(_OF_LORA if self.adapter == NOTHING else ()), *(() if self.loss.trains else ("patience",)))
+        return _unread(self.adapter, self.loss.trains)
 
     @property
     def adapts(self) -> bool:
@@ -288,6 +288,28 @@ def newer_defaults() -> list[tuple[str, Any]]:
     """Settings that earlier versions lacked, each with the default that they trained by, as a manifest has it."""
     found = {name: TrainSettings.model_fields[name].default for name in NEWER}
     return [(name, list(value) if isinstance(value, tuple) else value) for name, value in found.items()]
+
+
+def unread(settings: Mapping[str, Any]) -> frozenset[str]:
+    """Dotted keys of what the other settings of a training leave without a use.
+
+    Args:
+        settings: of the training, as manifests keep them.
+
+    Returns:
+        Nothing of methods that are not installed, or have other settings now.
+    """
+    method = methods().get(settings.get("method", ""))
+    try:
+        loss = method.model_validate(settings["loss"]) if method and "loss" in settings else None
+    except ValidationError:
+        return frozenset()
+    own = _unread(settings.get("adapter", NOTHING), loss is None or loss.trains)
+    return frozenset((*own, *(f"loss.{name}" for name in (loss.unused_options() if loss else ()))))
+
+
+def _unread(adapter: str, trains: bool) -> tuple[str, ...]:
+    return (*(_OF_LORA if adapter == NOTHING else ()), *(() if trains else ("patience",)))
 
 
 def parsed_average(value: str) -> tuple[str, float]:
