@@ -145,8 +145,8 @@ class Study:
 
     @property
     def methods(self) -> list[str]:
-        """Their names, in the order of the runs."""
-        return list(dict.fromkeys(each.method for each in self.tried))
+        """Their names, those first that were tried in the most settings."""
+        return methods_of(self.tried)
 
     def factors(self, backbone: str) -> dict[str, list[Any]]:
         """Factors that differ among the settings of a backbone, with their values in order."""
@@ -166,6 +166,11 @@ class Study:
                 counts.setdefault(key, Counter())[value] += 1
         usual = {key: counted.most_common(1)[0][0] for key, counted in counts.items() if key != factor}
         return [each for each in own if all(each.setting.values.get(key) == value for key, value in usual.items())]
+
+
+def methods_of(tried: Iterable[Tried]) -> list[str]:
+    """Their names, those first that were tried in the most settings."""
+    return [method for method, _ in Counter(each.method for each in tried).most_common()]
 
 
 def study_of(groups: Sequence[Group], images: Mapping[str, int], ceilings: Mapping[str, float]) -> Study | None:

@@ -15,7 +15,7 @@ from itrpipe.reporting.plots import Key, Plot, legend_of, looks_by_name
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.sections.study.plots import REASONS, gain_plots, reason_plots
 from itrpipe.reporting.sections.study.rules import rule_table
-from itrpipe.reporting.study import ACCURACY, I2T_MAP, ORACLE, RSUM, T2I_MAP, Study, Tried, study_of
+from itrpipe.reporting.study import ACCURACY, I2T_MAP, ORACLE, RSUM, T2I_MAP, Study, Tried, methods_of, study_of
 from itrpipe.reporting.tables import DASH, Cell, Row, Table
 
 TITLE, ORDER = "When a second round pays", 5
@@ -139,7 +139,7 @@ def said_of(study: Study, backbone: str, level: float) -> str:
     """
     own = [each for each in study.tried if each.setting.backbone == backbone]
     gains = {
-        method: [each.gains[study.primary].value for each in own if each.method == method] for method in _methods(own)
+        method: [each.gains[study.primary].value for each in own if each.method == method] for method in methods_of(own)
     }
     sure = sum(each.gains[study.primary].significant for each in own)
     settings = len({each.setting for each in own})
@@ -163,10 +163,6 @@ def _mean_said(method: str, gains: Sequence[float], level: float) -> str:
     return f"{method} {signed(float(np.mean(gains)))} ({between} over settings, {up})"
 
 
-def _methods(tried: Sequence[Tried]) -> list[str]:
-    return list(dict.fromkeys(each.method for each in tried))
-
-
 def gain_tables(study: Study, backbone: str, level: float) -> list[Table]:
     """Settings by methods, one table for each measure, with the mean over settings in its last row.
 
@@ -176,7 +172,7 @@ def gain_tables(study: Study, backbone: str, level: float) -> list[Table]:
         level: of the interval over settings.
     """
     own = [each for each in study.tried if each.setting.backbone == backbone]
-    methods, found = _methods(own), []
+    methods, found = methods_of(own), []
     for measure, caption in _CAPTIONS.items():
         gains = {(each.setting, each.method): each for each in own if measure in each.gains}
         settings = list(dict.fromkeys(setting for setting, _ in gains))
