@@ -22,7 +22,7 @@ LAYERS = (
     {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},
     {"methods"},
-    {"training", "mining", "synthesis", "evaluation", "reporting", "exporting", "retrieval"},
+    {"training", "mining", "synthesis", "evaluation", "reporting", "exporting", "retrieval", "review"},
     {"analysis"},
     {"testing", "mteb"},
     {"stages"},

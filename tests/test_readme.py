@@ -22,11 +22,13 @@ from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, remember_model, save_definition
 from itrpipe.plan.planning import parse_override
+from itrpipe.review.decisions import DecisionFile, Judgement
 from itrpipe.training.settings import backbones
 
 Invoke = Callable[..., Any]
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "stages/leaky-protocol.md", "data/README.md")
+DECISIONS = "data/scenes/decisions.parquet"
 COMMANDS = typer.main.get_command(command_line.app).commands
 
 
@@ -106,6 +108,9 @@ def test_command_on_scenes_plans_with_all_its_settings(line: str, invoke: Invoke
     _, *arguments = shlex.split(line, comments=True)
     if "--model" in arguments:
         tell(tmp_path, arguments[arguments.index("--model") + 1])
+    if DECISIONS in line:
+        DecisionFile(tmp_path / DECISIONS).add([Judgement("ada", "image", "caption", "fits")])
+        arguments = [each.replace(DECISIONS, str(tmp_path / DECISIONS)) for each in arguments]
     outcome = invoke(*arguments, "--data", tmp_path, *([] if "--dry-run" in arguments else ["--dry-run"]))
     assert outcome.code == 0, outcome.err
     assert "missing" in outcome.out

@@ -17,6 +17,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from itrpipe.datasets.pairs import PairSet
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import read_truth
 from itrpipe.evaluation.roc_area import roc_area
@@ -38,11 +39,11 @@ class TrainingSet:
 
     Attributes:
         embeddings: of the finished model.
-        matches: ascending caption * N + image of every true match; None where they are not known.
+        matches: every true match; None where they are not known.
     """
 
     embeddings: SplitEmbeddings
-    matches: np.ndarray | None
+    matches: PairSet | None
 
     @classmethod
     def open(cls, trained: Path, prepared: Path) -> TrainingSet:
@@ -68,15 +69,11 @@ class TrainingSet:
         rows = np.array([row_of.get(image_id, -1) for image_id in image_ids.tolist()])
         captions = np.repeat(np.arange(len(true_images)), [len(each) for each in true_images])
         images = rows[np.concatenate(true_images)]
-        return cls(embeddings, np.unique((captions * len(row_of) + images)[images >= 0]))
+        return cls(embeddings, PairSet.of(captions[images >= 0], images[images >= 0], len(row_of)))
 
     def is_match(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray | None:
         """bool, of the shape that both broadcast to; None where matches are not known."""
-        if self.matches is None:
-            return None
-        codes = captions * len(self.embeddings.images) + images
-        places = np.searchsorted(self.matches, codes).clip(max=len(self.matches) - 1)
-        return self.matches[places] == codes
+        return None if self.matches is None else self.matches.has(captions, images)
 
 
 def analyse(data: TrainingSet, settings: Fne, batch_size: int) -> tuple[dict[str, Any], pa.Table]:

@@ -241,7 +241,7 @@ def _matches(data: TrainingSet, of_images: bool, anchors: np.ndarray, candidates
     """bool [a, C], which candidates match the anchors, some of which are there more than once."""
     if data.matches is None:
         return None
-    captions, images = np.divmod(data.matches, len(data.embeddings.images))
+    captions, images = data.matches.caption_rows, data.matches.image_rows
     mine, theirs = (images, captions) if of_images else (captions, images)
     distinct, rows = np.unique(anchors, return_inverse=True)
     places = np.searchsorted(distinct, mine).clip(max=len(distinct) - 1)

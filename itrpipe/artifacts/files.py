@@ -13,6 +13,7 @@ WORD_MAPS = "word_maps.parquet"
 WORDS, WORD_CORRECTIONS = "words.json", "word_corrections.parquet"
 DISCRIMINATION = "discrimination.json"
 SECOND_ROUND = "second_round.json"
+CORRECTED = "corrected.json"
 BENCHMARKS, BENCHMARK_PAIRS = "benchmarks.json", "benchmark_pairs.parquet"
 """Files of evaluations that ask for them, or whose model can be asked; see `itrpipe.analysis.questions`."""
 

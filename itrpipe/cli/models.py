@@ -13,12 +13,14 @@ from itrpipe.cli.choices import backbone_for, both_encoders, chosen_negatives, e
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.listing import listing
 from itrpipe.cli.options import (
+    DecisionsOption,
     DevicesOption,
     GivenOptions,
     ModelOptions,
     PartOption,
     TrainedOptions,
     overrides_of,
+    resolved,
     taking,
     whole_path,
 )
@@ -128,6 +130,7 @@ def mine_negatives(
     guard: Annotated[
         str | None, typer.Option("--guard", help="fne: write how likely each candidate is a false negative.")
     ] = None,
+    decisions: DecisionsOption = None,
     part: PartOption = None,
 ) -> None:
     """Find the hardest negatives of the whole training set.
@@ -137,6 +140,9 @@ def mine_negatives(
 
     --candidates FILE mines against more than the training set: images or captions that belong to nobody, embedded by
     the same model, as `itrpipe export --embeddings parquet` writes them. Training cannot read such lists.
+
+    --decisions FILE leaves out what people found to fit, and with --guard what they found not to fit is no false
+    negative. Training reads such lists with --set mine_negatives.decisions=FILE.
 
     --embeddings mines with vectors that any model has made of the training split: .npy, Parquet or HDF5. Their ids are
     those of --dataset; where none is named, these files and --owners are all that is needed.
@@ -148,7 +154,7 @@ def mine_negatives(
     given, definition = given.defined("train")
     model = {"method": given.method, **given.model, "library": library, "device": given.device}
     model |= {"drop_duplicates": drop_duplicates or None, "rescore_with": rescore_with, "guard": guard, "part": part}
-    model["candidates"] = candidates and str(candidates.resolve())
+    model |= {"candidates": resolved(candidates), "decisions": resolved(decisions)}
     run_stage(*given.where, "mine_negatives", given.overrides(**model), definition=definition, **given.how)
 
 
@@ -184,5 +190,5 @@ def synthesize(
     from itrpipe.commands.stages import run_stage
 
     named = {"method": method, "backbone": backbone, **given.model, "device": given.device, "split": split}
-    named |= {"language_model": whole_path(language_model), "wordnet": wordnet and str(wordnet.resolve()), "part": part}
+    named |= {"language_model": whole_path(language_model), "wordnet": resolved(wordnet), "part": part}
     run_stage(*given.where, "synthesize", given.overrides(**named), conf=by, **given.how)

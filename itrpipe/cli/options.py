@@ -73,6 +73,10 @@ DevicesOption = Annotated[
 PhotosOption = Annotated[
     Path | None, typer.Option("--photos", metavar="FOLDER", help="Folder of photographs, which need no captions.")
 ]
+DecisionsOption = Annotated[
+    Path | None,
+    typer.Option("--decisions", metavar="FILE", help="What people decided on pairs, see itrpipe review."),
+]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
 
 
@@ -329,6 +333,11 @@ def taking(options: type[RunOptions], **defaults: Any) -> Callable[[Callable[...
         return run
 
     return with_shared
+
+
+def resolved(path: Path | None) -> str | None:
+    """A file by its whole path."""
+    return None if path is None else str(path.expanduser().resolve())
 
 
 def whole_path(model: str | None) -> str | None:

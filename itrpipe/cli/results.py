@@ -12,6 +12,7 @@ from itrpipe.cli.options import (
     AnyModelOptions,
     DataOption,
     DatasetOption,
+    DecisionsOption,
     DryRunOption,
     GivenOptions,
     ModelOptions,
@@ -19,6 +20,7 @@ from itrpipe.cli.options import (
     SetOption,
     TrustOption,
     overrides_of,
+    resolved,
     taking,
     whole_path,
 )
@@ -77,6 +79,7 @@ def evaluate(
             help="full, coco-1k, coco-5k; or leaky-diagonal (ascl), which is no result; repeatable.",
         ),
     ] = None,
+    decisions: DecisionsOption = None,
     canary: Annotated[
         bool, typer.Option("--canary", help="Score again with the images taken away: recall must fall to chance.")
     ] = False,
@@ -97,6 +100,8 @@ def evaluate(
 
     --protocol leaky-diagonal shows what recall becomes when the vectors of AsCL are made with their own partners before
     the ranking, beside the honest recall; it writes leaky_diagonal.json and changes no result.
+
+    --decisions FILE measures again with what people found to fit counted as right, and says how much they judged.
 
     --embeddings ranks with vectors that any model has made of the split: .npy, Parquet or HDF5. Their ids are those of
     --dataset; where none is named, these files and --owners are all that is needed.
@@ -119,6 +124,7 @@ def evaluate(
     model = {"method": given.method, **given.model, "device": given.device, "split": split}
     model |= {"ensemble_with": ensemble_with or None, "rerank": rerank, "language_model": whole_path(language_model)}
     model |= {"eccv": eccv or None, "discriminate": discriminate or None, "protocols": protocols}
+    model["decisions"] = resolved(decisions)
     model["benchmark"] = [whole_benchmark(each) for each in benchmark or ()] or None
     overrides = given.overrides(**model)
     if leaky:
@@ -128,6 +134,50 @@ def evaluate(
         release_canary(folder, given.device, Reporter())
     if leaky and not given.dry_run:
         write_leaky_diagonal(folder, given.device, Reporter())
+
+
+@app.command()
+@taking(ModelOptions)
+def review(
+    given: ModelOptions,
+    split: Annotated[
+        str, typer.Option("--split", help="train: pairs of mined lists; test or val: of an evaluation's rankings.")
+    ] = "train",
+    order: Annotated[
+        str, typer.Option("--order", help="sample, guard (random ones), doubtful or harmful; see below.")
+    ] = "sample",
+    guard: Annotated[
+        str | None, typer.Option("--guard", help="fne: mine with probabilities of false negatives.")
+    ] = None,
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="scenes: the truth answers in the place of a person.")
+    ] = False,
+    budget: Annotated[int, typer.Option("--budget", metavar="N", min=1, help="--oracle: pairs that it answers.")] = 500,
+    merge: Annotated[
+        list[Path] | None, typer.Option("--merge", metavar="FILE", help="Add the decisions of others; repeatable.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Tell what people decided on the hardest candidates, and what share of them is false negatives.
+
+    \b
+    Orders (--order):
+      sample    at random: what was judged so far tells the share of false negatives
+      guard     at random among those that mining's guard takes for false negatives: its precision
+      doubtful  the guard's probability nearest to one half first
+      harmful   what scores farthest above its caption's own image first
+
+    Decisions are in decisions.parquet beside the dataset's artifacts, one row for each judgement. Mining, evaluation
+    and training read them with --decisions.
+
+    Example: itrpipe review --backbone vsepp --oracle --budget 500
+    """
+    from itrpipe.commands.review import Review
+    from itrpipe.commands.review import review as review_pairs
+
+    wanted = Review(split, order, oracle, budget, merge or ())
+    overrides = given.overrides(method=given.method, **given.model, device=given.device, guard=guard)
+    review_pairs(*given.where, wanted, overrides, **given.how, as_json=as_json)
 
 
 @app.command()

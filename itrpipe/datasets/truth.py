@@ -14,6 +14,7 @@ import numpy as np
 
 from itrpipe.artifacts.disk import reading_error
 from itrpipe.artifacts.integrity import checked
+from itrpipe.datasets.pairs import PairSet
 from itrpipe.errors import DataError
 
 if TYPE_CHECKING:
@@ -91,18 +92,4 @@ def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
     if images is None:
         return None
     captions = np.repeat(np.arange(len(images)), [len(each) for each in images])
-    rows = np.concatenate(images)
-    order = np.argsort(rows, kind="stable")
-    return {
-        "texts_for_images": _padded(rows[order], captions[order], len(split.image_ids)),
-        "images_for_texts": _padded(captions, rows, len(images)),
-    }
-
-
-def _padded(owners: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """The values [n] of each owner as rows [count, K], given with their owners [n], which rise."""
-    counts = np.bincount(owners, minlength=count)
-    starts = np.cumsum(counts) - counts
-    table = np.full((count, int(counts.max(initial=1))), -1, dtype=np.int64)
-    table[owners, np.arange(len(owners)) - starts[owners]] = values
-    return table
+    return PairSet.of(captions, np.concatenate(images), len(split.image_ids)).lists(len(images))

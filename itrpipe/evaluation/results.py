@@ -12,6 +12,7 @@ from itrpipe.progress import Reporter
 if TYPE_CHECKING:
     import numpy as np
 
+    from itrpipe.datasets.pairs import PairSet
     from itrpipe.evaluation.bootstrap import Interval
     from itrpipe.evaluation.ranks import Ranks
     from itrpipe.features.scores import SplitScores
@@ -45,6 +46,13 @@ class Matches:
         if truth is None:
             return None
         return cls(np.concatenate([[0], np.cumsum([len(rows) for rows in truth])]), np.concatenate(truth))
+
+    @classmethod
+    def of(cls, pairs: PairSet, captions: int) -> Matches:
+        """Those of a set in which each of so many captions has one at least."""
+        import numpy as np
+
+        return cls(np.searchsorted(pairs.caption_rows, np.arange(captions + 1)), pairs.image_rows)
 
 
 @dataclass(frozen=True)
@@ -87,8 +95,12 @@ class Measurement:
                 continue
             found[name] = self._recalls(protocol_folds(name, split.matrix, split.caption_image))
         if oracle is not None and matches is not None:
-            found[ORACLE] = self._recalls([(oracle, split.caption_image)]) | self._precision(split, matches)
+            found[ORACLE] = self.with_matches(split, oracle, matches)
         return found
+
+    def with_matches(self, split: SplitScores, ranks: Ranks, matches: Matches) -> Figures:
+        """Recalls by ranks of the best of several matches, and how well all of them are gathered."""
+        return self._recalls([(ranks, split.caption_image)]) | self._precision(split, matches)
 
     def _recalls(self, folds: Sequence[tuple[Ranks, np.ndarray]]) -> Figures:
         from itrpipe.evaluation.bootstrap import fold_intervals

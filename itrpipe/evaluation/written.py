@@ -6,8 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from itrpipe.artifacts.disk import reading_error
+from itrpipe.artifacts.integrity import checked
+from itrpipe.errors import DataError
 from itrpipe.evaluation.cross_retrieval import cross_retrieval
 from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.ranks import Ranks
@@ -46,6 +50,46 @@ def write_rankings(path: Path, split: SplitScores, full: Ranks, oracle: Ranks | 
         }
         tables.append(pa.table(columns))
     pq.write_table(pa.concat_tables(tables), path, compression="zstd")
+
+
+def read_rankings(
+    path: Path, image_ids: np.ndarray, caption_ids: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """What `write_rankings` wrote, as rows: of images as queries, then of captions.
+
+    Args:
+        path: the file.
+        image_ids, caption_ids: of the split, text [N] and [T].
+
+    Returns:
+        For each direction rows of its Q queries, and of their D candidates [Q, D], best first, and scores [Q, D].
+
+    Raises:
+        DataError: the file is damaged, or of another split.
+    """
+    found = []
+    try:
+        table = pq.read_table(checked(path))
+        ids = {"i2t": (image_ids, caption_ids), "t2i": (caption_ids, image_ids)}
+        for direction, (queries, candidates) in ids.items():
+            own = table.filter(pc.field("direction") == direction).combine_chunks()
+            values = own["candidate_ids"].combine_chunks().flatten(), own["scores"].combine_chunks().flatten()
+            depth = len(values[0]) // max(1, len(own))
+            rows = _rows(values[0], candidates).reshape(-1, depth)
+            found.append((_rows(own["query_id"], queries), rows, values[1].to_numpy().reshape(-1, depth)))
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        damage = DataError(f"{path} is damaged or of another split ({reason}); run `itrpipe evaluate` again")
+        raise reading_error(error, path, damage) from None
+    return found
+
+
+def _rows(wanted: pa.Array | pa.ChunkedArray, ids: np.ndarray) -> np.ndarray:
+    options = pc.SetLookupOptions(value_set=pa.array(ids.tolist(), pa.string()))
+    places = pc.call_function("index_in", [wanted], options)
+    if places.null_count:
+        raise ValueError("it names images or captions that the split lacks")
+    return places.to_numpy(zero_copy_only=False).astype(np.int64) if isinstance(places, pa.Array) else places.to_numpy()
 
 
 def write_cross_retrieval(path: Path, split: SplitScores) -> None:

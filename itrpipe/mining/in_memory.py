@@ -107,8 +107,8 @@ def mine(
     kept = []
     for direction, scores in anchors.items():
         found: CandidateLists = getattr(lists, direction)
-        marked = None if same is None else same.mark(direction, slice(0, len(scores)), found)
-        kept.append(filtered(found, window, scores, marked)[0])
+        going = {} if same is None else {"duplicates": same.mark(direction, slice(0, len(scores)), found)}
+        kept.append(filtered(found, window, scores, going)[0])
     return MinedLists(kept[0].candidates, kept[0].scores, kept[1].candidates, kept[1].scores)
 
 

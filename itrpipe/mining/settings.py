@@ -55,6 +55,8 @@ class MineSettings(Settings):
         num_probes: clusters of `ivf` that are searched; 0: one in four.
         candidates: file with embeddings by the same model of further images or captions, which belong to nobody and are
             candidates as well, see `itrpipe.mining.corpus`; empty: none.
+        decisions: file of people's judgements, see `itrpipe.review.decisions`: candidates that fit are left out, and
+            those that do not are no false negatives for certain; empty: none.
         guard: `fne` writes how likely each candidate is a false negative, by the mining model's similarities.
         guard_prior: of `fne`: p, share of matches among all pairs.
         guard_batch_size: of `fne`: pairs whose negatives compete in the statistics of mismatches.
@@ -78,6 +80,7 @@ class MineSettings(Settings):
     num_lists: int = Field(default=0, ge=0)
     num_probes: int = Field(default=0, ge=0)
     candidates: str = ""
+    decisions: str = ""
     guard: Literal["none", "fne"] = "none"
     guard_prior: float = Field(default=1e-4, gt=0, lt=1)
     guard_batch_size: int = Field(default=32, ge=2, le=10_000_000)

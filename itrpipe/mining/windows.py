@@ -7,6 +7,7 @@ and draws from the same list every time, so a margin holds for all these pairs o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,7 +77,7 @@ class Window:
 
 
 def filtered(
-    lists: CandidateLists, window: Window, positives: np.ndarray, duplicates: np.ndarray | None = None
+    lists: CandidateLists, window: Window, positives: np.ndarray, going: Mapping[str, np.ndarray] | None = None
 ) -> tuple[CandidateLists, dict[str, int]]:
     """Lists without the candidates outside a window.
 
@@ -84,13 +85,12 @@ def filtered(
         lists: of one direction, hardest first and unfiltered, [A, K].
         window: its limits.
         positives: [A] score of each anchor with its positive.
-        duplicates: [A, K] bool, further candidates that are dropped.
+        going: reason -> [A, K] bool, further candidates that are dropped.
 
     Returns:
         See `lists.drop`.
     """
-    reasons = window.reasons(lists, positives)
-    return drop(lists, reasons if duplicates is None else {"duplicates": duplicates, **reasons})
+    return drop(lists, {**(going or {}), **window.reasons(lists, positives)})
 
 
 def positive_scores(images: Rows, texts: Rows, owners: Rows) -> np.ndarray:

@@ -42,7 +42,7 @@ SCORED = "scored_"
 ECCV_PACKAGE = "eccv_caption"
 LONGEST_LABEL = 200
 """Characters of a label that leave room for the rest of a folder name, which may have 255."""
-NEWER = ("discriminate", "language_model", "benchmark")
+NEWER = ("discriminate", "language_model", "benchmark", "decisions")
 """Settings that are newer than evaluations which must not go stale: they count where they are not at their default."""
 backbones, canonical_backbone = train.backbones, train.canonical_backbone
 
@@ -66,6 +66,8 @@ class EvaluateSettings(Settings):
             model corrected them; empty: none.
         benchmark: benchmarks of hard negatives, `NAME=FOLDER` or `scenes`; see `itrpipe.datasets.benchmarks`. In the
             order of their names.
+        decisions: file of people's judgements, see `itrpipe.review.decisions`; what fits counts as right beside the own
+            image or caption; empty: none.
         protocols: names in `itrpipe.evaluation.protocols`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
         interval_level: share of them that an interval holds.
@@ -83,6 +85,7 @@ class EvaluateSettings(Settings):
     discriminate: tuple[str, ...] = ()
     language_model: str = ""
     benchmark: tuple[str, ...] = ()
+    decisions: str = ""
     protocols: tuple[str, ...]
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
@@ -170,13 +173,18 @@ def models_label(settings: EvaluateSettings) -> str:
 
 
 def sources(settings: EvaluateSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digests of a language model that lies on this machine, and of benchmarks.
+    """Digests of a language model that lies on this machine, of benchmarks, and of what was decided.
 
     Raises:
         MissingInputError: one of them is no folder, or a file of a benchmark is not there.
-        DataError: a file of a benchmark is malformed.
+        DataError: a file of a benchmark is malformed, or one of decisions damaged.
     """
-    return folder_digests(_local_folders(settings), cache) | benchmarks.digests(settings.benchmark, cache)
+    found = folder_digests(_local_folders(settings), cache) | benchmarks.digests(settings.benchmark, cache)
+    if settings.decisions:
+        from itrpipe.review.decisions import decisions_digest
+
+        found["decisions"] = decisions_digest(settings.decisions)
+    return found
 
 
 def fingerprinted(settings: EvaluateSettings) -> dict[str, Any]:
@@ -185,7 +193,8 @@ def fingerprinted(settings: EvaluateSettings) -> dict[str, Any]:
     values = settings.model_dump(mode="json", exclude=unused)
     if settings.benchmark:
         values["benchmark"] = [benchmarks.named(each).name for each in settings.benchmark]
-    return values | dict.fromkeys(_local_folders(settings), "local")
+    local = [*_local_folders(settings), *(["decisions"] if settings.decisions else [])]
+    return values | dict.fromkeys(local, "local")
 
 
 def _local_folders(settings: EvaluateSettings) -> dict[str, Path]:

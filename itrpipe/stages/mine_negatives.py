@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from itrpipe.features.embeddings import EmbeddingRows
     from itrpipe.mining.mined import MinedFile
     from itrpipe.mining.vectors import Rows
+    from itrpipe.review.pairs import Decided
 
 SCHEMA_VERSION = 1
 NORMS, MINED, RESCORED, CORPUS = "norms.arrays", "mined.arrays", "rescored.arrays", "corpus.arrays"
@@ -69,21 +70,24 @@ def label(conf: str, settings: MineSettings) -> str:
 
 
 def sources(settings: MineSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digest of further candidates.
+    """Digests of further candidates, and of what was decided, which is all that counts of decisions.
 
     Raises:
         MissingInputError: there is no such file.
+        DataError: the file of decisions is damaged.
     """
+    found = {}
+    if settings.decisions:
+        from itrpipe.review.decisions import decisions_digest
+
+        found["decisions"] = decisions_digest(settings.decisions)
     if not settings.candidates:
-        return {}
+        return found
     path = Path(settings.candidates).expanduser()
     if not path.exists():
         raise MissingInputError(f"--candidates {path} does not exist; name a file or a folder of Parquet files")
-    return {
-        "candidates": cache.combined(
-            candidate_files(path), path if path.is_dir() else path.parent, "hashing candidates"
-        )
-    }
+    root = path if path.is_dir() else path.parent
+    return found | {"candidates": cache.combined(candidate_files(path), root, "hashing candidates")}
 
 
 def fingerprinted(settings: MineSettings) -> dict[str, Any]:
@@ -95,9 +99,10 @@ def fingerprinted(settings: MineSettings) -> dict[str, Any]:
     unused += () if settings.guard != "none" else ("guard", "guard_prior", "guard_batch_size")
     unused += () if settings.index != "flat" else ("index", "num_lists", "num_probes")
     unused += () if settings.train_share != 1.0 else ("train_share",)
-    unused += () if settings.candidates else ("candidates",)
+    files = ("candidates", "decisions")
+    unused += tuple(name for name in files if not getattr(settings, name))
     values = settings.model_dump(mode="json", exclude=set(unused))
-    values |= {"candidates": "local"} if settings.candidates else {}
+    values |= {name: "local" for name in files if getattr(settings, name)}
     return values | {"engine": values.pop("library")}  # as it was called when the first lists were mined
 
 
@@ -332,6 +337,7 @@ def _written(
     if settings.guard != "none":
         whole = read_embeddings(embeddings.path, embeddings.split)
         guard = Guard(whole, prior=settings.guard_prior, batch_size=settings.guard_batch_size)
+    decided = _decided(job, embeddings)
     window = Window(**settings.window.model_dump())
     figures = {name: Figures(*mined.shapes[name]) for name in DIRECTIONS}
     for name, (count, width) in mined.shapes.items():
@@ -342,10 +348,14 @@ def _written(
         ):
             for part, found in mined.slices(name):
                 marked = same.mark(name, part, found)
-                going = marked if settings.drop_duplicates else None
+                going = {"duplicates": marked} if settings.drop_duplicates else {}
+                if decided:
+                    going["decisions"] = decided.fit(name, part, found)
                 lists, dropped = filtered(found, window, anchors[name][part], going)
                 figures[name].add(part, lists, dropped)
                 probability = guard.probability(name, lists) if guard else None
+                if decided and probability is not None:
+                    probability[decided.differ(name, part, lists)] = 0.0
                 ids = embeddings.ids(sides[name], part.start, part.stop)
                 writer.write(ids, lists.candidates, lists.scores, probability)
                 task.advance(len(ids))
@@ -353,6 +363,26 @@ def _written(
     job.metrics |= {"images": images, "captions": len(owners)}
     statistics = mining_statistics(figures, positives, owners) | {"duplicates": asdict(same.report())}
     return statistics | ({"guard": guard.facts()} if guard else {})
+
+
+def _decided(job: Job, embeddings: EmbeddingRows) -> Decided | None:
+    """What people decided on pairs of the training set, written beside the lists as well; None where none is read."""
+    import numpy as np
+
+    from itrpipe.review.decisions import read_decisions
+    from itrpipe.review.pairs import Decided
+
+    if not job.settings.decisions:
+        return None
+    verdicts = read_decisions(Path(job.settings.decisions).expanduser()).verdicts
+    if verdicts.digest() != job.sources["decisions"]:
+        raise UsageError(f"{job.settings.decisions} was added to meanwhile; run the same command again")
+    images, captions = embeddings.images.shape[0], embeddings.texts.shape[0]
+    ids = (np.array(embeddings.ids("image", 0, images)), np.array(embeddings.ids("caption", 0, captions)))
+    found = Decided.of(verdicts, *ids)
+    found.write(job.folder, *ids)
+    job.metrics["decided"] = f"{len(found.fits):,} fit, {len(found.differs):,} do not"
+    return found
 
 
 def _captions(job: Job, embeddings: EmbeddingRows) -> Iterator[str]:

@@ -23,6 +23,7 @@ from itrpipe.methods.registry import method_module, methods
 from itrpipe.models.registry import network_module
 from itrpipe.negatives.lists import FILES, PROBABILITY_OF, read_list
 from itrpipe.progress import Reporter
+from itrpipe.review.pairs import Decided
 from itrpipe.training.adapters import limit_training, trained_weights
 from itrpipe.training.captions import CaptionTokens, ends_of, named_tokens
 from itrpipe.training.chunks import chosen_chunk
@@ -233,6 +234,10 @@ def _build_method(job: TrainingJob, train: SplitData) -> Method:
     lists = _mined_lists(job.inputs["mine_negatives"].folder, train) if "mine_negatives" in job.inputs else {}
     if job.settings.loss.counts_matches:
         train.matches = known_matches(job.inputs["prepare"].folder, train.split)
+    if lists:
+        ids = train.split.image_ids, train.split.caption_ids
+        decided = Decided.read(job.inputs["mine_negatives"].folder, *ids)
+        train.decided_matches = None if decided is None else decided.fits.lists(len(ids[1]))
     method = method_module(job.settings.method).build(job.settings.loss, train, lists)
     if not hasattr(method, "means"):
         raise UsageError(

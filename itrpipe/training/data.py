@@ -49,6 +49,7 @@ class SplitData:
         matches: rows of all captions that are true of each image, `texts_for_images` [N, K], and of all images that
             each caption is true of, `images_for_texts` [T, L], -1 behind the last; None where the dataset does not
             know.
+        decided_matches: likewise, what people have found to fit beside the own ones; None where nobody was asked.
     """
 
     masks: CaptionMasks
@@ -57,6 +58,7 @@ class SplitData:
     ends: tuple[int, int]
     max_tokens: int
     matches: dict[str, np.ndarray] | None = None
+    decided_matches: dict[str, np.ndarray] | None = None
 
     _texts: TokenTexts | PhraseTexts
 

@@ -230,6 +230,9 @@ def test_known_matches_are_dropped_and_have_to_be_known():
     texts[place] = texts[place][[caption != 4 for caption in others]]
     expected = sum(softmax_loss(positive, each) for each in (texts, images)) / 2
     assert step(*made(rows, weigh="truth"))[1] == pytest.approx(expected, rel=1e-5)
+    # What people have found to fit is dropped whatever the weights are.
+    rows.matches, rows.decided_matches = None, truth  # pyright: ignore
+    assert step(*made(rows))[1] == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_hardest_alone():

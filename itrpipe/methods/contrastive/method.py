@@ -63,6 +63,7 @@ class Candidates:
         guarded: places [n] of anchors and of candidates, of the batch and then of those drawn, and the probability
             that mining wrote.
         matching: likewise, the pairs that are true matches, where the dataset knows all of them.
+        decided: likewise, those that people have found to fit.
     """
 
     drawn: Any = None
@@ -70,6 +71,7 @@ class Candidates:
     anchors: Tensor | None = None
     guarded: tuple[Tensor, Tensor, Tensor] | None = None
     matching: tuple[Tensor, Tensor, Tensor] | None = None
+    decided: tuple[Tensor, Tensor, Tensor] | None = None
 
     def to(self, device: torch.device | str) -> Candidates:
         """The same on a device."""
@@ -135,6 +137,7 @@ class ContrastiveMethod:
     ) -> None:
         self._settings, self._data, self._sentences = settings, data, sentences
         self._matches: Mapping[str, np.ndarray] | None = getattr(data, "matches", None)
+        self._decided: Mapping[str, np.ndarray] | None = getattr(data, "decided_matches", None)
         self._first_caption = np.full(data.caption_image.max() + 1, -1)
         self._first_caption[data.caption_image[::-1]] = np.arange(len(data.caption_image))[::-1]
         if settings.weigh == "truth" and self._matches is None:
@@ -202,9 +205,10 @@ class ContrastiveMethod:
         if self._settings.weigh == "guard":
             found = self._lists[direction][anchors], self._lists[f"{PROBABILITY_OF}{direction}"][anchors]
             known["guarded"] = known_pairs(*found, everything).tensors()
-        if self._matches is not None:
-            true = self._matches[direction][anchors]
-            known["matching"] = known_pairs(true, np.ones(true.shape), everything).tensors()
+        for name, matches in (("matching", self._matches), ("decided", self._decided)):
+            if matches is not None:
+                true = matches[direction][anchors]
+                known[name] = known_pairs(true, np.ones(true.shape), everything).tensors()
         if not len(rows):
             return Candidates(**known)
         images = self._data.caption_image[rows] if direction == TEXTS else rows
@@ -319,6 +323,9 @@ class ContrastiveMethod:
         """[B, C] of candidates."""
         settings = self._settings
         weights = torch.zeros_like(scores).masked_fill_(excluded, _NONE)
+        if known.decided is not None:
+            anchors, candidates, _ = known.decided
+            weights[anchors, candidates] = _NONE
         if settings.weigh == "hardest":
             return contrastive.hardest_candidate(scores, weights)
         if settings.weigh == "positive-aware":

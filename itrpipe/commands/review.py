@@ -1,0 +1,197 @@
+"""`itrpipe review`: what was decided so far, the decisions of several people, and the truth of `scenes` as reviewer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from itrpipe.commands.stages import default_conf
+from itrpipe.commands.trained import make_missing
+from itrpipe.datasets.definition import check_name
+from itrpipe.errors import UsageError
+from itrpipe.plan.planning import Override, Planner
+from itrpipe.printable import printable_json
+from itrpipe.progress import Reporter, SafeConsole
+from itrpipe.stages.base import Need
+
+if TYPE_CHECKING:
+    from itrpipe.review.agreement import Share
+    from itrpipe.review.decisions import Decisions
+    from itrpipe.review.oracle import Trial
+    from itrpipe.review.queue import Candidates
+
+TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class Review:
+    """What is looked at.
+
+    Attributes:
+        split: whose pairs: `train` of mined lists, another one of the rankings of an evaluation.
+        order: in which they are judged, see `itrpipe.review.queue`.
+        oracle: the embedded dataset's truth answers.
+        budget: pairs that it answers.
+        merge: files of others.
+    """
+
+    split: str = TRAIN
+    order: str = "sample"
+    oracle: bool = False
+    budget: int = 500
+    merge: Sequence[Path] = ()
+
+
+def review(
+    root: Path,
+    dataset: str,
+    wanted: Review,
+    overrides: list[Override],
+    *,
+    no_deps: bool = False,
+    dry_run: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Prints what was decided on the pairs of a list; what is missing of the list is made on the way.
+
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        wanted: what is looked at.
+        overrides: values given by the user, of the list.
+        no_deps: fail when the list is not there.
+        dry_run: print the plan and what it will cost, and judge and merge nothing.
+        as_json: print one JSON object to standard output, and everything else to standard error.
+
+    Raises:
+        UsageError: there is no such order or split, or the dataset does not know its truth.
+        MissingInputError: a file to merge is not there.
+        DataError: a file is damaged.
+    """
+    from itrpipe.review.decisions import DecisionFile, read_decisions
+
+    reporter = Reporter(SafeConsole(stderr=as_json))
+    file = DecisionFile.of(root, check_name(dataset))
+    merged = file.merge(map(read_decisions, wanted.merge)) if wanted.merge and not dry_run else 0
+    if wanted.merge:
+        reporter.say(f"{file.path}: {merged:,} judgements added of {len(wanted.merge):,} files")
+    candidates = open_candidates(root, dataset, wanted.split, overrides, reporter, no_deps=no_deps, dry_run=dry_run)
+    if candidates is None:
+        return
+    found = _reviewed(candidates, wanted, file, reporter)
+    if as_json:
+        Reporter().say(printable_json(found))
+        return
+    for line in lines(found):
+        reporter.say(line)
+    reporter.say(f"  decisions: {file.path}")
+
+
+def open_candidates(
+    root: Path,
+    dataset: str,
+    split: str,
+    overrides: list[Override],
+    reporter: Reporter,
+    *,
+    no_deps: bool,
+    dry_run: bool,
+) -> Candidates | None:
+    """The pairs that may be judged; None after a dry run.
+
+    Raises:
+        UsageError: there is no such split.
+    """
+    from itrpipe.review.queue import mined_candidates, ranked_candidates
+
+    planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
+    stage = "mine_negatives" if split == TRAIN else "evaluate"
+    wanted = {} if split == TRAIN else {"split": split}
+    step = planner.plan(Need(stage, default_conf(planner.definition, dataset, stage), wanted))
+    planner.refuse_unused_overrides()
+    what = f"review {step.location.label}"
+    if not make_missing(what, [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run):
+        return None
+    return (mined_candidates if split == TRAIN else ranked_candidates)(step.location.folder)
+
+
+def _reviewed(candidates: Candidates, wanted: Review, file: Any, reporter: Reporter) -> dict[str, Any]:
+    """Figures ready for JSON, after the oracle has answered where it was asked."""
+    from itrpipe.review.oracle import judge, trial
+    from itrpipe.review.queue import RANDOM, Queue, true_pairs
+
+    queue, true, tried = Queue(candidates, wanted.order), None, None
+    if wanted.oracle:
+        true = true_pairs(candidates)
+        if true is None:
+            raise UsageError("--oracle answers by the truth, which only the dataset scenes knows; leave it out")
+        count = judge(queue, true, file, wanted.budget)
+        reporter.say(f"  the oracle answered {count:,} pairs of {len(queue):,}")
+        tried = trial(queue, true) if wanted.order in RANDOM else None
+    decisions = file.read()
+    return {
+        "list": candidates.source,
+        "order": wanted.order,
+        "pairs": len(queue),
+        "decisions": summary(decisions),
+        "sample": asdict(queue.sampled(decisions)) if wanted.order in RANDOM else None,
+        "trial": None if tried is None else _told(tried),
+    }
+
+
+def summary(decisions: Decisions) -> dict[str, Any]:
+    """How much was decided, by whom, and how well these agree."""
+    from itrpipe.review.decisions import ANSWERS, DISPUTED
+
+    names = (*ANSWERS[:3], DISPUTED)
+    return {
+        "judgements": len(decisions),
+        "pairs": {name: len(decisions.verdicts.of(name)) for name in names},
+        "reviewers": {name: len(decisions.of(name)) for name in decisions.reviewers},
+        "agreements": [
+            {"reviewers": list(both), **asdict(agreement)} for both, agreement in decisions.agreements().items()
+        ],
+    }
+
+
+def _told(tried: Trial) -> dict[str, Any]:
+    return {"true": tried.true, "needed": tried.needed, "steps": {n: asdict(each) for n, each in tried.steps.items()}}
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """What was decided, a line for each fact."""
+    decided, whole = found["decisions"], found["pairs"]
+    pairs = decided["pairs"]
+    yield f"{found['list']}: {whole:,} pairs in the order {found['order']}"
+    counts = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in pairs.items() if count)
+    yield f"  {decided['judgements']:,} judgements{f': {counts}' if counts else ''}"
+    for name, count in decided["reviewers"].items():
+        yield f"  {name}: {count:,} pairs"
+    for each in decided["agreements"]:
+        both = " and ".join(each["reviewers"])
+        kappa = "not defined, since both always said the same"
+        if each["kappa"] is not None:
+            kappa = f"{each['kappa']:.2f} ({each['low']:.2f} to {each['high']:.2f})"
+        yield f"  {both} agree on {100 * each['same']:.0f} % of {each['pairs']:,} pairs; Cohen's kappa: {kappa}"
+    if found["sample"] and found["sample"]["judged"]:
+        yield f"  false negatives among all of them: {_share(found['sample'])}"
+    if found["trial"]:
+        tried = found["trial"]
+        yield f"  the truth is {100 * tried['true']:.1f} %; by so many judgements it would be told as"
+        for count, share in tried["steps"].items():
+            yield f"    {count:>6,}  {_share(share)}"
+        within = "so few pairs do not tell it to" if tried["needed"] is None else f"{tried['needed']:,} tell it to"
+        yield f"  {within} two percentage points"
+
+
+_WORDS = {"fits": "pairs fit", "differs": "do not", "unsure": "unsure", "disputed": "disputed"}
+
+
+def _share(share: dict[str, Any] | Share) -> str:
+    known = share if isinstance(share, dict) else asdict(share)
+    return (
+        f"{100 * known['value']:.1f} % ({100 * known['low']:.1f} to {100 * known['high']:.1f}) "
+        f"of {known['judged']:,} judged"
+    )

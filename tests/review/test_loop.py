@@ -1,0 +1,97 @@
+"""The whole loop on the embedded dataset: judge, mine again without what fits, train, and count what fits as right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.negatives.lists import read_list
+from itrpipe.review.decisions import DecisionFile, Judgement
+
+SIZES = ("prepare.train=60", "prepare.val=20", "prepare.test=20")
+SMALL = ("train.epochs=1", "train.model.embed_dim=8", "train.model.word_dim=8", "mine_negatives.guard_batch_size=2")
+SETTINGS = [
+    part
+    for text in (*SIZES, *SMALL, "mine_negatives.num_texts=20", "mine_negatives.num_images=8", "train.min_word_count=1")
+    for part in ("--set", text)
+]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("loop") / "data"
+
+
+def test_the_loop(root: Path, invoke: Callable[..., Any]) -> None:
+    scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *SETTINGS]
+    done = invoke("review", *scenes, "--guard", "fne", "--oracle", "--budget", "2000", "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["decisions"]["reviewers"] == {"oracle": min(2000, told["pairs"])}
+    assert told["decisions"]["pairs"]["fits"] > 0
+    assert told["sample"]["low"] <= told["trial"]["true"] <= told["sample"]["high"]
+    file = root / "scenes" / "decisions.parquet"
+
+    done = invoke("mine-negatives", *scenes, "--guard", "fne", "--decisions", file)
+    assert done.code == 0, done.err
+    assert "cut by decisions" in done.out
+    folder = Path(done.out.split()[-1])
+    fits = DecisionFile(file).read().verdicts.of("fits")
+    for direction, other in (("texts_for_images", "images_for_texts"), ("images_for_texts", "texts_for_images")):
+        anchors, candidates = read_list(folder, direction), read_list(folder, other).anchor_ids
+        rows, columns = np.nonzero(anchors.candidates >= 0)
+        pairs = zip(anchors.anchor_ids[rows], candidates[anchors.candidates[rows, columns]], strict=True)
+        found = {pair if direction == "texts_for_images" else pair[::-1] for pair in pairs}
+        assert not found & set(zip(fits.image_ids.tolist(), fits.caption_ids.tolist(), strict=True))
+
+    mined = ["--set", f"mine_negatives.decisions={file}", "--set", "mine_negatives.guard=fne"]
+    mined += ["--set", "contrastive.top_texts=20", "--set", "contrastive.top_images=8"]
+    done = invoke("train", *scenes, "--method", "contrastive", "--negatives", "mined", "--weigh", "guard", *mined)
+    assert done.code == 0, done.err
+
+
+def test_evaluation_counts_what_fits_as_right(root: Path, invoke: Callable[..., Any]) -> None:
+    kept = [each for each in SETTINGS if not each.startswith("mine_negatives")]
+    given = [part for text in kept if text != "--set" for part in ("--set", text)]
+    scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *given]
+    done = invoke("review", *scenes, "--split", "test", "--oracle", "--budget", "5000", "--json")
+    assert done.code == 0, done.err
+    file = root / "scenes" / "decisions.parquet"
+    done = invoke("evaluate", *scenes, "--decisions", file)
+    assert done.code == 0, done.err
+    folder = Path(done.out.split()[-1])
+    found, metrics = (
+        json.loads((folder / "corrected.json").read_text()),
+        json.loads((folder / "metrics.json").read_text()),
+    )
+    assert found["judged_percent"] == {"i2t": 100.0, "t2i": 100.0}, "the first ten of every ranking"
+    for metric in ("i2t_r1", "i2t_r10", "t2i_r1", "t2i_r10"):
+        assert found["corrected"][metric] == metrics["oracle"][metric], "where all is judged, that is the truth"
+        assert found["corrected"][metric] == found["at_most"][metric]
+    again = invoke("evaluate", *scenes, "--decisions", file)
+    assert "up to date" in again.out
+    assert "RSum corrected" in again.out
+
+    split = PreparedDataset.open(next((root / "scenes" / "prepare").glob("scenes-*"))).split("test")
+    fresh = DecisionFile(root.parent / "other.parquet")
+    fresh.add([Judgement("ada", str(split.image_ids[0]), str(split.caption_ids[-1]), "fits")])
+    done = invoke("evaluate", *scenes, "--decisions", fresh.path)
+    found = json.loads((Path(done.out.split()[-1]) / "corrected.json").read_text())
+    assert found["judged_percent"]["t2i"] < 5
+    assert found["at_most"]["t2i_r1"]["value"] > found["corrected"]["t2i_r1"]["value"]
+
+
+def test_unusable_decisions_are_one_line(root: Path, invoke: Callable[..., Any], tmp_path: Path) -> None:
+    scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp"]
+    done = invoke("mine-negatives", *scenes, "--decisions", tmp_path / "none.parquet")
+    assert (done.code, "no such file of decisions" in done.err) == (3, True)
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1")
+    done = invoke("evaluate", *scenes, "--decisions", tmp_path / "torn.parquet")
+    assert done.code != 0
+    assert "truncated or damaged" in done.err
