@@ -154,7 +154,7 @@ class Tiny(RecipePart):
     Attributes:
         overrides: of every run.
         backbones: of one backbone.
-        features: that all runs read but those of backbones with usual ones; empty for their own.
+        features: that all runs read but those of backbones with their own or usual ones; empty for their own.
     """
 
     overrides: Overrides = Field(default_factory=dict, alias="set")
@@ -246,7 +246,7 @@ class Recipe(RecipePart):
         """Name of the features that a run reads."""
         usual = usual_features(run.method, run.backbone, self.dataset)
         if tiny and self.tiny.features:
-            return usual or self.tiny.features
+            return for_backbone(self.tiny.backbones, run.backbone).features or usual or self.tiny.features
         return run.features or for_backbone(self.backbones, run.backbone).features or usual or self.features
 
     def made_from(self, features: str) -> SourceFeatures:
