@@ -24,7 +24,7 @@ LAYERS = (
     {"methods"},
     {"training", "mining", "synthesis", "evaluation", "reporting", "exporting", "retrieval", "review"},
     {"analysis"},
-    {"testing", "mteb"},
+    {"testing", "mteb", "serving"},
     {"stages"},
     {"plan"},
     {"commands"},

@@ -182,6 +182,36 @@ def review(
 
 @app.command()
 @taking(ModelOptions)
+def serve(
+    given: ModelOptions,
+    split: Annotated[
+        str, typer.Option("--split", help="train: pairs of mined lists; test or val: of an evaluation's rankings.")
+    ] = "train",
+    guard: Annotated[
+        str | None, typer.Option("--guard", help="fne: lists that say how likely each candidate is a false negative.")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8765,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen at; others than 127.0.0.1 ask for a token.")
+    ] = "127.0.0.1",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address alone.")] = False,
+) -> None:
+    """Open a local page on which people judge the hardest candidates: y fits, n does not, s unsure, u undo.
+
+    Every answer is written to decisions.parquet at once; see itrpipe review. The page goes on where its reviewer
+    stopped. Nothing leaves the machine. This takes `pip install 'itrpipe[serve]'`.
+
+    Example: itrpipe serve --backbone vsepp --guard fne
+    """
+    from itrpipe.commands.serve import Place
+    from itrpipe.commands.serve import serve as serve_pages
+
+    overrides = given.overrides(method=given.method, **given.model, device=given.device, guard=guard)
+    serve_pages(*given.where, split, Place(host, port, not no_browser), overrides, **given.how)
+
+
+@app.command()
+@taking(ModelOptions)
 def advise(
     given: ModelOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every figure.")] = False,

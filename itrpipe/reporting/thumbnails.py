@@ -67,8 +67,12 @@ class Album:
         return Picture(image_id, f"data:image/jpeg;base64,{base64.b64encode(content).decode()}", width, height)
 
 
-def shrink(path: Path) -> tuple[bytes, tuple[int, int]]:
+def shrink(path: Path, longest_side: int = LONGEST_SIDE) -> tuple[bytes, tuple[int, int]]:
     """Decodes a photograph and encodes it as a small JPEG, upright and without metadata.
+
+    Args:
+        path: of the photograph.
+        longest_side: pixels of the copy at most; smaller photographs stay as large as they are.
 
     Returns:
         The bytes, and width and height.
@@ -77,7 +81,7 @@ def shrink(path: Path) -> tuple[bytes, tuple[int, int]]:
 
     with Image.open(path) as image:
         upright = ImageOps.exif_transpose(image).convert("RGB")
-    upright.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
+    upright.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     upright.save(buffer, "JPEG", quality=_QUALITY, optimize=True)
     return buffer.getvalue(), upright.size

@@ -1,0 +1,191 @@
+"""The local server: it answers its own pages alone, finds pictures by their ids, and keeps every answer at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.errors import UnavailableError
+from itrpipe.review.decisions import DecisionFile
+from itrpipe.review.queue import Candidates, mined_candidates
+from itrpipe.serving.app import LONGEST_BODY, build
+from itrpipe.serving.pictures import SIDES, Pictures
+from itrpipe.serving.reviewing import Reviews
+from itrpipe.serving.security import COOKIE, HEADERS, LOCAL
+
+ORIGIN = "http://127.0.0.1:8765"
+
+
+@pytest.fixture
+def candidates(finished_chain: Path) -> Candidates:
+    """Those of the lists that the chain mined."""
+    return mined_candidates(next((finished_chain / "data" / "tiny" / "mine_negatives").glob("exact.*")))
+
+
+@pytest.fixture
+def pictures(finished_chain: Path, candidates: Candidates, tmp_path: Path) -> Pictures:
+    return Pictures(candidates.prepared, finished_chain / "source", tmp_path / "pictures")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> DecisionFile:
+    return DecisionFile(tmp_path / "decisions.parquet")
+
+
+def client(candidates: Candidates, pictures: Pictures, file: DecisionFile, token: str = "", base: str = ORIGIN) -> Any:
+    app = build("tiny", Reviews(candidates, file), pictures, hosts=LOCAL, port=8765, token=token)
+    return TestClient(app, base_url=base, follow_redirects=False)
+
+
+@pytest.fixture
+def pages(candidates: Candidates, pictures: Pictures, file: DecisionFile) -> Any:
+    return client(candidates, pictures, file)
+
+
+def judge(pages: Any, place: Any, answer: str = "fits", origin: str = ORIGIN, **more: Any) -> Any:
+    given = {"order": "sample", "reviewer": "ada", "place": place, "answer": answer, **more}
+    return pages.post("/api/review", json=given, headers={"Origin": origin})
+
+
+def test_answers_are_kept_at_once_and_the_next_ones_follow(pages: Any, file: DecisionFile) -> None:
+    asked = {"order": "sample", "reviewer": "ada"}
+    first = pages.get("/api/review", params=asked).json()
+    assert first["progress"]["judged"] == 0
+    shown = first["candidates"][0]
+    assert {"caption", "own_captions", "own_image", "score", "rank"} <= shown.keys()
+    assert shown["caption"] not in shown["own_captions"]
+    told = judge(pages, shown["place"]).json()
+    assert (told["judged"], told["share"]["judged"]) == (1, 1)
+    assert [row["answer"] for row in file.read().rows.to_pylist()] == ["fits"]
+    following = pages.get("/api/review", params=asked).json()["candidates"]
+    assert [each["place"] for each in following[:3]] == [each["place"] for each in first["candidates"][1:4]]
+    assert judge(pages, shown["place"], "undone").json()["again"] == shown
+    assert pages.get("/api/review", params=asked).json()["candidates"][0] == shown
+    assert pages.get("/api/review", params={**asked, "reviewer": "bob"}).json()["candidates"][0] == shown
+
+
+def test_two_reviewers_see_how_they_agree(pages: Any) -> None:
+    for reviewer, answers in (("ada", ("fits", "differs")), ("bob", ("fits", "fits"))):
+        for place, answer in enumerate(answers):
+            told = judge(pages, place, answer, reviewer=reviewer).json()
+    assert [(each["with"], each["pairs"], each["same"]) for each in told["agreements"]] == [("ada", 2, 0.5)]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1:80", "127.0.0.1.evil.example:8765", "", "[::1"])
+def test_by_another_name_nothing_is_answered(pages: Any, host: str) -> None:
+    assert pages.get("/review", headers={"Host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "", "http://127.0.0.1:9000"])
+def test_other_pages_change_nothing(pages: Any, file: DecisionFile, origin: str) -> None:
+    assert judge(pages, 0, origin=origin).status_code == 403
+    assert not file.path.exists()
+
+
+def test_every_answer_forbids_scripts_of_others(pages: Any) -> None:
+    for path in ("/review", "/static/review.js", "/nothing", "/pictures/320/none"):
+        found = pages.get(path).headers
+        assert {name: found[name.lower()] for name in HEADERS} == HEADERS
+    page = pages.get("/review").text
+    assert "<script src=" in page
+    assert "<style" not in page
+    assert "onclick" not in page
+
+
+def test_who_can_be_reached_by_others_asks_for_its_token(
+    candidates: Candidates, pictures: Pictures, file: DecisionFile
+) -> None:
+    pages = client(candidates, pictures, file, token="secret")
+    assert pages.get("/review").status_code == 401
+    assert pages.get("/review?token=wrong").status_code == 401
+    assert judge(pages, 0).status_code == 401
+    welcome = pages.get("/review?token=secret")
+    assert (welcome.status_code, welcome.headers["location"]) == (303, "/review")
+    assert "HttpOnly" in welcome.headers["set-cookie"]
+    assert "samesite=strict" in welcome.headers["set-cookie"].lower()
+    assert COOKIE in pages.cookies
+    assert pages.get("/review").status_code == 200
+
+
+def test_pictures_are_found_by_id_alone_and_kept(pages: Any, candidates: Candidates, tmp_path: Path) -> None:
+    image_id = str(candidates.image_ids[0])
+    for side in SIDES:
+        found = pages.get(f"/pictures/{side}/{image_id}")
+        assert (found.status_code, found.headers["content-type"]) == (200, "image/jpeg")
+    assert len(list((tmp_path / "pictures").rglob("*.jpg"))) == 2
+    for wrong in ("320/none", "321/" + image_id, "320/../../../etc/passwd", "320/%2e%2e%2fsecret", "320//etc/passwd"):
+        assert pages.get(f"/pictures/{wrong}").status_code == 404
+
+
+def test_a_photograph_that_cannot_be_read_is_no_error(
+    finished_chain: Path, candidates: Candidates, tmp_path: Path
+) -> None:
+    image_id, folder = str(candidates.image_ids[0]), tmp_path / "images"
+    (folder / "flickr30k-images").mkdir(parents=True)
+    own = Pictures(candidates.prepared, folder, tmp_path / "kept")
+    (folder / own._files[image_id][0]).write_bytes(b"no picture")
+    assert own.small(image_id, 320) is None
+    assert own.small(str(candidates.image_ids[1]), 320) is None, "not there"
+
+
+def test_a_large_photograph_is_made_small_upright(tmp_path: Path, candidates: Candidates) -> None:
+    folder = tmp_path / "images"
+    (folder / "flickr30k-images").mkdir(parents=True)
+    own = Pictures(candidates.prepared, folder, tmp_path / "kept")
+    image_id = str(candidates.image_ids[0])
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    pixels = np.zeros((400, 800, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / own._files[image_id][0], format="JPEG", exif=exif)
+    small = own.small(image_id, 320)
+    assert small is not None
+    with Image.open(small) as image:
+        assert image.size == (160, 320)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (b"", 400),
+        (b"[]", 400),
+        (b"[" * 60_000, 400),
+        (b"{" + b" " * LONGEST_BODY, 413),
+        (b'{"place": "1"}', 400),
+        (b'{"place": -1, "order": "sample", "reviewer": "ada", "answer": "fits"}', 400),
+        (b'{"place": 99999999, "order": "sample", "reviewer": "ada", "answer": "fits"}', 400),
+        (b'{"place": 0, "order": "none", "reviewer": "ada", "answer": "fits"}', 400),
+        (b'{"place": 0, "order": "sample", "reviewer": " ", "answer": "fits"}', 400),
+        (b'{"place": 0, "order": "sample", "reviewer": "a\\u0000", "answer": "fits"}', 400),
+        (b'{"place": 0, "order": "sample", "reviewer": "ada", "answer": "perhaps"}', 400),
+    ],
+)
+def test_what_makes_no_sense_is_refused(pages: Any, file: DecisionFile, given: bytes, code: int) -> None:
+    found = pages.post("/api/review", content=given, headers={"Origin": ORIGIN})
+    assert found.status_code == code
+    assert not file.path.exists()
+
+
+def test_names_and_captions_are_escaped(candidates: Candidates, pictures: Pictures, file: DecisionFile) -> None:
+    app = build("<script>alert(1)</script>", Reviews(candidates, file), pictures, hosts=LOCAL, port=8765)
+    assert "<script>alert" not in TestClient(app, base_url=ORIGIN).get("/review").text
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    from itrpipe.commands.serve import Place, _listening
+
+    with _listening(Place(port=0)) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UnavailableError, match=f"--port {port}"), _listening(Place(port=port)):
+            pass
+
+
+def test_the_model_is_named(candidates: Candidates, pages: Any) -> None:
+    assert read_manifest(candidates.prepared).dataset == "tiny"
+    assert candidates.model in pages.get("/review").text
