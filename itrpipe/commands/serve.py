@@ -1,4 +1,4 @@
-"""`itrpipe serve`: a local web page on which people judge candidates."""
+"""`itrpipe serve`: local web pages on which people search, and judge candidates."""
 
 from __future__ import annotations
 
@@ -76,19 +76,21 @@ def serve(
     from itrpipe.serving.app import build
     from itrpipe.serving.pictures import Pictures
     from itrpipe.serving.reviewing import Reviews
+    from itrpipe.serving.searching import Searches
     from itrpipe.serving.security import LOCAL, PARAMETER
 
     definition = load_definition(root, check_name(dataset))
     folder = image_root(read_manifest(candidates.prepared).settings, candidates.prepared, definition)
     pictures = Pictures(candidates.prepared, folder, root / dataset / PICTURES)
+    searches = Searches(candidates.trained, candidates.prepared)
     reviews = Reviews(candidates, DecisionFile.of(root, dataset))
     token = "" if place.host in LOCAL else secrets.token_urlsafe(24)
     with _listening(place) as sock:
         port = sock.getsockname()[1]
         own = tuple(dict.fromkeys((*LOCAL, place.host, socket.gethostname(), socket.getfqdn())))
-        app = build(dataset, reviews, pictures, hosts=own, port=port, token=token)
+        app = build(dataset, searches, reviews, pictures, hosts=own, port=port, token=token)
         name = f"[{place.host}]" if ":" in place.host else place.host
-        address = f"http://{name}:{port}/review{f'?{PARAMETER}={token}' if token else ''}"
+        address = f"http://{name}:{port}/{f'?{PARAMETER}={token}' if token else ''}"
         reporter.say(f"{address}  (Ctrl-C ends it)", style="bold")
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False))
         if place.browser:

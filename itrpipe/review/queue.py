@@ -45,6 +45,7 @@ class Candidates:
         model: label of the model that ranked them.
         split: of the dataset.
         prepared: folder of the dataset.
+        trained: folder of the model.
         image_ids: text [N].
         caption_ids: text [T].
         owners: int64 [T], row of each caption's own image.
@@ -59,6 +60,7 @@ class Candidates:
     model: str
     split: str
     prepared: Path
+    trained: Path
     image_ids: np.ndarray
     caption_ids: np.ndarray
     owners: np.ndarray
@@ -178,7 +180,8 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
         raise UsageError(f"{mined.name} holds candidates from outside the dataset, which nobody sees; mine without")
     lists = {name: read_list(mined, name, depth) for name in FILES}
     image_ids, caption_ids = (lists[name].anchor_ids for name in FILES)
-    embeddings = read_embeddings(existing_input(mined, manifest, "train") / EMBEDDINGS, "train")
+    trained = existing_input(mined, manifest, "train")
+    embeddings = read_embeddings(trained / EMBEDDINGS, "train")
     own = np.full(len(caption_ids), np.nan, dtype=np.float32)
     if embeddings.measure == INNER_PRODUCT and not manifest.settings.get("rescore_with"):
         own = np.einsum("td,td->t", embeddings.images[embeddings.caption_image], embeddings.texts[:])
@@ -199,6 +202,7 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
         model=manifest.label,
         split="train",
         prepared=existing_input(mined, manifest, "prepare"),
+        trained=trained,
         image_ids=image_ids,
         caption_ids=caption_ids,
         owners=embeddings.caption_image,
@@ -238,6 +242,7 @@ def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
         model=manifest.label,
         split=split.name,
         prepared=prepared,
+        trained=existing_input(evaluated, manifest, "train"),
         image_ids=split.image_ids,
         caption_ids=split.caption_ids,
         owners=split.caption_image,

@@ -1,6 +1,6 @@
 """The pages and what they ask for.
 
-`/` says what there is, `/review` judges candidates. `/pictures/SIDE/ID` are the photographs, `/api/…` is JSON for the
+`/` searches, `/review` judges candidates. `/pictures/SIDE/ID` are the photographs, `/api/…` is JSON for the
 pages' own script.
 """
 
@@ -25,30 +25,41 @@ from starlette.staticfiles import StaticFiles
 from itrpipe.errors import ItrpipeError
 from itrpipe.serving.pictures import SIDES, Pictures
 from itrpipe.serving.reviewing import Reviews
+from itrpipe.serving.searching import Searches
 from itrpipe.serving.security import OwnPagesOnly
 
 HERE = Path(__file__).parent
 STYLE = HERE.parent / "reporting" / "page.css"
 LONGEST_BODY = 64 * 1024
+PAGES = {"Search": "/", "Review": "/review"}
 _DAY = {"Cache-Control": "private, max-age=86400, immutable"}
 
 
 def build(
-    dataset: str, reviews: Reviews, pictures: Pictures, *, hosts: tuple[str, ...], port: int, token: str = ""
+    dataset: str,
+    searches: Searches,
+    reviews: Reviews,
+    pictures: Pictures,
+    *,
+    hosts: tuple[str, ...],
+    port: int,
+    token: str = "",
 ) -> Starlette:
     """The application.
 
     Args:
         dataset: its name.
+        searches: where is searched.
         reviews: what is judged.
         pictures: its photographs.
         hosts: names that this server goes by.
         port: that it listens at.
         token: that people need where others can reach it.
     """
-    pages = _Pages(dataset, reviews, pictures)
+    pages = _Pages(dataset, searches, reviews, pictures)
     routes = [
-        Route("/", pages.review),
+        Route("/", pages.search),
+        Route("/api/search", pages.found),
         Route("/review", pages.review),
         Route("/api/review", pages.upcoming),
         Route("/api/review", pages.answer, methods=["POST"]),
@@ -72,8 +83,8 @@ async def _said(request: Request, error: Exception) -> Response:
 
 
 class _Pages:
-    def __init__(self, dataset: str, reviews: Reviews, pictures: Pictures) -> None:
-        self._dataset, self._reviews, self._pictures = dataset, reviews, pictures
+    def __init__(self, dataset: str, searches: Searches, reviews: Reviews, pictures: Pictures) -> None:
+        self._dataset, self._searches, self._reviews, self._pictures = dataset, searches, reviews, pictures
         self._templates = Environment(
             loader=FileSystemLoader(HERE),
             autoescape=True,
@@ -82,14 +93,25 @@ class _Pages:
             lstrip_blocks=True,
         )
 
+    async def search(self, request: Request) -> Response:
+        return self._page("Search")
+
     async def review(self, request: Request) -> Response:
-        template = self._templates.get_template("review.html.j2")
-        candidates = self._reviews.candidates
-        return HTMLResponse(
-            template.render(
-                dataset=self._dataset, candidates=candidates, orders=self._reviews.orders, file=self._reviews.file.path
-            )
-        )
+        return self._page("Review", orders=self._reviews.orders, file=self._reviews.file.path)
+
+    def _page(self, title: str, **values: Any) -> Response:
+        name = title.lower()
+        shared = {"dataset": self._dataset, "model": self._reviews.candidates.model, "pages": PAGES}
+        template = self._templates.get_template(f"{name}.html.j2")
+        return HTMLResponse(template.render(title=title, script=name, **shared, **values))
+
+    async def found(self, request: Request) -> Response:
+        sentence, like = (request.query_params.get(name, "") for name in ("q", "like"))
+        try:
+            start, count = (int(request.query_params.get(name, "0")) for name in ("start", "count"))
+        except ValueError:
+            raise HTTPException(400, "start and count are numbers") from None
+        return await _answered(lambda: self._searches.found(sentence, like, start, count))
 
     async def upcoming(self, request: Request) -> Response:
         order, reviewer = (request.query_params.get(name, "") for name in ("order", "reviewer"))

@@ -28,6 +28,7 @@ def candidates(probability: np.ndarray | None = None) -> Candidates:
         model="m",
         split="train",
         prepared=Path(),
+        trained=Path(),
         image_ids=IMAGES,
         caption_ids=CAPTIONS,
         owners=OWNERS,
@@ -105,7 +106,7 @@ def test_the_oracle_answers_by_the_truth(tmp_path: Path) -> None:
 def test_a_pair_of_both_directions_is_one_candidate() -> None:
     pair = [np.array([0]), np.array([3]), np.array([4]), np.array([0.5]), np.array([0.0])]
     better = [np.array([0]), np.array([3]), np.array([2]), np.array([0.5]), np.array([0.0])]
-    facts = {"source": "", "model": "", "split": "train", "prepared": Path(), "owners": OWNERS}
+    facts = {"source": "", "model": "", "split": "train", "prepared": Path(), "trained": Path(), "owners": OWNERS}
     found = _each_once([pair, better], np.zeros(6), guarded=False, image_ids=IMAGES, caption_ids=CAPTIONS, **facts)
     assert (len(found), found.ranks.tolist(), found.ids(0)) == (1, [2], ("a", "b1"))
 

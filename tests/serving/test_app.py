@@ -10,13 +10,16 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+import itrpipe
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.errors import UnavailableError
+from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.review.decisions import DecisionFile
 from itrpipe.review.queue import Candidates, mined_candidates
 from itrpipe.serving.app import LONGEST_BODY, build
 from itrpipe.serving.pictures import SIDES, Pictures
 from itrpipe.serving.reviewing import Reviews
+from itrpipe.serving.searching import Searches
 from itrpipe.serving.security import COOKIE, HEADERS, LOCAL
 
 ORIGIN = "http://127.0.0.1:8765"
@@ -39,7 +42,8 @@ def file(tmp_path: Path) -> DecisionFile:
 
 
 def client(candidates: Candidates, pictures: Pictures, file: DecisionFile, token: str = "", base: str = ORIGIN) -> Any:
-    app = build("tiny", Reviews(candidates, file), pictures, hosts=LOCAL, port=8765, token=token)
+    searches = Searches(candidates.trained, candidates.prepared, "cpu")
+    app = build("tiny", searches, Reviews(candidates, file), pictures, hosts=LOCAL, port=8765, token=token)
     return TestClient(app, base_url=base, follow_redirects=False)
 
 
@@ -75,6 +79,44 @@ def test_two_reviewers_see_how_they_agree(pages: Any) -> None:
         for place, answer in enumerate(answers):
             told = judge(pages, place, answer, reviewer=reviewer).json()
     assert [(each["with"], each["pairs"], each["same"]) for each in told["agreements"]] == [("ada", 2, 0.5)]
+
+
+def test_a_sentence_finds_images_some_at_a_time(pages: Any, candidates: Candidates) -> None:
+    asked = {"q": "A dog is on the road", "count": "12"}
+    first = pages.get("/api/search", params=asked).json()
+    assert (first["searched"], len(first["answers"])) == (20, 12)
+    rest = pages.get("/api/search", params={**asked, "start": "12"}).json()["answers"]
+    scores = [each["score"] for each in (*first["answers"], *rest)]
+    assert scores == sorted(scores, reverse=True)
+    assert len({each["image"] for each in (*first["answers"], *rest)}) == 20
+    model = itrpipe.load(candidates.trained, device="cpu")
+    embeddings = read_embeddings(candidates.trained / EMBEDDINGS, "train")
+    own = dict(zip(embeddings.image_ids.tolist(), model.score(embeddings.images[:], [asked["q"]])[:, 0], strict=True))
+    for each in (*first["answers"], *rest):
+        if each["split"] == "train":
+            assert each["score"] == pytest.approx(own[each["image"]], abs=1e-6)
+            assert len(each["captions"]) == 5
+
+
+def test_images_like_one_are_the_others(pages: Any, candidates: Candidates) -> None:
+    image_id = str(candidates.image_ids[0])
+    found = pages.get("/api/search", params={"like": image_id, "count": "100"}).json()
+    assert (found["searched"], len(found["answers"])) == (19, 19)
+    assert image_id not in {each["image"] for each in found["answers"]}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"count": "5"},
+        {"q": " ", "count": "5"},
+        {"q": "qqq zzz", "count": "5"},
+        {"like": "none", "count": "5"},
+        {"q": "a dog", "count": "many"},
+    ],
+)
+def test_queries_that_cannot_be_answered_are_one_line(pages: Any, asked: dict[str, str]) -> None:
+    assert pages.get("/api/search", params=asked).status_code == 400
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1:80", "127.0.0.1.evil.example:8765", "", "[::1"])
@@ -172,8 +214,11 @@ def test_what_makes_no_sense_is_refused(pages: Any, file: DecisionFile, given: b
 
 
 def test_names_and_captions_are_escaped(candidates: Candidates, pictures: Pictures, file: DecisionFile) -> None:
-    app = build("<script>alert(1)</script>", Reviews(candidates, file), pictures, hosts=LOCAL, port=8765)
-    assert "<script>alert" not in TestClient(app, base_url=ORIGIN).get("/review").text
+    searches = Searches(candidates.trained, candidates.prepared, "cpu")
+    name = "<script>alert(1)</script>"
+    app = build(name, searches, Reviews(candidates, file), pictures, hosts=LOCAL, port=8765)
+    for path in ("/", "/review"):
+        assert "<script>alert" not in TestClient(app, base_url=ORIGIN).get(path).text
 
 
 def test_a_port_that_is_taken_is_said() -> None:
