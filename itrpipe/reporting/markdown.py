@@ -48,7 +48,7 @@ def inserted(document: str, asked: str, tables: str) -> str | None:
 
 
 def _titled(table: Table) -> str:
-    return f"**{table.title}.** {table.caption}\n\n{_table(table)}"
+    return f"**{table.title}.** {table.caption}".rstrip() + f"\n\n{_table(table)}"
 
 
 def _scores(group: Group) -> Table:

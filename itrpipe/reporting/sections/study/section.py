@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -83,14 +83,22 @@ def view(source: Source) -> StudyView | None:
         said=[said_of(study, backbone, source.options.interval_level) for backbone in study.backbones],
         keys=legend_of(looks),
         panels={backbone: gain_plots(study, backbone, looks) for backbone in study.backbones},
-        tables={
-            backbone: [headroom(study, backbone), *gain_tables(study, backbone, source.options.interval_level)]
-            for backbone in study.backbones
-        },
+        tables=_tables(study, source.options.interval_level),
         reason_keys=legend_of(reasons),
         reasons=[plot for backbone in study.backbones for plot in reason_plots(study, backbone, reasons)],
         rules=rule_table(study),
     )
+
+
+def _tables(study: Study, level: float) -> dict[str, list[Table]]:
+    """Backbone -> its tables; what they mean stands at the first of each kind alone."""
+    found, told = {}, set()
+    for backbone in study.backbones:
+        found[backbone] = []
+        for table in (headroom(study, backbone), *gain_tables(study, backbone, level)):
+            found[backbone].append(replace(table, caption="") if table.caption in told else table)
+            told.add(table.caption)
+    return found
 
 
 def _ceilings(source: Source) -> dict[str, float]:
@@ -149,8 +157,9 @@ def said_of(study: Study, backbone: str, level: float) -> str:
     fewest = min(_SPOKEN_OF, max(map(len, gains.values())))
     told = {method: found for method, found in gains.items() if len(found) >= fewest}
     parts = [_mean_said(method, told[method], level) for method in sorted(told, key=lambda each: -np.mean(told[each]))]
+    rounds = f"of {len(own)} second rounds" if len(own) > 1 else "of one second round"
     return (
-        f"{backbone}: of {len(own)} second rounds in {where}, {many} over the strongest control "
+        f"{backbone}: {rounds} in {where}, {many} over the strongest control "
         f"{'are' if sure > 1 else 'is'} significant. Mean gain in RSum{counted}: {'; '.join(parts)}."
     )
 
