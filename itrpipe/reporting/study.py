@@ -65,13 +65,6 @@ class Setting:
         """N/B: training images for each pair of a batch."""
         return self.values[IMAGES] / self.values[BATCH]
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        values = self.values
-        others = [f"{key} {value}" for key, value in values.items() if key not in (IMAGES, BATCH)]
-        return ", ".join([f"{values[IMAGES]:,} images", f"batch {values[BATCH]}", *others])
-
 
 @dataclass(frozen=True)
 class Gain:
@@ -147,6 +140,16 @@ class Study:
     def methods(self) -> list[str]:
         """Their names, those first that were tried in the most settings."""
         return methods_of(self.tried)
+
+    def name_of(self, setting: Setting) -> str:
+        """A setting for people: images, batch, and what the data were not prepared with as in most settings."""
+        values = setting.values
+        counts = {key: Counter(each.values.get(key) for each in self.settings) for key in values}
+        usual = {key: counted.most_common(1)[0][0] for key, counted in counts.items()}
+        others = [
+            f"{key} {value}" for key, value in values.items() if key not in (IMAGES, BATCH) and value != usual[key]
+        ]
+        return ", ".join([f"{values[IMAGES]:,} images", f"batch {values[BATCH]}", *others])
 
     def factors(self, backbone: str) -> dict[str, list[Any]]:
         """Factors that differ among the settings of a backbone, with their values in order."""

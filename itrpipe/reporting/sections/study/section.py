@@ -36,7 +36,7 @@ _HEADROOM = ("RSum", "a perfect ranking", "every true match", "a perfect ranking
 _OF_HEADROOM = (
     "Of the best control, beside what a perfect ranking may expect. Where only the own image or caption counts as "
     "right, that is less than 600: of several images that a caption is true of, its own is the first no more often "
-    "than by chance. A model that prefers what tells more can be above it."
+    "than by chance. A model that prefers what tells more can be above it. Settings are named by what differs from most."
 )
 PERFECT = 600.0
 ALL = "mean of all settings"
@@ -120,7 +120,7 @@ def headroom(study: Study, backbone: str) -> Table:
         values = (best, study.ceilings.get(setting), true, None if true is None else PERFECT)
         rows.append(
             Row(
-                setting.name,
+                study.name_of(setting),
                 [
                     Cell(name, DASH if value is None else f"{value:.1f}")
                     for name, value in zip(_HEADROOM, values, strict=True)
@@ -186,7 +186,7 @@ def gain_tables(study: Study, backbone: str, level: float) -> list[Table]:
         gains = {(each.setting, each.method): each for each in own if measure in each.gains}
         settings = list(dict.fromkeys(setting for setting, _ in gains))
         rows = [
-            Row(setting.name, [_cell(method, gains.get((setting, method)), measure) for method in methods])
+            Row(study.name_of(setting), [_cell(method, gains.get((setting, method)), measure) for method in methods])
             for setting in settings
         ]
         if len(rows) > 1:
