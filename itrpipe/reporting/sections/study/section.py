@@ -36,7 +36,7 @@ _HEADROOM = ("RSum", "a perfect ranking", "every true match", "a perfect ranking
 _OF_HEADROOM = (
     "Of the best control, beside what a perfect ranking may expect. Where only the own image or caption counts as "
     "right, that is less than 600: of several images that a caption is true of, its own is the first no more often "
-    "than by chance. A model that prefers what tells more can be above it. Settings are named by what differs from most."
+    "than by chance. A model that prefers what tells more can be above it. Names say what differs from most settings."
 )
 PERFECT = 600.0
 ALL = "mean of all settings"
