@@ -19,7 +19,7 @@ ACTIONS: dict[Action, str] = {
 RISING = 3.0
 """RSum gained over the last third of the epochs, above which round one has not converged."""
 EVIDENCE = (
-    "Expect one to two RSum: in the study of this tool mined candidates were above longer training in 10 of 14 "
+    "Expect about one RSum: in the study of this tool mined candidates were above longer training in 13 of 20 "
     "settings, significantly in none, and nothing that round one tells said where. Written negatives are for telling "
     "edited captions from true ones."
 )
