@@ -76,6 +76,7 @@ class Gain:
         seeds: how many.
         control: the strongest one, that with the smallest gain.
         differences: from every control, where test images were resampled.
+        images: interval over test images, likewise.
         significant: over every control, see `itrpipe.evaluation.claims`, among all differences of the study.
     """
 
@@ -84,6 +85,7 @@ class Gain:
     seeds: int
     control: str
     differences: tuple[Difference, ...] = ()
+    images: Interval | None = None
     significant: bool = False
 
 
@@ -311,7 +313,7 @@ def _gains(compared: Sequence[SeedComparison]) -> dict[str, Gain]:
 def _smallest(compared: Sequence[SeedComparison], differences: Sequence[Difference]) -> Gain:
     number = int(np.argmin([each.value for each in differences]))
     least, control = differences[number], compared[number].reference.method
-    return Gain(least.value, least.seeds or least.images, least.count, control, tuple(differences))
+    return Gain(least.value, least.seeds or least.images, least.count, control, tuple(differences), least.images)
 
 
 def _judged(tried: Sequence[Tried]) -> list[Tried]:

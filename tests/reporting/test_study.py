@@ -163,7 +163,8 @@ def test_tables_plots_and_the_sentence_say_the_same() -> None:
         ("mean of all settings", "+2.5", False),
     ]
     assert rsum.rows[-1].cells[0].interval == "−67.4 to +72.4"  # 12.706 * 7.778 / sqrt(2) around 2.5
-    assert told.rows[0].cells[0].interval == "+1.0 to +1.0"
+    assert rsum.rows[0].cells[0].interval == "3 seeds −4.0 to −2.0; images −4.0 to −2.0"
+    assert told.rows[0].cells[0].interval == "3 seeds +1.0 to +1.0"
     assert said_of(found, "VSRN", 0.95) == (
         "VSRN: of 2 second rounds in 2 settings, one gain over the strongest control is significant. Mean gain in RSum"
         ", every true match counted as right: mined +2.5 (−67.4 to +72.4 over settings, above zero in 1 of 2 settings)."

@@ -22,8 +22,8 @@ TITLE, ORDER = "When a second round pays", 5
 READS = ()
 TRAIN = "train"
 _CAPTIONS = {
-    RSUM: "Gain in RSum over the strongest control of the same setting, with its interval over seeds, of one seed over "
-    "test images. Bold: significant against every control. The last row has the interval over settings. The strongest "
+    RSUM: "Gain in RSum over the strongest control of the same setting, with its intervals over seeds and over test "
+    "images. Bold: significant against every control. The last row has the interval over settings. The strongest "
     "of several controls is strong by chance, too, so that a mean somewhat below zero is no loss.",
     ORACLE: "The same with every true match counted as right.",
     I2T_MAP: "Gain in mAP@R of the captions that are true of an image, in percentage points, with its interval over "
@@ -212,6 +212,7 @@ def _cell(method: str, tried: Tried | None, measure: str) -> Cell:
     if tried is None:
         return Cell(method, DASH)
     gain = tried.gains[measure]
-    return Cell(
-        method, signed(gain.value), "" if gain.interval is None else interval_text(gain.interval), gain.significant
-    )
+    over_seeds = f" {interval_text(gain.interval)}" if gain.interval and gain.seeds > 1 else ""
+    parts = [f"{gain.seeds} seed{'s' if gain.seeds > 1 else ''}{over_seeds}"]
+    parts += [f"images {interval_text(gain.images)}"] if gain.images else []
+    return Cell(method, signed(gain.value), "; ".join(parts), gain.significant)
