@@ -84,7 +84,8 @@ def share_of(found: int, judged: int, level: float = LEVEL) -> Share:
     z, value = _normal(level), found / judged
     centre = (value + z * z / (2 * judged)) / (1 + z * z / judged)
     reach = z / (1 + z * z / judged) * math.sqrt(value * (1 - value) / judged + (z / (2 * judged)) ** 2)
-    return Share(judged, value, max(0.0, centre - reach), min(1.0, centre + reach))
+    # Of nothing, or of all, an end is the share itself, and rounding would put it beside.
+    return Share(judged, value, min(value, max(0.0, centre - reach)), max(value, min(1.0, centre + reach)))
 
 
 def _normal(level: float) -> float:

@@ -125,6 +125,7 @@ $("who").addEventListener("submit", async (event) => {
     await fill();
     show();
     document.activeElement.blur();
+    $("setup").open = false;
   } catch (error) {
     $("progress").className = "failed";
     $("progress").textContent = error.message;
