@@ -26,6 +26,13 @@ from itrpipe.cli.options import (
 )
 from itrpipe.errors import UsageError
 
+PairsOption = Annotated[
+    str, typer.Option("--split", help="train: pairs of mined lists; test or val: of an evaluation's rankings.")
+]
+GuardOption = Annotated[
+    str | None, typer.Option("--guard", help="fne: lists that say how likely each candidate is a false negative.")
+]
+
 
 @app.command()
 @taking(GivenOptions)
@@ -95,16 +102,15 @@ def evaluate(
     benchmark.csv, .json or .jsonl of your own with file, caption, negative and optionally category. --benchmark scenes
     edits the captions of the embedded dataset, so that every negative is known to be false.
 
-    --canary scores the split again, with every image replaced by another one and with noise for images, writes
-    canary.json, and fails where recall is not within 4.5 standard deviations of chance.
+    --canary scores the split again with other images and with noise for images, writes canary.json, and fails where
+    recall is not within 4.5 standard deviations of chance.
 
     --protocol leaky-diagonal shows what recall becomes when the vectors of AsCL are made with their own partners before
     the ranking, beside the honest recall; it writes leaky_diagonal.json and changes no result.
 
-    --decisions FILE measures again with what people found to fit counted as right, and says how much they judged.
-
-    --embeddings ranks with vectors that any model has made of the split: .npy, Parquet or HDF5. Their ids are those of
-    --dataset; where none is named, these files and --owners are all that is needed.
+    --decisions FILE also counts what people found to fit as right. --embeddings ranks with vectors that any model has
+    made of the split: .npy, Parquet or HDF5. Their ids are those of --dataset; where none is named, these files and
+    --owners are all that is needed.
 
     Example: itrpipe evaluate --method aoq --backbone vsrn
     """
@@ -124,8 +130,8 @@ def evaluate(
     model = {"method": given.method, **given.model, "device": given.device, "split": split}
     model |= {"ensemble_with": ensemble_with or None, "rerank": rerank, "language_model": whole_path(language_model)}
     model |= {"eccv": eccv or None, "discriminate": discriminate or None, "protocols": protocols}
-    model["decisions"] = resolved(decisions)
-    model["benchmark"] = [whole_benchmark(each) for each in benchmark or ()] or None
+    benchmarks = [whole_benchmark(each) for each in benchmark or ()]
+    model |= {"benchmark": benchmarks or None, "decisions": resolved(decisions)}
     overrides = given.overrides(**model)
     if leaky:
         refuse_other_models({item.key: item.value for item in overrides if item.scope in (None, "evaluate")})
@@ -140,15 +146,11 @@ def evaluate(
 @taking(ModelOptions)
 def review(
     given: ModelOptions,
-    split: Annotated[
-        str, typer.Option("--split", help="train: pairs of mined lists; test or val: of an evaluation's rankings.")
-    ] = "train",
+    split: PairsOption = "train",
     order: Annotated[
         str, typer.Option("--order", help="sample, guard (random ones), doubtful or harmful; see below.")
     ] = "sample",
-    guard: Annotated[
-        str | None, typer.Option("--guard", help="fne: mine with probabilities of false negatives.")
-    ] = None,
+    guard: GuardOption = None,
     oracle: Annotated[
         bool, typer.Option("--oracle", help="scenes: the truth answers in the place of a person.")
     ] = False,
@@ -184,12 +186,8 @@ def review(
 @taking(ModelOptions)
 def serve(
     given: ModelOptions,
-    split: Annotated[
-        str, typer.Option("--split", help="train: pairs of mined lists; test or val: of an evaluation's rankings.")
-    ] = "train",
-    guard: Annotated[
-        str | None, typer.Option("--guard", help="fne: lists that say how likely each candidate is a false negative.")
-    ] = None,
+    split: PairsOption = "train",
+    guard: GuardOption = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8765,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen at; others than 127.0.0.1 ask for a token.")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from itrpipe.commands.beforehand import check_split
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.datasets.definition import check_name
@@ -71,7 +72,9 @@ def review(
         DataError: a file is damaged.
     """
     from itrpipe.review.decisions import DecisionFile, read_decisions
+    from itrpipe.review.queue import check_order
 
+    check_order(wanted.order)
     reporter = Reporter(SafeConsole(stderr=as_json))
     file = DecisionFile.of(root, check_name(dataset))
     merged = file.merge(map(read_decisions, wanted.merge)) if wanted.merge and not dry_run else 0
@@ -106,6 +109,7 @@ def open_candidates(
     """
     from itrpipe.review.queue import mined_candidates, ranked_candidates
 
+    check_split(split)
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     stage = "mine_negatives" if split == TRAIN else "evaluate"
     wanted = {} if split == TRAIN else {"split": split}

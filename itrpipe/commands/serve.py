@@ -20,6 +20,7 @@ from itrpipe.progress import Reporter
 from itrpipe.stages.prepare import image_root
 
 PACKAGES = ("starlette", "uvicorn")
+_EVERYWHERE = ("0.0.0.0", "::")
 PICTURES = "pictures"
 """Folder of small copies, beside the dataset's artifacts."""
 
@@ -89,7 +90,8 @@ def serve(
         port = sock.getsockname()[1]
         own = tuple(dict.fromkeys((*LOCAL, place.host, socket.gethostname(), socket.getfqdn())))
         app = build(dataset, searches, reviews, pictures, hosts=own, port=port, token=token)
-        name = f"[{place.host}]" if ":" in place.host else place.host
+        host = socket.gethostname() if place.host in _EVERYWHERE else place.host
+        name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{port}/{f'?{PARAMETER}={token}' if token else ''}"
         reporter.say(f"{address}  (Ctrl-C ends it)", style="bold")
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False))

@@ -24,7 +24,7 @@ from itrpipe.artifacts.files import RANKINGS
 from itrpipe.datasets.pairs import PairSet
 from itrpipe.errors import UsageError
 from itrpipe.review.agreement import Share, share_of
-from itrpipe.review.decisions import FITS, UNSURE, Decisions, Judgement
+from itrpipe.review.decisions import DISPUTED, FITS, UNSURE, Decisions, Judgement
 
 SAMPLE, GUARD, DOUBTFUL, HARMFUL = ORDERS = ("sample", "guard", "doubtful", "harmful")
 RANDOM = (SAMPLE, GUARD)
@@ -79,8 +79,9 @@ class Candidates:
         """Places of the candidates in an order, int64 [P], or fewer for `guard`.
 
         Raises:
-            UsageError: it needs probabilities, and there are none, or none above one half.
+            UsageError: there is no such order, or it needs probabilities and there are none, or none above one half.
         """
+        check_order(order)
         if order == SAMPLE:
             return np.random.default_rng(_SEED).permutation(len(self.scores))
         if order == HARMFUL:
@@ -102,6 +103,16 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.scores)
+
+
+def check_order(order: str) -> None:
+    """Refuses what is none of `ORDERS`.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if order not in ORDERS:
+        raise UsageError(f"order {order!r}: there is none of this name; known: {', '.join(ORDERS)}")
 
 
 class Queue:
@@ -127,7 +138,7 @@ class Queue:
             count: how many at most.
         """
         found: list[int] = []
-        for place in self.places.tolist():
+        for place in map(int, self.places):
             if len(found) == count:
                 break
             if self.candidates.ids(place) not in answered:
@@ -149,12 +160,12 @@ class Queue:
         known = dict(zip(zip(verdicts.image_ids, verdicts.caption_ids, strict=True), verdicts.verdict, strict=True))
         told = list(self._told(known))
         fits = sum(verdict == FITS for verdict in told)
-        open_ = sum(verdict in (UNSURE, "disputed") for verdict in told)
+        open_ = sum(verdict in (UNSURE, DISPUTED) for verdict in told)
         sure = share_of(fits, len(told) - open_)
         return Share(len(told), sure.value, share_of(fits, len(told)).low, share_of(fits + open_, len(told)).high)
 
     def _told(self, known: dict[tuple[str, str], str]) -> Iterator[str]:
-        for place in self.places.tolist():
+        for place in map(int, self.places):
             verdict = known.get(self.candidates.ids(place))
             if verdict is None:
                 return

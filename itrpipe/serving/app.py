@@ -6,9 +6,8 @@ pages' own script.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +68,7 @@ def build(
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
     guard = Middleware(OwnPagesOnly, hosts=hosts, port=port, token=token)
-    return Starlette(routes=routes, middleware=[guard], exception_handlers={ItrpipeError: _said}, lifespan=_lifespan)
-
-
-@contextlib.asynccontextmanager
-async def _lifespan(app: Starlette) -> AsyncIterator[None]:
-    yield
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={ItrpipeError: _said})
 
 
 async def _said(request: Request, error: Exception) -> Response:

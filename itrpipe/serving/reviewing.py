@@ -8,8 +8,8 @@ from typing import Any
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import UsageError
-from itrpipe.review.decisions import ANSWERS, UNDONE, DecisionFile
-from itrpipe.review.queue import DOUBTFUL, GUARD, ORDERS, RANDOM, Candidates, Queue
+from itrpipe.review.decisions import ANSWERS, DecisionFile
+from itrpipe.review.queue import DOUBTFUL, GUARD, LIKELY, ORDERS, RANDOM, Candidates, Queue
 
 AT_ONCE = 20
 """Candidates that a page asks for, so that the next ones are there before their turn."""
@@ -37,14 +37,10 @@ class Reviews:
     @property
     def orders(self) -> list[str]:
         """Those that the list has what it takes for."""
-        found = [name for name in ORDERS if name not in (GUARD, DOUBTFUL)]
-        for name in (GUARD, DOUBTFUL):
-            try:
-                self.queue(name)
-            except UsageError:
-                continue
-            found.append(name)
-        return [name for name in ORDERS if name in found]
+        known = self.candidates.probability
+        lacking = set() if known is not None else {GUARD, DOUBTFUL}
+        lacking |= {GUARD} if known is not None and not (known > LIKELY).any() else set()
+        return [name for name in ORDERS if name not in lacking]
 
     def queue(self, order: str) -> Queue:
         """Candidates in an order.
@@ -52,8 +48,6 @@ class Reviews:
         Raises:
             UsageError: there is no such order, or the list does not have what it takes.
         """
-        if order not in ORDERS:
-            raise UsageError(f"order {order!r}: there is none of this name; known: {', '.join(ORDERS)}")
         if order not in self._queues:
             self._queues[order] = Queue(self.candidates, order)
         return self._queues[order]
@@ -76,7 +70,7 @@ class Reviews:
         queue = self.queue(order)
         with self._lock:
             self.file.add([queue.judgement(place, check_reviewer(reviewer), answer)])
-        return self.progress(order, reviewer) | ({"again": self._shown(place)} if answer == UNDONE else {})
+        return self.progress(order, reviewer)
 
     def progress(self, order: str, reviewer: str) -> dict[str, Any]:
         """How much a reviewer has judged, and the share of false negatives where the order is random."""

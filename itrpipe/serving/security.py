@@ -63,9 +63,11 @@ class OwnPagesOnly:
             await self._app(scope, receive, with_headers)
 
     def _refused(self, request: Request) -> PlainTextResponse | RedirectResponse | None:
-        if not self._is_own(f"//{request.headers.get('host', '')}"):
+        # The address that a connection came in by is no name that somebody could let resolve to this machine.
+        here = (request.scope.get("server") or ("",))[0]
+        if not self._is_own(f"//{request.headers.get('host', '')}", here):
             return PlainTextResponse("this server has another name", 421)
-        if request.method not in _SAFE and not self._is_own(request.headers.get("origin", "")):
+        if request.method not in _SAFE and not self._is_own(request.headers.get("origin", ""), here):
             return PlainTextResponse("this does not come from a page of this server", 403)
         if not self._token:
             return None
@@ -78,9 +80,9 @@ class OwnPagesOnly:
             return None
         return PlainTextResponse("open the address that `itrpipe serve` printed, with its token", 401)
 
-    def _is_own(self, address: str) -> bool:
+    def _is_own(self, address: str, here: str) -> bool:
         try:
             parts = urlsplit(address)
-            return parts.hostname in self._hosts and (parts.port or 80) == self._port
+            return bool(parts.hostname) and parts.hostname in {*self._hosts, here} and (parts.port or 80) == self._port
         except ValueError:
             return False

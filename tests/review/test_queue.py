@@ -64,6 +64,11 @@ def test_without_probabilities_two_orders_are_refused(order: str) -> None:
         Queue(candidates(), order)
 
 
+def test_an_order_of_no_name_is_refused() -> None:
+    with pytest.raises(UsageError, match="known: sample, guard, doubtful, harmful"):
+        Queue(GUARDED, "random")
+
+
 def test_a_guard_that_suspects_nobody_is_said() -> None:
     with pytest.raises(UsageError, match="takes none of the 12 candidates"):
         Queue(candidates(np.zeros(12, dtype=np.float32)), "guard")

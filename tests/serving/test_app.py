@@ -69,7 +69,7 @@ def test_answers_are_kept_at_once_and_the_next_ones_follow(pages: Any, file: Dec
     assert [row["answer"] for row in file.read().rows.to_pylist()] == ["fits"]
     following = pages.get("/api/review", params=asked).json()["candidates"]
     assert [each["place"] for each in following[:3]] == [each["place"] for each in first["candidates"][1:4]]
-    assert judge(pages, shown["place"], "undone").json()["again"] == shown
+    assert judge(pages, shown["place"], "undone").json()["judged"] == 0
     assert pages.get("/api/review", params=asked).json()["candidates"][0] == shown
     assert pages.get("/api/review", params={**asked, "reviewer": "bob"}).json()["candidates"][0] == shown
 
@@ -122,6 +122,14 @@ def test_queries_that_cannot_be_answered_are_one_line(pages: Any, asked: dict[st
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1:80", "127.0.0.1.evil.example:8765", "", "[::1"])
 def test_by_another_name_nothing_is_answered(pages: Any, host: str) -> None:
     assert pages.get("/review", headers={"Host": host}).status_code == 421
+
+
+def test_by_the_address_that_others_reach_it_is_answered(
+    candidates: Candidates, pictures: Pictures, file: DecisionFile
+) -> None:
+    pages = client(candidates, pictures, file, token="secret", base="http://192.168.0.7:8765")
+    assert pages.get("/review?token=secret").status_code == 303
+    assert pages.get("/review", headers={"Host": "evil.example:8765"}).status_code == 421
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "", "http://127.0.0.1:9000"])
