@@ -19,6 +19,7 @@ import torch
 
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.config import leaves
+from itrpipe.datasets.given import given_pair
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.scores import SplitScores
@@ -201,3 +202,25 @@ def _rows(
                 "word_score": float(found.mean()),
                 "score": float(scores[example]),
             }
+
+
+@torch.inference_mode()
+def pair_map(saved: SavedModel, sources: Sources, split: str, image_id: str, sentence: str) -> list[dict[str, Any]]:
+    """Map of every word of a sentence with an image of a split: rows as those of `word_maps`.
+
+    Args:
+        saved: a model for which `has_word_maps` holds, on the device where it computes.
+        sources: what it was trained on.
+        split: of the image.
+        image_id: of the image.
+        sentence: any.
+    """
+    images = PreparedDataset.open(sources.prepare, tokens=False).split(split).images
+    shown = images.filter(pc.field("image_id") == image_id)
+    pair = Split(split, shown, given_pair(split, image_id, sentence, "the sentence").captions)
+    features = FeatureFile.open(sources.extract / FEATURES)
+    data = open_split(pair, features, saved.tokens, saved.settings, saved.frame)
+    assert isinstance(saved.tokens, (WordIds, PieceIds))
+    model = cast(TransformerDualEncoder, saved.model)
+    words = saved.tokens.located_words(pair)
+    return list(_rows(model, data, False, np.zeros(1, dtype=np.int64), _seen(model, features, sources), words))

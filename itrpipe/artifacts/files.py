@@ -20,5 +20,14 @@ BENCHMARKS, BENCHMARK_PAIRS = "benchmarks.json", "benchmark_pairs.parquet"
 HISTORY = "history.parquet"
 """File of a training."""
 
+LEAKS = "leaks.tsv"
+"""File of a prepared dataset that has some."""
+
+PICTURES = "pictures"
+"""Folder of small copies of photographs, beside a dataset's artifacts."""
+
+REPORT_PAGE = "index.html"
+"""File of a report."""
+
 STATISTICS = "statistics.json"
 """File of mined negatives, and of written sentences."""

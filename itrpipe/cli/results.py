@@ -183,9 +183,10 @@ def review(
 
 
 @app.command()
-@taking(ModelOptions)
+@taking(AnyModelOptions)
 def serve(
-    given: ModelOptions,
+    given: AnyModelOptions,
+    photos: PhotosOption = None,
     split: PairsOption = "train",
     guard: GuardOption = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8765,
@@ -194,18 +195,31 @@ def serve(
     ] = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address alone.")] = False,
 ) -> None:
-    """Open a local page on which people judge the hardest candidates: y fits, n does not, s unsure, u undo.
+    """Open local pages to search, to judge the hardest candidates, and to look at data and trainings.
 
-    Every answer is written to decisions.parquet at once; see itrpipe review. The page goes on where its reviewer
-    stopped. Nothing leaves the machine. This takes `pip install 'itrpipe[serve]'`.
+    Search finds images for a sentence or a photograph. Review shows candidates that may be false negatives: y fits, n
+    does not, s unsure, u undo; every answer is written to decisions.parquet at once, see itrpipe review, and the page
+    goes on where its reviewer stopped. Data shows images that cannot be used, that stand in two splits or look alike,
+    and captions of several images. Runs draws the curves of trainings while they train.
+
+    --photos FOLDER searches photographs without captions, as itrpipe search does. Nothing leaves the machine. This
+    takes `pip install 'itrpipe[serve]'`.
 
     Example: itrpipe serve --backbone vsepp --guard fne
     """
-    from itrpipe.commands.serve import Place
+    from itrpipe.commands.serve import Place, serve_photographs
     from itrpipe.commands.serve import serve as serve_pages
 
+    place, device = Place(host, port, not no_browser), given.device or "auto"
+    if photos is not None:
+        for option in (name for name, value in {"--split": split != "train", "--guard": guard}.items() if value):
+            raise UsageError(f"{option} is for a dataset; leave it out with --photos")
+        serve_photographs(given.data, photos, given.asked, place, device, **given.how)
+        return
+    if given.named is not None and given.known is None:
+        raise UsageError(f"--model {given.named} is no named model; add --photos FOLDER to search photographs with it")
     overrides = given.overrides(method=given.method, **given.model, device=given.device, guard=guard)
-    serve_pages(*given.where, split, Place(host, port, not no_browser), overrides, **given.how)
+    serve_pages(*given.where, split, place, overrides, device, **given.how)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`itrpipe serve`: local web pages on which people search, and judge candidates."""
+"""`itrpipe serve`: local web pages on which people search, judge candidates, and look at data and trainings."""
 
 from __future__ import annotations
 
@@ -10,19 +10,28 @@ import webbrowser
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.commands.review import open_candidates
+from itrpipe.artifacts.artifact import existing_input, read_manifest
+from itrpipe.artifacts.files import PICTURES
+from itrpipe.commands.index import AskedModel, dataset_of, up_to_date
+from itrpipe.commands.review import TRAIN, open_candidates
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import MissingInputError, UnavailableError
 from itrpipe.plan.planning import Override
 from itrpipe.progress import Reporter
 from itrpipe.stages.prepare import image_root
+from itrpipe.training.settings import answers_of, embeds, reads_phrases
+
+if TYPE_CHECKING:
+    from itrpipe.artifacts.artifact import Manifest
+    from itrpipe.review.queue import Candidates
+    from itrpipe.serving.app import Site
+    from itrpipe.serving.gallery import Gallery
+    from itrpipe.serving.why import WordMaps
 
 PACKAGES = ("starlette", "uvicorn")
 _EVERYWHERE = ("0.0.0.0", "::")
-PICTURES = "pictures"
-"""Folder of small copies, beside the dataset's artifacts."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +55,12 @@ def serve(
     split: str,
     place: Place,
     overrides: list[Override],
+    device: str = "auto",
     *,
     no_deps: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """Serves until it is interrupted; what is missing of the list is made first.
+    """Serves a dataset until it is interrupted; what is missing of the list of candidates is made first.
 
     Args:
         root: the data folder.
@@ -58,6 +68,7 @@ def serve(
         split: whose pairs are judged, see `itrpipe.commands.review`.
         place: where.
         overrides: values given by the user, of the list.
+        device: where queries are encoded.
         no_deps: fail when the list is not there.
         dry_run: print the plan and what it will cost, and serve nothing.
 
@@ -65,31 +76,127 @@ def serve(
         MissingInputError: the packages are not installed, or the dataset has no photographs.
         UnavailableError: the port is taken.
     """
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise MissingInputError(f"{', '.join(missing)} is not installed; run `pip install 'itrpipe[serve]'`")
+    _require_packages()
     reporter = Reporter()
     candidates = open_candidates(root, dataset, split, overrides, reporter, no_deps=no_deps, dry_run=dry_run)
     if candidates is None:
         return
-    import uvicorn
-
+    from itrpipe.engine.device import resolve_device
     from itrpipe.review.decisions import DecisionFile
-    from itrpipe.serving.app import build
+    from itrpipe.serving.app import Site
+    from itrpipe.serving.facts import Facts
     from itrpipe.serving.pictures import Pictures
     from itrpipe.serving.reviewing import Reviews
+    from itrpipe.serving.runs import Runs
     from itrpipe.serving.searching import Searches
-    from itrpipe.serving.security import LOCAL, PARAMETER
+    from itrpipe.serving.uploads import Uploads
 
     definition = load_definition(root, check_name(dataset))
     folder = image_root(read_manifest(candidates.prepared).settings, candidates.prepared, definition)
-    pictures = Pictures(candidates.prepared, folder, root / dataset / PICTURES)
-    searches = Searches(candidates.trained, candidates.prepared)
+    pictures = Pictures.of_dataset(candidates.prepared, folder, root / dataset / PICTURES)
+    computes = resolve_device(device)
+    gallery, maps = _gallery(candidates, split, computes)
     reviews = Reviews(candidates, DecisionFile.of(root, dataset))
+    facts, runs = Facts(candidates.prepared, gallery), Runs(root, dataset)
+    site = Site(dataset, candidates.model, Searches(gallery, Uploads()), pictures, reviews, facts, runs, maps)
+    _run(site, place, reporter)
+    reporter.say(f"decisions: {reviews.file.path}")
+
+
+def serve_photographs(
+    root: Path,
+    photos: Path,
+    asked: AskedModel,
+    place: Place,
+    device: str = "auto",
+    *,
+    no_deps: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Serves a folder of photographs until it is interrupted; their index is brought up to date first.
+
+    Args:
+        root: the data folder.
+        photos: the folder.
+        asked: the model; where it names none, the only one that has indexed the folder.
+        place: where.
+        device: where queries are encoded.
+        no_deps: fail where the index is not up to date.
+        dry_run: print the plan and what it will cost, and serve nothing.
+
+    Raises:
+        MissingInputError: the packages are not installed.
+        UnavailableError: the port is taken.
+        ItrpipeError: see `itrpipe.commands.index.up_to_date`.
+    """
+    _require_packages()
+    reporter = Reporter()
+    indexed = up_to_date(root, photos, asked, reporter, no_deps=no_deps, dry_run=dry_run, whole=False)
+    if indexed is None:
+        return
+    from itrpipe.retrieval.photo_index import PhotoIndex
+    from itrpipe.serving.app import Site
+    from itrpipe.serving.gallery import of_folder
+    from itrpipe.serving.pictures import Pictures
+    from itrpipe.serving.searching import Searches
+    from itrpipe.serving.uploads import Uploads
+
+    folder = photos.expanduser().resolve()
+    index = PhotoIndex(indexed.folder)
+    pictures = Pictures.of_folder(index.photographs, folder, root / dataset_of(folder) / PICTURES)
+    searches = Searches(of_folder(index, indexed.model.folder, device), Uploads())
+    _run(Site(folder.name, indexed.model.called, searches, pictures), place, reporter)
+
+
+def _require_packages() -> None:
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        raise MissingInputError(f"{', '.join(missing)} is not installed; run `pip install 'itrpipe[serve]'`")
+
+
+def _gallery(candidates: Candidates, split: str, device: str) -> tuple[Gallery, WordMaps | None]:
+    """What is searched, and where the model sees words.
+
+    Models that score pairs search one split alone, since they read every image beside every sentence.
+    """
+    from itrpipe.serving.gallery import of_dataset, of_pairs
+
+    trained, manifest = candidates.trained, read_manifest(candidates.trained)
+    if embeds(manifest.settings["backbone"]):
+        return of_dataset(trained, candidates.prepared, device), _maps(trained, manifest, device)
+    from itrpipe.analysis.searching import Searched, SearchModel
+    from itrpipe.scene_graph.declaration import backend_settings
+
+    graphs = existing_input(trained, manifest, "parse") if reads_phrases(manifest.settings["backbone"]) else None
+    known = None if graphs is None else read_manifest(graphs).settings
+    parser = None if known is None else backend_settings(known).model_validate(known)
+    extracted, name = existing_input(trained, manifest, "extract"), "test" if split == TRAIN else split
+    searched = Searched.open(candidates.prepared, extracted, name, graphs)
+    return of_pairs(SearchModel(trained, manifest.label, device), searched, parser), None
+
+
+def _maps(trained: Path, manifest: Manifest, device: str) -> WordMaps | None:
+    if "word-maps" not in answers_of(manifest.settings["backbone"]):
+        return None
+    from itrpipe.serving.why import WordMaps
+    from itrpipe.training.splits import Sources
+
+    sources = Sources(*(existing_input(trained, manifest, name) for name in ("prepare", "extract")))
+    maps = WordMaps(trained, sources, device)
+    return maps if maps.defined else None
+
+
+def _run(site: Site, place: Place, reporter: Reporter) -> None:
+    """Listens until it is interrupted."""
+    import uvicorn
+
+    from itrpipe.serving.app import build
+    from itrpipe.serving.security import LOCAL, PARAMETER
+
     token = "" if place.host in LOCAL else secrets.token_urlsafe(24)
     with _listening(place) as sock:
         port = sock.getsockname()[1]
         own = tuple(dict.fromkeys((*LOCAL, place.host, socket.gethostname(), socket.getfqdn())))
-        app = build(dataset, searches, reviews, pictures, hosts=own, port=port, token=token)
+        app = build(site, hosts=own, port=port, token=token)
         host = socket.gethostname() if place.host in _EVERYWHERE else place.host
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{port}/{f'?{PARAMETER}={token}' if token else ''}"
@@ -99,7 +206,6 @@ def serve(
             threading.Timer(0.5, webbrowser.open, (address,)).start()
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[sock])
-    reporter.say(f"decisions: {reviews.file.path}")
 
 
 @contextlib.contextmanager

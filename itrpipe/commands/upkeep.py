@@ -22,13 +22,16 @@ from itrpipe.artifacts.artifact import (
     is_finished,
 )
 from itrpipe.artifacts.disk import read_stamped_json, unavailable_as_error
+from itrpipe.artifacts.files import PICTURES
 from itrpipe.artifacts.locks import is_locked, unused
 from itrpipe.config import declared_stages
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.progress import Reporter
 
-State = Literal["whole", "running", "in parts", "interrupted", "replaced", "damaged", "unreadable", "not ours"]
+State = Literal[
+    "whole", "running", "in parts", "interrupted", "replaced", "damaged", "unreadable", "not ours", "small copies"
+]
 _STYLES: dict[State, str] = {
     "whole": "green",
     "running": "cyan",
@@ -38,6 +41,7 @@ _STYLES: dict[State, str] = {
     "damaged": "red",
     "unreadable": "red",
     "not ours": "yellow",
+    "small copies": "",
 }
 # What gc never removes: a process holds it, hours of other processes wait in it to be joined, nothing is known about
 # its content, or somebody else made it.
@@ -86,6 +90,9 @@ def entries(root: Path, dataset: str, *, verify: bool = False) -> list[Entry]:
             found += [_entry(each, verify) for each in folders_in(folder)]
         except UnavailableError as error:
             found.append(Entry(folder, "unreadable", None, 0, str(error)))
+    copies = root / dataset / PICTURES
+    if copies.is_dir() and not copies.is_symlink():
+        found.append(Entry(copies, "small copies", None, _size_of(copies), "of photographs; made again when needed"))
     return found
 
 
@@ -206,8 +213,8 @@ def remove_unused(folder: Path) -> bool:
 
 def _sweep(dataset: Path) -> None:
     """Finishes removals that a kill has interrupted."""
-    for stage in declared_stages():
-        for hidden in (dataset / stage).glob(f".*{_REMOVED}"):
+    for folder in (dataset, *(dataset / stage for stage in declared_stages())):
+        for hidden in folder.glob(f".*{_REMOVED}"):
             if not hidden.is_symlink():
                 shutil.rmtree(hidden)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from itrpipe.artifacts.integrity import checked
-from itrpipe.datasets.image_check import DECODER_ERRORS
+from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb
 
 LONGEST_SIDE = 176
 """Pixels: sharp at about 110 CSS pixels on a phone's dense display."""
@@ -77,11 +77,12 @@ def shrink(path: Path, longest_side: int = LONGEST_SIDE) -> tuple[bytes, tuple[i
     Returns:
         The bytes, and width and height.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
-    with Image.open(path) as image:
-        upright = ImageOps.exif_transpose(image).convert("RGB")
-    upright.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
+    with open_picture(path.read_bytes()) as image:
+        image.draft("RGB", (2 * longest_side, 2 * longest_side))  # a JPEG is decoded at about the size that is needed
+        small = Image.fromarray(picture_rgb(image))
+    small.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
-    upright.save(buffer, "JPEG", quality=_QUALITY, optimize=True)
-    return buffer.getvalue(), upright.size
+    small.save(buffer, "JPEG", quality=_QUALITY, optimize=True)
+    return buffer.getvalue(), small.size

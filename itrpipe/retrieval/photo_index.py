@@ -175,6 +175,11 @@ class PhotoIndex:
         self._folder, self._rows = folder, IndexRows(folder, self.measure)
         self.photographs = self._rows.photographs
 
+    @property
+    def vectors(self) -> np.ndarray:
+        """Embeddings [N, D] of all photographs, mapped."""
+        return self._rows.vectors(slice(None))
+
     def vector(self, file: str) -> np.ndarray | None:
         """Embedding [1, D] of a photograph of the folder; None where the index has none of this path."""
         row = next((row for row, each in enumerate(self.photographs) if each.file == file), None)

@@ -112,8 +112,8 @@ class IndexRows:
         self._vectors = np.load(checked(folder / EMBEDDINGS), mmap_mode="r", allow_pickle=False)
         self.width, self.measure = int(self._vectors.shape[1]), measure
 
-    def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Embeddings [n, D] of some rows; of all N, mapped, where rows are a slice."""
+    def vectors(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Embeddings [n, D] of some rows; mapped, where rows are a slice."""
         return self._vectors[rows]
 
     def sizes(self, rows: np.ndarray) -> np.ndarray:

@@ -1,13 +1,15 @@
 """The pages and what they ask for.
 
-`/` searches, `/review` judges candidates. `/pictures/SIDE/ID` are the photographs, `/api/…` is JSON for the
-pages' own script.
+`/` searches, `/review` judges candidates, `/data` shows what is odd in a dataset, `/runs` how trainings go.
+`/pictures/SIDE/ID` are the photographs, `/reports/NAME` what `itrpipe report` wrote, `/api/…` is JSON for the pages'
+own script.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,51 +24,88 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from itrpipe.errors import ItrpipeError
+from itrpipe.serving.decoding import MOST_BYTES
+from itrpipe.serving.facts import Facts
 from itrpipe.serving.pictures import SIDES, Pictures
 from itrpipe.serving.reviewing import Reviews
-from itrpipe.serving.searching import Searches
-from itrpipe.serving.security import OwnPagesOnly
+from itrpipe.serving.runs import Runs
+from itrpipe.serving.searching import Asked, Searches
+from itrpipe.serving.security import POLICY, OwnPagesOnly
+from itrpipe.serving.why import WordMaps
 
 HERE = Path(__file__).parent
 STYLE = HERE.parent / "reporting" / "page.css"
 LONGEST_BODY = 64 * 1024
-PAGES = {"Search": "/", "Review": "/review"}
 _DAY = {"Cache-Control": "private, max-age=86400, immutable"}
+_FRESH = {"Cache-Control": "no-store"}
+_REPORT = {POLICY: "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'"}
+"""Reports hold their style and their pictures themselves, and no script."""
 
 
-def build(
-    dataset: str,
-    searches: Searches,
-    reviews: Reviews,
-    pictures: Pictures,
-    *,
-    hosts: tuple[str, ...],
-    port: int,
-    token: str = "",
-) -> Starlette:
+@dataclass(frozen=True)
+class Site:
+    """What is served.
+
+    Attributes:
+        about: what is looked at: a dataset, or a folder.
+        model: name of the model.
+        searches: where is searched.
+        pictures: the photographs.
+        reviews: what is judged; None of photographs without captions, as the following.
+        facts: what is odd in the dataset.
+        runs: its trainings.
+        maps: where the model sees words, of models that tell.
+    """
+
+    about: str
+    model: str
+    searches: Searches
+    pictures: Pictures
+    reviews: Reviews | None = None
+    facts: Facts | None = None
+    runs: Runs | None = None
+    maps: WordMaps | None = None
+
+    @property
+    def pages(self) -> dict[str, str]:
+        """Title -> path of the pages that there are."""
+        optional = {"Review": self.reviews, "Data": self.facts, "Runs": self.runs}
+        return {"Search": "/"} | {title: f"/{title.lower()}" for title, part in optional.items() if part is not None}
+
+
+def build(site: Site, *, hosts: tuple[str, ...], port: int, token: str = "") -> Starlette:
     """The application.
 
     Args:
-        dataset: its name.
-        searches: where is searched.
-        reviews: what is judged.
-        pictures: its photographs.
+        site: what is served.
         hosts: names that this server goes by.
         port: that it listens at.
         token: that people need where others can reach it.
     """
-    pages = _Pages(dataset, searches, reviews, pictures)
+    pages = _Pages(site)
     routes = [
         Route("/", pages.search),
         Route("/api/search", pages.found),
-        Route("/review", pages.review),
-        Route("/api/review", pages.upcoming),
-        Route("/api/review", pages.answer, methods=["POST"]),
+        Route("/api/photographs", pages.upload, methods=["POST"]),
+        Route("/photographs/{key}", pages.photograph),
         Route("/pictures/{side:int}/{image_id:path}", pages.picture),
         Route("/favicon.ico", lambda request: Response(status_code=204)),
         Route("/page.css", lambda request: FileResponse(STYLE, media_type="text/css")),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
+    if site.maps is not None:
+        routes += [Route("/api/why", pages.why)]
+    if site.reviews is not None:
+        routes += [Route("/review", pages.review), Route("/api/review", pages.upcoming)]
+        routes += [Route("/api/review", pages.answer, methods=["POST"])]
+    if site.facts is not None:
+        routes += [Route("/data", pages.data), Route("/api/alike", pages.alike)]
+    if site.runs is not None:
+        routes += [
+            Route("/runs", pages.runs),
+            Route("/api/runs", pages.trainings),
+            Route("/reports/{name}", pages.report),
+        ]
     guard = Middleware(OwnPagesOnly, hosts=hosts, port=port, token=token)
     return Starlette(routes=routes, middleware=[guard], exception_handlers={ItrpipeError: _said})
 
@@ -77,8 +116,8 @@ async def _said(request: Request, error: Exception) -> Response:
 
 
 class _Pages:
-    def __init__(self, dataset: str, searches: Searches, reviews: Reviews, pictures: Pictures) -> None:
-        self._dataset, self._searches, self._reviews, self._pictures = dataset, searches, reviews, pictures
+    def __init__(self, site: Site) -> None:
+        self._site = site
         self._templates = Environment(
             loader=FileSystemLoader(HERE),
             autoescape=True,
@@ -88,54 +127,110 @@ class _Pages:
         )
 
     async def search(self, request: Request) -> Response:
-        return self._page("Search")
+        return self._page("Search", maps=self._site.maps is not None)
 
     async def review(self, request: Request) -> Response:
-        return self._page("Review", orders=self._reviews.orders, file=self._reviews.file.path)
+        assert self._site.reviews is not None
+        return self._page("Review", orders=self._site.reviews.orders, file=self._site.reviews.file.path)
+
+    async def data(self, request: Request) -> Response:
+        assert self._site.facts is not None
+        return self._page("Data", **await run_in_threadpool(self._site.facts.shown))
+
+    async def runs(self, request: Request) -> Response:
+        assert self._site.runs is not None
+        return self._page("Runs", reports=await run_in_threadpool(self._site.runs.reports))
 
     def _page(self, title: str, **values: Any) -> Response:
         name = title.lower()
-        shared = {"dataset": self._dataset, "model": self._reviews.candidates.model, "pages": PAGES}
+        shared = {"about": self._site.about, "model": self._site.model, "pages": self._site.pages}
         template = self._templates.get_template(f"{name}.html.j2")
         return HTMLResponse(template.render(title=title, script=name, **shared, **values))
 
     async def found(self, request: Request) -> Response:
-        sentence, like = (request.query_params.get(name, "") for name in ("q", "like"))
+        asked = Asked(*(request.query_params.get(name, "").strip() for name in ("q", "like", "photograph")))
         try:
             start, count = (int(request.query_params.get(name, "0")) for name in ("start", "count"))
         except ValueError:
             raise HTTPException(400, "start and count are numbers") from None
-        return await _answered(lambda: self._searches.found(sentence, like, start, count))
+        return await _answered(lambda: self._site.searches.found(asked, start, count))
+
+    async def upload(self, request: Request) -> Response:
+        content = await _read(request, MOST_BYTES)
+        return await _answered(lambda: {"photograph": self._site.searches.uploads.add(content)})
+
+    async def photograph(self, request: Request) -> Response:
+        small = self._site.searches.uploads.small(request.path_params["key"])
+        return Response(small, media_type="image/jpeg", headers=_DAY)
+
+    async def why(self, request: Request) -> Response:
+        assert self._site.maps is not None
+        sentence, image_id = (request.query_params.get(name, "").strip() for name in ("q", "image"))
+        gallery, maps = self._site.searches.gallery, self._site.maps
+        if image_id not in gallery.rows:
+            raise HTTPException(404, "there is no such image")
+        split = gallery.places[gallery.rows[image_id]]
+        return await _answered(lambda: {"words": maps.of(split, image_id, sentence)})
 
     async def upcoming(self, request: Request) -> Response:
+        reviews = self._site.reviews
+        assert reviews is not None
         order, reviewer = (request.query_params.get(name, "") for name in ("order", "reviewer"))
         return await _answered(
-            lambda: {
-                "candidates": self._reviews.upcoming(order, reviewer),
-                "progress": self._reviews.progress(order, reviewer),
-            }
+            lambda: {"candidates": reviews.upcoming(order, reviewer), "progress": reviews.progress(order, reviewer)}
         )
 
     async def answer(self, request: Request) -> Response:
-        given = await _body(request)
+        reviews, given = self._site.reviews, await _body(request)
+        assert reviews is not None
         order, reviewer, answer = (str(given.get(name, "")) for name in ("order", "reviewer", "answer"))
         place = given.get("place")
         if not isinstance(place, int):
             raise HTTPException(400, "place is no number")
-        return await _answered(lambda: self._reviews.answer(order, reviewer, place, answer))
+        return await _answered(lambda: reviews.answer(order, reviewer, place, answer))
+
+    async def alike(self, request: Request) -> Response:
+        facts = self._site.facts
+        assert facts is not None
+        return await _answered(lambda: {"pairs": facts.alike()})
+
+    async def trainings(self, request: Request) -> Response:
+        runs = self._site.runs
+        assert runs is not None
+        return await _answered(lambda: {"runs": runs.trainings()})
+
+    async def report(self, request: Request) -> Response:
+        assert self._site.runs is not None
+        page = await run_in_threadpool(self._site.runs.report, request.path_params["name"])
+        return FileResponse(page, media_type="text/html", headers=_REPORT)
 
     async def picture(self, request: Request) -> Response:
         side, image_id = request.path_params["side"], request.path_params["image_id"]
-        if side not in SIDES or image_id not in self._pictures:
+        if side not in SIDES or image_id not in self._site.pictures:
             return PlainTextResponse("there is no such picture", 404)
-        path = await run_in_threadpool(self._pictures.small, image_id, side)
+        path = await run_in_threadpool(self._site.pictures.small, image_id, side)
         if path is None:
             return PlainTextResponse("this photograph cannot be read", 404)
         return FileResponse(path, media_type="image/jpeg", headers=_DAY)
 
 
 async def _answered(work: Callable[[], dict[str, Any]]) -> Response:
-    return JSONResponse(await run_in_threadpool(work), headers={"Cache-Control": "no-store"})
+    return JSONResponse(await run_in_threadpool(work), headers=_FRESH)
+
+
+async def _read(request: Request, most: int) -> bytes:
+    """The body of a request.
+
+    Raises:
+        HTTPException: it is too long.
+    """
+    parts, length = [], 0
+    async for part in request.stream():
+        length += len(part)
+        if length > most:
+            raise HTTPException(413, f"more than {most:,} bytes")
+        parts.append(part)
+    return b"".join(parts)
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -144,11 +239,7 @@ async def _body(request: Request) -> dict[str, Any]:
     Raises:
         HTTPException: it is too long, or none.
     """
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > LONGEST_BODY:
-            raise HTTPException(413, "too long")
+    body = await _read(request, LONGEST_BODY)
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

@@ -1,14 +1,17 @@
-"""Small copies of a dataset's photographs, made once and kept: a JPEG for each content and size."""
+"""Small copies of photographs, made once and kept: a JPEG for each content and size."""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from itrpipe.artifacts.disk import make_folder, write_bytes
 from itrpipe.artifacts.integrity import checked
-from itrpipe.datasets.image_check import DECODER_ERRORS
 from itrpipe.datasets.paths import ImageRoot
+from itrpipe.datasets.photo_folder import PhotoFile
+from itrpipe.datasets.pictures import DECODER_ERRORS
 from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.reporting.thumbnails import shrink
@@ -22,24 +25,45 @@ class Pictures:
     """Finds photographs by their ids alone, so that no path comes from a request.
 
     Args:
-        prepared: artifact of the dataset.
-        root: folder of its photographs.
+        files: id -> path below the root, and what tells its content from any other: 64 hexadecimal digits.
+        root: folder of the photographs.
         kept: folder for the small copies.
+        source: the file that names the photographs, for errors.
 
     Raises:
         DataError: the digest of an image is none.
     """
 
-    def __init__(self, prepared: Path, root: Path, kept: Path) -> None:
-        self._root, self._kept = ImageRoot(root, prepared / IMAGES_FILE), kept
-        self._files: dict[str, tuple[str, str]] = {}
+    def __init__(self, files: Mapping[str, tuple[str, str]], root: Path, kept: Path, source: Path) -> None:
+        self._root, self._kept, self._files = ImageRoot(root, source), kept, files
+        for image_id, (_, content) in files.items():
+            if not _DIGEST.fullmatch(content):
+                raise DataError(f"{source}: image {image_id} has no digest; prepare the dataset again")
+
+    @classmethod
+    def of_dataset(cls, prepared: Path, root: Path, kept: Path) -> Pictures:
+        """Those of a prepared dataset.
+
+        Args:
+            prepared: artifact of the dataset.
+            root: folder of its photographs.
+            kept: folder for the small copies.
+        """
+        files: dict[str, tuple[str, str]] = {}
         dataset = PreparedDataset.open(prepared, tokens=False)
         for split in map(dataset.split, dataset.splits):
             content = split.images["sha256"].to_pylist()
-            self._files |= dict(zip(split.image_ids.tolist(), zip(split.files, content, strict=True), strict=True))
-        for image_id, (_, content) in self._files.items():
-            if not _DIGEST.fullmatch(content):
-                raise DataError(f"{prepared / IMAGES_FILE}: image {image_id} has no digest; prepare the dataset again")
+            files |= dict(zip(split.image_ids.tolist(), zip(split.files, content, strict=True), strict=True))
+        return cls(files, root, kept, prepared / IMAGES_FILE)
+
+    @classmethod
+    def of_folder(cls, photographs: Sequence[PhotoFile], root: Path, kept: Path) -> Pictures:
+        """Those of an indexed folder: another size or time of a file is another photograph."""
+        files = {
+            each.file: (each.file, hashlib.sha256("\0".join(map(str, each)).encode()).hexdigest())
+            for each in photographs
+        }
+        return cls(files, root, kept, root)
 
     def __contains__(self, image_id: str) -> bool:
         return image_id in self._files

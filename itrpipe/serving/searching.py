@@ -1,24 +1,21 @@
 """Images for a sentence, and images like another one, in a browser.
 
-Shapes: N images, D embedding width.
+Shapes: N images.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from itrpipe.datasets.given import given_pair
-from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import UsageError
-from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, compare, read_embeddings
-
-if TYPE_CHECKING:
-    from itrpipe.retrieval.model import RetrievalModel
+from itrpipe.serving.gallery import QUERY, Gallery
+from itrpipe.serving.uploads import Uploads
 
 RANKINGS_KEPT = 64
 """Queries whose rankings are kept, so that a page that loads on is not ranked again."""
@@ -26,95 +23,86 @@ MOST = 200
 """Answers at a time."""
 
 
-class Searches:
-    """Ranks the images of all splits.
+@dataclass(frozen=True)
+class Asked:
+    """What is searched with; one of them.
 
-    Args:
-        trained: artifact of a model with embeddings.
-        prepared: artifact of the dataset.
-        device: where queries are encoded.
+    Attributes:
+        sentence: any.
+        like: id of an image.
+        photograph: key of one that was dropped on the page.
     """
 
-    def __init__(self, trained: Path, prepared: Path, device: str = "auto") -> None:
-        self._trained, self._device = trained, device
-        dataset = PreparedDataset.open(prepared, tokens=False)
-        parts = {name: read_embeddings(trained / EMBEDDINGS, name) for name in dataset.splits}
-        self.measure = next(iter(parts.values())).measure
-        self.splits = np.concatenate([[name] * len(each.image_ids) for name, each in parts.items()])
-        self.image_ids = np.concatenate([each.image_ids for each in parts.values()])
-        self._vectors = np.concatenate([each.images[:] for each in parts.values()])  # [N, D]
-        self._row = {image_id: row for row, image_id in enumerate(self.image_ids.tolist())}
-        self._captions: dict[str, list[str]] = {}
-        for split in map(dataset.split, dataset.splits):
-            owners = split.image_ids[split.caption_image].tolist()
-            for image_id, text in zip(owners, split.texts, strict=True):
-                self._captions.setdefault(image_id, []).append(text)
-        self._model: RetrievalModel | None = None
-        self._rankings: OrderedDict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = OrderedDict()
+    sentence: str = ""
+    like: str = ""
+    photograph: str = ""
+
+
+class Searches:
+    """Ranks the images of a gallery.
+
+    Args:
+        gallery: where is searched.
+        uploads: photographs that were dropped on the page.
+
+    Attributes:
+        gallery, uploads: as given.
+    """
+
+    def __init__(self, gallery: Gallery, uploads: Uploads) -> None:
+        self.gallery, self.uploads = gallery, uploads
+        self._rankings: OrderedDict[Asked, tuple[np.ndarray, np.ndarray]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def found(self, sentence: str, like: str, start: int, count: int) -> dict[str, Any]:
+    def found(self, asked: Asked, start: int, count: int) -> dict[str, Any]:
         """Some of the images that fit a query best.
 
         Args:
-            sentence: what is looked for; empty where `like` is given.
-            like: id of an image.
+            asked: the query.
             start: rank of the first answer, from 0.
             count: how many are wanted.
 
         Raises:
-            UsageError: there is no query, the sentence cannot be read, or there is no such image.
+            UsageError: there is no query, the model cannot answer it, or there is no such image.
         """
-        sentence = sentence.strip()
         with self._lock:
-            order, scores = self._ranked(sentence, like)
-        chosen = order[max(0, start) : max(0, start) + min(count, MOST)]
+            order, scores = self._ranked(asked)
+            unknown = self.gallery.scoring.unknown_words(asked.sentence) if asked.sentence else []
+        gallery, first = self.gallery, max(0, start)
         answers = [
             {
-                "image": str(self.image_ids[row]),
-                "split": str(self.splits[row]),
+                "image": gallery.image_ids[row],
+                "split": gallery.places[row],
                 "score": float(scores[row]),
-                "captions": self._captions.get(str(self.image_ids[row]), []),
+                "captions": gallery.captions.get(gallery.image_ids[row], []),
             }
-            for row in chosen.tolist()
+            for row in order[first : first + min(count, MOST)].tolist()
         ]
-        return {"answers": answers, "searched": len(order), "unknown": self._unknown(sentence)}
+        return {"answers": answers, "searched": len(order), "unknown": unknown}
 
-    def _ranked(self, sentence: str, like: str) -> tuple[np.ndarray, np.ndarray]:
+    def _ranked(self, asked: Asked) -> tuple[np.ndarray, np.ndarray]:
         """All rows, best first, and their scores [N]."""
-        query = (sentence, like)
-        if query in self._rankings:
-            self._rankings.move_to_end(query)
-            return self._rankings[query]
-        scores = self._scores(sentence, like)
+        if asked in self._rankings:
+            self._rankings.move_to_end(asked)
+            return self._rankings[asked]
+        scores = self._scores(asked)
         order = np.argsort(-scores, kind="stable")
-        if like:
-            order = order[order != self._row[like]]
-        self._rankings[query] = order, scores
+        if asked.like:
+            order = order[order != self.gallery.rows[asked.like]]
+        self._rankings[asked] = order, scores
         if len(self._rankings) > RANKINGS_KEPT:
             self._rankings.popitem(last=False)
         return order, scores
 
-    def _scores(self, sentence: str, like: str) -> np.ndarray:
-        if like:
-            if like not in self._row:
-                raise UsageError(f"image {like}: the model was trained without one of this id")
-            if self.measure != INNER_PRODUCT:
-                raise UsageError(f"the model compares by {self.measure}, not image with image; search by a sentence")
-            return self._vectors @ self._vectors[self._row[like]]
-        if not sentence:
+    def _scores(self, asked: Asked) -> np.ndarray:
+        scoring = self.gallery.scoring
+        if asked.photograph:
+            return scoring.of_photograph(self.uploads.pixels(asked.photograph))
+        if asked.like:
+            if asked.like not in self.gallery.rows:
+                raise UsageError(f"image {asked.like}: the model was trained without one of this id")
+            return scoring.of_row(self.gallery.rows[asked.like])
+        if not asked.sentence:
             raise UsageError("give a sentence")
-        given_pair("query", "none", sentence, "the query")
-        return compare(self._vectors, self.model.encode_texts([sentence]), self.measure)[:, 0]
-
-    def _unknown(self, sentence: str) -> list[str]:
-        return self.model.unknown_words(sentence) if sentence else []
-
-    @property
-    def model(self) -> RetrievalModel:
-        """The model, opened with the first sentence."""
-        if self._model is None:
-            from itrpipe.retrieval.opening import load
-
-            self._model = load(self._trained, device=self._device)
-        return self._model
+        given_pair("query", "none", asked.sentence, QUERY)
+        return scoring.of_sentence(asked.sentence)

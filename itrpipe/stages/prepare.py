@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from itrpipe.artifacts.disk import require_space, write_text
-from itrpipe.artifacts.files import SCENES_FILE
+from itrpipe.artifacts.files import LEAKS, SCENES_FILE
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 Execution = SharedExecution
 IMAGES_FOLDER = "images"
-LEAKS_FILE = "leaks.tsv"
 BYTES_PER_SCENE, BYTES_OF_NOISE = 10_000, 12_000
 SHOWN_PROBLEMS = 3
 NEWER = ("caption_detail", "units", "noise", "occlusion")
@@ -245,12 +244,12 @@ def _prepare_files(job: Job) -> None:
     leaks = find_leaks(usable.images, check.facts)
     if leaks:
         lines = [f"{leak.first.file}\t{leak.first.split}\t{leak.second.file}\t{leak.second.split}" for leak in leaks]
-        write_text(job.folder / LEAKS_FILE, "\n".join(["first\tsplit\tsecond\tsplit", *lines]) + "\n")
+        write_text(job.folder / LEAKS, "\n".join(["first\tsplit\tsecond\tsplit", *lines]) + "\n")
         first = leaks[0]
         job.warn(
             f"{len(leaks):,} images of val or test are byte for byte in an earlier split "
             f"({first.second.file} of {first.second.split} is {first.first.file} of {first.first.split}); "
-            f"all are listed in {LEAKS_FILE} of this artifact"
+            f"all are listed in {LEAKS} of this artifact"
         )
     _write_tables(job, usable, check.facts)
     job.metrics["leaks"] = len(leaks)

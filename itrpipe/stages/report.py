@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from itrpipe.artifacts.artifact import Manifest
 from itrpipe.artifacts.disk import write_json, write_text
+from itrpipe.artifacts.files import REPORT_PAGE
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings, bind, declared_stages, did_you_mean, load_declaration, resolve
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from itrpipe.reporting.departures import Declared
 
 SCHEMA_VERSION = 10
-PAGE, SUMMARY, MARKDOWN, RESULTS, EXPECTED = "index.html", "summary.txt", "summary.md", "results.json", "expected.json"
+PAGE, SUMMARY, MARKDOWN = REPORT_PAGE, "summary.txt", "summary.md"
+RESULTS, EXPECTED = "results.json", "expected.json"
 OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level", "sections"}
 SECTIONS = Path(__file__).parents[1] / "reporting" / "sections"
 COMPARED = ("prepare", "train", "mine_negatives", "synthesize")

@@ -355,6 +355,11 @@ def reads_phrases(backbone: str) -> bool:
     return settings_of(canonical_backbone(backbone)).reads_phrases
 
 
+def answers_of(backbone: str) -> frozenset[str]:
+    """What can be asked of models of a backbone beside rankings, see `itrpipe.models.declaration`."""
+    return settings_of(canonical_backbone(backbone)).answers
+
+
 def usual_backbone(method: str) -> str:
     """The backbone that a configuration is trained on where none is named."""
     resolved = resolve(load_declaration("train"), method, backbones=backbones())

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from markupsafe import escape
 from PIL import Image
 from starlette.testclient import TestClient
 
 import itrpipe
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.errors import UnavailableError
-from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
+from itrpipe.artifacts.artifact import read_manifest, write_manifest
+from itrpipe.artifacts.locks import unused
+from itrpipe.errors import UnavailableError, UsageError
+from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
 from itrpipe.review.decisions import DecisionFile
 from itrpipe.review.queue import Candidates, mined_candidates
-from itrpipe.serving.app import LONGEST_BODY, build
+from itrpipe.serving import decoding
+from itrpipe.serving.app import LONGEST_BODY, Site, build
+from itrpipe.serving.decoding import MOST_BYTES
+from itrpipe.serving.facts import Facts, nearest_pairs, repeated
+from itrpipe.serving.gallery import Embedded, Gallery, of_dataset
 from itrpipe.serving.pictures import SIDES, Pictures
 from itrpipe.serving.reviewing import Reviews
+from itrpipe.serving.runs import Runs
 from itrpipe.serving.searching import Searches
-from itrpipe.serving.security import COOKIE, HEADERS, LOCAL
+from itrpipe.serving.security import COOKIE, HEADERS, LOCAL, POLICY
+from itrpipe.serving.uploads import KEPT, Uploads
+from itrpipe.training.checkpoint import Position, save_checkpoint
 
 ORIGIN = "http://127.0.0.1:8765"
 
@@ -33,7 +44,7 @@ def candidates(finished_chain: Path) -> Candidates:
 
 @pytest.fixture
 def pictures(finished_chain: Path, candidates: Candidates, tmp_path: Path) -> Pictures:
-    return Pictures(candidates.prepared, finished_chain / "source", tmp_path / "pictures")
+    return Pictures.of_dataset(candidates.prepared, finished_chain / "source", tmp_path / "pictures")
 
 
 @pytest.fixture
@@ -42,9 +53,15 @@ def file(tmp_path: Path) -> DecisionFile:
 
 
 def client(candidates: Candidates, pictures: Pictures, file: DecisionFile, token: str = "", base: str = ORIGIN) -> Any:
-    searches = Searches(candidates.trained, candidates.prepared, "cpu")
-    app = build("tiny", searches, Reviews(candidates, file), pictures, hosts=LOCAL, port=8765, token=token)
+    app = build(site(candidates, pictures, file), hosts=LOCAL, port=8765, token=token)
     return TestClient(app, base_url=base, follow_redirects=False)
+
+
+def site(candidates: Candidates, pictures: Pictures, file: DecisionFile, about: str = "tiny") -> Site:
+    gallery = of_dataset(candidates.trained, candidates.prepared, "cpu")
+    facts, runs = Facts(candidates.prepared, gallery), Runs(candidates.trained.parents[2], "tiny")
+    reviews = Reviews(candidates, file)
+    return Site(about, candidates.model, Searches(gallery, Uploads()), pictures, reviews, facts, runs)
 
 
 @pytest.fixture
@@ -103,6 +120,153 @@ def test_images_like_one_are_the_others(pages: Any, candidates: Candidates) -> N
     found = pages.get("/api/search", params={"like": image_id, "count": "100"}).json()
     assert (found["searched"], len(found["answers"])) == (19, 19)
     assert image_id not in {each["image"] for each in found["answers"]}
+
+
+def drop(pages: Any, content: bytes, origin: str = ORIGIN) -> Any:
+    return pages.post("/api/photographs", content=content, headers={"Origin": origin})
+
+
+def jpeg(size: tuple[int, int] = (64, 48), colour: int = 0, **more: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size, (colour, 90, 30)).save(buffer, "JPEG", **more)
+    return buffer.getvalue()
+
+
+class MeanColour:
+    """Embeds a photograph as its mean colour."""
+
+    def encode_images(self, images: list[np.ndarray]) -> np.ndarray:
+        return np.stack([each.mean(axis=(0, 1)) / 255 for each in images]).astype(np.float32)
+
+
+def test_a_photograph_finds_images_like_it(pictures: Pictures) -> None:
+    vectors = np.eye(3, dtype=np.float32)
+    gallery = Gallery(["red", "green", "blue"], ["test"] * 3, {}, Embedded(vectors, INNER_PRODUCT, MeanColour))
+    app = build(Site("colours", "mean", Searches(gallery, Uploads()), pictures), hosts=LOCAL, port=8765)
+    pages = TestClient(app, base_url=ORIGIN)
+    content = jpeg((640, 480), 200)
+    key = drop(pages, content).json()["photograph"]
+    found = pages.get("/api/search", params={"photograph": key, "count": "100"}).json()
+    assert [each["image"] for each in found["answers"]] == ["red", "green", "blue"]
+    assert [each["score"] for each in found["answers"]] == pytest.approx([200 / 255, 90 / 255, 30 / 255], abs=0.01)
+    small = pages.get(f"/photographs/{key}")
+    assert small.headers["content-type"] == "image/jpeg"
+    with Image.open(io.BytesIO(small.content)) as image:
+        assert image.size == (320, 240)
+    assert drop(pages, content).json()["photograph"] == key
+
+
+def test_photographs_without_an_extractor_are_one_line(pages: Any) -> None:
+    key = drop(pages, jpeg()).json()["photograph"]
+    answer = pages.get("/api/search", params={"photograph": key, "count": "5"})
+    assert (answer.status_code, "were imported" in answer.json()["error"]) == (400, True)
+
+
+def test_what_is_no_photograph_is_refused(pages: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for content, reason in ((b"", "is empty"), (b"GIF89a", "is"), (jpeg()[:-200], "is truncated")):
+        answer = drop(pages, content)
+        assert (answer.status_code, "give another one" in answer.json()["error"]) == (400, True)
+        assert reason in answer.json()["error"]
+    assert drop(pages, b" " * (MOST_BYTES + 1)).status_code == 413
+    assert drop(pages, jpeg(), "http://evil.example").status_code == 403
+    bomb = io.BytesIO()
+    Image.new("1", (9_000, 9_000)).save(bomb, "PNG")
+    bomb = drop(pages, bomb.getvalue())
+    assert "more than 64,000,000" in bomb.json()["error"]
+    monkeypatch.setattr(decoding, "SECONDS", 0.01)
+    assert "more than 0.01 s" in drop(pages, jpeg(colour=9)).json()["error"]
+    assert pages.get("/api/search", params={"photograph": "none", "count": "5"}).status_code == 400
+    assert pages.get("/photographs/none").status_code == 400
+
+
+def test_the_last_few_photographs_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = decoding.Decoded(np.zeros((1, 1, 3), np.uint8), b"small")
+    monkeypatch.setattr("itrpipe.serving.uploads.decode", lambda content: decoded)
+    uploads = Uploads()
+    keys = [uploads.add(bytes([number])) for number in range(KEPT + 1)]
+    assert uploads.small(keys[-1]) == b"small"
+    with pytest.raises(UsageError, match="drop it again"):
+        uploads.pixels(keys[0])
+
+
+def test_what_is_odd_is_shown(pages: Any, candidates: Candidates) -> None:
+    page = pages.get("/data").text
+    assert "None: all of them decode" in page
+    for text, images in repeated(of_dataset(candidates.trained, candidates.prepared, "cpu").captions):
+        assert str(escape(text)) in page
+        assert len(images) > 1
+    pairs = pages.get("/api/alike").json()["pairs"]
+    scores = [each["score"] for each in pairs]
+    assert len(pairs) == 19
+    assert scores == sorted(scores, reverse=True)
+    assert all(len(set(each["images"])) == 2 for each in pairs)
+
+
+def test_captions_of_several_images_are_found_whatever_their_case() -> None:
+    captions = {"a": ["A dog.", "a cat"], "b": ["a dog", "A DOG!"], "c": ["a dog", ""], "d": ["A cat", ""]}
+    assert repeated(captions) == [("A dog.", ["a", "b", "c"]), ("a cat", ["a", "d"])]
+
+
+def test_the_nearest_pairs_are_those_of_a_plain_search() -> None:
+    vectors = np.random.default_rng(0).standard_normal((700, 8)).astype(np.float32)
+    products = np.triu(vectors @ vectors.T, 1)
+    products[np.tril_indices(700)] = -np.inf
+    best = sorted(
+        ((float(row.max()), first, int(row.argmax())) for first, row in enumerate(products[:-1])), reverse=True
+    )
+    found = nearest_pairs(vectors, 50)
+    assert [pair[:2] for pair in found] == [(first, second) for _, first, second in best[:50]]
+    assert [pair[2] for pair in found] == pytest.approx([score for score, *_ in best[:50]], rel=1e-5)
+    assert nearest_pairs(vectors[:1], 5) == []
+
+
+def test_trainings_are_drawn_while_they_train(pages: Any, candidates: Candidates, tmp_path: Path) -> None:
+    assert "None yet" in pages.get("/runs").text
+    found = {each["name"]: each for each in pages.get("/api/runs").json()["runs"]}
+    own = found[candidates.trained.name]
+    assert (own["state"], own["rows"][-1]["epoch"]) == ("finished", len(own["rows"]))
+    assert all(np.isfinite([each["loss"], each["val_rsum"]]).all() for each in own["rows"])
+
+    folder = tmp_path / "data" / "tiny" / "train" / "contrastive.vsepp-00000000.partial" / ".work"
+    folder.mkdir(parents=True)
+    runs = Runs(tmp_path / "data", "tiny")
+    assert [(each["state"], each["rows"]) for each in runs.trainings()] == [("interrupted", [])]
+    model = torch.nn.Linear(2, 2)
+    position = Position(epoch=1, history=[{"epoch": 1.0, "loss": 0.5, "val_rsum": 120.0, "best": True}])
+    save_checkpoint(folder / "checkpoint.safetensors", model, torch.optim.SGD(model.parameters(), 0.1), position)
+    (each,) = runs.trainings()
+    assert (each["rows"][0]["loss"], each["rows"][0]["val_rsum"]) == (0.5, 120.0)
+    with unused(folder.parent):
+        assert runs.trainings()[0]["state"] == "running"
+
+
+def test_reports_are_shown_as_they_are_and_by_name_alone(
+    candidates: Candidates, pictures: Pictures, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data" / "tiny" / "report" / "page-0123abcd"
+    folder.mkdir(parents=True)
+    (folder / "index.html").write_text("<h1>Results</h1>")
+    (folder.parent / "secret.html").write_text("secret")
+    write_manifest(folder, read_manifest(candidates.trained).model_copy(update={"outputs": {}}))
+    gallery = of_dataset(candidates.trained, candidates.prepared, "cpu")
+    own = Site("tiny", "vsepp", Searches(gallery, Uploads()), pictures, runs=Runs(tmp_path / "data", "tiny"))
+    pages = TestClient(build(own, hosts=LOCAL, port=8765), base_url=ORIGIN)
+    assert 'href="/reports/page-0123abcd"' in pages.get("/runs").text
+    answer = pages.get("/reports/page-0123abcd")
+    assert (answer.status_code, answer.text) == (200, "<h1>Results</h1>")
+    assert "script" not in answer.headers[POLICY]
+    assert "default-src 'none'" in answer.headers[POLICY]
+    for wrong in ("none", "..%2fsecret.html", "secret.html", "page-0123abcd%2f..%2f..%2fsecret.html"):
+        assert pages.get(f"/reports/{wrong}").status_code in (400, 404)
+
+
+def test_a_folder_of_photographs_is_searched_and_nothing_else(candidates: Candidates, pictures: Pictures) -> None:
+    gallery = of_dataset(candidates.trained, candidates.prepared, "cpu")
+    app = build(Site("photos", "vsepp", Searches(gallery, Uploads()), pictures), hosts=LOCAL, port=8765)
+    pages = TestClient(app, base_url=ORIGIN)
+    assert "Review" not in pages.get("/").text
+    for path in ("/review", "/data", "/runs", "/api/why", "/api/runs"):
+        assert pages.get(path).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -178,7 +342,7 @@ def test_a_photograph_that_cannot_be_read_is_no_error(
 ) -> None:
     image_id, folder = str(candidates.image_ids[0]), tmp_path / "images"
     (folder / "flickr30k-images").mkdir(parents=True)
-    own = Pictures(candidates.prepared, folder, tmp_path / "kept")
+    own = Pictures.of_dataset(candidates.prepared, folder, tmp_path / "kept")
     (folder / own._files[image_id][0]).write_bytes(b"no picture")
     assert own.small(image_id, 320) is None
     assert own.small(str(candidates.image_ids[1]), 320) is None, "not there"
@@ -187,7 +351,7 @@ def test_a_photograph_that_cannot_be_read_is_no_error(
 def test_a_large_photograph_is_made_small_upright(tmp_path: Path, candidates: Candidates) -> None:
     folder = tmp_path / "images"
     (folder / "flickr30k-images").mkdir(parents=True)
-    own = Pictures(candidates.prepared, folder, tmp_path / "kept")
+    own = Pictures.of_dataset(candidates.prepared, folder, tmp_path / "kept")
     image_id = str(candidates.image_ids[0])
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by 90 degrees
@@ -222,10 +386,8 @@ def test_what_makes_no_sense_is_refused(pages: Any, file: DecisionFile, given: b
 
 
 def test_names_and_captions_are_escaped(candidates: Candidates, pictures: Pictures, file: DecisionFile) -> None:
-    searches = Searches(candidates.trained, candidates.prepared, "cpu")
-    name = "<script>alert(1)</script>"
-    app = build(name, searches, Reviews(candidates, file), pictures, hosts=LOCAL, port=8765)
-    for path in ("/", "/review"):
+    app = build(site(candidates, pictures, file, "<script>alert(1)</script>"), hosts=LOCAL, port=8765)
+    for path in ("/", "/review", "/data", "/runs"):
         assert "<script>alert" not in TestClient(app, base_url=ORIGIN).get(path).text
 
 

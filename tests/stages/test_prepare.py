@@ -55,7 +55,7 @@ def test_pictures_in_two_splits_are_listed_and_told(defined: Path, precomp_datas
     manifest = read_manifest(folder)
     assert manifest.metrics["leaks"] == 1
     assert "1016.jpg of test is flickr30k-images/1000.jpg of train" in manifest.messages[0]
-    lines = (folder / prepare.LEAKS_FILE).read_text().splitlines()
+    lines = (folder / prepare.LEAKS).read_text().splitlines()
     assert lines == [
         "first\tsplit\tsecond\tsplit",
         "flickr30k-images/1000.jpg\ttrain\tflickr30k-images/1016.jpg\ttest",

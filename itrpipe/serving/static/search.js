@@ -1,73 +1,157 @@
 "use strict";
-// Shows the images that fit a sentence, or are like another one; more of them when the end of the page comes near.
+// Shows the images that fit a sentence or a photograph, or are like another one. The grid is in parts: a part that is far
+// from what is seen gives its images back, and asks for them again when it comes near.
 
 const $ = (id) => document.getElementById(id);
-const AT_ONCE = 48;
+const AT_ONCE = 60;
+const AROUND = "1500px";
+const maps = "maps" in $("drop").dataset;
 let asked = null;
-let shown = 0;
-let loading = false;
+let parts = [];
 let whole = Infinity;
 
-function item(answer) {
-  const found = $("answer").content.cloneNode(true);
-  const image = found.querySelector("img");
-  image.src = `/pictures/320/${encodeURIComponent(answer.image)}`;
-  image.alt = answer.captions[0] ?? answer.image;
-  if (shown >= AT_ONCE) image.loading = "lazy";
-  found.querySelector("a").href = `/?${new URLSearchParams({ like: answer.image })}`;
-  found.querySelector("p").textContent = `${answer.score.toFixed(3)} · ${answer.image} · ${answer.split}`;
-  const list = found.querySelector("ul");
-  for (const text of answer.captions) {
-    const line = document.createElement("li");
-    line.textContent = text;
-    list.append(line);
-  }
-  if (!answer.captions.length) found.querySelector("details").remove();
-  return found;
-}
+const address = (id, side) => `/pictures/${side}/${encodeURIComponent(id)}`;
 
 function say(text, failed = false) {
   $("status").className = failed ? "failed" : "";
   $("status").textContent = text;
 }
 
-async function more() {
-  if (!asked || loading || shown >= whole) return;
-  loading = true;
+async function get(path, query) {
+  const answer = await fetch(`${path}?${new URLSearchParams(query)}`);
+  const found = await answer.json();
+  if (!answer.ok) throw new Error(found.error);
+  return found;
+}
+
+function item(answer) {
+  const found = $("answer").content.cloneNode(true).firstElementChild;
+  const image = found.querySelector("img");
+  image.src = address(answer.image, 320);
+  image.alt = answer.captions[0] ?? answer.image;
+  found.querySelector("a").href = `/?${new URLSearchParams({ like: answer.image })}`;
+  found.querySelector("p").textContent = [answer.score.toFixed(3), answer.image, answer.split].filter(Boolean).join(" · ");
+  const list = found.querySelector("ul");
+  for (const text of answer.captions) {
+    const line = document.createElement("li");
+    line.textContent = text;
+    list.append(line);
+  }
+  if (!answer.captions.length) found.querySelector(".captions").remove();
+  if (maps && asked.q) found.querySelector(".why").addEventListener("toggle", () => explain(found, answer), { once: true });
+  else found.querySelector(".why").remove();
+  return found;
+}
+
+async function explain(found, answer) {
+  const place = found.querySelector(".words");
+  try {
+    const { words } = await get("/api/why", { q: asked.q, image: answer.image });
+    for (const word of words) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = `${word.text.slice(word.start, word.end)} ${word.word_score.toFixed(2)}`;
+      for (const event of ["click", "focus", "pointerenter"]) button.addEventListener(event, () => draw(found, word, button));
+      place.append(button);
+    }
+    const best = words.reduce((most, each, at) => (each.word_score > words[most].word_score ? at : most), 0);
+    if (words.length) draw(found, words[best], place.children[best]);
+  } catch (error) {
+    place.textContent = error.message;
+  }
+}
+
+function draw(found, word, pressed) {
+  const image = found.querySelector("img");
+  const canvas = found.querySelector("canvas");
+  canvas.hidden = false;
+  canvas.width = image.clientWidth;
+  canvas.height = image.clientHeight;
+  const scale = Math.min(canvas.width / image.naturalWidth, canvas.height / image.naturalHeight);
+  const [width, height] = [image.naturalWidth * scale, image.naturalHeight * scale];
+  const [left, top] = [(canvas.width - width) / 2, (canvas.height - height) / 2];
+  const [x0, y0, x1, y1] = word.area;
+  const [across, down] = [((x1 - x0) * width) / word.columns, ((y1 - y0) * height) / word.rows];
+  const largest = Math.max(...word.values.map(Math.abs)) || 1;
+  const brush = canvas.getContext("2d");
+  brush.clearRect(0, 0, canvas.width, canvas.height);
+  brush.fillStyle = getComputedStyle(document.body).getPropertyValue("--heat");
+  word.values.forEach((value, place) => {
+    brush.globalAlpha = 0.75 * Math.max(0, value / largest);
+    const [column, row] = [place % word.columns, Math.floor(place / word.columns)];
+    brush.fillRect(left + x0 * width + column * across, top + y0 * height + row * down, across + 0.5, down + 0.5);
+  });
+  for (const button of found.querySelectorAll(".words button")) {
+    button.setAttribute("aria-pressed", String(button === pressed));
+  }
+}
+
+async function fill(part) {
+  if (part.state !== "empty") return;
+  part.state = "asked";
   const mine = asked;
   try {
-    const response = await fetch(`/api/search?${new URLSearchParams({ ...mine, start: shown, count: AT_ONCE })}`);
-    const found = await response.json();
+    const found = await get("/api/search", { ...mine, start: part.start, count: AT_ONCE });
     if (mine !== asked) return;
-    if (!response.ok) throw new Error(found.error);
     whole = found.searched;
     const unknown = found.unknown.length ? `; not known to the model: ${found.unknown.join(", ")}` : "";
     say(`${whole.toLocaleString("en")} images, best first${unknown}`);
-    const items = found.answers.map(item);
-    shown += items.length;
-    $("found").append(...items);
+    part.node.append(...found.answers.map(item));
+    part.node.style.minHeight = "";
+    part.state = "full";
   } catch (error) {
     if (mine !== asked) return;
     whole = 0;
     say(error.message, true);
-  } finally {
-    loading = false;
-    if (mine !== asked) more();
-    else if (near()) more();
   }
 }
 
-const near = () => $("more").getBoundingClientRect().top < innerHeight + 600;
+function empty(part) {
+  if (part.state !== "full") return;
+  part.node.style.minHeight = `${part.node.offsetHeight}px`;
+  part.node.replaceChildren();
+  part.state = "empty";
+}
+
+const near = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    const part = parts[Number(entry.target.dataset.part)];
+    if (!part || part.node !== entry.target) continue;
+    if (entry.isIntersecting) fill(part);
+    else if (!entry.target.contains(document.activeElement)) empty(part);
+  }
+}, { rootMargin: AROUND });
+
+async function more() {
+  const start = parts.length * AT_ONCE;
+  if (!asked || start >= whole || (parts.length && parts.at(-1).state === "asked")) return;
+  const node = document.createElement("ol");
+  node.className = "found";
+  node.start = start + 1;
+  node.dataset.part = parts.length;
+  const part = { node, start, state: "empty" };
+  parts.push(part);
+  $("grid").append(node);
+  const mine = asked;
+  await fill(part);
+  if (mine !== asked) return;
+  near.observe(node);
+  if ($("more").getBoundingClientRect().top < innerHeight + 600) more();
+}
 
 function ask() {
   const given = new URLSearchParams(location.search);
-  const [q, like] = [given.get("q") ?? "", given.get("like") ?? ""];
+  const [q, like, photograph] = ["q", "like", "photograph"].map((name) => given.get(name) ?? "");
   document.querySelector("[name=q]").value = q;
-  $("found").replaceChildren();
-  shown = 0;
+  near.disconnect();
+  $("grid").replaceChildren();
+  parts = [];
   whole = Infinity;
-  asked = like ? { like } : q ? { q } : null;
-  say(like ? `Images like ${like}` : "");
+  asked = photograph ? { photograph } : like ? { like } : q ? { q } : null;
+  $("asked").hidden = !(photograph || like);
+  if (photograph) $("query").src = `/photographs/${encodeURIComponent(photograph)}`;
+  if (like) $("query").src = address(like, 320);
+  say(photograph ? "Images like this photograph" : like ? `Images like ${like}` : "");
   more();
 }
 
@@ -77,12 +161,39 @@ function go(query) {
   ask();
 }
 
+async function upload(file) {
+  say("The photograph is read …");
+  try {
+    const answer = await fetch("/api/photographs", { method: "POST", body: file });
+    const text = await answer.text();
+    if (answer.status === 413) throw new Error("the photograph is too large; give a smaller one");
+    const found = JSON.parse(text);
+    if (!answer.ok) throw new Error(found.error);
+    go(found);
+  } catch (error) {
+    say(error.message, true);
+  } finally {
+    $("file").value = "";
+  }
+}
+
 $("search").addEventListener("submit", (event) => {
   event.preventDefault();
   const q = new FormData(event.target).get("q").trim();
   go(q ? { q } : null);
 });
-$("found").addEventListener("click", (event) => {
+$("file").addEventListener("change", (event) => { if (event.target.files.length) upload(event.target.files[0]); });
+document.addEventListener("dragover", (event) => {
+  event.preventDefault();
+  $("drop").classList.add("over");
+});
+document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) $("drop").classList.remove("over"); });
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  $("drop").classList.remove("over");
+  if (event.dataTransfer.files.length) upload(event.dataTransfer.files[0]);
+});
+$("grid").addEventListener("click", (event) => {
   const link = event.target.closest("a.like");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();

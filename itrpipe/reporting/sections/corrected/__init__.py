@@ -1,0 +1,1 @@
+"""What is measured beside what people's judgements make of it."""
