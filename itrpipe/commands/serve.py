@@ -180,8 +180,8 @@ def _maps(trained: Path, manifest: Manifest, device: str) -> WordMaps | None:
     from itrpipe.serving.why import WordMaps
     from itrpipe.training.splits import Sources
 
-    sources = Sources(*(existing_input(trained, manifest, name) for name in ("prepare", "extract")))
-    maps = WordMaps(trained, sources, device)
+    prepare, extract = (existing_input(trained, manifest, name) for name in ("prepare", "extract"))
+    maps = WordMaps(trained, Sources(prepare, extract), device)
     return maps if maps.defined else None
 
 

@@ -7,7 +7,7 @@ Shapes: N images, D embedding width.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,7 @@ class Facts:
         return [{"images": [ids[first], ids[second]], "splits": [one, other]} for first, one, second, other in rows]
 
 
-def repeated(captions: Mapping[str, list[str]]) -> list[tuple[str, list[str]]]:
+def repeated(captions: Mapping[str, Sequence[str]]) -> list[tuple[str, list[str]]]:
     """Captions that stand under several images, whatever their case and punctuation, with the ids of these images.
 
     Those of most images come first, equal ones in the order of the dataset.
