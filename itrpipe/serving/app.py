@@ -208,10 +208,10 @@ class _Pages:
         side, image_id = request.path_params["side"], request.path_params["image_id"]
         if side not in SIDES or image_id not in self._site.pictures:
             return PlainTextResponse("there is no such picture", 404)
-        path = await run_in_threadpool(self._site.pictures.small, image_id, side)
-        if path is None:
+        small = await run_in_threadpool(self._site.pictures.small, image_id, side)
+        if small is None:
             return PlainTextResponse("this photograph cannot be read", 404)
-        return FileResponse(path, media_type="image/jpeg", headers=_DAY)
+        return Response(small, media_type="image/jpeg", headers=_DAY)
 
 
 async def _answered(work: Callable[[], dict[str, Any]]) -> Response:

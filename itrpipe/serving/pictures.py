@@ -68,8 +68,8 @@ class Pictures:
     def __contains__(self, image_id: str) -> bool:
         return image_id in self._files
 
-    def small(self, image_id: str, side: int) -> Path | None:
-        """The small copy of a known photograph; None where it cannot be read.
+    def small(self, image_id: str, side: int) -> bytes | None:
+        """JPEG of the small copy of a known photograph; None where it cannot be read.
 
         Args:
             image_id: of the dataset.
@@ -77,11 +77,14 @@ class Pictures:
         """
         file, content = self._files[image_id]
         path = self._kept / f"{side}" / content[:2] / f"{content}.jpg"
-        if not path.is_file():
-            try:
-                small, _ = shrink(checked(self._root.resolve(file, f"image {image_id}")), side)
-            except DECODER_ERRORS:
-                return None
-            make_folder(path.parent)
-            write_bytes(path, small)
-        return path
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            pass
+        try:
+            small, _ = shrink(checked(self._root.resolve(file, f"image {image_id}")), side)
+        except DECODER_ERRORS:
+            return None
+        make_folder(path.parent)
+        write_bytes(path, small)
+        return small

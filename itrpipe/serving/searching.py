@@ -5,6 +5,7 @@ Shapes: N images.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from itrpipe.datasets.given import given_pair
-from itrpipe.errors import UsageError
-from itrpipe.serving.gallery import QUERY, Gallery
+from itrpipe.errors import ItrpipeError, UsageError
+from itrpipe.serving.gallery import QUERY, Embedded, Gallery
 from itrpipe.serving.uploads import Uploads
 
 RANKINGS_KEPT = 64
@@ -53,6 +54,12 @@ class Searches:
         self.gallery, self.uploads = gallery, uploads
         self._rankings: OrderedDict[Asked, tuple[np.ndarray, np.ndarray]] = OrderedDict()
         self._lock = threading.Lock()
+
+    def warm(self) -> None:
+        """Asks once, so that the model is open before the first person does; what is wrong, that person is told."""
+        if isinstance(self.gallery.scoring, Embedded):
+            with contextlib.suppress(ItrpipeError):
+                self.found(Asked("a photograph"), 0, 1)
 
     def found(self, asked: Asked, start: int, count: int) -> dict[str, Any]:
         """Some of the images that fit a query best.

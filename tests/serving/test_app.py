@@ -359,7 +359,7 @@ def test_a_large_photograph_is_made_small_upright(tmp_path: Path, candidates: Ca
     Image.fromarray(pixels).save(folder / own._files[image_id][0], format="JPEG", exif=exif)
     small = own.small(image_id, 320)
     assert small is not None
-    with Image.open(small) as image:
+    with Image.open(io.BytesIO(small)) as image:
         assert image.size == (160, 320)
 
 
@@ -392,12 +392,11 @@ def test_names_and_captions_are_escaped(candidates: Candidates, pictures: Pictur
 
 
 def test_a_port_that_is_taken_is_said() -> None:
-    from itrpipe.commands.serve import Place, _listening
+    from itrpipe.commands.serve import Place, listening
 
-    with _listening(Place(port=0)) as taken:
-        taken.listen()
+    with listening(Place(port=0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UnavailableError, match=f"--port {port}"), _listening(Place(port=port)):
+        with pytest.raises(UnavailableError, match=f"--port {port}"), listening(Place(port=port)):
             pass
 
 

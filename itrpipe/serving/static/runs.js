@@ -104,7 +104,7 @@ async function update() {
     for (const run of runs) if (run.state === "running") chosen.add(run.name);
     const working = runs.filter((run) => run.state === "running").length;
     $("status").textContent = runs.length
-      ? `${runs.length} trainings, ${working ? `${working} at work; curves follow while they train` : "none at work"}`
+      ? `${runs.length} training${runs.length > 1 ? "s" : ""}, ${working ? `${working} at work; curves follow while they train` : "none at work"}`
       : "No training yet.";
     if (before !== JSON.stringify(runs)) {
       $("runs").tBodies[0].replaceChildren(...runs.map(row));

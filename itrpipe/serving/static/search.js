@@ -99,6 +99,7 @@ async function fill(part) {
     part.node.append(...found.answers.map(item));
     part.node.style.minHeight = "";
     part.state = "full";
+    more();
   } catch (error) {
     if (mine !== asked) return;
     whole = 0;
@@ -122,9 +123,10 @@ const near = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: AROUND });
 
-async function more() {
+function more() {
   const start = parts.length * AT_ONCE;
-  if (!asked || start >= whole || (parts.length && parts.at(-1).state === "asked")) return;
+  const far = $("more").getBoundingClientRect().top > innerHeight + 600;
+  if (!asked || far || start >= whole || (parts.length && parts.at(-1).state === "asked")) return;
   const node = document.createElement("ol");
   node.className = "found";
   node.start = start + 1;
@@ -132,11 +134,8 @@ async function more() {
   const part = { node, start, state: "empty" };
   parts.push(part);
   $("grid").append(node);
-  const mine = asked;
-  await fill(part);
-  if (mine !== asked) return;
   near.observe(node);
-  if ($("more").getBoundingClientRect().top < innerHeight + 600) more();
+  fill(part);
 }
 
 function ask() {
@@ -200,5 +199,5 @@ $("grid").addEventListener("click", (event) => {
   go(Object.fromEntries(new URL(link.href).searchParams));
 });
 addEventListener("popstate", ask);
-new IntersectionObserver(more, { rootMargin: "600px" }).observe($("more"));
+for (const event of ["scroll", "resize"]) addEventListener(event, more, { passive: true });
 ask();
