@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from itrpipe.artifacts.artifact import Location, read_manifest
+from itrpipe.artifacts.files import PICTURES
 from itrpipe.artifacts.locks import locked
 from itrpipe.commands.stages import run_stage
 from itrpipe.commands.upkeep import collect_garbage, entries, print_status
@@ -129,6 +130,16 @@ def test_status_of_nothing(data_root: Path, capsys: pytest.CaptureFixture[str]) 
 def test_nothing_is_removed_from_a_finished_chain(chain: Path) -> None:
     assert collect_garbage(chain, "tiny") == []
     assert len(entries(chain, "tiny")) == SIX_AND_ONE
+
+
+def test_small_copies_of_photographs_are_shown_and_go(chain: Path, invoke: Callable[..., Any]) -> None:
+    copy = chain / "tiny" / PICTURES / "320" / "00" / "0.jpg"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(b"small")
+    assert "tiny/pictures" in invoke("status", "--data", chain).out
+    assert collect_garbage(chain, "tiny", damaged_only=True) == []
+    assert collect_garbage(chain, "tiny") == [chain / "tiny" / PICTURES]
+    assert not copy.exists()
 
 
 def test_what_the_newest_was_made_from_stays_and_what_is_superseded_goes(chain: Path, tiny: Tiny) -> None:

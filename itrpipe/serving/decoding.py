@@ -61,8 +61,9 @@ def decode(content: bytes) -> Decoded:
     if "refused" in told:
         raise DataError(told["refused"])
     height, width = told["size"]
-    pixels, small = rest[: height * width * 3], rest[height * width * 3 :]
-    return Decoded(np.frombuffer(pixels, dtype=np.uint8).reshape(height, width, 3), small)
+    count = height * width * 3
+    pixels = np.frombuffer(rest, dtype=np.uint8, count=count).reshape(height, width, 3)
+    return Decoded(pixels.copy(), rest[count:])  # a copy can be written to, which extractors expect
 
 
 def main() -> None:

@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from starlette.testclient import TestClient
 
 import itrpipe
 from itrpipe.artifacts.artifact import Manifest, read_manifest
+from itrpipe.artifacts.files import PICTURES
 from itrpipe.commands.index import dataset_of
 from itrpipe.datasets.definition import ModelDefinition, remember_model
 from itrpipe.datasets.photo_folder import PhotoFile, list_photographs
@@ -23,6 +25,8 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
 from itrpipe.retrieval.model import RetrievalModel
 from itrpipe.retrieval.photo_rows import KnownRows, PartFacts, PartRows, write_part, write_rows
+from itrpipe.serving.app import build
+from itrpipe.serving.security import LOCAL
 from tests.conftest import TINY
 
 Invoke = Callable[..., Any]
@@ -362,3 +366,27 @@ def test_photographs_that_an_extractor_refuses_have_no_row(
     assert vectors == pytest.approx(np.delete(whole, 1, axis=0), abs=1e-6)
     with pytest.raises(DataError, match=files[1].name):
         model.encode_images(files)
+
+
+def test_the_folder_is_served(
+    command: Invoke, photos: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sites: list[Any] = []
+    monkeypatch.setattr("itrpipe.commands.serve._run", lambda site, place, reporter: sites.append(site))
+    done = command("serve", "--no-browser")
+    assert done.code == 0, done.err
+    (site,) = sites
+    pages = TestClient(build(site, hosts=LOCAL, port=80), base_url="http://127.0.0.1")
+    assert site.pages == {"Search": "/"}
+    answers = pages.get("/api/search", params={"q": SENTENCE, "count": "200"}).json()["answers"]
+    printed = found(command("search", SENTENCE, "--top", COUNT, "--json"))
+    assert [(each["image"], pytest.approx(each["score"], abs=1e-6)) for each in answers] == printed
+    picture = pages.get(f"/pictures/320/{answers[0]['image']}")
+    assert (picture.status_code, picture.headers["content-type"]) == (200, "image/jpeg")
+    assert list((data_root / dataset_of(photos) / PICTURES).rglob("*.jpg"))
+    copy = (photos / answers[3]["image"]).read_bytes()
+    key = pages.post("/api/photographs", content=copy, headers={"Origin": "http://127.0.0.1"}).json()["photograph"]
+    like = pages.get("/api/search", params={"photograph": key, "count": "5"}).json()["answers"]
+    assert like[0]["image"] == answers[3]["image"], "the photograph itself is nearest to its copy"
+    done = command("serve", "--split", "test")
+    assert (done.code, "leave it out with --photos" in done.err) == (2, True)
