@@ -71,19 +71,26 @@ def agreement_of(one: np.ndarray, other: np.ndarray, level: float = LEVEL) -> Ag
     return Agreement(len(one), same, kappa, max(-1.0, kappa - reach), min(1.0, kappa + reach))
 
 
-def share_of(found: int, judged: int, level: float = LEVEL) -> Share:
-    """A share with Wilson's interval.
+def share_of(found: int, judged: int, population: int, level: float = LEVEL) -> Share:
+    """A share of a finite population, with Wilson's interval.
+
+    A sample without replacement tells as much as one of n (N - 1) / (N - n) with replacement (Cochran, "Sampling
+    Techniques", 1977, eq. 2.15).
 
     Args:
         found: in the sample.
-        judged: size of the sample.
+        judged: n, size of the sample.
+        population: N, from which it was drawn.
         level: of the interval.
     """
     if not judged:
         return Share(0, None, 0.0, 1.0)
     z, value = _normal(level), found / judged
-    centre = (value + z * z / (2 * judged)) / (1 + z * z / judged)
-    reach = z / (1 + z * z / judged) * math.sqrt(value * (1 - value) / judged + (z / (2 * judged)) ** 2)
+    if judged >= population:
+        return Share(judged, value, value, value)
+    size = judged * (population - 1) / (population - judged)
+    centre = (value + z * z / (2 * size)) / (1 + z * z / size)
+    reach = z / (1 + z * z / size) * math.sqrt(value * (1 - value) / size + (z / (2 * size)) ** 2)
     # Of nothing, or of all, an end is the share itself, and rounding would put it beside.
     return Share(judged, value, min(value, max(0.0, centre - reach)), max(value, min(1.0, centre + reach)))
 

@@ -54,6 +54,7 @@ def trial(queue: Queue, true: PairSet) -> Trial:
     own, places = queue.candidates, queue.places
     found = np.cumsum(true.has(own.captions[places], own.images[places]))
     steps = [count for count in (50, 100, 200, 500, 1_000, 2_000, 5_000) if count <= len(places)]
-    shares = {count: share_of(int(found[count - 1]), count) for count in steps}
-    needed = next((n for n in range(1, len(places) + 1) if share_of(int(found[n - 1]), n).half_width <= WITHIN), None)
+    known = (share_of(int(fits), count, len(places)) for count, fits in enumerate(found, 1))
+    shares = {count: share_of(int(found[count - 1]), count, len(places)) for count in steps}
+    needed = next((each.judged for each in known if each.half_width <= WITHIN), None)
     return Trial(float(found[-1] / len(places)), shares, needed)

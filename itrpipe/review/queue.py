@@ -161,8 +161,9 @@ class Queue:
         told = list(self._told(known))
         fits = sum(verdict == FITS for verdict in told)
         open_ = sum(verdict in (UNSURE, DISPUTED) for verdict in told)
-        sure = share_of(fits, len(told) - open_)
-        return Share(len(told), sure.value, share_of(fits, len(told)).low, share_of(fits + open_, len(told)).high)
+        sure = fits / (len(told) - open_) if len(told) > open_ else None
+        low, high = (share_of(count, len(told), len(self)) for count in (fits, fits + open_))
+        return Share(len(told), sure, low.low, high.high)
 
     def _told(self, known: dict[tuple[str, str], str]) -> Iterator[str]:
         for place in map(int, self.places):

@@ -160,13 +160,31 @@ def test_kappa_is_that_of_cohen() -> None:
 
 
 def test_wilsons_interval_is_that_of_the_textbook() -> None:
-    found = share_of(10, 50)
+    found = share_of(10, 50, 10**9)
     assert (found.low, found.high) == pytest.approx((0.1124, 0.3304), abs=1e-4)
-    assert share_of(0, 0).value is None
+    assert share_of(0, 0, 9).value is None
+
+
+@pytest.mark.parametrize(
+    ("population", "true", "judged"), [(200, 80, 50), (200, 80, 150), (3_000, 1_200, 1_300), (400, 40, 250)]
+)
+def test_an_interval_of_a_finite_population_holds_the_truth_as_often_as_it_says(
+    population: int, true: int, judged: int
+) -> None:
+    covered = 0.0
+    for found in range(max(0, judged - population + true), min(true, judged) + 1):
+        ways = math.lgamma(true + 1) - math.lgamma(found + 1) - math.lgamma(true - found + 1)
+        rest, left = population - true, judged - found
+        ways += math.lgamma(rest + 1) - math.lgamma(left + 1) - math.lgamma(rest - left + 1)
+        ways -= math.lgamma(population + 1) - math.lgamma(judged + 1) - math.lgamma(population - judged + 1)
+        share = share_of(found, judged, population)
+        covered += math.exp(ways) * (share.low <= true / population <= share.high)
+    assert 0.92 < covered < 0.98
+    assert share_of(true, population, population).half_width == 0
 
 
 @given(st.integers(0, 40), st.integers(1, 40))
 def test_an_interval_holds_its_share(found: int, more: int) -> None:
-    share = share_of(found, found + more)
+    share = share_of(found, found + more, found + more + 7)
     assert share.value is not None
     assert 0.0 <= share.low <= share.value <= share.high <= 1.0
