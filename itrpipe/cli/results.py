@@ -194,6 +194,9 @@ def serve(
         str, typer.Option("--host", help="Address to listen at; others than 127.0.0.1 ask for a token.")
     ] = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address alone.")] = False,
+    token: Annotated[
+        bool, typer.Option("--token", help="Ask for a token on this machine, too: other people work on it.")
+    ] = False,
 ) -> None:
     """Open local pages to search, to judge the hardest candidates, and to look at data and trainings.
 
@@ -210,7 +213,7 @@ def serve(
     from itrpipe.commands.serve import Place, serve_photographs
     from itrpipe.commands.serve import serve as serve_pages
 
-    place, device = Place(host, port, not no_browser), given.device or "auto"
+    place, device = Place(host, port, not no_browser, token), given.device or "auto"
     if photos is not None:
         for option in (name for name, value in {"--split": split != "train", "--guard": guard}.items() if value):
             raise UsageError(f"{option} is for a dataset; leave it out with --photos")

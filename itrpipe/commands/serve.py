@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from itrpipe.artifacts.artifact import existing_input, read_manifest
 from itrpipe.artifacts.files import PICTURES
@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from itrpipe.serving.why import WordMaps
 
 PACKAGES = ("starlette", "uvicorn")
+_SERVER: dict[str, Any] = {
+    "log_level": "warning",
+    "server_header": False,
+    "http": "h11",  # which refuses endless headers
+    "ws": "none",
+    "proxy_headers": False,
+    "limit_concurrency": 200,
+}
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
@@ -43,11 +51,13 @@ class Place:
         host: address that it listens at.
         port: 0 takes any that is free.
         browser: open it in a browser.
+        token: ask for a token on this machine, too, which other people may use.
     """
 
     host: str = "127.0.0.1"
     port: int = 8765
     browser: bool = True
+    token: bool = False
 
 
 def serve(
@@ -193,17 +203,18 @@ def _run(site: Site, place: Place, reporter: Reporter) -> None:
     from itrpipe.serving.app import build
     from itrpipe.serving.security import LOCAL, PARAMETER
 
-    token = "" if place.host in LOCAL else secrets.token_urlsafe(24)
+    token = secrets.token_urlsafe(24) if place.token or place.host not in LOCAL else ""
     with listening(place) as sock:
         port = sock.getsockname()[1]
-        own = tuple(dict.fromkeys((*LOCAL, place.host, socket.gethostname(), socket.getfqdn())))
+        # Without a token, a name that others may let resolve to this machine is none of its names.
+        own = (*LOCAL, place.host, socket.gethostname(), socket.getfqdn()) if token else LOCAL
         app = build(site, hosts=own, port=port, token=token)
         host = socket.gethostname() if place.host in _EVERYWHERE else place.host
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{port}/{f'?{PARAMETER}={token}' if token else ''}"
         reporter.say(f"{address}  (Ctrl-C ends it)", style="bold")
         threading.Thread(target=site.searches.warm, daemon=True).start()
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False))
+        server = uvicorn.Server(uvicorn.Config(app, **_SERVER))
         if place.browser:
             threading.Timer(0.5, webbrowser.open, (address,)).start()
         with contextlib.suppress(KeyboardInterrupt):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb
+from itrpipe.errors import DataError
 
 LONGEST_SIDE = 176
 """Pixels: sharp at about 110 CSS pixels on a phone's dense display."""
@@ -79,6 +80,8 @@ def shrink(path: Path, longest_side: int = LONGEST_SIDE) -> tuple[bytes, tuple[i
     """
     from PIL import Image
 
+    if not path.is_file():  # reading a pipe would wait for a writer for ever
+        raise DataError("is not a regular file")
     with open_picture(path.read_bytes()) as image:
         image.draft("RGB", (2 * longest_side, 2 * longest_side))  # a JPEG is decoded at about the size that is needed
         small = Image.fromarray(picture_rgb(image))

@@ -234,6 +234,8 @@ def read_decisions(path: Path) -> Decisions:
     if not rows.schema.equals(SCHEMA):
         columns = ", ".join(f"{each.name} {each.type}" for each in rows.schema)
         raise DataError(f"{path}: has the columns {columns}, and decisions have {', '.join(SCHEMA.names)}")
+    if empty := [name for name in SCHEMA.names if rows[name].null_count]:
+        raise DataError(f"{path}: {empty[0]} is empty in {rows[empty[0]].null_count:,} rows; restore it from a copy")
     if unknown := set(rows["answer"].to_pylist()) - set(ANSWERS):
         raise DataError(f"{path}: has the answer {min(unknown, key=str)!r}; known are {', '.join(ANSWERS)}")
     return Decisions(rows)

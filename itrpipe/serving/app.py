@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -36,9 +38,11 @@ from itrpipe.serving.why import WordMaps
 HERE = Path(__file__).parent
 STYLE = HERE.parent / "reporting" / "page.css"
 LONGEST_BODY = 64 * 1024
-_DAY = {"Cache-Control": "private, max-age=86400, immutable"}
 _FRESH = {"Cache-Control": "no-store"}
-_REPORT = {POLICY: "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'"}
+_REPORT = {
+    POLICY: "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; "
+    "frame-ancestors 'none'; sandbox allow-popups"
+}
 """Reports hold their style and their pictures themselves, and no script."""
 
 
@@ -118,6 +122,7 @@ async def _said(request: Request, error: Exception) -> Response:
 class _Pages:
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._hard, self._slow = CapacityLimiter(2), CapacityLimiter(1)
         self._templates = Environment(
             loader=FileSystemLoader(HERE),
             autoescape=True,
@@ -134,8 +139,9 @@ class _Pages:
         return self._page("Review", orders=self._site.reviews.orders, file=self._site.reviews.file.path)
 
     async def data(self, request: Request) -> Response:
-        assert self._site.facts is not None
-        return self._page("Data", **await run_in_threadpool(self._site.facts.shown))
+        facts = self._site.facts
+        assert facts is not None
+        return self._page("Data", **await run_in_threadpool(lambda: facts.shown))
 
     async def runs(self, request: Request) -> Response:
         assert self._site.runs is not None
@@ -153,15 +159,15 @@ class _Pages:
             start, count = (int(request.query_params.get(name, "0")) for name in ("start", "count"))
         except ValueError:
             raise HTTPException(400, "start and count are numbers") from None
-        return await _answered(lambda: self._site.searches.found(asked, start, count))
+        return await _answered(lambda: self._site.searches.found(asked, start, count), self._hard)
 
     async def upload(self, request: Request) -> Response:
         content = await _read(request, MOST_BYTES)
-        return await _answered(lambda: {"photograph": self._site.searches.uploads.add(content)})
+        return await _answered(lambda: {"photograph": self._site.searches.uploads.add(content)}, self._hard)
 
     async def photograph(self, request: Request) -> Response:
         small = self._site.searches.uploads.small(request.path_params["key"])
-        return Response(small, media_type="image/jpeg", headers=_DAY)
+        return Response(small, media_type="image/jpeg", headers=_FRESH)
 
     async def why(self, request: Request) -> Response:
         assert self._site.maps is not None
@@ -170,7 +176,7 @@ class _Pages:
         if image_id not in gallery.rows:
             raise HTTPException(404, "there is no such image")
         split = gallery.places[gallery.rows[image_id]]
-        return await _answered(lambda: {"words": maps.of(split, image_id, sentence)})
+        return await _answered(lambda: {"words": maps.of(split, image_id, sentence)}, self._hard)
 
     async def upcoming(self, request: Request) -> Response:
         reviews = self._site.reviews
@@ -192,7 +198,7 @@ class _Pages:
     async def alike(self, request: Request) -> Response:
         facts = self._site.facts
         assert facts is not None
-        return await _answered(lambda: {"pairs": facts.alike()})
+        return await _answered(lambda: {"pairs": facts.alike()}, self._slow)
 
     async def trainings(self, request: Request) -> Response:
         runs = self._site.runs
@@ -208,14 +214,19 @@ class _Pages:
         side, image_id = request.path_params["side"], request.path_params["image_id"]
         if side not in SIDES or image_id not in self._site.pictures:
             return PlainTextResponse("there is no such picture", 404)
+        # Ids come again in other datasets and folders, so a browser has to ask whether the picture is still the same.
+        headers = {"Cache-Control": "private, no-cache", "ETag": f'"{self._site.pictures.digest(image_id)}"'}
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
         small = await run_in_threadpool(self._site.pictures.small, image_id, side)
         if small is None:
             return PlainTextResponse("this photograph cannot be read", 404)
-        return Response(small, media_type="image/jpeg", headers=_DAY)
+        return Response(small, media_type="image/jpeg", headers=headers)
 
 
-async def _answered(work: Callable[[], dict[str, Any]]) -> Response:
-    return JSONResponse(await run_in_threadpool(work), headers=_FRESH)
+async def _answered(work: Callable[[], dict[str, Any]], limiter: CapacityLimiter | None = None) -> Response:
+    """An answer, made by a thread; with a limiter by one of few, so that many who wait leave threads to the others."""
+    return await run_sync(lambda: JSONResponse(work(), headers=_FRESH), limiter=limiter)
 
 
 async def _read(request: Request, most: int) -> bytes:

@@ -70,6 +70,7 @@ def main() -> None:
     """Reads a file, and writes a line of JSON, its pixels row by row, and a small JPEG."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb, refusal
 
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ class Facts:
         self._alike: list[dict[str, Any]] | None = None
         self._lock = threading.Lock()
 
+    @cached_property
     def shown(self) -> dict[str, Any]:
         """What the page shows at once.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from itrpipe.reporting.thumbnails import shrink
 
 SIDES = (320, 1_280)
 """Longest sides in pixels: of a grid, and of one photograph alone."""
+AT_ONCE = 2
+"""Photographs that are decoded at a time; the same one never twice."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
@@ -36,6 +39,7 @@ class Pictures:
 
     def __init__(self, files: Mapping[str, tuple[str, str]], root: Path, kept: Path, source: Path) -> None:
         self._root, self._kept, self._files = ImageRoot(root, source), kept, files
+        self._making = [threading.Lock() for _ in range(AT_ONCE)]
         for image_id, (_, content) in files.items():
             if not _DIGEST.fullmatch(content):
                 raise DataError(f"{source}: image {image_id} has no digest; prepare the dataset again")
@@ -68,6 +72,10 @@ class Pictures:
     def __contains__(self, image_id: str) -> bool:
         return image_id in self._files
 
+    def digest(self, image_id: str) -> str:
+        """What tells the content of a known photograph from any other."""
+        return self._files[image_id][1]
+
     def small(self, image_id: str, side: int) -> bytes | None:
         """JPEG of the small copy of a known photograph; None where it cannot be read.
 
@@ -77,10 +85,12 @@ class Pictures:
         """
         file, content = self._files[image_id]
         path = self._kept / f"{side}" / content[:2] / f"{content}.jpg"
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            pass
+        if (found := _read(path)) is not None:
+            return found
+        with self._making[int(content, 16) % AT_ONCE]:
+            return _read(path) or self._made(file, image_id, path, side)
+
+    def _made(self, file: str, image_id: str, path: Path, side: int) -> bytes | None:
         try:
             small, _ = shrink(checked(self._root.resolve(file, f"image {image_id}")), side)
         except DECODER_ERRORS:
@@ -88,3 +98,10 @@ class Pictures:
         make_folder(path.parent)
         write_bytes(path, small)
         return small
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -87,4 +88,9 @@ def _of_checkpoint(path: Path) -> list[dict[str, Any]]:
 
 
 def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: row.get(name) for name in _COLUMNS} for row in rows]
+    """The columns that are drawn; what is not there, or not finite, is None, which JSON has."""
+    return [{name: _number(row.get(name)) for name in _COLUMNS} for row in rows]
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

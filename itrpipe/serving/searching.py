@@ -20,6 +20,8 @@ from itrpipe.serving.uploads import Uploads
 
 RANKINGS_KEPT = 64
 """Queries whose rankings are kept, so that a page that loads on is not ranked again."""
+LONGEST = 1_000
+"""Characters of a sentence."""
 MOST = 200
 """Answers at a time."""
 
@@ -76,6 +78,7 @@ class Searches:
             order, scores = self._ranked(asked)
             unknown = self.gallery.scoring.unknown_words(asked.sentence) if asked.sentence else []
         gallery, first = self.gallery, max(0, start)
+        last = first + max(0, min(count, MOST))
         answers = [
             {
                 "image": gallery.image_ids[row],
@@ -83,7 +86,7 @@ class Searches:
                 "score": float(scores[row]),
                 "captions": gallery.captions.get(gallery.image_ids[row], []),
             }
-            for row in order[first : first + min(count, MOST)].tolist()
+            for row in order[first:last].tolist()
         ]
         return {"answers": answers, "searched": len(order), "unknown": unknown}
 
@@ -111,5 +114,7 @@ class Searches:
             return scoring.of_row(self.gallery.rows[asked.like])
         if not asked.sentence:
             raise UsageError("give a sentence")
+        if len(asked.sentence) > LONGEST:
+            raise UsageError(f"{QUERY} has more than {LONGEST:,} characters; give a sentence")
         given_pair("query", "none", asked.sentence, QUERY)
         return scoring.of_sentence(asked.sentence)

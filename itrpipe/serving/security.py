@@ -1,9 +1,9 @@
 """What keeps a local server from other pages that the same browser has open.
 
 A page of the internet may send requests to 127.0.0.1, and by a name that it resolves to 127.0.0.1 also read the answers
-(DNS rebinding). So every request has to name this server as its host; whatever changes something has to come from a
-page of this server; and a server that others can reach asks for a token. Pages run no script but the one that is
-shipped, and load nothing from elsewhere.
+(DNS rebinding). So every request has to name this server as its host; whatever changes something or costs work has to
+come from a page of this server; and a server that others can reach asks for a token. Pages run no script but the one
+that is shipped, and load nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
-COOKIE, PARAMETER = "itrpipe_token", "token"
+PARAMETER = "token"
 POLICY = "Content-Security-Policy"
 HEADERS = {
     POLICY: "default-src 'none'; img-src 'self' blob:; style-src 'self'; script-src 'self'; "
@@ -28,6 +28,8 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 _SAFE = ("GET", "HEAD")
+_ELSEWHERE = ("cross-site", "same-site")
+"""What browsers call requests of pages that another server has sent."""
 
 
 class OwnPagesOnly:
@@ -41,12 +43,14 @@ class OwnPagesOnly:
     """
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...], port: int, token: str) -> None:
-        self._app, self._hosts, self._port, self._token = app, frozenset(hosts), port, token
+        self._app, self._hosts, self._port, self._token = app, {each.lower() for each in hosts}, port, token
+        self._cookie = f"itrpipe_token_{port}"  # browsers send cookies to every port of a host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request, or passes it on."""
+        """Answers a request, or passes it on; of anything but requests only the beginning and the end of the server."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
             return
         request = Request(scope)
 
@@ -66,24 +70,28 @@ class OwnPagesOnly:
     def _refused(self, request: Request) -> PlainTextResponse | RedirectResponse | None:
         # The address that a connection came in by is no name that somebody could let resolve to this machine.
         here = (request.scope.get("server") or ("",))[0]
-        if not self._is_own(f"//{request.headers.get('host', '')}", here):
+        headers = request.headers
+        if not self._is_own(f"http://{headers.get('host', '')}", here):
             return PlainTextResponse("this server has another name", 421)
-        if request.method not in _SAFE and not self._is_own(request.headers.get("origin", ""), here):
+        own = request.method in _SAFE or self._is_own(headers.get("origin", ""), here)
+        opened = headers.get("sec-fetch-dest") == "document" and not request.url.path.startswith("/api/")
+        if not own or (headers.get("sec-fetch-site") in _ELSEWHERE and not opened):
             return PlainTextResponse("this does not come from a page of this server", 403)
         if not self._token:
             return None
         given = request.query_params.get(PARAMETER)
         if given is not None and hmac.compare_digest(given.encode(), self._token.encode()):
-            answer = RedirectResponse(request.url.path, 303)
-            answer.set_cookie(COOKIE, self._token, httponly=True, samesite="strict")
+            answer = RedirectResponse(f"/{request.url.path.lstrip('/')}", 303)
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
             return answer
-        if hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), self._token.encode()):
+        if hmac.compare_digest(request.cookies.get(self._cookie, "").encode(), self._token.encode()):
             return None
         return PlainTextResponse("open the address that `itrpipe serve` printed, with its token", 401)
 
     def _is_own(self, address: str, here: str) -> bool:
         try:
             parts = urlsplit(address)
-            return bool(parts.hostname) and parts.hostname in {*self._hosts, here} and (parts.port or 80) == self._port
+            named = parts.scheme == "http" and bool(parts.hostname) and parts.hostname in {*self._hosts, here}
+            return named and (parts.port or 80) == self._port
         except ValueError:
             return False

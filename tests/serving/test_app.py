@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from itrpipe.serving.pictures import SIDES, Pictures
 from itrpipe.serving.reviewing import Reviews
 from itrpipe.serving.runs import Runs
 from itrpipe.serving.searching import Searches
-from itrpipe.serving.security import COOKIE, HEADERS, LOCAL, POLICY
+from itrpipe.serving.security import HEADERS, LOCAL, POLICY
 from itrpipe.serving.uploads import KEPT, Uploads
 from itrpipe.training.checkpoint import Position, save_checkpoint
 
@@ -102,6 +103,7 @@ def test_a_sentence_finds_images_some_at_a_time(pages: Any, candidates: Candidat
     asked = {"q": "A dog is on the road", "count": "12"}
     first = pages.get("/api/search", params=asked).json()
     assert (first["searched"], len(first["answers"])) == (20, 12)
+    assert pages.get("/api/search", params={**asked, "count": "-1"}).json()["answers"] == []
     rest = pages.get("/api/search", params={**asked, "start": "12"}).json()["answers"]
     scores = [each["score"] for each in (*first["answers"], *rest)]
     assert scores == sorted(scores, reverse=True)
@@ -276,6 +278,7 @@ def test_a_folder_of_photographs_is_searched_and_nothing_else(candidates: Candid
         {"q": " ", "count": "5"},
         {"q": "qqq zzz", "count": "5"},
         {"like": "none", "count": "5"},
+        {"q": "dog " * 300, "count": "5"},
         {"q": "a dog", "count": "many"},
     ],
 )
@@ -296,7 +299,19 @@ def test_by_the_address_that_others_reach_it_is_answered(
     assert pages.get("/review", headers={"Host": "evil.example:8765"}).status_code == 421
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "", "http://127.0.0.1:9000"])
+def test_other_pages_make_it_do_no_work(pages: Any) -> None:
+    for site in ("cross-site", "same-site"):
+        for path in ("/api/search?q=a+dog&count=5", "/pictures/320/none", "/api/alike"):
+            assert pages.get(path, headers={"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "image"}).status_code == 403
+        opened = {"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "document"}
+        assert pages.get("/api/alike", headers=opened).status_code == 403
+        assert pages.get("/review", headers=opened).status_code == 200, "a link in a mail"
+    assert pages.get("/api/alike", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://127.0.0.1:8765", "http://evil.example", "null", "", "http://127.0.0.1:9000"]
+)
 def test_other_pages_change_nothing(pages: Any, file: DecisionFile, origin: str) -> None:
     assert judge(pages, 0, origin=origin).status_code == 403
     assert not file.path.exists()
@@ -322,9 +337,10 @@ def test_who_can_be_reached_by_others_asks_for_its_token(
     welcome = pages.get("/review?token=secret")
     assert (welcome.status_code, welcome.headers["location"]) == (303, "/review")
     assert "HttpOnly" in welcome.headers["set-cookie"]
-    assert "samesite=strict" in welcome.headers["set-cookie"].lower()
-    assert COOKIE in pages.cookies
+    assert "samesite=lax" in welcome.headers["set-cookie"].lower()
+    assert "itrpipe_token_8765" in pages.cookies
     assert pages.get("/review").status_code == 200
+    assert pages.get("http://127.0.0.1:8765//evil.example/?token=secret").headers["location"] == "/evil.example/"
 
 
 def test_pictures_are_found_by_id_alone_and_kept(pages: Any, candidates: Candidates, tmp_path: Path) -> None:
@@ -346,6 +362,23 @@ def test_a_photograph_that_cannot_be_read_is_no_error(
     (folder / own._files[image_id][0]).write_bytes(b"no picture")
     assert own.small(image_id, 320) is None
     assert own.small(str(candidates.image_ids[1]), 320) is None, "not there"
+
+
+def test_a_picture_that_many_ask_for_is_made_once(candidates: Candidates, pictures: Pictures) -> None:
+    image_id = str(candidates.image_ids[0])
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: pictures.small(image_id, 320), range(40)))
+    assert len(set(found)) == 1
+    assert found[0] is not None
+    assert found[0].startswith(b"\xff\xd8")
+
+
+def test_a_browser_asks_whether_a_picture_is_the_same(pages: Any, candidates: Candidates) -> None:
+    one, other = (f"/pictures/320/{image_id}" for image_id in candidates.image_ids[:2])
+    tag = pages.get(one).headers["etag"]
+    again = pages.get(one, headers={"If-None-Match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+    assert pages.get(other, headers={"If-None-Match": tag}).status_code == 200
 
 
 def test_a_large_photograph_is_made_small_upright(tmp_path: Path, candidates: Candidates) -> None:
