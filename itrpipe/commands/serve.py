@@ -19,6 +19,7 @@ from itrpipe.commands.index import AskedModel, dataset_of, up_to_date
 from itrpipe.commands.review import TRAIN, open_candidates
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import MissingInputError, UnavailableError
+from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.plan.planning import Override
 from itrpipe.progress import Reporter
 from itrpipe.stages.prepare import image_root
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from itrpipe.serving.gallery import Gallery
     from itrpipe.serving.why import WordMaps
 
+SCENES = "scenes"
 PACKAGES = ("starlette", "uvicorn")
 _SERVER: dict[str, Any] = {
     "log_level": "warning",
@@ -173,7 +175,12 @@ def _gallery(candidates: Candidates, split: str, device: str) -> tuple[Gallery, 
 
     trained, manifest = candidates.trained, read_manifest(candidates.trained)
     if embeds(manifest.settings["backbone"]):
-        return of_dataset(trained, candidates.prepared, device), _maps(trained, manifest, device)
+        extract = read_manifest(existing_input(trained, manifest, "extract"))
+        parts = passes_of(extract.conf, feature_settings(extract.settings).model_validate(extract.settings))
+        # The extractor of scenes reads drawings alone.
+        reads = not any(part.imported or part.kind == SCENES for part in parts.values())
+        gallery = of_dataset(trained, candidates.prepared, device, reads_photographs=reads)
+        return gallery, _maps(trained, manifest, device)
     from itrpipe.analysis.searching import Searched, SearchModel
     from itrpipe.scene_graph.declaration import backend_settings
 

@@ -53,13 +53,17 @@ def read_captions(
 
 
 def known_words(saved: SavedModel, captions: Split) -> dict[str, bool]:
-    """Words of captions and whether a model knows them; empty where its tokenizer spells every word."""
+    """Words of captions, without punctuation, and whether a model knows them.
+
+    It is empty where its tokenizer spells every word.
+    """
     tokens = saved.tokens
     vocabulary = tokens.vocabulary if isinstance(tokens, WordIds) else tokens
     if not isinstance(vocabulary, Vocabulary):
         return {}
     read = tokens.reading.words(captions) if isinstance(tokens, WordIds) else captions.tokens
-    return {word: word in vocabulary.ids for word in read.flatten().to_pylist()}
+    words = (word for word in read.flatten().to_pylist() if any(map(str.isalnum, word)))
+    return {word: word in vocabulary.ids for word in words}
 
 
 def _phrases(graphs: Sequence[SceneGraph], captions: Split, max_words: int) -> CaptionPhrases:

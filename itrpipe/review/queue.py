@@ -75,6 +75,11 @@ class Candidates:
         """Ids of image and caption of a candidate."""
         return str(self.image_ids[self.images[place]]), str(self.caption_ids[self.captions[place]])
 
+    def place(self, image_id: str, caption_id: str) -> int | None:
+        """Place of the candidate of these ids; None where it is none."""
+        found = (self.image_ids[self.images] == image_id) & (self.caption_ids[self.captions] == caption_id)
+        return int(found.argmax()) if found.any() else None
+
     def ordered(self, order: str) -> np.ndarray:
         """Places of the candidates in an order, int64 [P], or fewer for `guard`.
 

@@ -26,17 +26,18 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from itrpipe.errors import ItrpipeError
+from itrpipe.review.decisions import UNDONE
 from itrpipe.serving.decoding import MOST_BYTES
 from itrpipe.serving.facts import Facts
 from itrpipe.serving.pictures import SIDES, Pictures
-from itrpipe.serving.reviewing import Reviews
+from itrpipe.serving.reviewing import ORDER_TITLES, Reviews
 from itrpipe.serving.runs import Runs
 from itrpipe.serving.searching import Asked, Searches
 from itrpipe.serving.security import POLICY, OwnPagesOnly
 from itrpipe.serving.why import WordMaps
 
 HERE = Path(__file__).parent
-STYLE = HERE.parent / "reporting" / "page.css"
+STYLE = HERE.parent / "reporting" / "base.css"
 LONGEST_BODY = 64 * 1024
 _FRESH = {"Cache-Control": "no-store"}
 _REPORT = {
@@ -94,7 +95,7 @@ def build(site: Site, *, hosts: tuple[str, ...], port: int, token: str = "") -> 
         Route("/photographs/{key}", pages.photograph),
         Route("/pictures/{side:int}/{image_id:path}", pages.picture),
         Route("/favicon.ico", lambda request: Response(status_code=204)),
-        Route("/page.css", lambda request: FileResponse(STYLE, media_type="text/css")),
+        Route("/base.css", lambda request: FileResponse(STYLE, media_type="text/css")),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
     if site.maps is not None:
@@ -132,11 +133,15 @@ class _Pages:
         )
 
     async def search(self, request: Request) -> Response:
-        return self._page("Search", maps=self._site.maps is not None)
+        searches = self._site.searches
+        return self._page("Search", maps=self._site.maps is not None, photographs=searches.gallery.reads_photographs)
 
     async def review(self, request: Request) -> Response:
-        assert self._site.reviews is not None
-        return self._page("Review", orders=self._site.reviews.orders, file=self._site.reviews.file.path)
+        reviews = self._site.reviews
+        assert reviews is not None
+        orders = {name: ORDER_TITLES[name] for name in reviews.orders}
+        names = await run_in_threadpool(lambda: reviews.reviewers)
+        return self._page("Review", orders=orders, reviewers=names, file=reviews.file.path)
 
     async def data(self, request: Request) -> Response:
         facts = self._site.facts
@@ -191,6 +196,8 @@ class _Pages:
         assert reviews is not None
         order, reviewer, answer = (str(given.get(name, "")) for name in ("order", "reviewer", "answer"))
         place = given.get("place")
+        if place is None and answer == UNDONE:
+            return await _answered(lambda: reviews.undo(order, reviewer))
         if not isinstance(place, int):
             raise HTTPException(400, "place is no number")
         return await _answered(lambda: reviews.answer(order, reviewer, place, answer))

@@ -15,7 +15,7 @@ import numpy as np
 
 from itrpipe.datasets.given import given_pair
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.errors import UsageError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, compare, read_embeddings
 
 if TYPE_CHECKING:
@@ -69,12 +69,14 @@ class Gallery:
         places: N, the split of each; empty of photographs in a folder.
         captions: id -> captions.
         scoring: ranks them.
+        reads_photographs: whether any photograph can be searched with.
     """
 
     image_ids: list[str]
     places: list[str]
     captions: Mapping[str, Sequence[str]]
     scoring: Scoring
+    reads_photographs: bool = False
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -114,7 +116,12 @@ class Embedded:
     def of_photograph(self, pixels: np.ndarray) -> np.ndarray:
         """See `Scoring`."""
         self._refuse_orders()
-        return self.vectors @ self.model.encode_images([pixels])[0]
+        try:
+            return self.vectors @ self.model.encode_images([pixels])[0]
+        except DataError as error:
+            raise UsageError(
+                f"the photograph {str(error).removeprefix('image 0: ').removeprefix('image 0 ')}"
+            ) from None
 
     def unknown_words(self, sentence: str) -> list[str]:
         """See `Scoring`."""
@@ -167,13 +174,14 @@ class Paired:
         return UsageError(f"{self._model.label} scores images with sentences alone; search by a sentence")
 
 
-def of_dataset(trained: Path, prepared: Path, device: str = "auto") -> Gallery:
+def of_dataset(trained: Path, prepared: Path, device: str = "auto", *, reads_photographs: bool = False) -> Gallery:
     """The images of all splits, by a model with embeddings.
 
     Args:
         trained: artifact of the model.
         prepared: artifact of the dataset.
         device: where queries are encoded.
+        reads_photographs: whether the model's features can be made of any photograph.
     """
     from itrpipe.retrieval.opening import load
 
@@ -184,7 +192,7 @@ def of_dataset(trained: Path, prepared: Path, device: str = "auto") -> Gallery:
     ids = [image_id for each in parts.values() for image_id in each.image_ids.tolist()]
     measure = next(iter(parts.values())).measure
     scoring = Embedded(vectors, measure, lambda: load(trained, device=device))
-    return Gallery(ids, places, captions_of(dataset), scoring)
+    return Gallery(ids, places, captions_of(dataset), scoring, reads_photographs and measure == INNER_PRODUCT)
 
 
 def of_pairs(model: SearchModel, searched: Searched, parser: BackendSettings | None) -> Gallery:
@@ -206,7 +214,7 @@ def of_folder(index: PhotoIndex, model: Path, device: str = "auto") -> Gallery:
 
     ids = [each.file for each in index.photographs]
     scoring = Embedded(index.vectors, index.measure, lambda: open_embedding(model, device))
-    return Gallery(ids, [""] * len(ids), {}, scoring)
+    return Gallery(ids, [""] * len(ids), {}, scoring, index.measure == INNER_PRODUCT)
 
 
 def captions_of(dataset: PreparedDataset) -> dict[str, list[str]]:

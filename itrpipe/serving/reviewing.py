@@ -8,12 +8,18 @@ from typing import Any
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import UsageError
-from itrpipe.review.decisions import ANSWERS, DecisionFile
-from itrpipe.review.queue import DOUBTFUL, GUARD, LIKELY, ORDERS, RANDOM, Candidates, Queue
+from itrpipe.review.decisions import ANSWERS, UNDONE, DecisionFile
+from itrpipe.review.queue import DOUBTFUL, GUARD, HARMFUL, LIKELY, ORDERS, RANDOM, SAMPLE, Candidates, Queue
 
 AT_ONCE = 20
 """Candidates that a page asks for, so that the next ones are there before their turn."""
 LONGEST_NAME = 80
+ORDER_TITLES = {
+    SAMPLE: "sample: at random, which tells the share of false negatives",
+    GUARD: "guard: at random among those that the guard takes for false",
+    DOUBTFUL: "doubtful: nearest to a probability of one half first",
+    HARMFUL: "harmful: highest score first",
+}
 
 
 class Reviews:
@@ -72,6 +78,30 @@ class Reviews:
             self.file.add([queue.judgement(place, check_reviewer(reviewer), answer)])
         return self.progress(order, reviewer)
 
+    def undo(self, order: str, reviewer: str) -> dict[str, Any]:
+        """Takes a reviewer's latest answer on a candidate of this list back, in whatever order it was given.
+
+        Returns:
+            The progress, and the candidate as `undone`; None where there is nothing to take back.
+
+        Raises:
+            UsageError: there is no such order.
+        """
+        queue = self.queue(order)
+        with self._lock:
+            latest = self.file.read().of(check_reviewer(reviewer))  # in the order in which they were given
+            known = (place for pair in reversed(latest) if (place := self.candidates.place(*pair)) is not None)
+            place = next(known, None)
+            if place is not None:
+                self.file.add([queue.judgement(place, check_reviewer(reviewer), UNDONE)])
+        undone = None if place is None else self._shown(place)
+        return {**self.progress(order, reviewer), "undone": undone}
+
+    @property
+    def reviewers(self) -> list[str]:
+        """Names of those who have judged."""
+        return self.file.read().reviewers
+
     def progress(self, order: str, reviewer: str) -> dict[str, Any]:
         """How much a reviewer has judged, and the share of false negatives where the order is random."""
         decisions, queue = self.file.read(), self.queue(order)
@@ -108,5 +138,5 @@ def check_reviewer(name: str) -> str:
     """
     name = name.strip()
     if not name or len(name) > LONGEST_NAME or not name.isprintable():
-        raise UsageError(f"reviewer {name[:LONGEST_NAME]!r}: give a name of 1 to {LONGEST_NAME} characters")
+        raise UsageError(f"reviewer {name[:LONGEST_NAME]!r}: give a name of 1 to {LONGEST_NAME} printable characters")
     return name

@@ -88,7 +88,8 @@ class Searches:
             }
             for row in order[first:last].tolist()
         ]
-        return {"answers": answers, "searched": len(order), "unknown": unknown}
+        shown = {"answers": answers, "searched": len(order), "unknown": unknown}
+        return shown | ({"captions": gallery.captions.get(asked.like, [])} if asked.like else {})
 
     def _ranked(self, asked: Asked) -> tuple[np.ndarray, np.ndarray]:
         """All rows, best first, and their scores [N]."""

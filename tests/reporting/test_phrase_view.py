@@ -231,7 +231,8 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 def test_text_is_readable_on_every_tone_and_the_two_ends_differ_in_blue_and_yellow(mode: int) -> None:
-    css = (Path(itrpipe.reporting.__file__).parent / "page.css").read_text()
+    folder = Path(itrpipe.reporting.__file__).parent
+    css = "".join((folder / name).read_text() for name in ("base.css", "page.css"))
     (ink,) = re.findall(r"--ink: (#\w{6})", css)[mode : mode + 1]
     tones = re.findall(r"--tone-\d: (#\w{6})", css)[mode * TONES : (mode + 1) * TONES]
     assert len(re.findall(r"\.tone-\d \{", css)) == len(tones) == TONES

@@ -105,6 +105,9 @@ def test_other_tables_and_answers_are_refused(file: DecisionFile) -> None:
     pq.write_table(pa.Table.from_pylist([row], schema=SCHEMA), file.path)
     with pytest.raises(DataError, match="'maybe'"):
         file.read()
+    pq.write_table(pa.Table.from_pylist([row | {"answer": "fits", "reviewer": None}], schema=SCHEMA), file.path)
+    with pytest.raises(DataError, match="reviewer is empty in 1 rows"):
+        file.read()
 
 
 def _add(path: Path, reviewer: str) -> None:

@@ -65,7 +65,7 @@ def address(finished_chain: Path, candidates: Candidates, decided: DecisionFile)
     found = of_dataset(candidates.trained, candidates.prepared, "cpu")
     vectors = found.scoring.vectors  # type: ignore[attr-defined]
     scoring = Embedded(vectors, INNER_PRODUCT, lambda: Eyes(candidates.trained, vectors))  # type: ignore[arg-type]
-    gallery = Gallery(found.image_ids, found.places, found.captions, scoring)
+    gallery = Gallery(found.image_ids, found.places, found.captions, scoring, reads_photographs=True)
     pictures = Pictures.of_dataset(candidates.prepared, finished_chain / "source", decided.path.parent / "pictures")
     facts, runs = Facts(candidates.prepared, gallery), Runs(candidates.trained.parents[2], "tiny")
     reviews = Reviews(candidates, decided)
@@ -159,6 +159,8 @@ def press(browser: Any, *keys: str) -> None:
 
 def begin(browser: Any, address: str, name: str) -> None:
     browser.get(f"{address}/review")
+    browser.execute_script("sessionStorage.clear()")
+    browser.get(f"{address}/review")
     one(browser, "[name=reviewer]").clear()
     one(browser, "[name=reviewer]").send_keys(name)
     one(browser, "#who button").click()
@@ -174,12 +176,12 @@ def test_a_sentence_and_a_photograph_find_images(browser: Any, address: str, tmp
     browser.get(address)
     one(browser, "[name=q]").send_keys("a dog on the road\n")
     until(browser, lambda: len(all_of(browser, ".found > li")) == 20)
-    assert "20 images, best first" in one(browser, "#status").text
+    assert "All 20 images, most fitting first" in one(browser, "#status").text
     until(browser, lambda: browser.execute_script("return document.querySelector('.found img').naturalWidth > 0"))
     first = one(browser, ".found > li .note").text
     one(browser, ".found a.like").click()
     until(browser, lambda: len(all_of(browser, ".found > li")) == 19)
-    assert first.split(" · ")[1] in one(browser, "#status").text or "19 images" in one(browser, "#status").text
+    assert f"All 19 images, most like {first.split(' · ')[1]}" in one(browser, "#status").text
     browser.back()
     until(browser, lambda: one(browser, ".found > li .note").text == first)
 
@@ -227,18 +229,28 @@ def test_keys_judge_and_a_reload_goes_on(browser: Any, address: str, decided: De
     first = one(browser, "#caption").text, one(browser, "#photo").get_attribute("src")
     press(browser, "y", "n", "s", "n")
     until(browser, lambda: answers(decided, "ada") == ["fits", "differs", "unsure", "differs"])
-    until(browser, lambda: "4 judged by you" in one(browser, "#progress").text)
+    until(browser, lambda: "4 judged by ada" in one(browser, "#progress").text)
     fifth = one(browser, "#caption").text, one(browser, "#photo").get_attribute("src")
     press(browser, "u")
     until(browser, lambda: answers(decided, "ada")[-1] == "undone")
     fourth = one(browser, "#caption").text, one(browser, "#photo").get_attribute("src")
     assert len({first, fourth, fifth}) == 3
-    begin(browser, address, "ada")
+    browser.refresh()
+    until(browser, lambda: one(browser, "#caption").text)
     assert (one(browser, "#caption").text, one(browser, "#photo").get_attribute("src")) == fourth
+    press(browser, "u")
+    until(browser, lambda: answers(decided, "ada")[-2:] == ["undone", "undone"])
+    until(
+        browser,
+        lambda: one(browser, "#photo").get_attribute("src") != fourth[1] or one(browser, "#caption").text != fourth[0],
+    )
     begin(browser, address, "bob")
     assert (one(browser, "#caption").text, one(browser, "#photo").get_attribute("src")) == first
     press(browser, "y")
-    until(browser, lambda: "ada: the same on 100 % of 1" in one(browser, "#progress").text)
+    until(
+        browser,
+        lambda: "ada gave the same answer on 100 % of 1" in one(browser, "#findings").get_attribute("textContent"),
+    )
 
 
 def test_two_tabs_lose_nothing(browser: Any, address: str, decided: DecisionFile) -> None:
@@ -259,12 +271,9 @@ def test_two_tabs_lose_nothing(browser: Any, address: str, decided: DecisionFile
 
 def test_the_keyboard_is_enough(browser: Any, address: str, decided: DecisionFile) -> None:
     browser.get(f"{address}/review")
-    browser.execute_script("localStorage.clear()")
+    browser.execute_script("localStorage.clear(); sessionStorage.clear()")
     browser.get(f"{address}/review")
-    for _ in range(12):
-        press(browser, "\ue004")
-        if browser.switch_to.active_element.get_attribute("name") == "reviewer":
-            break
+    assert browser.switch_to.active_element.get_attribute("name") == "reviewer"
     press(browser, *"kay", "\ue007")
     until(browser, lambda: one(browser, "#caption").text)
     for _ in range(12):

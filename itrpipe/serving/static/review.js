@@ -11,6 +11,8 @@ let given = [];
 let sending = Promise.resolve();
 let waiting = 0;
 let asked = null;
+let failed = "";
+let ended = false;
 
 const picture = (id, side) => `/pictures/${side}/${encodeURIComponent(id)}`;
 
@@ -24,9 +26,12 @@ async function get() {
 
 async function fill() {
   if (asked) return asked;
+  const mine = who;
   asked = (async () => {
     await sending;
     const found = await get();
+    if (mine !== who) return;
+    ended = !found.candidates.length;
     const known = new Set(queue.map((each) => each.place));
     for (const each of found.candidates) {
       if (known.has(each.place)) continue;
@@ -41,7 +46,7 @@ async function fill() {
 function show() {
   const next = queue[0];
   $("work").hidden = !next;
-  $("done").hidden = Boolean(next);
+  $("done").hidden = Boolean(next) || !ended;
   if (!next) return;
   $("photo").src = picture(next.image, 1280);
   $("other").src = picture(next.own_image, 320);
@@ -51,23 +56,35 @@ function show() {
     item.textContent = text;
     return item;
   }));
-  const likely = next.probability === null ? "" : `, probability of fitting ${(100 * next.probability).toFixed(0)} %`;
-  $("facts").textContent = `rank ${next.rank}, score ${next.score.toFixed(3)}${likely}`;
+  const likely = next.probability === null ? "" : `; by FNE’s estimate it fits with a probability of ${(100 * next.probability).toFixed(1)} %`;
+  $("facts").textContent = `Rank ${next.rank} of the negatives, with a score of ${next.score.toFixed(3)}${likely}.`;
 }
 
 function tell(progress) {
-  const parts = [`${progress.judged.toLocaleString("en")} judged by you, ${progress.pairs.toLocaleString("en")} in this order`];
+  const count = (number) => number.toLocaleString("en");
+  $("progress").className = "";
+  $("progress").textContent = `${count(progress.judged)} judged by ${who.reviewer}; the order has ${count(progress.pairs)}`;
+  const parts = [];
   const share = progress.share;
   const percent = (value) => (100 * value).toFixed(1);
   if (share && share.value !== null) {
-    parts.push(`false negatives: ${percent(share.value)} % (${percent(share.low)} to ${percent(share.high)})`);
+    parts.push(`${percent(share.value)} % of the ${count(progress.pairs)} fit, by the first ${count(share.judged)} of them (95 % interval: ${percent(share.low)} to ${percent(share.high)} %)`);
   }
   for (const each of progress.agreements) {
     const kappa = each.kappa === null ? "" : `, Cohen’s kappa ${each.kappa.toFixed(2)}`;
-    parts.push(`${each.with}: the same on ${(100 * each.same).toFixed(0)} % of ${each.pairs}${kappa}`);
+    parts.push(`${each.with} gave the same answer on ${(100 * each.same).toFixed(0)} % of ${count(each.pairs)}${kappa}`);
   }
-  $("progress").className = "";
-  $("progress").textContent = parts.join(" · ");
+  if (!parts.length) parts.push("Nothing yet: in an order at random, the share of those that fit, and with a second reviewer, how well both agree");
+  $("findings").replaceChildren(...parts.map((text) => {
+    const item = document.createElement("li");
+    item.textContent = text;
+    return item;
+  }));
+}
+
+function warn() {
+  $("progress").className = "failed";
+  $("progress").textContent = `${waiting} answer${waiting > 1 ? "s are" : " is"} not saved yet: ${failed}; trying again`;
 }
 
 async function post(answer) {
@@ -80,10 +97,11 @@ async function post(answer) {
       });
       const found = await response.json();
       if (!response.ok) throw new TypeError(found.error);
+      failed = "";
       return found;
     } catch (error) {
-      $("progress").className = "failed";
-      $("progress").textContent = `${waiting} answers are not saved yet: ${error.message}; trying again`;
+      failed = error.message;
+      warn();
       await new Promise((resolve) => setTimeout(resolve, pause));
     }
   }
@@ -91,17 +109,33 @@ async function post(answer) {
 
 function send(answer) {
   waiting += 1;
+  if (failed) warn();
+  const mine = who;
   sending = sending.then(() => post(answer)).then((found) => {
     waiting -= 1;
-    if (!waiting) tell(found);
+    if (!waiting && mine === who) tell(found);
+    return found;
   });
+  return sending;
+}
+
+// Of an earlier visit or another order; nothing is judged meanwhile.
+async function undoEarlier() {
+  const mine = who;
+  const { undone } = await send({ ...who, answer: "undone" });
+  if (!undone || mine !== who) return;
+  queue = [undone, ...queue.filter((each) => each.place !== undone.place)];
+  show();
 }
 
 function judge(answer) {
   if (!who) return;
   if (answer === "undone") {
     const last = given.pop();
-    if (!last) return;
+    if (!last) {
+      undoEarlier();
+      return;
+    }
     queue.unshift(last);
     send({ ...who, place: last.place, answer });
   } else {
@@ -109,39 +143,78 @@ function judge(answer) {
     if (!current) return;
     given.push(current);
     send({ ...who, place: current.place, answer });
-    if (queue.length < FEW) fill().then(() => { if ($("work").hidden) show(); });
+    if (queue.length < FEW) fill().then(() => { if ($("work").hidden) show(); }, () => {}); // the next answer asks again
   }
   show();
 }
 
-$("who").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const form = new FormData(event.target);
+async function begin() {
+  const form = new FormData($("who"));
   who = { reviewer: form.get("reviewer").trim(), order: form.get("order") };
-  localStorage.setItem("reviewer", who.reviewer);
+  const mine = who;
   queue = [];
   given = [];
+  $("problem").hidden = true;
   try {
+    await asked;
     await fill();
+    if (mine !== who) return;
+    localStorage.setItem("reviewer", who.reviewer);
+    sessionStorage.setItem("order", who.order);
     show();
     document.activeElement.blur();
     $("setup").open = false;
   } catch (error) {
-    $("progress").className = "failed";
-    $("progress").textContent = error.message;
+    stop();
+    $("problem").hidden = false;
+    $("problem").textContent = error.message;
   }
+}
+
+function stop() {
+  who = null;
+  queue = [];
+  given = [];
+  for (const id of ["work", "done"]) $(id).hidden = true;
+  $("progress").textContent = "";
+}
+
+$("who").addEventListener("submit", (event) => {
+  event.preventDefault();
+  begin();
 });
+$("who").addEventListener("input", stop);
 $("answers").addEventListener("click", (event) => {
   const button = event.target.closest("button");
-  if (button) judge(button.dataset.answer);
+  if (!button || event.detail > 1) return;
+  if (event.detail) button.blur();
+  judge(button.dataset.answer);
 });
 document.addEventListener("keydown", (event) => {
   const typing = event.target.matches("input, select, textarea");
   if (typing || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-  const answer = KEYS[event.key.toLowerCase()];
+  // Of a keyboard with other letters, the key that is in the place of this one.
+  const letter = /^[a-z]$/i.test(event.key) ? event.key : event.code.replace(/^Key/, "");
+  const answer = KEYS[letter.toLowerCase()];
   if (!answer) return;
   event.preventDefault();
   judge(answer);
 });
+// Another tab of the same reviewer may have judged what this one has in its queue.
+document.addEventListener("visibilitychange", async () => {
+  if (document.hidden || !who) return;
+  const mine = who;
+  queue = [];
+  await asked;
+  await fill();
+  if (mine === who) show();
+});
 window.addEventListener("beforeunload", (event) => { if (waiting) event.preventDefault(); });
 document.querySelector("[name=reviewer]").value = localStorage.getItem("reviewer") ?? "";
+const before = sessionStorage.getItem("order");
+if (before && document.querySelector(`option[value="${CSS.escape(before)}"]`)) {
+  document.querySelector("[name=order]").value = before;
+  if (document.querySelector("[name=reviewer]").value) begin();
+} else {
+  document.querySelector("[name=reviewer]").focus();
+}

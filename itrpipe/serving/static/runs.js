@@ -31,7 +31,10 @@ function chart(metric, shown) {
   const lines = shown.map((run) => ({ run, points: run.rows.filter((row) => Number.isFinite(row[metric])) }))
     .filter((line) => line.points.length);
   place.replaceChildren();
-  if (!lines.length) return;
+  if (!lines.length) {
+    place.append(svg("text", { class: "tick", x: LEFT, y: HEIGHT / 2 }, "No training is chosen, or none has validated yet."));
+    return;
+  }
   const all = lines.flatMap((line) => line.points);
   const last = Math.max(...all.map((row) => row.epoch));
   const [low, high] = [Math.min(...all.map((row) => row[metric])), Math.max(...all.map((row) => row[metric]))];
@@ -44,6 +47,7 @@ function chart(metric, shown) {
   for (const epoch of ticks(0, last)) {
     place.append(svg("text", { class: "tick", x: x(epoch), y: HEIGHT - 10, "text-anchor": "middle" }, short(epoch)));
   }
+  place.append(svg("text", { class: "tick", x: WIDTH - RIGHT + 8, y: HEIGHT - 10 }, "epochs"));
   const labels = [];
   for (const { run, points } of lines) {
     const series = `series-${(shown.indexOf(run) % 6) + 1}`;

@@ -9,6 +9,7 @@ const maps = "maps" in $("drop").dataset;
 let asked = null;
 let parts = [];
 let whole = Infinity;
+let back = 0;
 
 const address = (id, side) => `/pictures/${side}/${encodeURIComponent(id)}`;
 
@@ -95,14 +96,20 @@ async function fill(part) {
     if (mine !== asked) return;
     whole = found.searched;
     const unknown = found.unknown.length ? `; not known to the model: ${found.unknown.join(", ")}` : "";
-    say(`${whole.toLocaleString("en")} images, best first${unknown}`);
+    const own = found.captions?.[0] ? ` (“${found.captions[0]}”)` : "";
+    const like = mine.like ? ` like ${mine.like}${own}` : mine.photograph ? " like this photograph" : "";
+    say(`All ${whole.toLocaleString("en")} images, most${like || " fitting"} first${unknown}`);
     part.node.append(...found.answers.map(item));
     part.node.style.minHeight = "";
     part.state = "full";
+    if (back && document.documentElement.scrollHeight > back + innerHeight) {
+      scrollTo(0, back);
+      back = 0;
+    }
     more();
   } catch (error) {
     if (mine !== asked) return;
-    whole = 0;
+    clear();
     say(error.message, true);
   }
 }
@@ -125,7 +132,7 @@ const near = new IntersectionObserver((entries) => {
 
 function more() {
   const start = parts.length * AT_ONCE;
-  const far = $("more").getBoundingClientRect().top > innerHeight + 600;
+  const far = !back && $("more").getBoundingClientRect().top > innerHeight + 600;
   if (!asked || far || start >= whole || (parts.length && parts.at(-1).state === "asked")) return;
   const node = document.createElement("ol");
   node.className = "found";
@@ -138,29 +145,38 @@ function more() {
   fill(part);
 }
 
+function clear() {
+  near.disconnect();
+  $("grid").replaceChildren();
+  $("asked").hidden = true;
+  parts = [];
+  whole = Infinity;
+  asked = null;
+}
+
 function ask() {
   const given = new URLSearchParams(location.search);
   const [q, like, photograph] = ["q", "like", "photograph"].map((name) => given.get(name) ?? "");
   document.querySelector("[name=q]").value = q;
-  near.disconnect();
-  $("grid").replaceChildren();
-  parts = [];
-  whole = Infinity;
+  clear();
+  back = history.state?.top ?? 0;
   asked = photograph ? { photograph } : like ? { like } : q ? { q } : null;
   $("asked").hidden = !(photograph || like);
   if (photograph) $("query").src = `/photographs/${encodeURIComponent(photograph)}`;
   if (like) $("query").src = address(like, 320);
-  say(photograph ? "Images like this photograph" : like ? `Images like ${like}` : "");
+  say(asked ? "" : `Describe a picture${$("file") ? ", or drop one" : ""}.`);
   more();
 }
 
 function go(query) {
+  history.replaceState({ top: scrollY }, "");
   history.pushState(null, "", query ? `/?${new URLSearchParams(query)}` : "/");
   scrollTo(0, 0);
   ask();
 }
 
 async function upload(file) {
+  clear();
   say("The photograph is read …");
   try {
     const answer = await fetch("/api/photographs", { method: "POST", body: file });
@@ -181,17 +197,19 @@ $("search").addEventListener("submit", (event) => {
   const q = new FormData(event.target).get("q").trim();
   go(q ? { q } : null);
 });
-$("file").addEventListener("change", (event) => { if (event.target.files.length) upload(event.target.files[0]); });
-document.addEventListener("dragover", (event) => {
-  event.preventDefault();
-  $("drop").classList.add("over");
-});
-document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) $("drop").classList.remove("over"); });
-document.addEventListener("drop", (event) => {
-  event.preventDefault();
-  $("drop").classList.remove("over");
-  if (event.dataTransfer.files.length) upload(event.dataTransfer.files[0]);
-});
+if ($("file")) {
+  $("file").addEventListener("change", (event) => { if (event.target.files.length) upload(event.target.files[0]); });
+  document.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    $("drop").classList.add("over");
+  });
+  document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) $("drop").classList.remove("over"); });
+  document.addEventListener("drop", (event) => {
+    event.preventDefault();
+    $("drop").classList.remove("over");
+    if (event.dataTransfer.files.length) upload(event.dataTransfer.files[0]);
+  });
+}
 $("grid").addEventListener("click", (event) => {
   const link = event.target.closest("a.like");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -199,5 +217,6 @@ $("grid").addEventListener("click", (event) => {
   go(Object.fromEntries(new URL(link.href).searchParams));
 });
 addEventListener("popstate", ask);
+history.scrollRestoration = "manual";
 for (const event of ["scroll", "resize"]) addEventListener(event, more, { passive: true });
 ask();
