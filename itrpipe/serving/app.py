@@ -133,8 +133,9 @@ class _Pages:
         )
 
     async def search(self, request: Request) -> Response:
-        searches = self._site.searches
-        return self._page("Search", maps=self._site.maps is not None, photographs=searches.gallery.reads_photographs)
+        gallery = self._site.searches.gallery
+        told = {"photographs": gallery.reads_photographs, "compares": gallery.compares_images}
+        return self._page("Search", maps=self._site.maps is not None, **told)
 
     async def review(self, request: Request) -> Response:
         reviews = self._site.reviews

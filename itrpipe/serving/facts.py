@@ -19,7 +19,6 @@ from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.files import LEAKS
 from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.features.embeddings import INNER_PRODUCT
 from itrpipe.mining.duplicates import plain_text
 from itrpipe.serving.gallery import Embedded, Gallery
 
@@ -72,7 +71,7 @@ class Facts:
             "refused": Listed.of(sorted(manifest.failed.items())),
             "leaks": Listed.of(self._leaks(dataset)),
             "repeated": Listed.of(repeated(self._gallery.captions)),
-            "compares": self._compares,
+            "compares": self._gallery.compares_images,
         }
 
     def alike(self) -> list[dict[str, Any]]:
@@ -82,13 +81,8 @@ class Facts:
         """
         with self._lock:
             if self._alike is None:
-                self._alike = self._nearest() if self._compares else []
+                self._alike = self._nearest() if self._gallery.compares_images else []
             return self._alike
-
-    @property
-    def _compares(self) -> bool:
-        scoring = self._gallery.scoring
-        return isinstance(scoring, Embedded) and scoring.measure == INNER_PRODUCT
 
     def _nearest(self) -> list[dict[str, Any]]:
         assert isinstance(self._gallery.scoring, Embedded)

@@ -78,6 +78,11 @@ class Gallery:
     scoring: Scoring
     reads_photographs: bool = False
 
+    @property
+    def compares_images(self) -> bool:
+        """Whether images can be compared with each other."""
+        return isinstance(self.scoring, Embedded) and self.scoring.measure == INNER_PRODUCT
+
     @cached_property
     def rows(self) -> dict[str, int]:
         """Id -> row."""
@@ -119,9 +124,8 @@ class Embedded:
         try:
             return self.vectors @ self.model.encode_images([pixels])[0]
         except DataError as error:
-            raise UsageError(
-                f"the photograph {str(error).removeprefix('image 0: ').removeprefix('image 0 ')}"
-            ) from None
+            reason = str(error).removeprefix("image 0").removeprefix(":").strip()
+            raise UsageError(f"the photograph {reason}") from None
 
     def unknown_words(self, sentence: str) -> list[str]:
         """See `Scoring`."""

@@ -6,6 +6,7 @@ const $ = (id) => document.getElementById(id);
 const AT_ONCE = 60;
 const AROUND = "1500px";
 const maps = "maps" in $("drop").dataset;
+const compares = "compares" in $("drop").dataset;
 let asked = null;
 let parts = [];
 let whole = Infinity;
@@ -30,7 +31,8 @@ function item(answer) {
   const image = found.querySelector("img");
   image.src = address(answer.image, 320);
   image.alt = answer.captions[0] ?? answer.image;
-  found.querySelector("a").href = `/?${new URLSearchParams({ like: answer.image })}`;
+  if (compares) found.querySelector("a").href = `/?${new URLSearchParams({ like: answer.image })}`;
+  else found.querySelector("a").removeAttribute("title");
   found.querySelector("p").textContent = [answer.score.toFixed(3), answer.image, answer.split].filter(Boolean).join(" · ");
   const list = found.querySelector("ul");
   for (const text of answer.captions) {
@@ -212,7 +214,7 @@ if ($("file")) {
 }
 $("grid").addEventListener("click", (event) => {
   const link = event.target.closest("a.like");
-  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (!link?.href || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   go(Object.fromEntries(new URL(link.href).searchParams));
 });
