@@ -206,7 +206,7 @@ class _Pages:
     async def alike(self, request: Request) -> Response:
         facts = self._site.facts
         assert facts is not None
-        return await _answered(lambda: {"pairs": facts.alike()}, self._slow)
+        return await _answered(facts.alike, self._slow)
 
     async def trainings(self, request: Request) -> Response:
         runs = self._site.runs

@@ -24,6 +24,8 @@ from itrpipe.serving.gallery import Embedded, Gallery
 
 SHOWN = 100
 """Rows of each list; how many there are beyond them is said."""
+ALIKE = 30
+"""Pairs of images that look alike."""
 _BLOCK = 256
 
 
@@ -55,7 +57,7 @@ class Facts:
 
     def __init__(self, prepared: Path, gallery: Gallery) -> None:
         self._prepared, self._gallery = prepared, gallery
-        self._alike: list[dict[str, Any]] | None = None
+        self._alike: dict[str, list[dict[str, Any]]] | None = None
         self._lock = threading.Lock()
 
     @cached_property
@@ -74,27 +76,28 @@ class Facts:
             "compares": self._gallery.compares_images,
         }
 
-    def alike(self) -> list[dict[str, Any]]:
-        """The images whose embeddings are nearest to each other, each with the nearest one of those after it.
+    def alike(self) -> dict[str, list[dict[str, Any]]]:
+        """The images whose embeddings are nearest to each other: `across` two splits, and `within` one.
 
         They are computed once: N x N products, of which no more than `_BLOCK` x N are in memory.
         """
         with self._lock:
             if self._alike is None:
-                self._alike = self._nearest() if self._gallery.compares_images else []
+                self._alike = self._nearest() if self._gallery.compares_images else {}
             return self._alike
 
-    def _nearest(self) -> list[dict[str, Any]]:
+    def _nearest(self) -> dict[str, list[dict[str, Any]]]:
         assert isinstance(self._gallery.scoring, Embedded)
-        gallery = self._gallery
-        return [
-            {
-                "images": [gallery.image_ids[row] for row in pair],
-                "splits": [gallery.places[row] for row in pair],
-                "score": score,
-            }
-            for *pair, score in nearest_pairs(self._gallery.scoring.vectors, SHOWN)
-        ]
+        splits = np.unique(self._gallery.places, return_inverse=True)[1]
+        found = nearest_pairs(self._gallery.scoring.vectors, splits, ALIKE)
+        return {
+            name: [self._pair(*each) for each in pairs] for name, pairs in zip(("across", "within"), found, strict=True)
+        }
+
+    def _pair(self, first: int, second: int, score: float) -> dict[str, Any]:
+        gallery, pair = self._gallery, (first, second)
+        images, splits = ([own[row] for row in pair] for own in (gallery.image_ids, gallery.places))
+        return {"images": images, "splits": splits, "score": score}
 
     def _leaks(self, dataset: PreparedDataset) -> list[dict[str, Any]]:
         """Images of two splits that are the same byte for byte."""
@@ -123,21 +126,34 @@ def repeated(captions: Mapping[str, Sequence[str]]) -> list[tuple[str, list[str]
     return sorted(found, key=lambda each: -len(each[1]))
 
 
-def nearest_pairs(vectors: np.ndarray, count: int) -> list[tuple[int, int, float]]:
-    """Rows whose inner product is largest, best first, each with the one of the rows after it that is nearest.
+Pairs = list[tuple[int, int, float]]
+
+
+def nearest_pairs(vectors: np.ndarray, groups: np.ndarray, count: int) -> tuple[Pairs, Pairs]:
+    """Rows whose inner product is largest, best first, each with the nearest one of the rows after it.
 
     Args:
         vectors: [N, D] float32.
+        groups: [N] int64, of each row.
         count: how many pairs are wanted.
+
+    Returns:
+        Those of two groups, and those of one.
     """
     total = len(vectors)
-    best, partner = np.full(total, -np.inf, dtype=np.float32), np.zeros(total, dtype=np.int64)
+    best, partner = np.full((2, total), -np.inf, dtype=np.float32), np.zeros((2, total), dtype=np.int64)
     for start in range(0, total, _BLOCK):
         part = slice(start, min(start + _BLOCK, total))
         scores = vectors[part] @ vectors[start:].T
         scores[:, : len(scores)][np.tril_indices(len(scores))] = -np.inf
-        partner[part] = start + scores.argmax(axis=1)
-        best[part] = scores.max(axis=1)
+        same = groups[part, None] == groups[None, start:]
+        for kind, hidden in enumerate((same, ~same)):
+            shown = np.where(hidden, np.float32(-np.inf), scores)
+            partner[kind, part], best[kind, part] = start + shown.argmax(axis=1), shown.max(axis=1)
+    across, within = (_first(best[kind], partner[kind], count) for kind in range(2))
+    return across, within
+
+
+def _first(best: np.ndarray, partner: np.ndarray, count: int) -> Pairs:
     rows = np.argsort(-best, kind="stable")[:count]
-    known = rows[np.isfinite(best[rows])]
-    return [(int(row), int(partner[row]), float(best[row])) for row in known]
+    return [(row, int(partner[row]), float(best[row])) for row in rows.tolist() if np.isfinite(best[row])]

@@ -197,11 +197,13 @@ def test_what_is_odd_is_shown(pages: Any, candidates: Candidates) -> None:
     for text, images in repeated(of_dataset(candidates.trained, candidates.prepared, "cpu").captions):
         assert str(escape(text)) in page
         assert len(images) > 1
-    pairs = pages.get("/api/alike").json()["pairs"]
-    scores = [each["score"] for each in pairs]
-    assert len(pairs) == 19
-    assert scores == sorted(scores, reverse=True)
-    assert all(len(set(each["images"])) == 2 for each in pairs)
+    found = pages.get("/api/alike").json()
+    for kind, splits in (("across", 2), ("within", 1)):
+        scores = [each["score"] for each in found[kind]]
+        assert len(scores) > 5
+        assert scores == sorted(scores, reverse=True)
+        assert all(len(set(each["images"])) == 2 for each in found[kind])
+        assert all(len(set(each["splits"])) == splits for each in found[kind])
 
 
 def test_captions_of_several_images_are_found_whatever_their_case() -> None:
@@ -210,16 +212,17 @@ def test_captions_of_several_images_are_found_whatever_their_case() -> None:
 
 
 def test_the_nearest_pairs_are_those_of_a_plain_search() -> None:
-    vectors = np.random.default_rng(0).standard_normal((700, 8)).astype(np.float32)
-    products = np.triu(vectors @ vectors.T, 1)
+    random = np.random.default_rng(0)
+    vectors, groups = random.standard_normal((700, 8)).astype(np.float32), random.integers(0, 3, 700)
+    products = vectors @ vectors.T
     products[np.tril_indices(700)] = -np.inf
-    best = sorted(
-        ((float(row.max()), first, int(row.argmax())) for first, row in enumerate(products[:-1])), reverse=True
-    )
-    found = nearest_pairs(vectors, 50)
-    assert [pair[:2] for pair in found] == [(first, second) for _, first, second in best[:50]]
-    assert [pair[2] for pair in found] == pytest.approx([score for score, *_ in best[:50]], rel=1e-5)
-    assert nearest_pairs(vectors[:1], 5) == []
+    for kind, found in enumerate(nearest_pairs(vectors, groups, 50)):
+        own = np.where((groups[:, None] == groups) == bool(kind), products, -np.inf)
+        each_best = ((float(row.max()), first, int(row.argmax())) for first, row in enumerate(own[:-1]))
+        best = sorted(each_best, reverse=True)[:50]
+        assert [pair[:2] for pair in found] == [(first, second) for _, first, second in best]
+        assert [pair[2] for pair in found] == pytest.approx([score for score, *_ in best], rel=1e-5)
+    assert nearest_pairs(vectors[:1], groups[:1], 5) == ([], [])
 
 
 def test_trainings_are_drawn_while_they_train(pages: Any, candidates: Candidates, tmp_path: Path) -> None:

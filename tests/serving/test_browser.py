@@ -158,7 +158,7 @@ def press(browser: Any, *keys: str) -> None:
 
 
 def begin(browser: Any, address: str, name: str) -> None:
-    browser.get(f"{address}/review")
+    browser.get(f"{address}/base.css")  # a page of this server that remembers nothing
     browser.execute_script("sessionStorage.clear()")
     browser.get(f"{address}/review")
     one(browser, "[name=reviewer]").clear()
@@ -179,7 +179,7 @@ def test_a_sentence_and_a_photograph_find_images(browser: Any, address: str, tmp
     assert "All 20 images, most fitting first" in one(browser, "#status").text
     until(browser, lambda: browser.execute_script("return document.querySelector('.found img').naturalWidth > 0"))
     first = one(browser, ".found > li .note").text
-    one(browser, ".found a.like").click()
+    one(browser, ".found > li a.like").click()
     until(browser, lambda: len(all_of(browser, ".found > li")) == 19)
     assert f"All 19 images, most like {first.split(' · ')[1]}" in one(browser, "#status").text
     browser.back()
@@ -270,7 +270,7 @@ def test_two_tabs_lose_nothing(browser: Any, address: str, decided: DecisionFile
 
 
 def test_the_keyboard_is_enough(browser: Any, address: str, decided: DecisionFile) -> None:
-    browser.get(f"{address}/review")
+    browser.get(f"{address}/base.css")
     browser.execute_script("localStorage.clear(); sessionStorage.clear()")
     browser.get(f"{address}/review")
     assert browser.switch_to.active_element.get_attribute("name") == "reviewer"

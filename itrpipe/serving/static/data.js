@@ -25,16 +25,19 @@ async function alike() {
     status.textContent = found.error;
     return;
   }
-  status.textContent = "The nearest pairs by the model’s embeddings, nearest first; look which of them are the same picture.";
-  for (const pair of found.pairs) {
-    const row = document.createElement("div");
-    row.className = "pair";
-    const score = document.createElement("p");
-    score.className = "note";
-    score.textContent = pair.score.toFixed(3);
-    if (pair.splits[0] !== pair.splits[1]) row.classList.add("across");
-    row.append(...pair.images.map((image, side) => figure(image, pair.splits[side])), score);
-    document.getElementById("alike").append(row);
+  status.textContent = "The pairs whose embeddings are nearest, nearest first. Look which of them are the same picture: across splits, that is a leak.";
+  for (const kind of ["across", "within"]) {
+    const place = document.getElementById(kind);
+    place.previousElementSibling.hidden = !found[kind].length;
+    for (const pair of found[kind]) {
+      const row = document.createElement("div");
+      row.className = "pair";
+      const score = document.createElement("p");
+      score.className = "note";
+      score.textContent = pair.score.toFixed(3);
+      row.append(...pair.images.map((image, side) => figure(image, pair.splits[side])), score);
+      place.append(row);
+    }
   }
 }
 

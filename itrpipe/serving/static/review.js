@@ -5,6 +5,7 @@
 const $ = (id) => document.getElementById(id);
 const KEYS = { y: "fits", n: "differs", s: "unsure", u: "undone" };
 const FEW = 8;
+const ENOUGH = 20; // pairs that both judged, before which a kappa says nothing
 let who = null;
 let queue = [];
 let given = [];
@@ -68,10 +69,10 @@ function tell(progress) {
   const share = progress.share;
   const percent = (value) => (100 * value).toFixed(1);
   if (share && share.value !== null) {
-    parts.push(`${percent(share.value)} % of the ${count(progress.pairs)} fit, by the first ${count(share.judged)} of them (95 % interval: ${percent(share.low)} to ${percent(share.high)} %)`);
+    parts.push(`${percent(share.value)} % of the ${count(progress.pairs)} fit, by the first ${count(share.judged)} of them, whoever judged these (95 % interval: ${percent(share.low)} to ${percent(share.high)} %, the wider the more are unsure)`);
   }
   for (const each of progress.agreements) {
-    const kappa = each.kappa === null ? "" : `, Cohen’s kappa ${each.kappa.toFixed(2)}`;
+    const kappa = each.kappa === null || each.pairs < ENOUGH ? "" : `, Cohen’s kappa ${each.kappa.toFixed(2)}`;
     parts.push(`${each.with} gave the same answer on ${(100 * each.same).toFixed(0)} % of ${count(each.pairs)}${kappa}`);
   }
   if (!parts.length) parts.push("Nothing yet: in an order at random, the share of those that fit, and with a second reviewer, how well both agree");
@@ -150,7 +151,9 @@ function judge(answer) {
 
 async function begin() {
   const form = new FormData($("who"));
-  who = { reviewer: form.get("reviewer").trim(), order: form.get("order") };
+  const name = form.get("reviewer").trim();
+  const known = [...$("reviewers").options].find((each) => each.value.toLowerCase() === name.toLowerCase());
+  who = { reviewer: known ? known.value : name, order: form.get("order") };
   const mine = who;
   queue = [];
   given = [];

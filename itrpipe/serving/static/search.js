@@ -31,16 +31,21 @@ function item(answer) {
   const image = found.querySelector("img");
   image.src = address(answer.image, 320);
   image.alt = answer.captions[0] ?? answer.image;
-  if (compares) found.querySelector("a").href = `/?${new URLSearchParams({ like: answer.image })}`;
-  else found.querySelector("a").removeAttribute("title");
-  found.querySelector("p").textContent = [answer.score.toFixed(3), answer.image, answer.split].filter(Boolean).join(" · ");
+  found.querySelector(".large").href = address(answer.image, 1280);
+  if (compares) found.querySelector(".like").href = `/?${new URLSearchParams({ like: answer.image })}`;
+  else found.querySelector(".like").remove();
+  const [first, ...others] = answer.captions;
+  if (first) found.querySelector(".first").textContent = first;
+  else found.querySelector(".first").remove();
+  found.querySelector(".note").textContent = [answer.score.toFixed(3), answer.image, answer.split].filter(Boolean).join(" · ");
   const list = found.querySelector("ul");
-  for (const text of answer.captions) {
+  for (const text of others) {
     const line = document.createElement("li");
     line.textContent = text;
     list.append(line);
   }
-  if (!answer.captions.length) found.querySelector(".captions").remove();
+  found.querySelector(".captions summary").textContent = `${others.length} more caption${others.length > 1 ? "s" : ""}`;
+  if (!others.length) found.querySelector(".captions").remove();
   if (maps && asked.q) found.querySelector(".why").addEventListener("toggle", () => explain(found, answer), { once: true });
   else found.querySelector(".why").remove();
   return found;
@@ -214,7 +219,7 @@ if ($("file")) {
 }
 $("grid").addEventListener("click", (event) => {
   const link = event.target.closest("a.like");
-  if (!link?.href || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   go(Object.fromEntries(new URL(link.href).searchParams));
 });
