@@ -89,10 +89,8 @@ class Facts:
     def _nearest(self) -> dict[str, list[dict[str, Any]]]:
         assert isinstance(self._gallery.scoring, Embedded)
         splits = np.unique(self._gallery.places, return_inverse=True)[1]
-        found = nearest_pairs(self._gallery.scoring.vectors, splits, ALIKE)
-        return {
-            name: [self._pair(*each) for each in pairs] for name, pairs in zip(("across", "within"), found, strict=True)
-        }
+        across, within = nearest_pairs(self._gallery.scoring.vectors, splits, ALIKE)
+        return {"across": [self._pair(*each) for each in across], "within": [self._pair(*each) for each in within]}
 
     def _pair(self, first: int, second: int, score: float) -> dict[str, Any]:
         gallery, pair = self._gallery, (first, second)
