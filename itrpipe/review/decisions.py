@@ -36,6 +36,8 @@ from itrpipe.review.agreement import Agreement, agreement_of
 FILE = "decisions.parquet"
 FITS, DIFFERS, UNSURE, UNDONE = ANSWERS = ("fits", "differs", "unsure", "undone")
 DISPUTED = "disputed"
+EVALUATED = "evaluate/"
+"""How the source of judgements on the rankings of an evaluation begins."""
 SCHEMA = pa.schema(
     [
         ("at", pa.timestamp("us", tz="UTC")),
@@ -96,6 +98,12 @@ class Decisions:
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows
+
+    @cached_property
+    def of_training(self) -> Decisions:
+        """Those that were not made on the rankings of an evaluation: nothing is trained on its images and captions."""
+        kept = [not source.startswith(EVALUATED) for source in self.rows["source"].to_pylist()]
+        return Decisions(self.rows.filter(pa.array(kept, pa.bool_())))
 
     @cached_property
     def answers(self) -> pa.Table:
@@ -203,16 +211,18 @@ class DecisionFile:
             return len(whole) - len(known)
 
 
-def decisions_digest(path: str) -> str:
+def decisions_digest(path: str, *, training: bool = False) -> str:
     """What a step that reads decisions is made from: what was decided, and nothing else of the file.
 
     Args:
         path: as users name it.
+        training: leave out what was decided on rankings of an evaluation, see `Decisions.of_training`.
 
     Raises:
         MissingInputError, DataError: see `read_decisions`.
     """
-    return read_decisions(Path(path).expanduser()).verdicts.digest()
+    decisions = read_decisions(Path(path).expanduser())
+    return (decisions.of_training if training else decisions).verdicts.digest()
 
 
 def read_decisions(path: Path) -> Decisions:

@@ -80,7 +80,7 @@ def sources(settings: MineSettings, definition: StageDefinition | None, cache: D
     if settings.decisions:
         from itrpipe.review.decisions import decisions_digest
 
-        found["decisions"] = decisions_digest(settings.decisions)
+        found["decisions"] = decisions_digest(settings.decisions, training=True)
     if not settings.candidates:
         return found
     path = Path(settings.candidates).expanduser()
@@ -374,7 +374,7 @@ def _decided(job: Job, embeddings: EmbeddingRows) -> Decided | None:
 
     if not job.settings.decisions:
         return None
-    verdicts = read_decisions(Path(job.settings.decisions).expanduser()).verdicts
+    verdicts = read_decisions(Path(job.settings.decisions).expanduser()).of_training.verdicts
     if verdicts.digest() != job.sources["decisions"]:
         raise UsageError(f"{job.settings.decisions} was added to meanwhile; run the same command again")
     images, captions = embeddings.images.shape[0], embeddings.texts.shape[0]

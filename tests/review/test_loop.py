@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.negatives.lists import read_list
 from itrpipe.review.decisions import DecisionFile, Judgement
+from itrpipe.review.queue import true_pairs
+from itrpipe.serving.app import build
+from itrpipe.serving.security import LOCAL
 
 SIZES = ("prepare.train=60", "prepare.val=20", "prepare.test=20")
 SMALL = ("train.epochs=1", "train.model.embed_dim=8", "train.model.word_dim=8", "mine_negatives.guard_batch_size=2")
@@ -28,12 +32,39 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("loop") / "data"
 
 
-def test_the_loop(root: Path, invoke: Callable[..., Any]) -> None:
+def of_evaluation() -> list[str]:
+    """The settings of an evaluation, which reads no mined list."""
+    kept = (text for text in SETTINGS if text != "--set" and not text.startswith("mine_negatives"))
+    return [part for text in kept for part in ("--set", text)]
+
+
+def judged_in_the_browser(site: Any, count: int) -> None:
+    """A reviewer who knows the truth answers what the page shows next."""
+    candidates = site.reviews.candidates
+    true, origin = true_pairs(candidates), "http://127.0.0.1:80"
+    assert true is not None
+    pages = TestClient(build(site, hosts=LOCAL, port=80), base_url=origin)
+    who = {"reviewer": "ada", "order": "sample"}
+    shown = pages.get("/api/review", params=who).json()["candidates"][:count]
+    for each in shown:
+        place = np.array([each["place"]])
+        fits = bool(true.has(candidates.captions[place], candidates.images[place])[0])
+        answer = {**who, "place": each["place"], "answer": "fits" if fits else "differs"}
+        assert pages.post("/api/review", json=answer, headers={"Origin": origin}).status_code == 200
+
+
+def test_the_loop(root: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    sites: list[Any] = []
+    monkeypatch.setattr("itrpipe.commands.serve._run", lambda site, place, reporter: sites.append(site))
     scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *SETTINGS]
+    done = invoke("serve", *scenes, "--guard", "fne", "--no-browser")
+    assert done.code == 0, done.err
+    judged_in_the_browser(sites[-1], 20)
     done = invoke("review", *scenes, "--guard", "fne", "--oracle", "--budget", "2000", "--json")
     assert done.code == 0, done.err
     told = json.loads(done.out)
-    assert told["decisions"]["reviewers"] == {"oracle": min(2000, told["pairs"])}
+    assert told["decisions"]["reviewers"] == {"ada": 20, "oracle": min(2000, told["pairs"])}
+    assert told["decisions"]["agreements"][0]["same"] == 1.0
     assert told["decisions"]["pairs"]["fits"] > 0
     assert told["sample"]["low"] <= told["trial"]["true"] <= told["sample"]["high"]
     file = root / "scenes" / "decisions.parquet"
@@ -55,11 +86,19 @@ def test_the_loop(root: Path, invoke: Callable[..., Any]) -> None:
     done = invoke("train", *scenes, "--method", "contrastive", "--negatives", "mined", "--weigh", "guard", *mined)
     assert done.code == 0, done.err
 
+    done = invoke("serve", *scenes[:6], *of_evaluation(), "--split", "test", "--no-browser")
+    assert done.code == 0, done.err
+    judged_in_the_browser(sites[-1], 20)
+    second = ["--set", 'contrastive.loss.negatives=["mined"]', "--set", "contrastive.loss.weigh=guard", *mined]
+    done = invoke("evaluate", *scenes, "--method", "contrastive", *second, "--decisions", file)
+    assert done.code == 0, done.err
+    assert "RSum corrected" in done.out
+    assert "train/contrastive.vsepp" in done.out, "the round that left out what people decided"
+    assert "up to date" in next(line for line in done.out.splitlines() if "train/contrastive.vsepp" in line)
+
 
 def test_evaluation_counts_what_fits_as_right(root: Path, invoke: Callable[..., Any]) -> None:
-    kept = [each for each in SETTINGS if not each.startswith("mine_negatives")]
-    given = [part for text in kept if text != "--set" for part in ("--set", text)]
-    scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *given]
+    scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *of_evaluation()]
     done = invoke("review", *scenes, "--split", "test", "--oracle", "--budget", "5000", "--json")
     assert done.code == 0, done.err
     file = root / "scenes" / "decisions.parquet"
