@@ -4,7 +4,7 @@
 const $ = (id) => document.getElementById(id);
 const SHOWN = 6;
 const PAUSE = 5000;
-const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [560, 300, 52, 150, 12, 30];
+const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [560, 300, 52, 168, 12, 30];
 let chosen = null;
 let runs = [];
 
@@ -60,7 +60,7 @@ function chart(metric, shown) {
   labels.forEach((label, rank) => {
     if (rank) label.y = Math.max(label.y, labels[rank - 1].y + 14);
     const name = label.name.replace(/-[0-9a-f]{8}$/, "");
-    const text = svg("text", { class: `label ${label.series}`, x: label.x, y: label.y }, name.length > 20 ? `${name.slice(0, 19)}…` : name);
+    const text = svg("text", { class: `label ${label.series}`, x: label.x, y: label.y }, name.length > 24 ? `${name.slice(0, 23)}…` : name);
     text.append(svg("title", {}, label.name));
     place.append(text);
   });

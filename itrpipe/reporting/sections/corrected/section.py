@@ -45,7 +45,7 @@ def corrected_tables(series: Sequence[Series[Run]]) -> list[SpannedTable]:
     Args:
         series: of all runs on one test set.
     """
-    return asked_tables(Asked("Corrected by judgements", _CAPTION, _figures, _row, _note, _order), series)
+    return asked_tables(Asked("With what people judged", _CAPTION, _figures, _row, _note, _order), series)
 
 
 def _figures(run: Run) -> Figures:
