@@ -34,6 +34,23 @@ is in one line, and whether reports compare others with it."""
 LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 """Whole numbers that count something, and seeds of all generators, are these at most."""
 SettingsType = TypeVar("SettingsType", bound="Settings")
+HABITUAL = {
+    "lr": "learning_rate",
+    "batch": "batch_size",
+    "bs": "batch_size",
+    "clip": "gradient_clip",
+    "grad_clip": "gradient_clip",
+    "max_grad_norm": "gradient_clip",
+    "wd": "weight_decay",
+    "warmup": "warmup_updates",
+    "warmup_steps": "warmup_updates",
+    "epoch": "epochs",
+    "num_epochs": "epochs",
+    "max_steps": "max_updates",
+    "steps": "max_updates",
+    "gradient_accumulation_steps": "accumulate",
+}
+"""What other trainers call a setting -> what it is here."""
 _OWNERS = {"loss": "method", "model": "backbone"}
 """Group of settings -> the setting that names whose they are."""
 
@@ -343,7 +360,14 @@ def set_dotted(table: dict[str, Any], key: str, value: Any) -> None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean 'x'?` for the nearest known word, or an empty string."""
+    """Returns `; did you mean 'x'?` for the nearest known word, or an empty string.
+
+    What other trainers call a setting leads to ours.
+    """
+    known = list(known)
+    habitual = HABITUAL.get(word)
+    if habitual in known:
+        return f"; did you mean {habitual!r}?"
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import typer.main
 from itrpipe import __version__
 from itrpipe import cli as command_line
 from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.cli.help import LISTS, PANELS, SHARED, everything, principal
 from itrpipe.commands import doctor
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import (
@@ -68,9 +70,73 @@ def test_help_lists_every_command_and_the_chain(invoke: Invoke) -> None:
     assert "itrpipe run demo" in outcome.out
 
 
-def test_without_arguments_help_is_shown(invoke: Invoke) -> None:
+def test_without_arguments_it_says_where_one_stands(
+    invoke: Invoke, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ITRPIPE_DATA", str(tmp_path / "nothing"))
     outcome = invoke()
-    assert "mine-negatives" in outcome.out + outcome.err
+    assert outcome.code == 0
+    assert "holds no dataset yet" in outcome.out
+    assert "itrpipe demo" in outcome.out
+    monkeypatch.setenv("ITRPIPE_DATA", str(chain))
+    outcome = invoke()
+    assert re.search(r"^  mine-negatives +exact", outcome.out, re.MULTILINE)
+    (following,) = re.findall(r"^  next: itrpipe (.+)", outcome.out, re.MULTILINE)
+    command, *arguments = shlex.split(following.partition(" and what was")[0])
+    COMMANDS[command].make_context(command, arguments)
+    assert command == "report", "all models are evaluated"
+    shutil.rmtree(chain / "tiny" / "train")
+    assert "next: itrpipe train --dataset tiny" in invoke().out
+    shutil.rmtree(chain / "tiny" / "extract")
+    assert "next: itrpipe extract --dataset tiny" in invoke().out
+
+
+def test_every_command_has_its_group(invoke: Invoke) -> None:
+    assert sorted(name for names in PANELS.values() for name in names) == sorted(COMMANDS)
+    _, *lines = invoke("--help").out.splitlines()
+    assert not [line for line in lines if line.endswith("...")], "whole summaries"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting"),
+    [
+        (("train", "--epochs", "3"), "--set epochs=…"),
+        (("train", "--lr=1e-3"), "--set learning_rate=…"),
+        (("train", "--batch-size", "8"), "--set batch_size=…"),
+        (("mine-negatives", "--num-texts", "8"), "--set num_texts=…"),
+    ],
+)
+def test_a_setting_that_is_written_as_an_option_is_named(
+    arguments: tuple[str, ...], setting: str, invoke: Invoke
+) -> None:
+    outcome = invoke(*arguments)
+    assert (outcome.code, setting in outcome.err) == (2, True), outcome.err
+    assert "No such option" in invoke(arguments[0], "--nothing").err
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("lr", "learning_rate"), ("clip", "gradient_clip"), ("batch", "batch_size")]
+)
+def test_what_other_trainers_call_a_setting_is_understood(
+    written: str, meant: str, invoke: Invoke, data_root: Path
+) -> None:
+    outcome = invoke("train", "--data", data_root, "--set", f"{written}=1", "--dry-run")
+    assert f"did you mean {meant!r}?" in outcome.err
+
+
+def test_shared_options_stand_behind_those_of_the_command(invoke: Invoke) -> None:
+    out = invoke("train", "--help").out
+    places = [out.index(f"\n{title}:\n") for title in ("Options", *SHARED)]
+    assert places == sorted(places)
+    assert out.index("--negatives-from") < out.index("--method <") < out.index("--dataset <") < out.index("--dry-run ")
+
+
+@pytest.mark.parametrize("what", LISTS)
+def test_lists_have_everything_in_a_line_each(what: str, invoke: Invoke) -> None:
+    lines = invoke("list", what).out.splitlines()
+    assert [line.split()[0] for line in lines] == [name for name, _ in everything(what)]
+    assert all(len(line.split()) > 2 for line in lines)
+    assert "did you mean" in invoke("list", what[:-1]).err
 
 
 def test_version(invoke: Invoke) -> None:
@@ -111,12 +177,12 @@ def test_synthesize_takes_the_split_as_an_option(data_root: Path, invoke: Invoke
     assert "'dev'" in invoke("synthesize", "--split", "dev", "--data", data_root).err
 
 
-def test_help_of_train_names_every_method_and_backbone_with_one_line(invoke: Invoke) -> None:
-    from itrpipe.config import load_declaration
-    from itrpipe.stages.train import backbones
-
+@pytest.mark.parametrize("what", ["methods", "backbones"])
+def test_help_of_train_names_the_principal_ones_with_one_line(what: str, invoke: Invoke) -> None:
     lines = invoke("train", "--help").out.splitlines()
-    for name in (*load_declaration("train").confs, *backbones()):
+    assert 5 < len(principal(what)) <= 12
+    assert any(f"`itrpipe list {what}` has all {len(everything(what))}" in line for line in lines)
+    for name, _ in principal(what):
         described = [line for line in lines if line.startswith(f"  {name} ")]
         assert described, name
         assert all(len(line.split()) > 2 for line in described), described

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from itrpipe import __version__
+from itrpipe.cli.help import Command, Commands
 
-app = typer.Typer(
+
+class _App(typer.Typer):
+    """Commands whose options stand in groups."""
+
+    def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **settings: Any) -> Any:
+        return super().command(name, cls=cls or Command, **settings)
+
+
+app = _App(
     name="itrpipe",
-    no_args_is_help=True,
+    cls=Commands,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -23,8 +35,13 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
     if version:
         typer.echo(f"itrpipe {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        from itrpipe.commands.where import print_where
+
+        print_where(Path(os.environ.get("ITRPIPE_DATA", "data")))

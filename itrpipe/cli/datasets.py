@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from itrpipe.cli.app import app
-from itrpipe.cli.listing import listing
+from itrpipe.cli.help import listing
 from itrpipe.cli.options import (
     AddressOption,
     DataOption,
@@ -63,7 +63,7 @@ def prepare(
     run_stage(data, dataset, "prepare", execution, definition=definition, dry_run=dry_run)
 
 
-@app.command(cls=listing("extract", conf="Extractors and importers (--features)"))
+@app.command(cls=listing("extractors"))
 @taking(RunOptions)
 def extract(
     given: RunOptions,

@@ -10,8 +10,8 @@ import typer
 
 from itrpipe.cli.app import app
 from itrpipe.cli.choices import backbone_for, both_encoders, chosen_negatives, encoders, followed_by, with_positives
+from itrpipe.cli.help import listing
 from itrpipe.cli.launcher import restart_with
-from itrpipe.cli.listing import listing
 from itrpipe.cli.options import (
     DecisionsOption,
     DevicesOption,
@@ -27,7 +27,7 @@ from itrpipe.cli.options import (
 from itrpipe.errors import UsageError
 
 
-@app.command(cls=listing("train", conf="Methods (--method)", defaults="Backbones (--backbone)"))
+@app.command(cls=listing("methods", "backbones"))
 @taking(ModelOptions)
 def train(
     given: ModelOptions,

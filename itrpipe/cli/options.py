@@ -26,7 +26,8 @@ def _trust(trusted: bool) -> bool:
 DatasetOption = Annotated[str, typer.Option("--dataset", "-d", envvar="ITRPIPE_DATASET", help="Name of the dataset.")]
 # Whether it can be read is for the commands to say, with their own exit code.
 DataOption = Annotated[
-    Path, typer.Option("--data", envvar="ITRPIPE_DATA", help="Folder of all artifacts.", readable=False)
+    Path,
+    typer.Option("--data", envvar="ITRPIPE_DATA", help="Folder of all artifacts.", readable=False),
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="[STAGE.]KEY=VALUE", help="Override a setting; repeatable.")
@@ -34,41 +35,59 @@ SetOption = Annotated[
 NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of running what is missing upstream.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it will cost.")]
 TrustOption = Annotated[
-    bool, typer.Option("--trust", callback=_trust, help="Read files of 4 MiB and more without hashing them first.")
+    bool,
+    typer.Option("--trust", callback=_trust, help="Read files of 4 MiB and more without hashing them first."),
 ]
 NamedOption = Annotated[
     str | None,
     typer.Option("--model", metavar="NAME", help="A model that `itrpipe train --name NAME` was told of."),
 ]
-MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method; `itrpipe train --help` lists all.")]
+MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method; `itrpipe list methods` has all.")]
 BackboneOption = Annotated[
     str | None,
-    typer.Option("--backbone", "-b", help="Model; `itrpipe train --help` lists all."),
+    typer.Option("--backbone", "-b", help="Model; `itrpipe list backbones` has all."),
 ]
 FeaturesOption = Annotated[
     str | None,
     typer.Option(
-        "--features", "-f", metavar="NAME", help="Features to read; default: the only ones, or pixels for dual-encoder."
+        "--features",
+        "-f",
+        metavar="NAME",
+        help="Features to read; default: the only ones, or pixels for dual-encoder.",
     ),
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of training.")]
 WorkersOption = Annotated[
     int | None,
-    typer.Option("--workers", min=0, help="Processes of every step that has parts; 0: what suits it, or the cluster."),
+    typer.Option(
+        "--workers",
+        min=0,
+        help="Processes of every step that has parts; 0: what suits it, or the cluster.",
+    ),
 ]
 EngineOption = Annotated[
-    str | None, typer.Option("--engine", help="Where parts are made: local, or ray (itrpipe[ray]) on a cluster.")
+    str | None,
+    typer.Option("--engine", help="Where parts are made: local, or ray (itrpipe[ray]) on a cluster."),
 ]
 AddressOption = Annotated[
-    str | None, typer.Option("--address", help="Ray cluster, such as auto; without it one of this machine alone.")
+    str | None,
+    typer.Option("--address", help="Ray cluster, such as auto; without it one of this machine alone."),
 ]
 PartOption = Annotated[
     str | None,
-    typer.Option("--part", metavar="I/N", help="Make one of N shares; the job that makes the last part joins them."),
+    typer.Option(
+        "--part",
+        metavar="I/N",
+        help="Make one of N shares; the job that makes the last part joins them.",
+    ),
 ]
 DevicesOption = Annotated[
     int | None,
-    typer.Option("--devices", min=1, help="Processes that train together, one per GPU: torchrun for this machine."),
+    typer.Option(
+        "--devices",
+        min=1,
+        help="Processes that train together, one per GPU: torchrun for this machine.",
+    ),
 ]
 PhotosOption = Annotated[
     Path | None, typer.Option("--photos", metavar="FOLDER", help="Folder of photographs, which need no captions.")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from itrpipe.cli.app import app
+from itrpipe.cli.help import LISTS, everything
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.options import (
     AddressOption,
@@ -24,6 +25,7 @@ from itrpipe.cli.options import (
     overrides_of,
     placed,
 )
+from itrpipe.errors import UsageError
 
 
 @app.command()
@@ -65,6 +67,39 @@ def run(
     how = {"only": only or (), "tiny": tiny, "keep_going": keep_going, "dry_run": dry_run}
     overrides = overrides_of(settings, {}) + placed(workers, engine, address, part)
     run_recipe(data, recipe, Options(source, overrides, **how))
+
+
+@app.command()
+def demo(
+    data: DataOption = Path("data"),
+    dry_run: DryRunOption = False,
+) -> None:
+    """Run the whole chain on drawings, in about four minutes: the same as run demo.
+
+    Example: itrpipe demo
+    """
+    from itrpipe.commands.reproduction import Options, run_recipe
+
+    run_recipe(data, "demo", Options(None, [], dry_run=dry_run))
+
+
+@app.command("list")
+def list_names(
+    what: Annotated[str, typer.Argument(metavar="|".join(LISTS), help="What is listed.")],
+) -> None:
+    """List methods, backbones, extractors or recipes, each in one line.
+
+    Example: itrpipe list methods
+    """
+    from itrpipe.config import did_you_mean
+
+    if what not in LISTS:
+        hint = did_you_mean(what, LISTS) or f"; known: {', '.join(LISTS)}"
+        raise UsageError(f"there is no list of {what!r}{hint}")
+    rows = everything(what)
+    width = max(len(name) for name, _ in rows)
+    for name, about in rows:
+        typer.echo(f"{name:<{width}}  {about}")
 
 
 @app.command()

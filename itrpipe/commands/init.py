@@ -41,7 +41,7 @@ title = {quoted}
 # seeds = [0, 1, 2]
 # set = {{ contrastive = {{ loss.negatives = ["mined"], loss.weigh = "guard" }} }}
 
-# Other backbones and methods: itrpipe train --help
+# Other backbones and methods: itrpipe list backbones, itrpipe list methods
 """
 
 

@@ -266,6 +266,12 @@ def placeholder(value: Any) -> str | None:
     return value[1:-1] if braced else None
 
 
+def recipe_titles() -> list[tuple[str, str]]:
+    """Name and title of every recipe of `stages/recipes/`."""
+    files = sorted((stages_folder() / "recipes").glob("*.toml"))
+    return [(file.stem, str(read_toml(file)["title"])) for file in files]
+
+
 def load_recipe(name: str) -> Recipe:
     """Reads a recipe by its name in `stages/recipes/` or by its path.
 

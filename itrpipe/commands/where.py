@@ -1,0 +1,105 @@
+"""`itrpipe` alone: what is made of each dataset, and what one would do next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from itrpipe.artifacts.artifact import Manifest, folders_in
+from itrpipe.commands.upkeep import Entry, entries
+from itrpipe.datasets.definition import load_definition
+from itrpipe.progress import Reporter
+
+_FIRST = """\
+{root} holds no dataset yet.
+  itrpipe demo                                              all of it on drawings, in about four minutes
+  itrpipe prepare --dataset mine --source FOLDER            photographs with captions
+  itrpipe index --photos FOLDER --model MODEL               photographs alone, to search in
+  itrpipe mine-negatives --embeddings IMAGES CAPTIONS       embeddings of a model of yours"""
+
+
+def print_where(root: Path) -> None:
+    """Prints, for every dataset, what is made of it and the next sensible command.
+
+    Args:
+        root: the data folder.
+    """
+    reporter, names = Reporter(), [folder.name for folder in folders_in(root)]
+    if not names:
+        reporter.say(_FIRST.format(root=root))
+    for name in names:
+        definition = load_definition(root, name)
+        photos = definition.photographs.source if definition.photographs else None
+        reporter.say(f"{name}{f'  {photos}' if photos else ''}", style="bold")
+        found = entries(root, name)
+        for line in _made(found):
+            reporter.say(f"  {line}")
+        reporter.say(f"  next: {_next(root, name, found) if photos is None else _of_photographs(root, photos)}")
+    reporter.say("`itrpipe --help` lists all commands, `itrpipe status` every artifact.")
+
+
+def _made(found: list[Entry]) -> Iterator[str]:
+    """A line for every stage that has something, and for what is unfinished or damaged."""
+    stages = dict.fromkeys(each.folder.parent.name for each in found if each.manifest)
+    for stage in stages:
+        whole = [each.manifest for each in found if each.manifest and each.folder.parent.name == stage]
+        labels = list(dict.fromkeys(each.label for each in sorted(whole, key=lambda own: own.finished, reverse=True)))
+        more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
+        yield f"{stage.replace('_', '-'):<15} {', '.join(labels[:3])}{more}"
+    for state in ("running", "in parts", "interrupted", "damaged"):
+        names = [each.name for each in found if each.state == state]
+        if names:
+            yield f"{state:<15} {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
+
+
+def _next(root: Path, dataset: str, found: list[Entry]) -> str:
+    """The command that one would type next."""
+    damaged = [each for each in found if each.state == "damaged"]
+    if damaged:
+        return f"itrpipe gc --damaged --dataset {dataset}{_data(root)}"
+    made: dict[str, list[Manifest]] = {}
+    for each in found:
+        if each.manifest:
+            made.setdefault(each.manifest.stage, []).append(each.manifest)
+    for stage, command in (("prepare", "prepare"), ("extract", "extract"), ("train", "train")):
+        if stage not in made:
+            return f"itrpipe {command} --dataset {dataset}{_data(root)}"
+    models = sorted(filter(_is_model, found), key=lambda each: each.manifest.finished if each.manifest else "")
+    evaluated = {each.inputs["train"].fingerprint for each in made.get("evaluate", []) if "train" in each.inputs}
+    names = load_definition(root, dataset).named_trainings()
+
+    def on(entry: Entry, verb: str) -> str:
+        assert entry.manifest is not None
+        return _of_model(verb, root, entry.manifest, names.get(entry.folder.name, ""))
+
+    unmeasured = [each for each in models if each.manifest and each.manifest.fingerprint not in evaluated]
+    if unmeasured:
+        return on(unmeasured[-1], "evaluate")
+    reported = max((each.finished for each in made.get("report", [])), default="")
+    if max(each.finished for each in made["evaluate"]) > reported:
+        return f"itrpipe report --dataset {dataset}{_data(root)}"
+    return on(models[0], "serve" if "mine_negatives" in made else "advise")
+
+
+def _of_photographs(root: Path, photos: str) -> str:
+    return f"itrpipe search SENTENCE --photos {shlex.quote(photos)}{_data(root)}"
+
+
+def _is_model(entry: Entry) -> bool:
+    return entry.manifest is not None and entry.manifest.stage == "train"
+
+
+def _of_model(verb: str, root: Path, manifest: Manifest, name: str) -> str:
+    """A command on a model, by its name if it has one."""
+    start = f"itrpipe {verb} --dataset {manifest.dataset}"
+    if name:
+        return f"{start} --model {shlex.quote(name)}{_data(root)}"
+    settings = manifest.settings
+    seed = f" --seed {settings['seed']}" if settings.get("seed") else ""
+    told = " and what was --set for its training" if "--set" in manifest.command else ""
+    return f"{start} --method {manifest.conf} --backbone {settings['backbone']}{seed}{_data(root)}{told}"
+
+
+def _data(root: Path) -> str:
+    return "" if root == Path("data") else f" --data {shlex.quote(str(root))}"
