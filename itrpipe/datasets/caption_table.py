@@ -1,13 +1,15 @@
 """Reader of a folder of images with one table of captions: `captions.csv`, `captions.tsv` or `captions.jsonl`.
 
-One row per caption: `file` or `image` (path of the image), `caption`, and optionally `split`; further columns
-are not read. CSV and TSV quote as the csv module does: a field with a separator, a quote or a line end
-stands in double quotes, and quotes within it are doubled.
+One row per caption: `file`, `filename` or `image` (path of the image), `caption`, and optionally `split`; further
+columns are not read. CSV and TSV quote as the csv module does: a field with a separator, a quote or a line end
+stands in double quotes, and quotes within it are doubled. A CSV whose header has semicolons and no comma is separated
+by semicolons, as spreadsheets write it in many countries.
 """
 
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +24,7 @@ from itrpipe.errors import DataError, UsageError
 NAMES = ("captions.csv", "captions.tsv", "captions.jsonl")
 LOOKED_FOR = " or ".join(NAMES)
 IMAGE_FOLDERS = ("", "images")
-_FILE_COLUMNS = ("file", "image")
+_FILE_COLUMNS = ("file", "filename", "image")
 
 
 class _Row(NamedTuple):
@@ -95,7 +97,10 @@ def _rows(path: Path) -> Iterator[_Row]:
 
 def _delimited_rows(path: Path) -> Iterator[_Row]:
     # strict: an unbalanced quote would otherwise swallow the rows up to the next quote without a word.
-    reader = csv.reader(text_lines(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+    lines = iter(text_lines(path))
+    first = next(lines, "")
+    separator = "\t" if path.suffix.lower() == ".tsv" else ";" if ";" in first and "," not in first else ","
+    reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
     try:
         header = [name.strip().lower() for name in next(reader, [])]
         file, caption = _column(path, header, _FILE_COLUMNS), _column(path, header, ("caption",))

@@ -64,6 +64,19 @@ def test_every_type_of_table_is_read_with_and_without_byte_order_mark(tmp_path: 
     assert found.notes == ()
 
 
+def test_a_spreadsheet_may_separate_by_semicolons_and_call_the_column_filename(tmp_path: Path) -> None:
+    for name in ("a.jpg", "sub/b.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    rows = [
+        {"filename": row["file"], "caption": f"{row['caption']}; and more, too", "split": row["split"]} for row in ROWS
+    ]
+    (tmp_path / "captions.csv").write_text(delimited(rows, ";"), newline="")
+    found = caption_table.read(tmp_path)
+    assert [each.text for each in found.captions] == [row["caption"] for row in rows]
+    assert {each.file: each.split for each in found.images} == {"a.jpg": "train", "sub/b.jpg": "val"}
+
+
 def test_the_column_may_be_called_image_and_the_images_lie_in_a_folder(tmp_path: Path) -> None:
     folder_with(tmp_path, "captions.csv", " Caption ,IMAGE,other\nx,a.jpg,1\n", images=("images/a.jpg",))
     found = caption_table.read(tmp_path / "captions.csv")
@@ -90,7 +103,7 @@ def test_any_caption_survives_any_table(tmp_path: Path, captions: list[str]) -> 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("captions.csv", "name,text\na.jpg,x\n", "no column file or image; found: name, text"),
+        ("captions.csv", "name,text\na.jpg,x\n", "no column file or filename or image; found: name, text"),
         ("captions.csv", "file,text\na.jpg,x\n", "no column caption; found: file, text"),
         ("captions.csv", "", "found: none"),
         ("captions.csv", "file,caption\n", "holds no images"),
