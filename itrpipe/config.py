@@ -34,23 +34,31 @@ is in one line, and whether reports compare others with it."""
 LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 """Whole numbers that count something, and seeds of all generators, are these at most."""
 SettingsType = TypeVar("SettingsType", bound="Settings")
+_MANY = 20
+"""Names that are too many for a line."""
 HABITUAL = {
-    "lr": "learning_rate",
-    "batch": "batch_size",
-    "bs": "batch_size",
-    "clip": "gradient_clip",
-    "grad_clip": "gradient_clip",
-    "max_grad_norm": "gradient_clip",
-    "wd": "weight_decay",
-    "warmup": "warmup_updates",
-    "warmup_steps": "warmup_updates",
-    "epoch": "epochs",
-    "num_epochs": "epochs",
-    "max_steps": "max_updates",
-    "steps": "max_updates",
-    "gradient_accumulation_steps": "accumulate",
+    "lr": ("learning_rate",),
+    "batch": ("batch_size",),
+    "bs": ("batch_size",),
+    "clip": ("gradient_clip", "vit"),
+    "grad_clip": ("gradient_clip",),
+    "max_grad_norm": ("gradient_clip",),
+    "wd": ("weight_decay",),
+    "warmup": ("warmup_updates",),
+    "warmup_steps": ("warmup_updates",),
+    "epoch": ("epochs",),
+    "num_epochs": ("epochs",),
+    "max_steps": ("max_updates",),
+    "steps": ("max_updates",),
+    "gradient_accumulation_steps": ("accumulate",),
+    "dino": ("vit",),
+    "dinov2": ("vit",),
+    "siglip": ("vit",),
+    "fasterrcnn": ("frcnn",),
+    "faster-rcnn": ("frcnn",),
+    "bottom-up": ("butd",),
 }
-"""What other trainers call a setting -> what it is here."""
+"""What others call a setting or an extractor -> what it is here."""
 _OWNERS = {"loss": "method", "model": "backbone"}
 """Group of settings -> the setting that names whose they are."""
 
@@ -244,7 +252,9 @@ def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: 
     if parts[0] not in declaration.confs:
         if reason := plugins.why_unusable(conf):
             raise UsageError(f"{conf!r} cannot be used: {reason}")
-        hint = did_you_mean(conf, declaration.confs) or f"; known: {', '.join(declaration.confs) or 'none'}"
+        known = ", ".join(declaration.confs) or "none"
+        listed = "; `itrpipe list methods` has them" if len(declaration.confs) > _MANY else f"; known: {known}"
+        hint = did_you_mean(conf, declaration.confs) or listed
         raise UsageError(f"{declaration.path.name} has no configuration {conf!r}{hint}")
     resolved = Resolved()
     for part in parts:
@@ -364,10 +374,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
     What other trainers call a setting leads to ours.
     """
-    known = list(known)
-    habitual = HABITUAL.get(word)
-    if habitual in known:
-        return f"; did you mean {habitual!r}?"
+    known, written = list(known), word.lower()
+    named = [each for each in known if each.lower() == written or each in HABITUAL.get(written, ())]
+    if named:
+        return f"; did you mean {named[0]!r}?"
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -80,10 +80,12 @@ def _refuse_setting(command: str, option: str) -> None:
     stage, written = command.replace("-", "_"), option.lstrip("-").replace("-", "_")
     if stage not in declared_stages():
         return
-    declaration, name = load_declaration(stage), HABITUAL.get(written, written)
+    declaration = load_declaration(stage)
     tables = (declaration.defaults, *declaration.confs.values())
-    if name in {key.rpartition(".")[2] for table in tables for key, _ in leaves(table)}:
-        raise UsageError(f"{option} is no option of {command} but a setting; give it as --set {name}=…")
+    known = {key.rpartition(".")[2] for table in tables for key, _ in leaves(table)}
+    named = [name for name in (written, *HABITUAL.get(written, ())) if name in known]
+    if named:
+        raise UsageError(f"{option} is no option of {command} but a setting; give it as --set {named[0]}=…")
 
 
 def listing(*shown: str) -> type[Command]:

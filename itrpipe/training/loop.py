@@ -461,6 +461,7 @@ class Trainer:
             f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, validation rsum "
             f"{metrics['rsum']:.1f}{' (best)' if best else ''}"
             f"{'; flat: on from the best, at a lower rate' if falls else ''}"
+            f"{'; from here on the loss is another' if epochs == self._first_epochs else ''}"
         )
 
     def _history_row(self, epochs: float, metrics: dict[str, float], best: bool) -> dict[str, Any]:
