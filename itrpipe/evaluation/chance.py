@@ -53,6 +53,22 @@ class Chance:
         return self.low - _ROUNDING <= self.value <= self.high + _ROUNDING
 
 
+def random_recalls(images: int, captions: int) -> dict[str, float]:
+    """Recalls in percent, and their sum, that a random order may expect where only the own image or caption is right.
+
+    Args:
+        images: N.
+        captions: T, as many for every image: of T captions in random order, none of an image's own T / N is among the
+            first K with the probability of drawing K others.
+    """
+    own, found = captions / images, {}
+    for k in CUTOFFS:
+        places = np.arange(min(k, captions))
+        missed = np.prod(np.maximum(captions - own - places, 0) / (captions - places))
+        found |= {f"i2t_r{k}": 100 * float(1 - missed), f"t2i_r{k}": 100 * min(k, images) / images}
+    return {**found, "rsum": sum(found.values())}
+
+
 def chance_of_recalls(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, Chance]:
     """Compare every recall with what the same scores give when images are dealt to captions at random.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.claims import excludes_zero
 from itrpipe.evaluation.protocols import PROTOCOLS
 from itrpipe.exporting.places import command_without_places, text_without_places
@@ -203,6 +204,8 @@ def _result_table(runs: Sequence[Run], protocol: str, published: Sequence[Publis
         own = [each for each in published if each.run in (run.label, run.evaluation.name)]
         rows += [_published_row(each) for each in own if not each.scores.keys().isdisjoint(COLUMNS)]
     title, caption = _describe(protocol, runs, any(row.published for row in rows))
+    if protocol == FULL:
+        rows.append(_chance_row(shown[0]))
     return Table(title, list(COLUMNS.values()), rows, f"{caption} Bold: best of the column." if best else caption)
 
 
@@ -236,6 +239,13 @@ def _result_cell(metric: str, value: Mapping[str, float], best: Mapping[str, flo
     if "low" in value:
         interval = f"{number(metric, value['low'])}{DASH}{number(metric, value['high'])}"
     return Cell(heading(metric), number(metric, value["value"]), interval, value["value"] == best.get(metric))
+
+
+def _chance_row(run: Run) -> Row:
+    images, captions = (len(run.rankings[side].ids) for side in DIRECTIONS)
+    values = random_recalls(images, captions)
+    cells = [Cell(heading(name), number(name, values[name]) if name in values else DASH) for name in COLUMNS]
+    return Row("chance", cells, f"a random order of {images:,} images and {captions:,} captions", published=True)
 
 
 def _published_row(published: Published) -> Row:

@@ -1,0 +1,1 @@
+"""Whether a few items are the answer to many queries."""
