@@ -110,7 +110,7 @@ class Planner:
 
     def _plan(self, need: Need, requested: bool, given: Mapping[str, Step]) -> Step:
         module = load_stage(need.stage)
-        definition = stage_definition(self.definition, need, self.dataset)
+        definition = stage_definition(self.definition, need, self.dataset, self.root)
         resolved, execution = self.configure(need, definition, requested)
         where = f"{need.stage} {need.conf}"
         settings = bind(module.settings_class(resolved.values), resolved, where)
@@ -219,13 +219,19 @@ class Planner:
                 values["features"], resolved.origins["features"] = usual, f"features of {backbone or method}"
         if "features" in values and not values["features"]:
             if self.definition.prepare is None:
-                stage_definition(self.definition, Need("prepare", ""), self.dataset)
+                stage_definition(self.definition, Need("prepare", ""), self.dataset, self.root)
             set_dotted(resolved.values, "features", self.definition.default_features(self.dataset))
             resolved.origins["features"] = "dataset.json"
 
 
-def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) -> StageDefinition | None:
+def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, root: Path) -> StageDefinition | None:
     """The part of a dataset's definition that belongs to a step, for the stages that read outside files.
+
+    Args:
+        definition: of the dataset.
+        need: the step.
+        dataset: its name.
+        root: the data folder, for messages.
 
     Raises:
         MissingInputError: the dataset was never prepared, or has no features or embeddings of this name.
@@ -233,7 +239,8 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str) ->
     if need.stage == "prepare":
         if definition.prepare is None:
             raise MissingInputError(
-                f"dataset {dataset!r} is not defined; run `itrpipe prepare --dataset {dataset} --source FOLDER`"
+                f"dataset {dataset!r} is not defined in {root.resolve()}; run `itrpipe prepare --dataset {dataset} "
+                "--source FOLDER`, or name another folder with --data"
             )
         return definition.prepare
     if need.stage == "extract":
