@@ -1,4 +1,4 @@
-"""The README's commands: each parses, names what is declared, and every make target and linked file exists."""
+"""Commands of the README and the docs: each parses, names what is declared; make targets and linked files exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from itrpipe.training.settings import backbones
 
 Invoke = Callable[..., Any]
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "stages/leaky-protocol.md", "data/README.md")
+DOCS = tuple(sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "stages/leaky-protocol.md", "data/README.md", *DOCS)
 DECISIONS = "data/scenes/decisions.parquet"
 COMMANDS = typer.main.get_command(command_line.app).commands
 
@@ -37,13 +38,15 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```\w*\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
+def every_block() -> list[str]:
+    """The code blocks of all pages."""
+    return [block for page in PAGES for block in blocks(page)]
+
+
 def commands() -> list[str]:
     """Every line of a code block that calls itrpipe, without its comment."""
     lines = [
-        line.removeprefix("$ ").removeprefix(".venv/bin/")
-        for page in PAGES
-        for block in blocks(page)
-        for line in block.splitlines()
+        line.removeprefix("$ ").removeprefix(".venv/bin/") for block in every_block() for line in block.splitlines()
     ]
     return [line for line in lines if line.startswith("itrpipe ")]
 
@@ -117,13 +120,7 @@ def test_command_on_scenes_plans_with_all_its_settings(line: str, invoke: Invoke
 
 
 def test_make_targets_exist() -> None:
-    named = {
-        line.split()[1]
-        for page in PAGES
-        for block in blocks(page)
-        for line in block.splitlines()
-        if line.startswith("make ")
-    }
+    named = {line.split()[1] for block in every_block() for line in block.splitlines() if line.startswith("make ")}
     named |= set(re.findall(r"`make ([a-z-]+)", "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)))
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert named
@@ -150,22 +147,22 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
 
 
 def test_the_plug_in_of_the_readme_is_the_one_that_tests_install() -> None:
-    shown = [block for block in blocks("README.md") if block.startswith("# itrpipe_example/")]
+    shown = [block for block in every_block() if block.startswith("# itrpipe_example/")]
     assert len(shown) == 3
     for block in shown:
         name, _, text = block.partition("\n")
         assert (ROOT / "tests" / "plugin" / name.removeprefix("# ")).read_text(encoding="utf-8") == text
-    entry_points = next(block for block in blocks("README.md") if block.startswith("[project.entry-points"))
+    entry_points = next(block for block in every_block() if block.startswith("[project.entry-points"))
     assert entry_points.strip() in (ROOT / "tests" / "plugin" / "pyproject.toml").read_text(encoding="utf-8")
 
 
 def test_the_checks_of_the_readme_run() -> None:
-    (code,) = (block for block in blocks("README.md") if "import IMAGE_DIM" in block)
+    (code,) = (block for block in every_block() if "import IMAGE_DIM" in block)
     exec(compile(code, "README.md", "exec"), {})
 
 
 def test_the_training_loop_of_the_readme_learns() -> None:
-    (code,) = (block for block in blocks("README.md") if "itrpipe.mine(" in block)
+    (code,) = (block for block in every_block() if "itrpipe.mine(" in block)
     printed: list[Any] = []
     exec(compile(code, "README.md", "exec"), {"print": lambda epoch, loss: printed.append((epoch, loss))})
     assert [epoch for epoch, _ in printed] == list(range(5))
@@ -184,7 +181,7 @@ def test_the_lines_of_the_readme_use_an_exported_model(tmp_path: Path, monkeypat
     export(root, "scenes", Wanted(tmp_path / "vsrn-aoq"), overrides, no_deps=True)
     for image, name in zip(sorted(root.glob("scenes/prepare/*/images/*.jpg")), ("first", "second"), strict=False):
         shutil.copy(image, tmp_path / f"{name}.jpg")
-    (code,) = (block for block in blocks("README.md") if "itrpipe.load(" in block)
+    (code,) = (block for block in every_block() if "itrpipe.load(" in block)
     monkeypatch.chdir(tmp_path)
     printed: list[Any] = []
     exec(compile(code, "README.md", "exec"), {"print": lambda *shown: printed.extend(shown)})
@@ -208,7 +205,7 @@ def test_the_code_for_sentence_transformers_trains_with_exported_negatives(
         "export-negatives", "-b", "vsepp", "-d", "tiny", "--data", data, "--to", "negatives", *images, *sets
     )
     assert outcome.code == 0, outcome.err
-    (code,) = (block for block in blocks("README.md") if "MultipleNegativesRankingLoss" in block)
+    (code,) = (block for block in every_block() if "MultipleNegativesRankingLoss" in block)
     clip = saved_encoders / "clip"
     assert "openai/clip-vit-base-patch32" in code
     exec(compile(code.replace("openai/clip-vit-base-patch32", str(clip)), "README.md", "exec"), {})

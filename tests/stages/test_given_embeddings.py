@@ -320,14 +320,13 @@ def test_names_and_options_that_mean_nothing_are_refused(invoke: Invoke, tmp_pat
     assert Model("aoq", "vsepp", 3).named_by("given-b") == Model("given", "given-b", 0)
 
 
-def test_the_readme_from_sentence_transformers_to_lists(
+def test_the_page_from_sentence_transformers_to_lists(
     invoke: Invoke, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("sentence_transformers")
     pandas = pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = page.partition("## Embeddings of any model")[2].partition("\n## ")[0]
+    section = (ROOT / "docs" / "embeddings.md").read_text(encoding="utf-8").partition("\n## ")[0]
     snippet, commands, _, lists = re.findall(r"^```\w*\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     random = np.random.default_rng(0)
     files = [f"{number}.png" for number in range(8)]
@@ -335,11 +334,11 @@ def test_the_readme_from_sentence_transformers_to_lists(
         Image.fromarray(random.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(file)
     captions = [f"a dog number {number} on the road" for number in range(16)]
     known: dict[str, Any] = {"files": files, "captions": captions, "owners": [*range(8)] * 2}
-    exec(compile(snippet.replace("clip-ViT-B-32", str(saved_encoders / "clip")), "README.md", "exec"), known)
+    exec(compile(snippet.replace("clip-ViT-B-32", str(saved_encoders / "clip")), "embeddings.md", "exec"), known)
     mine, evaluate = (shlex.split(line)[1:] for line in commands.splitlines())
     folder = done(invoke(*(each for each in mine if each not in ("--guard", "fne")), *SMALL))
     done(invoke(*(each.removeprefix("test_") for each in evaluate), "--set=bootstrap_samples=100"))
     found: dict[str, Any] = {"np": np, "pd": pandas, "folder": folder}
-    exec(compile(lists, "README.md", "exec"), found)
+    exec(compile(lists, "embeddings.md", "exec"), found)
     assert found["hardest"].shape == (8, 5)
     assert not {*map(str, (0, 8))} & {*found["hardest"][0]}

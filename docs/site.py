@@ -1,0 +1,108 @@
+"""What the site has beside docs/: the first page, the pages of stages/, and a reference made from the code.
+
+mkdocs calls these functions; see `hooks` in mkdocs.yml.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import posixpath
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parents[1]
+FIRST, INDEX = "README.md", "index.md"
+OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md", *sorted(f"stages/{path.name}" for path in (ROOT / "stages").glob("*.md")))
+PICTURES = tuple(sorted(f"stages/{path.name}" for path in (ROOT / "stages").glob("*.png")))
+MODULES = ("itrpipe", "itrpipe.losses", "itrpipe.negatives", "itrpipe.testing")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_LABELLED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s]+)\)")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds what does not lie in docs/."""
+    files.append(File.generated(config, INDEX, abs_src_path=str(ROOT / FIRST)))
+    for name in (*OTHERS, *PICTURES):
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    for name, content in (("commands", _commands()), ("declarations", _declarations()), ("python", _python())):
+        files.append(File.generated(config, f"reference/{name}.md", content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Makes links between files of the repository links between pages; of other files the name alone is left."""
+    own = page.file.src_uri
+    if own.startswith("reference/"):
+        return markdown
+    known = {each.src_uri for each in files}
+    folder = "" if own in (INDEX, *OTHERS) and "/" not in own else posixpath.dirname(_in_repository(own))
+
+    def target(link: str) -> str | None:
+        path, mark, heading = link.partition("#")
+        if link.startswith(("http:", "https:", "#")):
+            return link
+        found = _on_site(posixpath.normpath(posixpath.join(folder, path)))
+        if found not in known:
+            return None
+        return posixpath.relpath(found, posixpath.dirname(own) or ".") + mark + heading
+
+    def labelled(match: re.Match[str]) -> str:
+        found = target(match[2])
+        return match[1] if found is None else f"[{match[1]}]({found})"
+
+    plain = _LABELLED.sub(labelled, markdown)
+    return _LINK.sub(lambda match: f"]({target(match[1]) or match[1]})" if folder == "" else match[0], plain)
+
+
+def _in_repository(page: str) -> str:
+    """Where a page lies."""
+    return page if page in OTHERS else f"docs/{page}"
+
+
+def _on_site(path: str) -> str:
+    """The page that a file of the repository is."""
+    return INDEX if path == FIRST else path.removeprefix("docs/")
+
+
+def _commands() -> str:
+    """The help of every command."""
+    import typer.main
+
+    from itrpipe.cli import app
+    from itrpipe.cli.help import PANELS
+
+    os.environ["COLUMNS"] = "100"
+    group: Any = typer.main.get_command(app)
+    lines = ["# Commands", ""]
+    for panel, names in PANELS.items():
+        lines += [f"## {panel}", ""]
+        for name in names:
+            command = group.commands[name]
+            context = command.make_context(f"itrpipe {name}", [], resilient_parsing=True)
+            lines += [f"### {name}", "", "```text", command.get_help(context), "```", ""]
+    return "\n".join(lines)
+
+
+def _declarations() -> str:
+    """The files of settings, with the source of every value beside it."""
+    lines = ["# Declarations", "", "Every setting has its value, and where it comes from, in these files.", ""]
+    for path in sorted((ROOT / "stages").glob("*.toml")):
+        lines += [f"## {path.name}", "", "```toml", path.read_text(encoding="utf-8").rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def _python() -> str:
+    """The library, from its docstrings: the public names of its packages, each where it is defined."""
+    lines = ["# Python", ""]
+    for package in map(import_module, MODULES):
+        lines += [f"## {package.__name__}", "", inspect.cleandoc(str(package.__doc__)), ""]
+        for name in package.__all__:
+            found = getattr(package, name)
+            if inspect.isclass(found) or inspect.isfunction(found):
+                lines += [f"::: {found.__module__}.{name}", "    options: {heading_level: 3}", ""]
+    return "\n".join(lines)

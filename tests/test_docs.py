@@ -1,0 +1,58 @@
+"""The site: every page is built and reached, every link leads somewhere, and nothing is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import itrpipe.losses
+import itrpipe.negatives
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` does."""
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+def test_every_page_is_reached(site: Path) -> None:
+    start = (site / "index.html").read_text(encoding="utf-8")
+    linked = {link.partition("#")[0] for link in re.findall(r'href="([^":]+)"', start)}
+    pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")} - {"404.html"}
+    assert pages <= linked
+    assert len(pages) > 25
+
+
+def test_no_page_loads_from_elsewhere(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        loaded = re.findall(
+            r'<(?:script|img|iframe)[^>]* src="([^"]+)"|<link[^>]* rel="stylesheet"[^>]* href="([^"]+)"', text
+        )
+        assert not [each for each in loaded if "".join(each).startswith(("http:", "https:", "//"))], path.name
+
+
+def test_the_reference_has_every_command_setting_and_public_name(site: Path) -> None:
+    from itrpipe.cli.help import PANELS
+
+    commands = (site / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert all(f'id="{name}"' in commands for names in PANELS.values() for name in names)
+    declarations = (site / "reference" / "declarations.html").read_text(encoding="utf-8")
+    assert "gradient_clip" in declarations
+    assert "VSE++ code" in declarations
+    python = (site / "reference" / "python.html").read_text(encoding="utf-8")
+    public = (*itrpipe.losses.__all__, *itrpipe.negatives.__all__)
+    assert all(re.search(rf'id="itrpipe\.[a-z_.]+\.{name}"', python) for name in public)
+    assert "itrpipe.retrieval.opening.load" in python
