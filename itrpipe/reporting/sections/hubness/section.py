@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from itrpipe.artifacts.files import RANKINGS
 from itrpipe.reporting.collect import DIRECTIONS, Queries, Run
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.tables import Cell, Row, SpannedTable, Table
 
 TITLE, ORDER = "Hubness", 65
-READS = (RANKINGS,)
+READS = ()
 MOST = 10
 """Items that are returned most often."""
 MANY, TIMES = 0.5, 2.0
