@@ -214,8 +214,8 @@ def test_a_long_grid_keeps_what_is_near(browser: Any, crowded: str) -> None:
     browser.get(f"{crowded}/?like=0")
     for _ in range(12):
         count = len(all_of(browser, "ol.found"))
-        browser.execute_script("scrollTo(0, document.body.scrollHeight)")
-        until(browser, lambda count=count: len(all_of(browser, "ol.found")) > count)
+        bottom = "scrollTo(0, document.body.scrollHeight); return parts.length"
+        until(browser, lambda count=count, bottom=bottom: browser.execute_script(bottom) > count)
         until(browser, lambda: browser.execute_script("return parts.at(-1).state === 'full'"))
     assert len(all_of(browser, "ol.found")) > 10, "it loads on"
     assert len(all_of(browser, ".found > li")) < 400, "and gives back"

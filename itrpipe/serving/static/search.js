@@ -226,4 +226,5 @@ $("grid").addEventListener("click", (event) => {
 addEventListener("popstate", ask);
 history.scrollRestoration = "manual";
 for (const event of ["scroll", "resize"]) addEventListener(event, more, { passive: true });
+setInterval(more, 500); // when heights change, no event tells that the end has come near
 ask();
