@@ -62,9 +62,9 @@ def _next(root: Path, dataset: str, found: list[Entry]) -> str:
     for each in found:
         if each.manifest:
             made.setdefault(each.manifest.stage, []).append(each.manifest)
-    for stage, command in (("prepare", "prepare"), ("extract", "extract"), ("train", "train")):
-        if stage not in made:
-            return f"itrpipe {command} --dataset {dataset}{_data(root)}"
+    if "train" not in made:  # where embeddings were given, there is nothing to extract
+        stage = next((name for name in ("prepare", "extract") if name not in made), "train")
+        return f"itrpipe {stage} --dataset {dataset}{_data(root)}"
     models = sorted(filter(_is_model, found), key=lambda each: each.manifest.finished if each.manifest else "")
     evaluated = {each.inputs["train"].fingerprint for each in made.get("evaluate", []) if "train" in each.inputs}
     names = load_definition(root, dataset).named_trainings()
