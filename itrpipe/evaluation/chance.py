@@ -61,12 +61,17 @@ def random_recalls(images: int, captions: int) -> dict[str, float]:
         captions: T, as many for every image: of T captions in random order, none of an image's own T / N is among the
             first K with the probability of drawing K others.
     """
-    own, found = captions / images, {}
-    for k in CUTOFFS:
-        places = np.arange(min(k, captions))
-        missed = np.prod(np.maximum(captions - own - places, 0) / (captions - places))
-        found |= {f"i2t_r{k}": 100 * float(1 - missed), f"t2i_r{k}": 100 * min(k, images) / images}
+    found = {f"{side}_r{k}": random_recall(side, images, captions, k) for side in ("i2t", "t2i") for k in CUTOFFS}
     return {**found, "rsum": sum(found.values())}
+
+
+def random_recall(side: str, images: int, captions: int, k: int) -> float:
+    """The same at any K, of one direction, `i2t` or `t2i`."""
+    if side == "t2i":
+        return 100 * min(k, images) / images
+    places = np.arange(min(k, captions))
+    missed = np.prod(np.maximum(captions - captions / images - places, 0) / (captions - places))
+    return 100 * float(1 - missed)
 
 
 def chance_of_recalls(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, Chance]:

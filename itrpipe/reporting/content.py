@@ -20,6 +20,9 @@ from itrpipe.reporting.library import Library
 from itrpipe.reporting.sections.base import Source, sections
 from itrpipe.reporting.seeds import judged
 
+_NAMED = 3
+"""Backbones that the question names."""
+
 
 @dataclass(frozen=True)
 class Section:
@@ -74,10 +77,21 @@ class Content:
         return sum(len(group.runs) for group in self.groups)
 
     @property
-    def answers(self) -> list[str]:
-        """What a reader wants to know first: of a study what all settings tell, else the answer of each test set."""
-        study = self.view("study")
-        return [group.overview.answer for group in self.groups] if study is None else study.said
+    def question(self) -> str:
+        """What the page is to answer."""
+        backbones = dict.fromkeys(run.backbone for group in self.groups for run in group.runs)
+        if self.view("study") is not None:
+            return "When does a second round with better negatives pay?"
+        if all(run.is_baseline for group in self.groups for run in group.runs):
+            return f"How often are the right image and the right caption of {self.dataset} found?"
+        *others, last = backbones
+        named = f"{', '.join(others)} and {last}" if others else last
+        subject = f"Does {named}" if not others else f"Do {named if len(backbones) <= _NAMED else 'these models'}"
+        return f"{subject} find more in {self.dataset} after training with better negatives?"
+
+    def warnings(self, group: Group) -> list[str]:
+        """What has to be known of the runs on one test set before any of their numbers is read."""
+        return [each for own, hubs in self.view("hubness") or () if own is group for each in hubs.warnings]
 
     def view(self, name: str) -> Any:
         """What a section shows; None where it shows nothing."""

@@ -22,7 +22,7 @@ Declared = Callable[[Manifest], Mapping[str, Any] | None]
 EPOCHS = "epochs"
 MOST_LISTED = 12
 """Settings of a run that the page lists; toy models differ in dozens."""
-_CHOSEN = {"method", "backbone", "features", "seed", "split", "guard"}
+_CHOSEN = {"method", "backbone", "features", "seed", "split", "guard", "loss.teacher"}
 """What runs are named by, or what the step asks for that reads an artifact."""
 _FILES = "model.files."
 """What the files of given embeddings stand below, which no declaration can name."""

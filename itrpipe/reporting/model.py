@@ -83,6 +83,12 @@ class Model:
             return []
         return read_table(self.artifact.folder / HISTORY).to_pylist()
 
+    @property
+    def validation_images(self) -> int:
+        """Images of the validation split that it was validated with at most; 0: all of them."""
+        manifest = self.artifact.manifest
+        return 0 if manifest is None else manifest.settings.get("validation_images") or 0
+
     @cached_property
     def departures(self) -> dict[str, Departure]:
         """Settings that are not as declared, see `itrpipe.reporting.departures`; nothing when the model was removed."""

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import Comparison, signed
 from itrpipe.reporting.departures import listed, shown
 from itrpipe.reporting.expected import RSUM, Published
+from itrpipe.reporting.plots import Plot, bars, looks_of
 from itrpipe.reporting.seeds import SeedComparison, Spread, by_seed, spread
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import DASH, FULL, Cell, Row, Table
-from itrpipe.reporting.verdicts import RULE, answer
+from itrpipe.reporting.verdicts import RULE, Finding, answer
 
 TITLE = "RSum of every method"
+_MOST_DRAWN = 8
+"""Methods that the first drawing shows: round one and the best."""
 _CAPTION = (
     "RSum is the sum of six recalls, in percent: how often the right caption is among the first 1, 5 and 10 found for "
     "an image, and the right image among those found for a caption; 600 is perfect. Of several seeds the mean ± "
@@ -42,13 +46,15 @@ class Overview:
     """The section.
 
     Attributes:
-        answer: what a reader wants to know first, one sentence.
+        answer: what a reader wants to know first, and what to do next.
+        evidence: RSum of the methods as a drawing; None of one alone.
         table: methods by backbones.
         differing: name of a series, and its settings that are not as declared, or in which it differs from others of
             its method and backbone.
     """
 
-    answer: str
+    answer: Finding
+    evidence: Plot | None
     table: Table
     differing: list[tuple[str, str]]
 
@@ -59,6 +65,7 @@ def overview_of(
     comparisons: Sequence[Comparison],
     published: Sequence[Published],
     baseline_method: str,
+    prefix: str,
 ) -> Overview:
     """All results of the runs on one test set.
 
@@ -68,6 +75,7 @@ def overview_of(
         comparisons: single runs with their round one.
         published: scores of whichever runs.
         baseline_method: the method of round one.
+        prefix: of the ids inside the drawing.
     """
     backbones = list(dict.fromkeys(each.first.backbone for each in series))
     gains = {each.name: gain for each in series if (gain := _gain(each, compared, comparisons)) is not None}
@@ -84,8 +92,37 @@ def overview_of(
     differing = [(each.name, _settings(each)) for each in series]
     return Overview(
         answer(series, compared, baseline_method),
+        _evidence(series, prefix),
         Table(TITLE, backbones, rows, " ".join(filter(None, parts))),
         [each for each in differing if each[1]],
+    )
+
+
+def _evidence(series: Sequence[Series[Run]], prefix: str) -> Plot | None:
+    """RSum of round one and of the best methods with intervals: over test images of one seed, else ± one deviation."""
+    if len(series) < 2:
+        return None
+    ranked = sorted(series, key=lambda each: _rsum(each).mean, reverse=True)
+    first = next((each for each in ranked if each.first.is_baseline), None)
+    best = [each for each in ranked if each is not first][: _MOST_DRAWN - (first is not None)]
+    shown = [each for each in ranked if each in (*best, first)]
+    intervals = []
+    for each in shown:
+        rsum = _rsum(each)
+        own = each.first.metrics[FULL][RSUM]
+        ends = (own["low"], own["high"])
+        if rsum.deviation is not None:
+            ends = (rsum.mean - rsum.deviation, rsum.mean + rsum.deviation)
+        intervals.append(Interval(rsum.mean, *ends))
+    one_backbone = len({each.first.backbone for each in series}) == 1
+    looks = looks_of(series)
+    return bars(
+        f"{prefix}-evidence",
+        "RSum, ± one standard deviation over seeds; of one seed the interval over test images",
+        [each.method if one_backbone else each.name for each in shown],
+        intervals,
+        [looks[each.name] for each in shown],
+        reference=None if first is None else _rsum(first).mean,
     )
 
 

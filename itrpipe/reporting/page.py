@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ def page_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"score": score, "percent": percent}
+    numbers = itertools.count(1)
+    environment.globals["numbered"] = lambda: f"photo-{next(numbers)}"  # what links to an opened photograph lead to
     return environment
 
 

@@ -1,6 +1,5 @@
-"""Plots as inline SVG in one visual language: colour names the backbone, a dashed line is round one,
-a solid, dotted or dash-dotted one a later method. With more later methods than that, colour names the method.
-Runs of several seeds are thin lines around their thick mean.
+"""Plots as inline SVG in one visual language: a colour is a method, of which round one is grey, and a dash a backbone.
+Runs of several seeds are thin lines around their thick mean, and lines bear their names where they end.
 
 Matplotlib draws with marker colours that are then replaced by the page's CSS variables, so that one drawing
 serves a light and a dark page. A hollow point is a difference whose interval includes zero.
@@ -11,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,19 +26,30 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SERIES = 6
-"""Distinguishable colours; more than that start over."""
+"""Distinguishable colours beside the grey of round one; more than that start over."""
+MOST_NAMED = 8
+"""Lines that bear their names; more have the legend alone."""
 MOST_PANELS = 8
 """Comparisons that get a panel of their own; more have the tables."""
-_INK, _MUTED, _RULE, _PAPER = "#010101", "#020202", "#030303", "#040404"
+_INK, _MUTED, _RULE, _PAPER, _ROUND_ONE = "#010101", "#020202", "#030303", "#040404", "#050500"
 _COLOURS = [f"#05050{index + 1}" for index in range(SERIES)]
-_VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _PAPER: "paper"} | {
+_VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _PAPER: "paper", _ROUND_ONE: "series-0"} | {
     colour: f"series-{index + 1}" for index, colour in enumerate(_COLOURS)
 }
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
 _TICK_ROOM = 0.08
 """Of an axis, that the number below a tick takes."""
-_DASHED = (4, 2.4)
-_LATER_DASHES = ((), (1, 1.6), (6, 2, 1, 2))
+_DASHES = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
+_LEADER = {"arrowstyle": "-", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 2, "relpos": (0, 0.5)}
+"""The line from the end of another one to its name."""
+_NEAR = 0.3
+"""How far below a drawing, as a share of its height, a level still is part of it."""
+_LABEL_LENGTH = 26
+"""Characters of a line of a label beside an axis."""
+_NAME_SIZE, _NAME_LENGTH, _NAME_HEIGHT = 8.0, 20, 0.062
+"""Of the names of lines: size in points, characters of a line, and its height as a share of that of the axes."""
+CHANCE: Any = {"color": _MUTED, "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 1}
+"""The line of what chance gives."""
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "itrpipe",
@@ -117,9 +128,80 @@ def legend_of(looks: Mapping[str, Look]) -> list[Key]:
 def looks_by_name(names: Sequence[str]) -> dict[str, Look]:
     """A colour for each name; where they start over, the lines are dashed."""
     return {
-        name: Look(_COLOURS[number % SERIES], _LATER_DASHES[number // SERIES % len(_LATER_DASHES)])
+        name: Look(_COLOURS[number % SERIES], _DASHES[number // SERIES % len(_DASHES)])
         for number, name in enumerate(names)
     }
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a line ends, and whose it is."""
+
+    name: str
+    x: float
+    y: float
+    look: Look
+
+
+def named_ends(axes: Axes, ends: Sequence[End]) -> None:
+    """Writes the names of lines beside the drawing, each at the height where its line ends, moved where two would meet.
+
+    Args:
+        axes: whose limits and scales are final.
+        ends: more than `MOST_NAMED` have no names; a backbone that all share is left out.
+    """
+    if not 1 < len(ends) <= MOST_NAMED:
+        return
+    axes.get_xlim(), axes.get_ylim()  # the scale is only decided when it is asked for
+    inverse = axes.transAxes.inverted()
+    shared = len({each.name.partition(", ")[0] for each in ends}) == 1
+    names = [(shared and each.name.partition(", ")[2]) or each.name for each in ends]
+    texts = [textwrap.wrap(name, _NAME_LENGTH) for name in names]
+    heights = [float(inverse.transform(axes.transData.transform((each.x, each.y)))[1]) for each in ends]
+    order = sorted(range(len(ends)), key=lambda number: heights[number])
+    centre, top = 0.0, -1.0
+    places: dict[int, float] = {}
+    for number in order:
+        half = len(texts[number]) * _NAME_HEIGHT / 2
+        centre = max(heights[number], top + half)
+        places[number], top = centre, centre + half
+    excess = max(0.0, top - 1.0 - _NAME_HEIGHT)
+    bottom = 1.0 + _NAME_HEIGHT
+    for number in reversed(order):  # down again from the top, as far as there is no room
+        half = len(texts[number]) * _NAME_HEIGHT / 2
+        places[number] = min(places[number], bottom - half) if excess else places[number]
+        bottom = places[number] - half
+    for number, end in enumerate(ends):
+        axes.annotate(
+            "\n".join(texts[number]),
+            xy=(end.x, end.y),
+            xytext=(1.06, places[number]),
+            textcoords="axes fraction",
+            fontsize=_NAME_SIZE,
+            linespacing=1.1,
+            verticalalignment="center",
+            annotation_clip=False,
+            arrowprops={"color": end.look.colour, **_LEADER},
+        )
+
+
+def level(axes: Axes, height: float, name: str) -> None:
+    """A thin dotted line across the drawing with its name; far below what is drawn the name and the height alone."""
+    low, high = axes.get_ylim()
+    below = low - height > _NEAR * (high - low)
+    if not below:
+        axes.axhline(height, **CHANCE)
+    arrow = " \N{DOWNWARDS ARROW}" if below else ""
+    axes.annotate(
+        f"{name} {height:.1f}{arrow}",
+        xy=(1, 0 if below else height),
+        xycoords=("axes fraction", "axes fraction" if below else "data"),
+        xytext=(-3, 3),
+        textcoords="offset points",
+        fontsize=_NAME_SIZE,
+        color=_MUTED,
+        horizontalalignment="right",
+    )
 
 
 def point(axes: Axes, x: float, interval: Interval | None, value: float, look: Look, *, filled: bool) -> None:
@@ -131,48 +213,57 @@ def point(axes: Axes, x: float, interval: Interval | None, value: float, look: L
 
 
 def looks_of(series: Sequence[Series[Run]] | Sequence[Series[Model]]) -> dict[str, Look]:
-    """Colour and dashes of each series, by its name."""
+    """Colour and dashes of each series, by its name.
+
+    Where there are more methods than colours, dashes tell those of one colour apart, too.
+    """
     backbones = list(dict.fromkeys(each.first.backbone for each in series))
-    methods = list(dict.fromkeys(each.method for each in series if not each.first.is_baseline))
-    few = len(methods) <= len(_LATER_DASHES)
-    turns = len(methods) // SERIES + 1  # how often the colours start over
+    # Of several rounds one of a backbone, which differ in their settings, one is grey.
+    greys = {each.first.backbone: each.name for each in reversed(series) if each.first.is_baseline}
+    methods = list(dict.fromkeys(each.method for each in series if each.name not in greys.values()))
+    turns = -(-len(methods) // SERIES) or 1  # how often the colours start over
     looks = {}
     for each in series:
-        backbone = backbones.index(each.first.backbone)
-        method = 0 if each.first.is_baseline else methods.index(each.method) + 1
-        if few:
-            dashes = _LATER_DASHES[method - 1] if method else _DASHED
-            looks[each.name] = Look(_COLOURS[backbone % SERIES], dashes)
-        else:
-            dashes = (*_LATER_DASHES, _DASHED)[(backbone * turns + method // SERIES) % (len(_LATER_DASHES) + 1)]
-            looks[each.name] = Look(_COLOURS[method % SERIES], dashes)
+        dashes = backbones.index(each.first.backbone) * turns
+        if each.name in greys.values():
+            looks[each.name] = Look(_ROUND_ONE, _DASHES[dashes % len(_DASHES)])
+            continue
+        turn, colour = divmod(methods.index(each.method), SERIES)
+        looks[each.name] = Look(_COLOURS[colour], _DASHES[(dashes + turn) % len(_DASHES)])
     return looks
 
 
-def difference_plots(comparisons: Sequence[Comparison], prefix: str) -> list[Plot]:
-    """RSum of all comparisons, then the recalls of each, on one scale, unless there are too many to look at."""
+def difference_plots(comparisons: Sequence[Comparison], series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
+    """RSum of all comparisons, then the recalls of each, on one scale, unless there are too many to look at.
+
+    Args:
+        comparisons: of single runs.
+        series: that these runs belong to.
+        prefix: of the ids inside the drawings.
+    """
     if not comparisons:
         return []
-    colours = _colours([each.run for each in comparisons])
+    looks = looks_of(series)
+    of_runs = {run.label: looks[each.name].colour for each in series for run in each.all}
+    colours = [of_runs[each.run.label] for each in comparisons]
     if len(comparisons) > MOST_PANELS:
         return [_rsum_plot(comparisons, colours, f"{prefix}-difference-rsum")]
     names = [f"{'i→t' if name.startswith('i2t') else 't→i'}  R@{name.rpartition('r')[2]}" for name in RECALLS]
     rows = [[each.own[name] for name in RECALLS] for each in comparisons]
     bound = max(max(abs(interval.low), abs(interval.high)) for row in rows for interval in row) * 1.08 or 1.0
     plots = [_rsum_plot(comparisons, colours, f"{prefix}-difference-rsum")]
-    for index, (each, row) in enumerate(zip(comparisons, rows, strict=True)):
+    for index, (each, row, colour) in enumerate(zip(comparisons, rows, colours, strict=True)):
         title = f"{each.run.name}: recalls"
-        svg = _forest(f"{prefix}-difference-{index}", names, row, [colours[each.run.backbone]] * len(row), bound, title)
+        svg = _forest(f"{prefix}-difference-{index}", names, row, [colour] * len(row), bound, title)
         plots.append(Plot(title, svg))
     return plots
 
 
-def _rsum_plot(comparisons: Sequence[Comparison], colours: Mapping[str, str], name: str) -> Plot:
+def _rsum_plot(comparisons: Sequence[Comparison], colours: Sequence[str], name: str) -> Plot:
     rsum = [each.own["rsum"] for each in comparisons]
     bound = max(max(abs(interval.low), abs(interval.high)) for interval in rsum) * 1.08 or 1.0
     labels = [each.run.name for each in comparisons]
-    colour_list = [colours[each.run.backbone] for each in comparisons]
-    return Plot("RSum", _forest(name, labels, rsum, colour_list, bound, "RSum"))
+    return Plot("RSum", _forest(name, labels, rsum, colours, bound, "RSum"))
 
 
 def _forest(
@@ -196,10 +287,36 @@ def _forest(
     return svg(figure, name, f"{title}: differences with intervals")
 
 
-def _colours(runs: Sequence[Run]) -> dict[str, str]:
-    """A colour for each backbone, in the order of the runs."""
-    backbones = dict.fromkeys(run.backbone for run in runs)
-    return {backbone: _COLOURS[index % SERIES] for index, backbone in enumerate(backbones)}
+def bars(
+    name: str,
+    title: str,
+    labels: Sequence[str],
+    rows: Sequence[Interval],
+    looks: Sequence[Look],
+    *,
+    reference: float | None,
+) -> Plot:
+    """Values with intervals below each other, and a line at the value that they are to be compared with."""
+    figure, axes = panel(height=0.6 + 0.34 * max(len(rows), 2))
+    if reference is not None:
+        axes.axvline(reference, **CHANCE)
+    for place, (interval, look) in enumerate(zip(rows, looks, strict=True)):
+        axes.plot([interval.low, interval.high], [place, place], color=look.colour, linewidth=2.2)
+        axes.plot([interval.value], [place], "o", color=look.colour, markersize=6.5)
+        axes.annotate(
+            f"{interval.value:.1f}",
+            xy=(interval.value, place),
+            xytext=(0, 6),
+            textcoords="offset points",
+            fontsize=_NAME_SIZE,
+            horizontalalignment="center",
+        )
+    wrapped = ["\n".join(textwrap.wrap(label, _LABEL_LENGTH)) for label in labels]
+    axes.set_yticks(range(len(labels)), wrapped)
+    axes.set_ylim(len(labels) - 0.5, -0.75)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
+    return Plot(title, svg(figure, name, f"{title}: {', '.join(labels)}"))
 
 
 def plain_ticks(axes: Axes, ticks: Sequence[float]) -> None:

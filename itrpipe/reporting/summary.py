@@ -58,7 +58,7 @@ def text(content: Content) -> str:
     if study is not None:
         return "\n".join([*lines, *(line for said in study.said for line in ["", *_wrapped(said)])]) + "\n"
     for group in content.groups:
-        lines += ["", *_wrapped(group.description), "", *_wrapped(group.overview.answer)]
+        lines += ["", *_wrapped(group.description), "", *_wrapped(str(group.overview.answer))]
         lines += [*_results(group), *_departures(group.runs)]
         lines += [*_differences(group, content.level), "", *_wrapped(group.conclusion), *_sentence(group.epochs)]
         lines += _across_seeds(group.seeds, content.level) if group.seeds else []

@@ -12,9 +12,9 @@ from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb
 from itrpipe.errors import DataError
 
-LONGEST_SIDE = 176
-"""Pixels: sharp at about 110 CSS pixels on a phone's dense display."""
-_QUALITY = 72
+LONGEST_SIDE = 288
+"""Pixels: sharp at the 144 CSS pixels of a dense display, and large enough to be opened."""
+_QUALITY = 66
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from itrpipe.evaluation.claims import Difference, excludes_zero, verdict
 from itrpipe.features.given_source import is_given
@@ -19,8 +20,28 @@ RULE = (
 )
 
 
-def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], baseline_method: str) -> str:
-    """The first sentence of a page: whether methods are better than their controls, or what is missing to say so.
+@dataclass(frozen=True)
+class Finding:
+    """What a page says first.
+
+    Attributes:
+        said: whether methods are better than their controls, one sentence.
+        then: what the commands are for; empty without commands.
+        commands: to go on with.
+    """
+
+    said: str
+    then: str = ""
+    commands: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        *others, last = (f"`{each}`" for each in self.commands) if self.commands else ("",)
+        listed = f"{', '.join(others)} and {last}" if others else last
+        return f"{self.said} {self.then} {listed}." if self.commands else self.said
+
+
+def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], baseline_method: str) -> Finding:
+    """Whether methods are better than their controls, or what is missing to say so, and what to do next.
 
     Args:
         series: of all runs on one test set.
@@ -36,9 +57,10 @@ def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], ba
     if waiting is not None:
         return _of_one_seed([waiting])
     if len(claimed) == 1:
-        return _claim(told[claimed[0].name])
+        return Finding(_claim(told[claimed[0].name]), *_after({claimed[0].name: told[claimed[0].name]}))
     if claimed:
-        return _claims({each.name: told[each.name] for each in claimed})
+        claims = {each.name: told[each.name] for each in claimed}
+        return Finding(_claims(claims), *_after(claims))
     several = next((each for each in methods if told[each.name]), None)
     if several is not None:
         return _without_control(told[several.name][0], baseline_method)
@@ -111,7 +133,23 @@ def _claims(told: dict[str, list[SeedComparison]]) -> str:
     return f"Of {len(told)} methods that were compared with controls over seeds, {parts[0]}, and {parts[1]}, in RSum."
 
 
-def _without_control(comparison: SeedComparison, baseline_method: str) -> str:
+def _after(told: dict[str, list[SeedComparison]]) -> tuple[str, tuple[str, ...]]:
+    """What to do after a claim: give the best of the better ones to others, else ask why there is none."""
+    better = [each for each in told.values() if verdict([one.own[_RSUM] for one in each]) == "better"]
+    if not better:
+        run = next(iter(told.values()))[0].series.first
+        return "What negatives can do here, round one tells by", (_advise(run),)
+    run = max(better, key=lambda each: _strongest(each).own[_RSUM].value)[0].series.first
+    method, backbone = run.members[0].method_name, run.settings["backbone"]
+    export = f"itrpipe export --method {method} --backbone {backbone} --dataset {run.manifest.dataset}"
+    return "Others can use it after", (f"{export} --to {backbone}-{method}",)
+
+
+def _advise(run: Run) -> str:
+    return f"itrpipe advise --backbone {run.settings['backbone']} --dataset {run.manifest.dataset}"
+
+
+def _without_control(comparison: SeedComparison, baseline_method: str) -> Finding:
     rsum, run = comparison.own[_RSUM], comparison.series.first
     said = (
         f"{_capital(comparison.series.name)} differs from {comparison.reference.method} by {signed(rsum.value)} points "
@@ -119,44 +157,44 @@ def _without_control(comparison: SeedComparison, baseline_method: str) -> str:
     )
     controls = controls_of(run, baseline_method)
     if not controls:
-        return f"{said}; a claim takes a control as well, and none is declared for this method."
-    commands = _listed([command_of(run, controls[0], seed) for seed in comparison.seeds])
-    return (
-        f"{said}; a claim takes a control with as many epochs as well, and none was evaluated with these seeds. Run "
-        f"{commands}."
+        return Finding(f"{said}; a claim takes a control as well, and none is declared for this method.")
+    return Finding(
+        f"{said}; a claim takes a control with as many epochs as well, and none was evaluated with these seeds.",
+        "Run",
+        tuple(command_of(run, controls[0], seed) for seed in comparison.seeds),
     )
 
 
-def _of_one_seed(compared: Sequence[SeedComparison]) -> str:
+def _of_one_seed(compared: Sequence[SeedComparison]) -> Finding:
     controls = [each for each in compared if each.reference.first.is_control]
     shown = _strongest(controls or compared)
     rsum, run, reference = shown.own[_RSUM], shown.series.first, shown.reference.first
     level = f"{100 * rsum.level:g} %"
     free = next(seed for seed in range(len(shown.seeds) + 1) if seed not in shown.seeds)
     methods = (each.members[0].method_name for each in (run, reference))
-    commands = _listed([command_of(run, method, free) for method in methods])
-    return (
+    return Finding(
         f"{_capital(shown.series.name)} differs from {shown.reference.method} by {signed(rsum.value)} points of RSum "
         f"with one seed ({level} interval over test images {interval_text(rsum.images)}), which allows no claim: how "
-        f"much seeds differ is not known. Another seed takes {commands}."
+        "much seeds differ is not known.",
+        "Another seed takes",
+        tuple(command_of(run, method, free) for method in methods),
     )
 
 
-def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) -> str:
+def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) -> Finding:
     run = next((each.first for each in series if not each.first.is_baseline), series[0].first)
     rsum = run.metrics["full"][_RSUM]["value"]
     if run.is_baseline or run.is_control or is_given(run.members[0].backbone_name):
-        return f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600; no other method is compared with it."
+        alone = f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600; no other method is compared with it."
+        if not run.is_baseline or is_given(run.members[0].backbone_name):
+            return Finding(alone)
+        return Finding(alone, "Whether a second round is worth it, round one tells by", (_advise(run),))
     wanted = next(iter(controls_of(run, baseline_method)), baseline_method)
-    return (
-        f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, which no control is there to compare with. Run "
-        f"{_listed([command_of(run, wanted, run.seed)])}."
+    return Finding(
+        f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, which no control is there to compare with.",
+        "Run",
+        (command_of(run, wanted, run.seed),),
     )
-
-
-def _listed(commands: Sequence[str]) -> str:
-    *others, last = (f"`{each}`" for each in commands)
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _intervals(difference: Difference) -> str:

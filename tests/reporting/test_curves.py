@@ -13,7 +13,7 @@ import pytest
 
 from itrpipe.artifacts import artifact as artifacts
 from itrpipe.reporting.collect import Run, collect, models
-from itrpipe.reporting.plots import legend, looks_of
+from itrpipe.reporting.plots import SERIES, legend, looks_of
 from itrpipe.reporting.sections.curves import section as curves
 from itrpipe.reporting.series import series_of
 from itrpipe.reporting.titles import backbone_title, method_title
@@ -45,7 +45,7 @@ def lines(axes: Any) -> list[tuple[float, list[float]]]:
 
 def test_validation_recalls_have_a_panel_for_each_direction(seeded: Any, drawn: list[Any]) -> None:
     series = series_of(models(runs_of(seeded)))
-    assert [each.title for each in curves.training_plots(series, "x")] == [
+    assert [each.title for each in curves.training_plots(series, "x", None)] == [
         "Loss per pair",
         "RSum on the validation split",
         "R@1 on the validation split, image to text",
@@ -60,7 +60,7 @@ def test_validation_recalls_have_a_panel_for_each_direction(seeded: Any, drawn: 
 
 
 def test_one_run_is_one_thick_line_with_its_best_epoch(seeded: Any, drawn: list[Any]) -> None:
-    curves.training_plots(series_of(models(runs_of(seeded, ("aoq.vsepp",)))), "x")
+    curves.training_plots(series_of(models(runs_of(seeded, ("aoq.vsepp",)))), "x", None)
     (line,) = lines(drawn[1])
     assert line[1] == [100.0, 101.0, 102.0]
     assert [each.get_ydata().tolist() for each in drawn[1].lines][1:] == [[102.0]]
@@ -70,7 +70,7 @@ def test_histories_without_validation_recalls_have_no_such_panel(seeded: Any, mo
     rows = [{"epoch": 1, "loss": 1.0, "val_rsum": 2.0, "best": True}]
     trained = models(runs_of(seeded, ("aoq.vsepp",)))
     monkeypatch.setattr(type(trained[0]), "history", rows)
-    assert len(curves.training_plots(series_of(trained), "x")) == 2
+    assert len(curves.training_plots(series_of(trained), "x", None)) == 2
 
 
 def test_ranks_are_drawn_as_shares_of_the_queries(seeded: Any, drawn: list[Any]) -> None:
@@ -155,8 +155,11 @@ def test_every_series_has_a_look_of_its_own(backbones: list[str], methods: int) 
     looks = looks_of(all_series)
     assert len(set(looks.values())) == len(all_series)
     assert [key.name for key in legend(all_series)] == [each.name for each in all_series]
-    if methods <= 3:
-        assert len({look.colour for look in looks.values()}) == len(backbones)
+    for each in all_series if methods <= SERIES else ():  # one colour for a method, one dash for a backbone
+        same = [other for other in all_series if other.method == each.method]
+        assert {looks[other.name].colour for other in same} == {looks[each.name].colour}
+        same = [other for other in all_series if other.first.backbone == each.first.backbone]
+        assert {looks[other.name].dashes for other in same} == {looks[each.name].dashes}
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,22 @@ def change(folder: Path, conf: str = "", **settings: Any) -> None:
     path.write_text(json.dumps(manifest | {"conf": conf or manifest["conf"], "checksum": ""}))
 
 
+@pytest.fixture(autouse=True)
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the toys' dataset one that the declarations speak of."""
+    monkeypatch.setattr("itrpipe.stages.report.DATASET_SELECTORS", ("toy",))
+
+
+def test_a_dataset_of_ones_own_has_no_settings_that_are_not_as_declared(
+    copy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("itrpipe.stages.report.DATASET_SELECTORS", ("scenes",))
+    report = copy.report()
+    assert all(run["not_as_declared"] == {} for run in report.results["runs"])
+    assert not report.page.all("dl", "differing")
+    assert "†" not in (report.folder / "summary.txt").read_text()
+
+
 @pytest.fixture
 def copy(toy: Any, tmp_path: Path) -> Any:
     """Round one as it is declared, and AOQ of one epoch."""

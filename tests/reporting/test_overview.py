@@ -39,10 +39,11 @@ def test_a_method_is_a_row_and_a_backbone_a_column(toy: Any, done: Any) -> None:
 
 def answer_of(report: Any) -> str:
     (answer,) = report.page.all("p", "answer")
-    text = "".join(
-        each if isinstance(each, str) else f"`{each.text()}`" if each.tag == "code" else each.text("")
-        for each in answer.children
-    )
+    text = answer.text()
+    for following in report.page.all("p", "next"):
+        *others, last = (f"`{each.text()}`" for each in following.all("code"))
+        then = "".join(each for each in following.children if isinstance(each, str)).strip(" ,\n")
+        text = f"{text} {then} {', '.join(others)}{' and ' if others else ''}{last}."
     assert " ".join(text.split()) in " ".join((report.folder / "summary.txt").read_text().split())
     return text
 
@@ -107,7 +108,10 @@ def test_without_anything_to_compare_with_the_answer_names_the_missing_run(toy: 
 
 def test_round_one_alone_is_compared_with_nothing(toy: Any, tmp_path: Path) -> None:
     report = toy.copy(tmp_path / "data").report(("triplet.vsepp",))
-    assert answer_of(report).endswith("of 600; no other method is compared with it.")
+    assert answer_of(report).endswith(
+        "of 600; no other method is compared with it. Whether a second round is worth it, round one tells by `itrpipe "
+        "advise --backbone vsepp --dataset toy`."
+    )
 
 
 def test_published_scores_have_rows_of_their_own(toy: Any, tmp_path: Path) -> None:

@@ -9,12 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from itrpipe.datasets.prepared import Split
+from itrpipe.evaluation.chance import random_recall, random_recalls
 from itrpipe.evaluation.cross_retrieval import rank_histogram
 from itrpipe.evaluation.recall import recall
 from itrpipe.reporting.collect import DIRECTIONS, Run, models
 from itrpipe.reporting.groups import Group
+from itrpipe.reporting.library import Library
 from itrpipe.reporting.model import Model
-from itrpipe.reporting.plots import Key, Look, Plot, legend, log_axis, looks_of, panel, plain_ticks, svg
+from itrpipe.reporting.plots import (
+    CHANCE,
+    End,
+    Key,
+    Look,
+    Plot,
+    legend,
+    level,
+    log_axis,
+    looks_of,
+    named_ends,
+    panel,
+    plain_ticks,
+    svg,
+)
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.series import Series, series_of
 
@@ -33,6 +50,12 @@ _BY_EPOCH = {
 """Columns of a history with what they are; the recalls are what AOQ's Fig. 4 shows."""
 _LOG_RATIO = 12.0
 _THIN: Any = {"linewidth": 0.8, "alpha": 0.6}
+_POINTS: Any = {"marker": "o", "markersize": 3.2}
+_MOST_MARKED = 40
+"""Validations that bear a point each."""
+_VALIDATED = "val_"
+_BEYOND = 1.03
+"""Where the axis of epochs ends, as a share of the last one."""
 _STEPS = (1, 2, 5)
 """Where the bins of ranks end within a decade."""
 
@@ -61,22 +84,24 @@ class Curves:
 
 def view(source: Source) -> list[tuple[Group, Curves]]:
     """Every group has some."""
-    return [(group, curves_of(group.runs, group.prefix)) for group in source.groups]
+    return [(group, curves_of(group.runs, group.prefix, source.libraries)) for group in source.groups]
 
 
-def curves_of(runs: Sequence[Run], prefix: str) -> Curves:
+def curves_of(runs: Sequence[Run], prefix: str, libraries: Mapping[str, Library | None]) -> Curves:
     """All plots of the runs on one test set.
 
     Args:
         runs: of one test set.
         prefix: of the ids inside the drawings, different for every test set.
+        libraries: datasets by the name of their artifact; None for those that were removed.
     """
+    library = libraries[runs[0].prepare.name]
     trained = models(runs)
     series, model_series = series_of(runs), series_of(trained)
     return Curves(
         model_keys=legend(model_series),
         keys=legend(series),
-        training=training_plots(model_series, prefix),
+        training=training_plots(model_series, prefix, None if library is None else library.split("val")),
         recalls=recall_plots(series, prefix),
         ranks=rank_plots(series, prefix),
         cross_ranks=cross_rank_plots(series, prefix),
@@ -85,12 +110,13 @@ def curves_of(runs: Sequence[Run], prefix: str) -> Curves:
     )
 
 
-def training_plots(series: Sequence[Series[Model]], prefix: str) -> list[Plot]:
+def training_plots(series: Sequence[Series[Model]], prefix: str, validation: Split | None) -> list[Plot]:
     """Loss, validation RSum and validation R@1 of both directions by epoch, of the models that are still there.
 
     Args:
         series: of models.
         prefix: of the ids inside the drawings, different for every test set.
+        validation: their validation split, whose size is that of chance; None when the dataset was removed.
     """
     looks = looks_of(series)
     plots = []
@@ -98,7 +124,8 @@ def training_plots(series: Sequence[Series[Model]], prefix: str) -> list[Plot]:
         drawn = [(each, _columns(each, column)) for each in series]
         drawn = [(each, values) for each, values in drawn if values]
         if drawn:
-            plots.append(_by_epoch(f"{prefix}-{column}", title, drawn, looks))
+            chances = _chances([each for each, _ in drawn], column, validation)
+            plots.append(_by_epoch(f"{prefix}-{column}", title, drawn, looks, chances))
     return plots
 
 
@@ -109,14 +136,21 @@ def recall_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
     plots = []
     for direction, title in DIRECTIONS.items():
         figure, axes = panel()
+        ends = []
         for each in series:
             ranks = [run.rankings[direction].rank for run in each.all]
-            lines(axes, ks, [[recall(rank, k) for k in ks] for rank in ranks], looks[each.name])
+            rows = [[recall(rank, k) for k in ks] for rank in ranks]
+            lines(axes, ks, rows, looks[each.name])
+            ends.append(End(each.name, MAX_K, float(np.mean([row[-1] for row in rows])), looks[each.name]))
+        images, captions = (len(series[0].first.rankings[side].ids) for side in DIRECTIONS)
+        axes.plot(ks, [random_recall(direction, images, captions, k) for k in ks], **CHANCE)
         axes.set_xscale("log")
         plain_ticks(axes, [1, 2, 5, 10, 20, 50])
-        axes.set_xlabel("K (log scale)")
+        axes.set_xlim(1, MAX_K)
+        axes.set_xlabel("K (log scale); dotted: chance")
         axes.set_ylabel("recall at K, %")
         axes.set_ylim(bottom=0)
+        named_ends(axes, ends)
         plots.append(Plot(title, svg(figure, f"{prefix}-{direction}", f"{title}: recall at K")))
     return plots
 
@@ -208,40 +242,66 @@ def _by_epoch(
     title: str,
     drawn: Sequence[tuple[Series[Model], list[tuple[Model, list[float]]]]],
     looks: Mapping[str, Look],
+    chances: Iterable[float],
 ) -> Plot:
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = panel()
+    ends = []
     for each, curves in drawn:
         look = looks[each.name]
-        lines(axes, max((_epochs(model) for model, _ in curves), key=len), [own for _, own in curves], look)
+        epochs = max((_epochs(model) for model, _ in curves), key=len)
+        lines(axes, epochs, [own for _, own in curves], look, marked=len(epochs) <= _MOST_MARKED)
+        shared = min(len(own) for _, own in curves)
+        ends.append(End(each.name, epochs[shared - 1], float(np.mean([own[shared - 1] for _, own in curves])), look))
         for model, own in curves:
             chosen = max(number for number, row in enumerate(model.history or ()) if row["best"])
             axes.plot(
                 [_epochs(model)[chosen]], [own[chosen]], "o", markersize=4 if len(curves) > 1 else 7, color=look.colour
             )
-    shown = [own for _, curves in drawn for _, own in curves]
-    numbers = [value for own in shown for value in own]
+    numbers = [value for _, curves in drawn for _, own in curves for value in own]
     if min(numbers) > 0 and max(numbers) / min(numbers) > _LOG_RATIO:
         log_axis(axes)
         title += " (log scale)"
-    ends = [(_epochs(model)[0], _epochs(model)[-1]) for _, curves in drawn for model, _ in curves]
-    first, last = min(low for low, _ in ends), max(high for _, high in ends)
-    room = 0.3 * (first or 1)  # a model that was not trained is validated once, before its first epoch
-    axes.set_xlim(first - room, last + room)
+    for chance in chances:
+        level(axes, chance, "chance")
+    last = max(_epochs(model)[-1] for _, curves in drawn for model, _ in curves)
+    axes.set_xlim(0, max(last, 1) * _BEYOND)  # a model that was not trained is validated once, at epoch 0
     axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=last >= 1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=last >= 1, min_n_ticks=1))
+    named_ends(axes, ends)
     return Plot(title, svg(figure, name, f"{title} by epoch"))
 
 
-def lines(axes: Axes, positions: Sequence[float], rows: Sequence[Sequence[float]], look: Look) -> None:
-    """One thick line; of several rows thin ones and their thick mean, as far as all of them go."""
+def _chances(series: Sequence[Series[Model]], column: str, validation: Split | None) -> list[float]:
+    """What chance gives on the validation split, for each number of its images that models were validated with."""
+    if validation is None or not column.startswith(_VALIDATED):
+        return []
+    images, captions = len(validation.image_ids), len(validation.caption_ids)
+    limits = {model.validation_images or images for each in series for model in each.all}
+    sizes = sorted({min(images, limit) for limit in limits})
+    found = [random_recalls(size, captions * size // images) for size in sizes]
+    return [each[column.removeprefix(_VALIDATED)] for each in found]
+
+
+def lines(
+    axes: Axes, positions: Sequence[float], rows: Sequence[Sequence[float]], look: Look, *, marked: bool = False
+) -> None:
+    """One thick line; of several rows thin ones and their thick mean, as far as all of them go.
+
+    Args:
+        axes: to draw on.
+        positions: of the longest row.
+        rows: heights.
+        look: of the lines.
+        marked: with a point for each value of the thick line, which says that nothing was measured between them.
+    """
     if len(rows) > 1:
         for row in rows:
             axes.plot(positions[: len(row)], row, color=look.colour, **_THIN)
     shared = min(map(len, rows))
     mean = np.mean([row[:shared] for row in rows], axis=0)
-    axes.plot(positions[:shared], mean, **look.line())
+    axes.plot(positions[:shared], mean, **look.line(), **(_POINTS if marked else {}))
 
 
 def _sides(bins: int) -> list[float]:
