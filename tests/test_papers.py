@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from itrpipe.papers import AOQ, ASCL, FNE, SSAMT, TAGS_DC, Paper
 from itrpipe.plan.planning import Planner
 from itrpipe.stages.base import Need
 
+Invoke = Callable[..., Any]
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "papers"
 PAGES = {"aoq": AOQ, "ssamt": SSAMT, "fne": FNE, "tags-dc": TAGS_DC, "ascl": ASCL}
@@ -25,6 +26,7 @@ RESULTS = ("docs/results.md", "stages/when-negatives-pay.md", "stages/leaky-prot
 MODULE = re.compile(r"\[`(itrpipe/[\w/]+\.py)`\]\(\.\./\.\./([^)]+)\)")
 NAME = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)+)`")
 VALUE = re.compile(r"`([\w.-]+) = ([^`]+)`")
+OTHER_WAY = re.compile(r"`(--set [^`]+)`")
 NUMBER = re.compile(r"(?<![\w.§])[+−]?\d+\.\d(?!\d)")
 FILES = (".json", ".md", ".parquet", ".toml")
 
@@ -62,6 +64,11 @@ def _has(found: Any, path: list[str]) -> bool:
             return False
         found = getattr(found, part)
     return True
+
+
+def other_ways(page: str) -> list[str]:
+    """Every `--set` in the text of a page."""
+    return sorted(set(OTHER_WAY.findall(text_of(page))))
 
 
 @cache
@@ -120,6 +127,15 @@ def test_settings_have_the_values_of_the_page(page: str) -> None:
         else:
             actual = settings_of(page, "train")[key]
         assert _as_written(value) == actual, key
+
+
+@pytest.mark.usefixtures("any_hub")
+@pytest.mark.parametrize(("page", "given"), [(page, given) for page in PAGES for given in other_ways(page)])
+def test_the_other_way_plans(page: str, given: str, invoke: Invoke, tmp_path: Path) -> None:
+    scope = given.split()[1].partition(".")[0]
+    method = scope if scope.startswith(f"{page}-") else page
+    outcome = invoke("evaluate", "--method", method, *given.split(), "--data", tmp_path, "--dry-run")
+    assert outcome.code == 0, outcome.err
 
 
 def _as_written(value: str) -> Any:
