@@ -35,6 +35,15 @@ def test_every_page_is_reached(site: Path) -> None:
     assert len(pages) > 25
 
 
+def test_links_of_a_page_in_a_folder_lead_to_pages_and_leave_the_names_of_other_files(site: Path) -> None:
+    page = (site / "papers" / "aoq.html").read_text(encoding="utf-8")
+    page = page.partition("<article")[2].partition("</article>")[0]
+    linked = set(re.findall(r'href="([^":]+)"', page))
+    assert linked >= {"../reproduce.html", "../results.html", "../stages/when-negatives-pay.html"}
+    assert "<code>itrpipe/losses/quintuplet.py</code>" in page
+    assert not [link for link in linked if link.endswith((".py", ".toml", ".md"))]
+
+
 def test_no_page_loads_from_elsewhere(site: Path) -> None:
     for path in site.rglob("*.html"):
         text = path.read_text(encoding="utf-8")

@@ -27,7 +27,7 @@ from itrpipe.training.settings import backbones
 
 Invoke = Callable[..., Any]
 ROOT = Path(__file__).parents[1]
-DOCS = tuple(sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+DOCS = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
 PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "stages/leaky-protocol.md", "data/README.md", *DOCS)
 DECISIONS = "data/scenes/decisions.parquet"
 COMMANDS = typer.main.get_command(command_line.app).commands

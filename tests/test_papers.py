@@ -1,0 +1,166 @@
+"""Pages of papers against what they speak of: functions, settings, published and measured numbers, citations."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itrpipe.commands.recipes import load_recipe
+from itrpipe.config import leaves, load_declaration
+from itrpipe.papers import AOQ, ASCL, FNE, SSAMT, TAGS_DC, Paper
+from itrpipe.plan.planning import Planner
+from itrpipe.stages.base import Need
+
+Invoke = Callable[..., Any]
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "papers"
+PAGES = {"aoq": AOQ, "ssamt": SSAMT, "fne": FNE, "tags-dc": TAGS_DC, "ascl": ASCL}
+"""Name of a page, which is that of the method, -> paper."""
+RESULTS = ("docs/results.md", "stages/when-negatives-pay.md", "stages/leaky-protocol.md")
+MODULE = re.compile(r"\[`(itrpipe/[\w/]+\.py)`\]\(\.\./\.\./([^)]+)\)")
+NAME = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)+)`")
+VALUE = re.compile(r"`([\w.-]+) = ([^`]+)`")
+OTHER_WAY = re.compile(r"`(--set [^`]+)`")
+NUMBER = re.compile(r"(?<![\w.§])[+−]?\d+\.\d(?!\d)")
+FILES = (".json", ".md", ".parquet", ".toml")
+
+every_page = pytest.mark.parametrize("page", PAGES)
+
+
+def text_of(page: str) -> str:
+    return (FOLDER / f"{page}.md").read_text(encoding="utf-8")
+
+
+def section(page: str, title: str) -> str:
+    """What stands below a heading, up to the next one."""
+    return re.split(r"^## ", text_of(page).partition(f"## {title}")[2], flags=re.MULTILINE)[0]
+
+
+def rows(text: str) -> str:
+    """The rows of tables, without their heads' rulers."""
+    return "\n".join(line for line in text.splitlines() if line.startswith("|"))
+
+
+def resolves(name: str, modules: list[str]) -> bool:
+    """Whether a dotted name, whose first parts are the last ones of a linked module, is there."""
+    parts = name.split(".")
+    for count in range(1, len(parts)):
+        stem = "." + ".".join(parts[:count])
+        for module in modules:
+            if f".{module}".endswith(stem) and _has(importlib.import_module(module), parts[count:]):
+                return True
+    return False
+
+
+def _has(found: Any, path: list[str]) -> bool:
+    for part in path:
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return True
+
+
+def other_ways(page: str) -> list[str]:
+    """Every `--set` in the text of a page."""
+    return sorted(set(OTHER_WAY.findall(text_of(page))))
+
+
+@cache
+def settings_of(conf: str, stage: str) -> dict[str, Any]:
+    """Settings of a configuration for Flickr30K, by their dotted names."""
+    settings, _, _ = Planner(Path("nowhere"), "flickr30k", []).configure_checked(Need(stage, conf), None)
+    return dict(leaves(settings.model_dump(mode="json")))
+
+
+def published(paper: str) -> Iterator[float]:
+    """All scores that recipes hold of a paper."""
+    for name in ("flickr30k", "coco"):
+        for run in load_recipe(name).run:
+            for each in run.published:
+                if each.where.startswith(paper):
+                    yield from each.scores.values()
+
+
+def test_every_paper_has_a_page() -> None:
+    assert {path.stem for path in FOLDER.glob("*.md")} == set(PAGES)
+
+
+@every_page
+def test_the_citation_is_that_of_the_paper(page: str) -> None:
+    paper: Paper = PAGES[page]
+    start = " ".join(text_of(page).partition("\n## ")[0].split())
+    *others, last = paper.authors
+    assert f"{', '.join(others)} and {last}. *{paper.title}.*" in start
+    fields = paper.fields.items()
+    assert all(value.replace("--", "–") in start for name, value in fields if name in ("year", "pages", "doi"))
+
+
+@every_page
+def test_every_function_is_where_the_page_says(page: str) -> None:
+    text = text_of(page)
+    assert all(label == target and (ROOT / target).is_file() for label, target in MODULE.findall(text))
+    modules = [label.removesuffix(".py").replace("/", ".") for label, _ in MODULE.findall(text)]
+    names = {name for name in NAME.findall(text) if not name.endswith(FILES)}
+    assert len(names) > 8
+    assert not [name for name in names if not resolves(name, modules)]
+    idle = [each for each in modules if not any(resolves(name, [each]) for name in names)]
+    assert not idle, "modules that no function of the page is in"
+
+
+@every_page
+def test_settings_have_the_values_of_the_page(page: str) -> None:
+    confs = load_declaration("train").confs
+    found = VALUE.findall(text_of(page))
+    assert len(found) > 8
+    for key, value in found:
+        scope, _, rest = key.partition(".")
+        if scope == "mine_negatives":
+            actual = settings_of("exact", scope)[rest]
+        elif scope in confs:
+            actual = settings_of(scope, "train")[rest]
+        else:
+            actual = settings_of(page, "train")[key]
+        assert _as_written(value) == actual, key
+
+
+@pytest.mark.usefixtures("any_hub")
+@pytest.mark.parametrize(("page", "given"), [(page, given) for page in PAGES for given in other_ways(page)])
+def test_the_other_way_plans(page: str, given: str, invoke: Invoke, tmp_path: Path) -> None:
+    scope = given.split()[1].partition(".")[0]
+    method = scope if scope.startswith(f"{page}-") else page
+    outcome = invoke("evaluate", "--method", method, *given.split(), "--data", tmp_path, "--dry-run")
+    assert outcome.code == 0, outcome.err
+
+
+def _as_written(value: str) -> Any:
+    if value.startswith("["):
+        return [_as_written(each) for each in value.strip("[]").split(", ")]
+    try:
+        return {"true": True, "false": False}.get(value) if value in ("true", "false") else float(value)
+    except ValueError:
+        return value
+
+
+@every_page
+def test_published_numbers_are_those_of_the_recipes(page: str) -> None:
+    known = set(published({"tags-dc": "TAGS-DC", "ascl": "AsCL"}.get(page, page.upper())))
+    numbers = {float(number) for number in NUMBER.findall(rows(section(page, "Published numbers, and here")))}
+    assert len(numbers) > 8
+    assert numbers <= known
+
+
+@every_page
+def test_measured_numbers_stand_on_the_pages_of_results(page: str) -> None:
+    results = "".join((ROOT / each).read_text(encoding="utf-8") for each in RESULTS)
+    lines = section(page, "Published numbers, and here").splitlines()
+    told = "\n".join(line for line in lines if not line.startswith("|"))
+    measured = NUMBER.findall(told)
+    assert measured
+    known = set(NUMBER.findall(results))
+    assert not [number for number in measured if number not in known and number.lstrip("+") not in known]
