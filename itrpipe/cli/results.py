@@ -342,6 +342,10 @@ def report(
     backbone: Annotated[
         str | None, typer.Option("--backbone", "-b", help="Compare models of this backbone only.")
     ] = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--compare", metavar="A B", help="Only B against A: names of models, or METHOD.BACKBONE[.sN]."),
+    ] = None,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="FILE", help="Renew the table of results in this Markdown file.")
     ] = None,
@@ -350,16 +354,24 @@ def report(
     trust: TrustOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Write one HTML page over all evaluated runs of a dataset, or over those of one backbone.
+    """Write one HTML page over all evaluated runs of a dataset, those of one backbone, or two models.
+
+    --compare shows which queries one of the two models answers better, and in which settings they differ.
 
     --into puts the table of results between the lines <!-- itrpipe report DATASET --> and
     <!-- end of itrpipe report -->; with --backbone, the first is <!-- itrpipe report DATASET BACKBONE -->.
 
     Example: itrpipe report --dataset scenes
     """
-    from itrpipe.commands.stages import report_dataset
+    from itrpipe.commands.report import report_dataset, report_of_two
 
-    report_dataset(data, dataset, overrides_of(settings, {}), backbone=backbone, into=into, dry_run=dry_run)
+    overrides = overrides_of(settings, {})
+    if compare is not None:
+        if backbone is not None or into is not None:
+            raise UsageError("--compare has two models; leave out --backbone and --into")
+        report_of_two(data, dataset, overrides, compare, dry_run=dry_run)
+    else:
+        report_dataset(data, dataset, overrides, backbone=backbone, into=into, dry_run=dry_run)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from itrpipe.artifacts.sources import DigestCache
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.recipe_sources import check_sizes, define, remember_definition
 from itrpipe.commands.recipes import ForBackbone, Recipe, RecipeRun, chosen_runs, for_backbone, load_recipe, placeholder
-from itrpipe.commands.stages import say_report
+from itrpipe.commands.report import say_report
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.plan.pipeline import print_plan, run, run_step

@@ -6,9 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import MANIFEST, Manifest, check_artifact, is_finished, list_artifacts, read_manifest
-from itrpipe.artifacts.disk import require_writable, write_text
-from itrpipe.artifacts.integrity import checked
+from itrpipe.artifacts.artifact import MANIFEST, read_manifest
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.named import NamedModel
 from itrpipe.config import Settings, declared_stages, did_you_mean, kind_of, leaves, load_declaration
@@ -25,12 +23,11 @@ from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageE
 from itrpipe.features.declaration import names_a_file
 from itrpipe.features.registry import importer_module, importers
 from itrpipe.plan.pipeline import run
-from itrpipe.plan.planning import Override, Planner, pinned_step
+from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
-from itrpipe.stages.report import MARKDOWN, PAGE, SUMMARY
-from itrpipe.training.settings import TrainSettings, canonical_backbone
+from itrpipe.training.settings import TrainSettings
 
 
 def run_stage(
@@ -281,93 +278,3 @@ def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, o
     reporter.say("execution (not part of the fingerprint)", style="bold")
     for key, value in leaves(execution.model_dump(mode="json")):
         reporter.say(f"  {key:<{width}}  {value}")
-
-
-def report_dataset(
-    root: Path,
-    dataset: str,
-    overrides: list[Override],
-    *,
-    backbone: str | None = None,
-    into: Path | None = None,
-    dry_run: bool = False,
-) -> None:
-    """Writes the report over every finished evaluation of a dataset, or over those of one backbone.
-
-    Args:
-        root: the data folder.
-        dataset: dataset name.
-        overrides: values given by the user.
-        backbone: the report compares models of this one only.
-        into: document that gets the table of results between the two lines that ask for it.
-        dry_run: print the plan and what it will cost.
-
-    Raises:
-        MissingInputError: there is no evaluation, or no such document.
-        UnavailableError: the document cannot be written.
-        DataError: the document does not ask for the table.
-    """
-    asked = dataset if backbone is None else f"{dataset} {canonical_backbone(backbone)}"
-    reporter = Reporter()
-    if into is not None:
-        _with_tables(into, asked, "")
-        require_writable(into, "--into")
-    evaluations = [
-        check_artifact(folder)
-        for folder in list_artifacts(root, check_name(dataset))
-        if folder.parent.name == "evaluate" and is_finished(folder)
-    ]
-    if not evaluations:
-        raise MissingInputError(
-            f"dataset {dataset!r} has no evaluation yet; run `itrpipe evaluate --dataset {dataset}`"
-        )
-    if backbone is not None:
-        evaluations = _of_backbone(evaluations, canonical_backbone(backbone), dataset)
-    planner = Planner(root, dataset, overrides, reporter=reporter, remember=not dry_run)
-    steps = [pinned_step(root, manifest) for manifest in evaluations]
-    inputs = {step.location.name: step for step in steps}
-    trained = {each.name for manifest in evaluations for each in manifest.inputs.values() if each.stage == "train"}
-    names = sorted(each for each in planner.definition.named_trainings().items() if each[0] in trained)
-    need = Need("report", default_conf(planner.definition, dataset, "report"), {"names": names})
-    step = planner.plan(need, inputs=inputs)
-    planner.refuse_unused_overrides()
-    (folder,) = run([step], reporter, dry_run=dry_run)
-    if dry_run:
-        print_costs(estimate(root, dataset, pending_steps([step])), reporter)
-        return
-    say_report(folder, reporter)
-    if into is not None:
-        write_text(into, _with_tables(into, asked, checked(folder / MARKDOWN).read_text(encoding="utf-8")))
-        reporter.say(f"table: {into}")
-
-
-def _of_backbone(evaluations: list[Manifest], backbone: str, dataset: str) -> list[Manifest]:
-    of = {each.settings["backbone"] for each in evaluations}
-    if backbone not in of:
-        raise MissingInputError(
-            f"dataset {dataset!r} has no evaluation of {backbone}, only of {', '.join(sorted(of))}; "
-            f"run `itrpipe evaluate --backbone {backbone} --dataset {dataset}`"
-        )
-    return [each for each in evaluations if each.settings["backbone"] == backbone]
-
-
-def _with_tables(path: Path, asked: str, tables: str) -> str:
-    """A document with these tables in the place of those that it has of a dataset, or of one backbone on it."""
-    from itrpipe.reporting.markdown import BEGIN, END, inserted
-
-    if not path.is_file():
-        raise MissingInputError(f"--into {path} is not there; name a Markdown file")
-    try:
-        found = inserted(path.read_text(encoding="utf-8"), asked, tables)
-    except UnicodeDecodeError as error:
-        raise DataError(f"--into {path} is not UTF-8 at byte {error.start}; name a Markdown file") from None
-    if found is None:
-        lines = f"{BEGIN.format(asked=asked)} and {END}"
-        raise DataError(f"--into {path} does not say where the table belongs; write two lines into it: {lines}")
-    return found
-
-
-def say_report(folder: Path, reporter: Reporter) -> None:
-    """Prints the table of a report and the path of its page."""
-    reporter.say(checked(folder / SUMMARY).read_text(encoding="utf-8"))
-    reporter.say(f"report: {folder / PAGE}")

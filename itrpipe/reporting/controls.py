@@ -27,9 +27,12 @@ def controls_of(run: Run, baseline_method: str) -> list[str]:
 
 def command_of(run: Run, method: str, seed: int) -> str:
     """The command that evaluates another method, or another seed, of the backbone of a run on its test set."""
-    settings = run.settings
-    parts = ["itrpipe evaluate", f"--method {method}", f"--backbone {settings['backbone']}"]
-    parts += [f"--dataset {run.manifest.dataset}"]
+    settings, first = run.settings, run.members[0]
+    parts = ["itrpipe evaluate"]
+    if first.named and method == first.method_name:  # the name stands for all of its settings
+        parts += [f"--model {first.named}"]
+    else:
+        parts += [f"--method {method}", f"--backbone {settings['backbone']}", f"--dataset {run.manifest.dataset}"]
     parts += [f"--seed {seed}"] if seed else []
     parts += [f"--split {settings['split']}"] if settings["split"] != "test" else []
     return " ".join(parts)

@@ -118,7 +118,7 @@ def retrieval_examples(
     for number, direction in enumerate(DIRECTIONS):
         rank = run.rankings[direction].rank
         chosen = choose(rank == 0, count, np.random.default_rng([seed, number]))
-        found[direction] = [_example(run, baseline, gallery, direction, query) for query in chosen]
+        found[direction] = [example_of(run, baseline, gallery, direction, query) for query in chosen]
     return found
 
 
@@ -130,7 +130,8 @@ def choose(right: np.ndarray, count: int, generator: np.random.Generator) -> lis
     return [*good[:wanted], *bad[: count - wanted]]
 
 
-def _example(run: Run, baseline: Run | None, gallery: Gallery, direction: str, query: int) -> Example:
+def example_of(run: Run, baseline: Run | None, gallery: Gallery, direction: str, query: int) -> Example:
+    """One query of a run, with the rank that another one gives to its right answer."""
     rankings = run.rankings[direction]
     rows = gallery.caption_row if direction == "i2t" else gallery.image_row
     listed = zip(rankings.candidates[query], rankings.scores[query], strict=True)

@@ -156,7 +156,7 @@ def make_group(runs: list[Run], pairing: Pairing, options: Options, prefix: str,
     seeds = over_seeds(series, pairing.compared, split is not None, baseline_method)
     matching = matching_scores(series)
     return Group(
-        description=_describe_test_set(runs[0]),
+        description=describe_test_set(runs[0]),
         overview=overview_of(series, pairing.compared, comparisons, options.published, baseline_method, prefix),
         runs=runs,
         comparisons=comparisons,
@@ -188,6 +188,7 @@ def _across_seeds(seeds: Seeds, level: float) -> AcrossSeeds:
     )
 
 
-def _describe_test_set(run: Run) -> str:
+def describe_test_set(run: Run) -> str:
+    """The images that a run was evaluated on, one phrase."""
     images, captions = (len(queries.ids) for queries in run.rankings.values())
     return f"{run.settings['split']} split of {run.manifest.dataset}, {images:,} images with {captions:,} captions"

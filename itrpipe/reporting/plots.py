@@ -152,7 +152,7 @@ def named_ends(axes: Axes, ends: Sequence[End]) -> None:
     """
     if not 1 < len(ends) <= MOST_NAMED:
         return
-    axes.get_xlim(), axes.get_ylim()  # the scale is only decided when it is asked for
+    axes.autoscale_view()  # what is pending, where the limits are not given
     inverse = axes.transAxes.inverted()
     shared = len({each.name.partition(", ")[0] for each in ends}) == 1
     names = [(shared and each.name.partition(", ")[2]) or each.name for each in ends]
@@ -285,6 +285,12 @@ def _forest(
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("difference in percentage points" if title != "RSum" else "difference in RSum")
     return svg(figure, name, f"{title}: differences with intervals")
+
+
+def differences(name: str, title: str, labels: Sequence[str], rows: Sequence[Interval]) -> Plot:
+    """Differences with their intervals on both sides of none."""
+    bound = max(max(abs(each.low), abs(each.high)) for each in rows) * 1.08 or 1.0
+    return Plot(title, _forest(name, labels, rows, [_COLOURS[0]] * len(rows), bound, title))
 
 
 def bars(

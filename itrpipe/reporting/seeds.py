@@ -107,7 +107,7 @@ def compare_with_references(
         for other in references
         if _comparable(one, other, baseline_method)
     ]
-    return [_compared(*pair, split.caption_image, samples, level) for pair in pairs if split]
+    return [compared(*pair, split.caption_image, samples, level) for pair in pairs if split]
 
 
 def judged(groups: Sequence[Sequence[SeedComparison]]) -> list[list[SeedComparison]]:
@@ -143,10 +143,10 @@ def over_seeds(
     known = [each for each in series if each.known]
     if not any(len(by_seed(each)) > 1 for each in known):
         return None
-    compared = [each for each in comparisons if len(each.seeds) > 1]
+    several = [each for each in comparisons if len(each.seeds) > 1]
     scores = sorted((_scores(each) for each in known), key=lambda each: -each.own["rsum"].mean)
     removed = [run.name for each in series if not each.known for run in each.all]
-    return Seeds(scores, compared, _missing(known, compared, baseline_method) if paired else [], removed)
+    return Seeds(scores, several, _missing(known, several, baseline_method) if paired else [], removed)
 
 
 def by_seed(series: Series[Run]) -> dict[int, Run]:
@@ -205,9 +205,10 @@ def _missing(known: Sequence[Series[Run]], compared: Sequence[SeedComparison], b
     return found
 
 
-def _compared(
+def compared(
     series: Series[Run], reference: Series[Run], caption_image: np.ndarray, samples: int, level: float
 ) -> SeedComparison:
+    """Differences of one series to another, over the seeds that both have."""
     seeds = _shared_seeds(series, reference)
     runs = [(by_seed(reference)[seed], by_seed(series)[seed]) for seed in seeds]
     own, oracle = (

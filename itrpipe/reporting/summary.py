@@ -54,13 +54,13 @@ _WORD_MEANING = (
 
 def text(content: Content) -> str:
     """The tables of results and differences with what they allow to say."""
-    lines, study = _wrapped(content.title), content.view("study")
+    lines, study = wrapped(content.title), content.view("study")
     if study is not None:
-        return "\n".join([*lines, *(line for said in study.said for line in ["", *_wrapped(said)])]) + "\n"
+        return "\n".join([*lines, *(line for said in study.said for line in ["", *wrapped(said)])]) + "\n"
     for group in content.groups:
-        lines += ["", *_wrapped(group.description), "", *_wrapped(str(group.overview.answer))]
+        lines += ["", *wrapped(group.description), "", *wrapped(str(group.overview.answer))]
         lines += [*_results(group), *_departures(group.runs)]
-        lines += [*_differences(group, content.level), "", *_wrapped(group.conclusion), *_sentence(group.epochs)]
+        lines += [*_differences(group, content.level), "", *wrapped(group.conclusion), *_sentence(group.epochs)]
         lines += _across_seeds(group.seeds, content.level) if group.seeds else []
         lines += [*_matching(group.matching.scores), *_words(group.runs), *_discrimination(group.runs)]
         lines += _benchmarks(group.runs)
@@ -74,7 +74,7 @@ def _mined(mined: Mined | None) -> list[str]:
         if each.shares is not None:
             texts, images = (each.shares[name][0] for name in ("texts_for_images", "images_for_texts"))
             lines += ["", f"mined by {each.name}"]
-            lines += _wrapped(
+            lines += wrapped(
                 f"The hardest caption of an image is true of it after all in {texts:.0f} %, the hardest image of a "
                 f"caption in {images:.0f} %: false negatives, which training pushes away."
             )
@@ -87,7 +87,7 @@ def _advised(second_round: SecondRound | None) -> list[str]:
         return []
     lines = ["", "is a second round worth it here?"]
     for run, advice in second_round.advice:
-        lines += _wrapped(f"{run.name}: {' '.join(advice.sentences)}")
+        lines += wrapped(f"{run.name}: {' '.join(advice.sentences)}")
     return lines
 
 
@@ -123,7 +123,7 @@ def _departures(runs: Sequence[Run]) -> list[str]:
     departing = [run for run in runs if run.departures]
     lines = ["", f"{DEPARTS} with settings that are not as declared"] if departing else []
     for run in departing:
-        lines += _wrapped(f"{run.name}: {listed(run.departures, _LISTED)}", indent="  ")
+        lines += wrapped(f"{run.name}: {listed(run.departures, _LISTED)}", indent="  ")
     return lines
 
 
@@ -166,11 +166,11 @@ def _across_seeds(seeds: AcrossSeeds, level: float) -> list[str]:
     """Mean scores beside their cost, mean differences with both intervals, and what these allow to say."""
     found = seeds.found
     lines = [*_mean_scores(found.scores), *_mean_differences(found.comparisons, level)]
-    lines += ["", *_wrapped(seeds.meaning)] if found.comparisons else []
+    lines += ["", *wrapped(seeds.meaning)] if found.comparisons else []
     for sentence in found.missing:
-        lines += _wrapped(sentence)
+        lines += wrapped(sentence)
     if found.removed:
-        lines += _wrapped(f"Left out, because their models were removed: {'; '.join(found.removed)}.")
+        lines += wrapped(f"Left out, because their models were removed: {'; '.join(found.removed)}.")
     return [*lines, *_sentence(seeds.summary), *_sentence(seeds.epochs)]
 
 
@@ -205,7 +205,7 @@ def _mean_difference_lines(shown: Sequence[tuple[SeedComparison, Mapping[str, Di
     for comparison, differences in shown:
         if comparison.series.name != name:
             name = comparison.series.name
-            lines += _wrapped(name)
+            lines += wrapped(name)
         rsum = differences["rsum"]
         numbers = "".join(signed(differences[recall].value).rjust(_NUMBER) for recall in RECALLS)
         values = f"{numbers}{signed(rsum.value).rjust(_RSUM)}"
@@ -224,7 +224,7 @@ def _matching(scores: Sequence[MatchingScores]) -> list[str]:
     columns = "".join(name.rjust(_MEASURE) for name in MEASURES)
     for choice, title in NEGATIVES.items() if scores else ():
         sides = "".join(side.rjust(len(columns)) for side in ("image to text", "text to image"))
-        lines += ["", *_wrapped(f"matching accuracy in percent, {title.lower()}"), " " * _NAME + sides]
+        lines += ["", *wrapped(f"matching accuracy in percent, {title.lower()}"), " " * _NAME + sides]
         lines += ["run".ljust(_NAME) + columns * 2, _RULE]
         for run, measured in ((run, run.figures(MATCHING)) for each in scores for run in each.runs):
             assert measured is not None
@@ -244,7 +244,7 @@ def _words(runs: Sequence[Run]) -> list[str]:
     for name, words in judged:
         figures = [figure_of(words, key) for key in _WORDS]
         lines += _row(name, "".join(_percent(each and each[0]).rjust(_WORD_NUMBER) for each in figures))
-    return [*lines, *_wrapped(_WORD_MEANING)]
+    return [*lines, *wrapped(_WORD_MEANING)]
 
 
 def _discrimination(runs: Sequence[Run]) -> list[str]:
@@ -255,7 +255,7 @@ def _discrimination(runs: Sequence[Run]) -> list[str]:
     lines = ["", "negative sentences that score below their caption, in percent"]
     lines += [f"{'run, and who wrote the sentences':<{_GENERATOR_NAME}}{'below'.rjust(_RSUM)}  interval", _RULE]
     for name, generators in measured:
-        lines += _wrapped(name)
+        lines += wrapped(name)
         for generator, found in generators.items():
             percent = found["percent"]
             interval = "" if percent is None else f"  {percent['low']:.1f}{DASH}{percent['high']:.1f}"
@@ -272,7 +272,7 @@ def _benchmarks(runs: Sequence[Run]) -> list[str]:
     lines = ["", "hard negatives that score below their caption, in percent"]
     lines += [f"{'run, benchmark and category':<{_GENERATOR_NAME}}{'below'.rjust(_RSUM)}  interval", _RULE]
     for name, benchmarks in measured:
-        lines += _wrapped(name)
+        lines += wrapped(name)
         for benchmark, found in benchmarks.items():
             for question, each in figures_of(found).items():
                 assert each is not None
@@ -294,7 +294,7 @@ def _row(name: str, values: str, width: int = _NAME) -> list[str]:
     if len(name) < width:
         return [f"{name:<{width}}{values}".rstrip()]
     indent = " " * (len(name) - len(name.lstrip()))
-    return [*_wrapped(name.strip(), indent=indent), f"{'':<{width}}{values}".rstrip()]
+    return [*wrapped(name.strip(), indent=indent), f"{'':<{width}}{values}".rstrip()]
 
 
 def _marked(interval: Interval) -> str:
@@ -302,10 +302,11 @@ def _marked(interval: Interval) -> str:
 
 
 def _sentence(sentence: str) -> list[str]:
-    return _wrapped(sentence) if sentence else []
+    return wrapped(sentence) if sentence else []
 
 
-def _wrapped(sentence: str, *, indent: str = "") -> list[str]:
+def wrapped(sentence: str, *, indent: str = "") -> list[str]:
+    """A sentence in lines of a terminal."""
     # Commands are not cut at the hyphens of their options.
     options = {"initial_indent": indent, "subsequent_indent": indent, "break_on_hyphens": False}
     return textwrap.wrap(sentence, WIDTH, **options) or [""]

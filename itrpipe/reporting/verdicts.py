@@ -69,6 +69,11 @@ def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], ba
     return _compared_with_nothing(series, baseline_method)
 
 
+def versus(comparison: SeedComparison) -> Finding:
+    """Whether one series of runs is better than another, whichever they are."""
+    return _of_one_seed([comparison]) if len(comparison.seeds) == 1 else Finding(_claim([comparison]))
+
+
 def conclusion_of(comparison: SeedComparison) -> str:
     """One difference in words, with every true match counted as right too where the truth is known."""
     rsum = comparison.own[_RSUM]
@@ -108,7 +113,7 @@ def _strongest(compared: Sequence[SeedComparison]) -> SeedComparison:
 def _claim(compared: Sequence[SeedComparison]) -> str:
     strongest, kind = _strongest(compared), verdict([each.own[_RSUM] for each in compared])
     rsum, others = strongest.own[_RSUM], len(compared) - 1
-    name, reference = _capital(strongest.series.name), strongest.reference.method
+    name, reference = _capital(strongest.series.name), _reference(strongest)
     rest = f", the strongest of the {others + 1} runs to compare it with," if others else ""
     if kind == "better":
         said = f"{name} is better than {reference}{rest} by {rsum.value:.1f} points of RSum"
@@ -117,6 +122,12 @@ def _claim(compared: Sequence[SeedComparison]) -> str:
     else:
         said = f"{name} is not shown to be better than {reference}{rest.removesuffix(',')}: RSum {signed(rsum.value)}"
     return f"{said} ({_intervals(rsum)})."
+
+
+def _reference(comparison: SeedComparison) -> str:
+    """What a series is compared with; the backbone is only named where it is another."""
+    reference = comparison.reference
+    return reference.method if reference.first.backbone == comparison.series.first.backbone else reference.name
 
 
 def _claims(told: dict[str, list[SeedComparison]]) -> str:
@@ -171,13 +182,12 @@ def _of_one_seed(compared: Sequence[SeedComparison]) -> Finding:
     rsum, run, reference = shown.own[_RSUM], shown.series.first, shown.reference.first
     level = f"{100 * rsum.level:g} %"
     free = next(seed for seed in range(len(shown.seeds) + 1) if seed not in shown.seeds)
-    methods = (each.members[0].method_name for each in (run, reference))
     return Finding(
-        f"{_capital(shown.series.name)} differs from {shown.reference.method} by {signed(rsum.value)} points of RSum "
+        f"{_capital(shown.series.name)} differs from {_reference(shown)} by {signed(rsum.value)} points of RSum "
         f"with one seed ({level} interval over test images {interval_text(rsum.images)}), which allows no claim: how "
         "much seeds differ is not known.",
         "Another seed takes",
-        tuple(command_of(run, method, free) for method in methods),
+        tuple(command_of(each, each.members[0].method_name, free) for each in (run, reference)),
     )
 
 

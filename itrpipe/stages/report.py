@@ -48,6 +48,8 @@ class ReportSettings(Settings):
         names: folder of a training artifact and the name of its model, for each that has one.
         sections: folders in `itrpipe/reporting/sections/` that the page is made of; empty for all that have something
             to show.
+        compare: names of the evaluations of the first of two models, whose page sets the other one against it; empty
+            for a page over all runs.
     """
 
     title: str
@@ -60,6 +62,7 @@ class ReportSettings(Settings):
     tiny: bool = False
     names: tuple[tuple[str, str], ...] = ()
     sections: tuple[str, ...] = ()
+    compare: tuple[str, ...] = ()
 
     @field_validator("sections")
     @classmethod
@@ -103,12 +106,38 @@ def needs(settings: ReportSettings, definition: DatasetDefinition) -> dict[str, 
 def fingerprinted(settings: ReportSettings) -> dict[str, Any]:
     """The settings as the fingerprint sees them: names, sections and published scores count where there are some."""
     unused = set() if settings.published else {"published", "tolerance", "tiny"}
-    unused |= {name for name in ("names", "sections") if not getattr(settings, name)}
+    unused |= {name for name in ("names", "sections", "compare") if not getattr(settings, name)}
     return settings.model_dump(mode="json", exclude=unused)
 
 
 def run(job: Job) -> None:
     """Writes the page, its results as plain text and as Markdown, and its numbers as JSON."""
+    if job.settings.compare:
+        _compare(job)
+    else:
+        _report(job)
+    job.metrics |= {"runs": len(job.inputs), "kilobytes": round((job.folder / PAGE).stat().st_size / 1000)}
+
+
+def _compare(job: Job) -> None:
+    from itrpipe.reporting.groups import Options
+    from itrpipe.reporting.versus import compare_two
+    from itrpipe.reporting.versus_page import as_json, lines, render
+
+    found = compare_two(
+        [(each.folder, each.manifest) for each in job.inputs.values()],
+        job.settings.compare,
+        ROUND_ONE,
+        Options(**job.settings.model_dump(include=OPTIONS), published=()),
+        dict(job.settings.names),
+        lambda prepare: _photographs(job, prepare),
+    )
+    write_text(job.folder / PAGE, render(found))
+    write_text(job.folder / SUMMARY, "\n".join(lines(found)) + "\n")
+    write_json(job.folder / RESULTS, as_json(found))
+
+
+def _report(job: Job) -> None:
     from itrpipe.reporting.content import Options, gather
     from itrpipe.reporting.markdown import markdown
     from itrpipe.reporting.page import render
@@ -130,7 +159,6 @@ def run(job: Job) -> None:
     write_json(job.folder / RESULTS, results(content, job.settings.published))
     if job.settings.published:
         write_json(job.folder / EXPECTED, _expected(job))
-    job.metrics |= {"runs": len(job.inputs), "kilobytes": round((job.folder / PAGE).stat().st_size / 1000)}
 
 
 def _expected(job: Job) -> dict[str, Any]:

@@ -1,0 +1,246 @@
+"""Two models against each other: what one finds more of, for which queries, and in which settings they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from itrpipe.artifacts.artifact import Manifest
+from itrpipe.config import leaves
+from itrpipe.errors import DataError, UsageError
+from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.reporting.chain import Artifact
+from itrpipe.reporting.collect import DIRECTIONS, Run, collect
+from itrpipe.reporting.comparisons import COMPARED, check_rankings, interval_text, signed
+from itrpipe.reporting.departures import shown
+from itrpipe.reporting.examples import Example, Gallery, example_of
+from itrpipe.reporting.groups import Options, describe_test_set
+from itrpipe.reporting.library import Library
+from itrpipe.reporting.plots import Plot, differences
+from itrpipe.reporting.seeds import SeedComparison, by_seed, compared, judged
+from itrpipe.reporting.series import Series, series_of
+from itrpipe.reporting.tables import COLUMNS, FULL, ORACLE, Cell, Row, SpannedTable, Table, heading
+from itrpipe.reporting.verdicts import Finding, versus
+
+_SPANS = [("Image → text", 3), ("Text → image", 3), ("", 1)]
+_TURNED = ("both", "second alone", "first alone", "neither")
+
+
+@dataclass(frozen=True)
+class Both:
+    """A query as both models answer it; `after` knows the rank that `before` gives to the right answer."""
+
+    before: Example
+    after: Example
+
+
+@dataclass(frozen=True)
+class Versus:
+    """What a page over two models says.
+
+    Attributes:
+        title, dataset, test_set, level: its heading, and the level of its intervals.
+        comparison: the second against the first.
+        answer: whether the second is better.
+        evidence: differences of all recalls.
+        tables: the scores of both with their difference, own image right, then every true match.
+        turned: how many queries are answered right at the first place by one of them alone.
+        examples: direction -> `better` and `worse` -> queries whose right answer moved furthest up, or down.
+        settings: key, and the values of both, where these differ.
+    """
+
+    title: str
+    dataset: str
+    test_set: str
+    level: float
+    comparison: SeedComparison
+    answer: Finding
+    evidence: Plot
+    tables: list[SpannedTable]
+    turned: Table
+    examples: dict[str, dict[str, list[Both]]]
+    settings: list[tuple[str, str, str]]
+
+    @property
+    def before(self) -> Series[Run]:
+        """The first model, of every seed."""
+        return self.comparison.reference
+
+    @property
+    def after(self) -> Series[Run]:
+        """The second one."""
+        return self.comparison.series
+
+
+def compare_two(
+    evaluations: Iterable[tuple[Path, Manifest]],
+    first: Collection[str],
+    baseline_method: str,
+    options: Options,
+    names: Mapping[str, str],
+    find_root: Callable[[Artifact], Path | None],
+) -> Versus:
+    """Compares two models on the images that both were evaluated on.
+
+    Args:
+        evaluations: folders of the evaluations of both, of one seed or several, with their manifests.
+        first: names of the folders of the first model.
+        baseline_method: the method of round one.
+        options: of the report.
+        names: folder of a training artifact -> name of its model, where it has one.
+        find_root: folder of the photographs of a dataset's artifact, or None when they are gone.
+
+    Raises:
+        UsageError: they were not evaluated on the same images, share no seed, or are no two models.
+        DataError: an artifact is damaged, or the dataset was removed.
+    """
+    found = collect(evaluations, baseline_method, lambda _: None, names)
+    if len(found) > 1:
+        sets = "; ".join(describe_test_set(runs[0]) for runs in found.values())
+        raise UsageError(f"--compare: the models were evaluated on different images ({sets}); evaluate both on one")
+    ((test_set, runs),) = found.items()
+    before, after = _two(series_of(runs), first)
+    if not by_seed(before).keys() & by_seed(after).keys():
+        raise UsageError(f"--compare: {before.name} and {after.name} share no seed; evaluate both with one")
+    prepare = runs[0].prepare
+    if prepare.manifest is None:
+        raise DataError(f"{prepare.path} was removed, and with it which captions belong to which image")
+    library = Library(prepare, find_root(prepare))
+    check_rankings(runs, library.split(test_set.split))
+    caption_image = library.split(test_set.split).caption_image
+    comparison = compared(after, before, caption_image, options.bootstrap_samples, options.interval_level)
+    ((comparison,),) = judged([[comparison]])
+    pairs = [(by_seed(before)[seed], by_seed(after)[seed]) for seed in comparison.seeds]
+    return Versus(
+        options.title or f"{after.name} against {before.name}",
+        runs[0].manifest.dataset,
+        describe_test_set(runs[0]),
+        options.interval_level,
+        comparison,
+        versus(comparison),
+        _evidence(comparison),
+        _tables(comparison, options.interval_level),
+        _turned(pairs),
+        _examples(*pairs[0], library.gallery(test_set.split), options.examples),
+        _settings(*pairs[0]),
+    )
+
+
+def _two(series: Sequence[Series[Run]], first: Collection[str]) -> tuple[Series[Run], Series[Run]]:
+    """The first model and the second, each of whichever seeds.
+
+    Raises:
+        UsageError: a name stands for models of several settings, or both for one.
+    """
+    sides = [
+        [each for each in series if any((run.evaluation.name in first) is side for run in each.all)]
+        for side in (True, False)
+    ]
+    for side in sides:
+        if len(side) > 1:
+            folders = ", ".join(run.evaluation.name for each in side for run in each.all)
+            raise UsageError(f"--compare: one name stands for {len(side)} models; name one of the folders {folders}")
+    (before,), (after,) = sides
+    if before is after:
+        raise UsageError(f"--compare: both are {before.name}, which differ in nothing but their seed")
+    return before, after
+
+
+def _evidence(comparison: SeedComparison) -> Plot:
+    """Differences of every recall and, on a scale of its own in the caption, of their sum."""
+    rows = [Interval(each.value, each.images.low, each.images.high) for each in comparison.own.values()]
+    names = [heading(name) for name in comparison.own]
+    return differences("versus", "Difference in percentage points", names[:-1], rows[:-1])
+
+
+def _tables(comparison: SeedComparison, level: float) -> list[SpannedTable]:
+    columns = [COLUMNS[name] for name in COMPARED]
+    tables = []
+    captions = {
+        FULL: f"Mean over seeds; of the difference the {100 * level:g} % interval over test images. Bold: it excludes "
+        "zero.",
+        ORACLE: "The same, with every true match counted as right.",
+    }
+    for protocol, found in ((FULL, comparison.own), (ORACLE, comparison.oracle)):
+        if found is None:
+            continue
+        rows = [
+            Row(
+                each.name,
+                [Cell(heading(name), f"{_mean(each, comparison.seeds, protocol, name):.1f}") for name in found],
+            )
+            for each in (comparison.reference, comparison.series)
+        ]
+        cells = []
+        for name, difference in found.items():
+            excludes = difference.images.low > 0 or difference.images.high < 0
+            cells.append(Cell(heading(name), signed(difference.value), interval_text(difference.images), excludes))
+        title = "Own image or caption right" if protocol == FULL else "Every true match right"
+        tables.append(
+            SpannedTable(Table(title, columns, [*rows, Row("difference", cells)], captions[protocol]), list(_SPANS))
+        )
+    return tables
+
+
+def _mean(series: Series[Run], seeds: Sequence[int], protocol: str, metric: str) -> float:
+    return float(np.mean([by_seed(series)[seed].metrics[protocol][metric]["value"] for seed in seeds]))
+
+
+def _turned(pairs: Sequence[tuple[Run, Run]]) -> Table:
+    """Percent of the queries of each direction, mean over seeds."""
+    rows = []
+    for direction, title in DIRECTIONS.items():
+        shares = []
+        for before, after in pairs:
+            old, new = (run.rankings[direction].rank == 0 for run in (before, after))
+            shares.append([(old & new).mean(), (~old & new).mean(), (old & ~new).mean(), (~old & ~new).mean()])
+        means = 100 * np.mean(shares, axis=0)
+        rows.append(Row(title, [Cell(name, f"{value:.1f}") for name, value in zip(_TURNED, means, strict=True)]))
+    caption = "Percent of the queries whose right answer stands first with which of the two models."
+    return Table("What changed", list(_TURNED), rows, caption)
+
+
+def _examples(before: Run, after: Run, gallery: Gallery, count: int) -> dict[str, dict[str, list[Both]]]:
+    """Queries of each direction by how far their right answer moved, as a ratio of ranks."""
+    found: dict[str, dict[str, list[Both]]] = {}
+    for direction in DIRECTIONS:
+        ranks = [run.rankings[direction].rank + 1.0 for run in (before, after)]
+        moved = np.log(ranks[0] / ranks[1])
+        order = np.argsort(-moved, kind="stable")
+        half = (count + 1) // 2
+        chosen = {
+            "better": [int(query) for query in order[:half] if moved[query] > 0],
+            "worse": [int(query) for query in order[::-1][:half] if moved[query] < 0],
+        }
+        found[direction] = {
+            kind: [
+                Both(
+                    example_of(before, None, gallery, direction, query),
+                    example_of(after, before, gallery, direction, query),
+                )
+                for query in queries
+            ]
+            for kind, queries in chosen.items()
+        }
+    return found
+
+
+def _settings(before: Run, after: Run) -> list[tuple[str, str, str]]:
+    """Settings of training that differ, by dotted key; `-` where one model has no such setting."""
+    old, new = (_trained(run) for run in (before, after))
+    keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key, ...) != new.get(key, ...)]
+    first, second = ([shown(side[key]) if key in side else "-" for key in keys] for side in (old, new))
+    return list(zip(keys, first, second, strict=True))
+
+
+def _trained(run: Run) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number, member in enumerate(run.members, 1):
+        manifest = member.artifact.manifest
+        prefix = f"model {number} " if number > 1 else ""
+        found |= {f"{prefix}{key}": value for key, value in leaves(manifest.settings)} if manifest is not None else {}
+    return found

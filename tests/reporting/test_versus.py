@@ -1,0 +1,102 @@
+"""One model against another: differences, queries that changed, settings, and what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from itrpipe.artifacts import artifact as artifacts
+from itrpipe.commands.report import report_of_two
+from itrpipe.errors import MissingInputError, UsageError
+
+TWO = ("triplet.vsepp", "aoq.vsepp")
+
+
+def against(toy: Any, first: tuple[str, ...], second: tuple[str, ...], **given: Any) -> Any:
+    """The page that sets the second against the first."""
+    return toy.report((*first, *second), compare=tuple(toy.made[name].name for name in first), **given)
+
+
+@pytest.fixture(scope="module")
+def page(toy: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return against(toy.copy(tmp_path_factory.mktemp("two") / "data"), TWO[:1], TWO[1:])
+
+
+def ranks_of(toy: Any, name: str, side: str) -> np.ndarray:
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(toy.made[name] / "rankings.parquet").to_pylist()
+    return np.array([row["rank"] for row in rows if row["direction"] == side])
+
+
+def test_the_difference_is_that_of_the_scores(toy: Any, page: Any) -> None:
+    before, after = (json.loads((toy.made[name] / "metrics.json").read_text())["full"] for name in TWO)
+    own = json.loads((page.folder / "results.json").read_text())["own"]
+    for name, each in own.items():
+        assert each["value"] == pytest.approx(after[name]["value"] - before[name]["value"])
+        assert each["images"]["low"] <= each["value"] <= each["images"]["high"]
+    (answer,) = page.page.all("p", "answer")
+    assert f"AOQ differs from round one by +{own['rsum']['value']:.1f} points of RSum with one seed" in answer.text()
+    assert answer.text() in " ".join((page.folder / "summary.txt").read_text().split())
+
+
+def test_queries_that_one_alone_answers_are_counted(toy: Any, page: Any) -> None:
+    (figure,) = [each for each in page.page.all("figure") if "What changed" in each.text("")]
+    for row, side in zip(figure.all("tbody")[0].all("tr"), ("i2t", "t2i"), strict=True):
+        old, new = (ranks_of(toy, name, side) == 0 for name in TWO)
+        expected = [old & new, ~old & new, old & ~new, ~old & ~new]
+        assert [cell.text() for cell in row.all("td")] == [f"{100 * each.mean():.1f}" for each in expected]
+
+
+def test_the_queries_that_moved_furthest_are_shown_with_both_answers(toy: Any, page: Any) -> None:
+    (section,) = [each for each in page.page.all("section") if each.attributes["id"] == "queries"]
+    assert "Image → text, moved up" in [each.text() for each in section.all("h3")]
+    first = section.all("article")[0]
+    shown = [int(each.all("strong")[0].text()) for each in first.all("p", "place-line")]
+    ranks = [ranks_of(toy, name, "i2t") + 1 for name in TWO]
+    furthest = int(np.argmax(np.log(ranks[0] / ranks[1])))
+    assert shown == [each[furthest] for each in ranks]
+    assert len(first.all("ol", "captions")) == 2
+
+
+def test_settings_that_differ_are_listed(page: Any) -> None:
+    (section,) = [each for each in page.page.all("section") if each.attributes["id"] == "settings"]
+    rows = {row.all("code")[0].text(): [cell.text() for cell in row.all("td")] for row in section.all("tr")[1:]}
+    assert rows["method"] == ["triplet", "aoq"]
+    assert "backbone" not in rows
+
+
+def test_several_seeds_allow_a_claim(seeded: Any, tmp_path: Path) -> None:
+    ends = ("", ".s1", ".s2")
+    names = [tuple(f"{method}.vsepp{end}" for end in ends) for method in ("triplet", "aoq")]
+    found = against(seeded.copy(tmp_path / "data"), *names)
+    (answer,) = found.page.all("p", "answer")
+    assert "VSE++, AOQ is better than round one by " in answer.text()
+    assert json.loads((found.folder / "results.json").read_text())["seeds"] == [0, 1, 2]
+
+
+def test_what_is_no_pair_is_refused(seeded: Any, tmp_path: Path) -> None:
+    copy = seeded.copy(tmp_path / "data")
+    with pytest.raises(UsageError, match="share no seed; evaluate both with one"):
+        against(copy, ("triplet.vsepp",), ("aoq.vsepp.s1",))
+    with pytest.raises(UsageError, match="differ in nothing but their seed"):
+        against(copy, ("triplet.vsepp",), ("triplet.vsepp.s1",))
+    with pytest.raises(UsageError, match="one name stands for 2 models; name one of the folders"):
+        against(copy, ("triplet.vsepp",), ("aoq.vsepp", "triplet-long.vsepp"))
+
+
+def test_models_are_named_as_elsewhere(seeded: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = seeded.copy(tmp_path / "data")
+    report_of_two(copy.root, "toy", [], ("triplet.vsepp", "aoq.vsepp"), dry_run=True)
+    planned = capsys.readouterr().out
+    assert all(copy.made[name].name in planned for name in ("triplet.vsepp.s2", "aoq.vsepp.s2"))
+    assert "triplet-long" not in planned
+    folder = artifacts.read_manifest(copy.made["aoq.vsepp.s1"]).label
+    report_of_two(copy.root, "toy", [], ("triplet.vsepp.s1", folder), dry_run=True)
+    assert copy.made["aoq.vsepp"].name not in capsys.readouterr().out
+    with pytest.raises(MissingInputError, match=r"'aok\.vsepp' is not evaluated on 'toy'; did you mean 'aoq\.vsepp'"):
+        report_of_two(copy.root, "toy", [], ("triplet.vsepp", "aok.vsepp"))
