@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-WIDTHS = (390, 768, 1200)
-"""CSS pixels of a phone, a tablet and a window."""
+WIDTHS = (390, 768, 1280, 1920)
+"""CSS pixels of a phone, a tablet, a window and a large one."""
 SECONDS = 120
 FRAMES = """<!doctype html><meta charset="utf-8"><pre id="findings"></pre>
 <script>
@@ -26,6 +26,9 @@ for (const width of widths) {
     const page = frame.contentDocument, root = page.documentElement;
     const right = root.clientWidth + 0.5, all = [...page.body.querySelectorAll("*")];
     const wide = all.filter(each => each.getBoundingClientRect().right > right);
+    const photo = page.querySelector(".opens a"), shown = () => photo.firstChild.getBoundingClientRect().width;
+    const go = hash => { frame.contentWindow.location.hash = hash; return Math.round(shown()); };
+    const opened = [Math.round(shown()), go(photo.hash), go(photo.nextSibling.hash)];
     const inside = wide.filter(each => !each.closest("svg, pre, .spoken"));
     found.push({
       width, overflow: root.scrollWidth - root.clientWidth, height: root.scrollHeight,
@@ -33,6 +36,7 @@ for (const width of widths) {
       wide: inside.map(each => `${each.tagName} ${each.className} ${each.textContent.slice(0, 40)}`),
       drawings: [...page.querySelectorAll("figure svg")].filter(each => !each.getBoundingClientRect().width).length,
       anchors: [...page.links].filter(each => !page.getElementById(each.hash.slice(1))).length,
+      opened,
       sections: [...page.querySelectorAll("section")].map(each => each.id),
     });
     if (found.length === widths.length) document.getElementById("findings").textContent = JSON.stringify(found);
@@ -80,4 +84,7 @@ def test_a_browser_shows_the_whole_page(report: Any, tmp_path: Path) -> None:
         assert page["sections"] == [each.attributes["id"] for each in report.page.all("section")]
         assert page["wide"] == []
         assert page["overflow"] == 0
+        small, large, again = page["opened"]
+        assert 110 <= small == again
+        assert large > min(0.8 * page["width"], 1000)
         assert page["height"] > 2000

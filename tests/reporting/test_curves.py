@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.artifacts import artifact as artifacts
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.evaluation.chance import random_recall, random_recalls
 from itrpipe.reporting.collect import Run, collect, models
-from itrpipe.reporting.plots import SERIES, legend, looks_of
+from itrpipe.reporting.plots import SERIES, End, legend, looks_by_name, looks_of, named_ends, panel
 from itrpipe.reporting.sections.curves import section as curves
 from itrpipe.reporting.series import series_of
 from itrpipe.reporting.titles import backbone_title, method_title
@@ -64,6 +67,38 @@ def test_one_run_is_one_thick_line_with_its_best_epoch(seeded: Any, drawn: list[
     (line,) = lines(drawn[1])
     assert line[1] == [100.0, 101.0, 102.0]
     assert [each.get_ydata().tolist() for each in drawn[1].lines][1:] == [[102.0]]
+
+
+def test_validation_is_drawn_beside_chance_at_whole_epochs(seeded: Any, drawn: list[Any]) -> None:
+    runs = runs_of(seeded)
+    split = PreparedDataset.open(runs[0].prepare.folder).split("val")
+    curves.training_plots(series_of(models(runs)), "x", split)
+    chance = random_recalls(len(split.image_ids), len(split.caption_ids))
+    for axes, name in zip(drawn[1:], ("rsum", "i2t_r1", "t2i_r1"), strict=True):
+        texts = [each.get_text() for each in axes.texts]
+        assert [each for each in texts if each.startswith(f"chance {chance[name]:.1f}")]
+        assert {"round one", "AOQ"} <= set(texts), "lines bear their names"
+        assert all(tick == int(tick) for tick in axes.get_xticks())
+    assert not [each for each in drawn[0].texts if "chance" in each.get_text()], "a loss has none"
+
+
+def test_recalls_are_drawn_beside_chance(seeded: Any, drawn: list[Any]) -> None:
+    runs = runs_of(seeded)
+    curves.recall_plots(series_of(runs), "x")
+    images, captions = (len(runs[0].rankings[side].ids) for side in ("i2t", "t2i"))
+    for axes, side in zip(drawn, ("i2t", "t2i"), strict=True):
+        expected = [random_recall(side, images, captions, k) for k in range(1, curves.MAX_K + 1)]
+        np.testing.assert_allclose(axes.lines[-1].get_ydata(), expected)
+
+
+def test_names_beside_lines_do_not_overlap() -> None:
+    _, axes = panel()
+    ends = [End(f"VSRN, method number {number}", 1.0, 5.0, looks_by_name(["x"])["x"]) for number in range(6)]
+    axes.plot([0, 1], [0, 10])
+    named_ends(axes, ends)
+    places = sorted(each.xyann[1] for each in axes.texts)
+    assert [each.get_text() for each in axes.texts] == [f"method number {number}" for number in range(6)]
+    assert all(after - before > 0.05 for before, after in itertools.pairwise(places))
 
 
 def test_histories_without_validation_recalls_have_no_such_panel(seeded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
