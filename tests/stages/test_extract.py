@@ -12,14 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
 from PIL import Image
 from transformers import ResNetConfig, ViTConfig, ViTImageProcessor
 
 from itrpipe.artifacts.artifact import MANIFEST, read_manifest
 from itrpipe.datasets.definition import load_definition
-from itrpipe.errors import DataError, IncompleteError, LockedError, MissingInputError, UsageError
+from itrpipe.errors import DataError, DiskFullError, IncompleteError, LockedError, MissingInputError, UsageError
 from itrpipe.features import extraction
 from itrpipe.features.extractors import pretrained
 from itrpipe.features.store import FeatureFile
@@ -67,6 +69,17 @@ def features_of(root: Path, name: str) -> Path:
 
 def vit(folder: Path, *more: str) -> list[str]:
     return ["--features", "vit", "--set", f"model={folder}", "--set", "weights=random", "--set", "batch=3", *more]
+
+
+@pytest.fixture
+def never_sent(any_hub: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model that the hub offers, and does not send."""
+
+    def end(*_: Any, **__: Any) -> None:
+        raise LocalEntryNotFoundError("the connection ended")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", end)
+    return "someone/never-sent"
 
 
 # Extractors
@@ -345,6 +358,47 @@ def test_features_of_another_name_made_meanwhile_stay_known(
     monkeypatch.setattr(stage, "run", run_beside_another)
     assert extract(invoke, prepared, *PIXELS, "--set", "fit=crop", "--name", "first").code == 0
     assert load_definition(prepared, "mine").features.keys() == {"meanwhile", "first"}
+
+
+# Downloads that fail
+
+
+@pytest.mark.parametrize("how", [(), ("--part", "1/2"), ("--workers", "2")], ids=" ".join)
+def test_a_download_that_fails_leaves_nothing(
+    prepared: Path, never_sent: str, invoke: Invoke, how: tuple[str, ...]
+) -> None:
+    outcome = extract(invoke, prepared, "--features", "vit", "--set", f"model={never_sent}", *how)
+    assert outcome.code == MissingInputError.exit_code
+    assert f"{never_sent} cannot be fetched from the hub" in outcome.err
+    assert not list(prepared.glob("mine/extract/[!.]*"))
+
+
+def test_a_disk_that_is_too_small_keeps_what_was_made_and_nothing_else(
+    prepared: Path, tiny_vit: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(prepared)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1))
+        assert extract(invoke, prepared, *vit(tiny_vit)).code == DiskFullError.exit_code
+        assert not list(prepared.glob("mine/extract/[!.]*"))
+    monkeypatch.setattr(extraction, "BATCHES_PER_PART", 1)
+    monkeypatch.setattr(pretrained, "_BATCH", 4)
+    assert extract(invoke, prepared, *vit(tiny_vit), "--part", "1/2").code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1))
+        assert extract(invoke, prepared, *vit(tiny_vit)).code == DiskFullError.exit_code
+    outcome = extract(invoke, prepared, *vit(tiny_vit))
+    assert outcome.code == 0, outcome.err
+    assert "(resuming)" in outcome.out
+
+
+def test_encoders_that_cannot_be_fetched_leave_no_training(prepared: Path, never_sent: str, invoke: Invoke) -> None:
+    assert extract(invoke, prepared, *PIXELS).code == 0
+    encoders = ["--backbone", "dual-encoder", "--vision", never_sent, "--text", never_sent]
+    outcome = invoke("train", *encoders, "--features", "pixels", "--dataset", "mine", "--data", prepared)
+    assert outcome.code == MissingInputError.exit_code
+    assert f"{never_sent} cannot be fetched from the hub" in outcome.err
+    assert not list(prepared.glob("mine/train/[!.]*"))
 
 
 # One go, shares, kills: the same bytes
