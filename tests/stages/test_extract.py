@@ -317,6 +317,45 @@ def test_precomp_folders_are_recognised(prepared: Path, precomp_dataset: Any, in
     assert features_of(prepared, "precomp").exists()
 
 
+@pytest.fixture
+def mixed(precomp_dataset: Any, tmp_path: Path) -> Path:
+    """A precomp folder with files that belong to other formats by their names."""
+    folder = tmp_path / "f30k_precomp"
+    shutil.copytree(precomp_dataset.features, folder)
+    np.savez(folder / "sizes.npz", width=np.ones(3))
+    (folder / "notes.tsv").write_text("image\tremark\n")
+    return folder
+
+
+def test_the_layout_that_is_complete_is_imported(prepared: Path, mixed: Path, invoke: Invoke) -> None:
+    outcome = extract(invoke, prepared, "--from", mixed)
+    assert outcome.code == 0, outcome.err
+    assert features_of(prepared, "precomp").exists()
+    said = " ".join(outcome.out.split())
+    assert f"--from {mixed} holds precomp (dev_ims.npy, test_ims.npy, train_ims.npy)" in said
+    assert "butd-tsv (notes.tsv, without 6 or 10 columns in notes.tsv)" in said
+    assert "uniter (1 .npz file, without features or x in sizes.npz); precomp alone is complete and is imported" in said
+
+
+def test_two_complete_layouts_are_asked_for(prepared: Path, mixed: Path, invoke: Invoke) -> None:
+    np.savez(mixed / "1000.npz", features=np.ones((3, 4), np.float32))
+    outcome = extract(invoke, prepared, "--from", mixed)
+    assert outcome.code == UsageError.exit_code
+    assert "uniter (2 .npz files); name one with --features precomp | uniter" in outcome.err
+    assert extract(invoke, prepared, "--from", mixed, "--features", "precomp").code == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_of_incomplete_layouts_all_are_named(prepared: Path, mixed: Path, invoke: Invoke, content: bytes) -> None:
+    for path in mixed.glob("*.txt"):
+        path.unlink()
+    (mixed / "sizes.npz").write_bytes(content)
+    outcome = extract(invoke, prepared, "--from", mixed)
+    assert outcome.code == UsageError.exit_code
+    assert "train_ims.npy, without train_ids.txt or train_caps.txt)" in outcome.err
+    assert "without a whole sizes.npz); name one with --features precomp | butd-tsv | uniter" in outcome.err
+
+
 def test_imports_are_not_made_in_parts(prepared: Path, precomp_dataset: Any, invoke: Invoke) -> None:
     outcome = extract(invoke, prepared, "--from", precomp_dataset.features, "--part", "1/2")
     assert outcome.code == UsageError.exit_code
