@@ -23,7 +23,7 @@ from itrpipe.plan import pipeline
 from itrpipe.plan.planning import Override, Planner, parse_override
 from itrpipe.plan.staleness import MOST_CHANGES
 from itrpipe.plan.steps import Step, pending_steps, unique_steps
-from itrpipe.stages.base import Need, load_stage
+from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.training.settings import TrainSettings
 
 Tiny = Callable[..., list[Override]]
@@ -308,13 +308,16 @@ def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(
 def test_an_interrupted_beginning_from_other_bytes_begins_anew(
     chain: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def half(job: Job) -> None:
+        (job.folder / "metrics.json").write_text("half")
+        raise KeyboardInterrupt
+
     overrides = aoq(tiny, "ranking_depth=5")
     with monkeypatch.context() as patch:
-        patch.setattr("itrpipe.stages.evaluate.run", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("itrpipe.stages.evaluate.run", half)
         with pytest.raises(KeyboardInterrupt):
             run_stage(chain, "tiny", "evaluate", overrides)
     (partial,) = (chain / "tiny" / "evaluate").glob("*.partial")
-    (partial / "metrics.json").write_text("half")
     record = partial / artifacts.WORK / artifacts.INPUTS
     known = read_stamped_json(record, "")
     trained = next(name for name in known if name.startswith("train/"))

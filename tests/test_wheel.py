@@ -46,12 +46,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(installed: Path, tmp_path: Path) -> Run:
     """Runs Python code with the installed package, from an empty folder."""
 
-    def execute(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def execute(code: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-P", "-c", code, *arguments]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120
-        )
+        options = {"cwd": tmp_path, "env": environment, "input": given, "timeout": 240}
+        return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
     return execute
 
@@ -81,6 +80,53 @@ def test_commands_run_from_another_folder(run: Run, tmp_path: Path) -> None:
     done = run(MAIN, "prepare", "--train", "8", "--val", "4", "--test", "4")
     assert done.returncode == 0, done.stderr
     assert len(list(tmp_path.glob("data/scenes/prepare/scenes-*/images/**/*.*"))) == 16
+
+
+PHOTOGRAPHS = """
+import csv, pathlib, sys
+from PIL import Image
+from itrpipe.cli import main
+
+sys.modules.update(dict.fromkeys(%r))  # what extras install
+pathlib.Path("photos").mkdir()
+with open("photos/captions.csv", "w", newline="") as file:
+    rows = csv.writer(file)
+    rows.writerow(("file", "caption"))
+    for number in range(40):
+        colour = ("red", "green", "blue", "yellow")[number %% 4]
+        Image.new("RGB", (40 + number, 32), colour).save(f"photos/{number}.png")
+        rows.writerows([(f"{number}.png", f"a {colour} wall"), (f"{number}.png", f"wall number {number} is {colour}")])
+for command in sys.stdin.read().splitlines():
+    sys.argv = ["itrpipe", *command.split()]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+EXTRAS = ("faiss", "eccv_caption", "msgpack", "lz4", "lmdb", "peft", "tensorboard", "ray", "starlette", "uvicorn")
+COMMANDS = """list methods
+demo --dry-run
+prepare --dataset mine --source photos
+init mine
+train --name small --dataset mine --backbone dual-encoder --vision random --text random --set pixels.height=32 \
+ --set pixels.width=32 --set train.model.image_size=[32,32] --set train.model.patch_size=8 --set train.model.width=32 \
+ --set train.model.heads=2 --set train.model.vision_layers=1 --set train.model.text_layers=1 --set train.epochs=1 \
+ --set train.batch_size=16 --set train.min_word_count=1
+evaluate --model small --set bootstrap_samples=100
+search wall --model small --html found.html
+parse --dataset mine
+export --model small --to exported
+report --dataset mine
+"""
+
+
+def test_photographs_are_searched_and_reported_without_extras(run: Run, tmp_path: Path) -> None:
+    done = run(PHOTOGRAPHS % (EXTRAS,), given=COMMANDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "mine.toml: a recipe for mine" in done.stdout
+    made = ("found.html", "exported/README.md", "data/mine/report/*/index.html")
+    assert all(list(tmp_path.glob(name)) for name in made)
 
 
 def test_the_command_is_installed(installed: Path) -> None:

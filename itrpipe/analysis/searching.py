@@ -230,7 +230,7 @@ def nearest(embeddings: SplitEmbeddings, kind: Kind, query: np.ndarray, top: int
         kind: which of them are searched.
         query: [1, D].
         top: how many are wanted; fewer come where there are fewer, or where `ivf` finds fewer.
-        index: `flat` or `ivf`, for embeddings that compare by inner product.
+        index: `flat` compares with all; `ivf`, for embeddings that compare by inner product, with some.
 
     Raises:
         UsageError: `ivf` is asked for and the embeddings compare otherwise.
@@ -240,12 +240,14 @@ def nearest(embeddings: SplitEmbeddings, kind: Kind, query: np.ndarray, top: int
     vectors, ids = (
         (embeddings.images, embeddings.image_ids) if kind == "images" else (embeddings.texts, embeddings.caption_ids)
     )
-    if embeddings.measure == INNER_PRODUCT:
-        rows, scores = (found[0] for found in search_index(vectors, query, min(top, len(vectors)), index))
+    if index == "ivf":
+        if embeddings.measure != INNER_PRODUCT:
+            raise UsageError(
+                f"--index ivf searches inner products and these embeddings compare by {embeddings.measure}"
+            )
+        rows, scores = (found[0] for found in search_index(vectors, query, min(top, len(vectors))))
         known = rows != NO_ROW
         return best(scores[known], ids[rows[known]], top)
-    if index == "ivf":
-        raise UsageError(f"--index ivf searches inner products and these embeddings compare by {embeddings.measure}")
     compared = replace(embeddings, texts=query) if kind == "images" else replace(embeddings, images=query)
     return best(compared.scores().reshape(-1), ids, top)
 

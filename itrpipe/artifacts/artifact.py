@@ -44,7 +44,9 @@ MANIFEST = "manifest.json"
 WORK = ".work"
 PARTIAL = ".partial"
 REPLACED = ".replaced"
-INPUTS = "inputs.json"
+INPUTS, NOTES, DIVISION = "inputs.json", "notes.json", "division.json"
+BEGINNING = frozenset({INPUTS, NOTES, DIVISION})
+"""Files of `.work/` that say what a run was begun with; where there are no others, nothing was made yet."""
 # In the work of an artifact whose parts are made by several processes: what is left to do.
 UNFINISHED = "unfinished.json"
 DATA = Path("data")

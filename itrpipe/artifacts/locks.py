@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import shlex
+import shutil
 import socket
 import sys
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from itrpipe.artifacts.artifact import PARTIAL, Location, open_partial, recover_sealed
+from itrpipe.artifacts.artifact import BEGINNING, PARTIAL, Location, open_partial, recover_sealed
 from itrpipe.artifacts.disk import make_folder, unavailable_as_error
 from itrpipe.errors import LockedError, UnavailableError, UsageError
 
@@ -33,6 +34,8 @@ def locked(
     Whoever makes a part holds the lock of the whole while it begins: so a part never begins while the whole is made,
     finished or removed, and the whole waits for no part but says that it is being made.
 
+    A `.partial` folder in which nothing was made is removed in the end, as after a download that failed.
+
     Args:
         location: the artifact.
         on_wait: called once with the lock's path when another process holds it; when it raises, so does this.
@@ -45,6 +48,7 @@ def locked(
         UnavailableError: the folder is not writable, or its file system gives no locks.
     """
     with contextlib.ExitStack() as held:
+        held.callback(_remove_unbegun, location)  # last of all, when the locks are free again
         whole = held.enter_context(_acquired(location.lock(), on_wait))
         if part:
             own = location.lock(part)
@@ -111,6 +115,28 @@ def _acquired(path: Path, on_wait: Callable[[Path], None] | None) -> Iterator[Fi
             lock = held.enter_context(_waited_for(path))
         _sign(path)
         yield lock
+
+
+def _remove_unbegun(location: Location) -> None:
+    """Removes the `.partial` folder of a run that ended before it made anything, unless another process is at work."""
+    if location.partial.exists():
+        # What ended the run is what its user is to hear, so a folder that cannot be removed either is left alone.
+        with unused(location.folder) as free, contextlib.suppress(OSError):
+            if free and not _made(location.partial):
+                shutil.rmtree(location.partial)
+
+
+def _made(partial: Path) -> bool:
+    """Whether a `.partial` folder holds a file beyond those of `BEGINNING`.
+
+    Raises:
+        OSError: a folder in it cannot be read, so there may be one.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    return any(not BEGINNING.issuperset(names) for _, _, names in os.walk(partial, onerror=refuse))
 
 
 def _entered(held: contextlib.ExitStack, path: Path) -> bool:

@@ -286,7 +286,7 @@ def search(
     split: Annotated[str, typer.Option("--split", help="Where to search: test, val or train.")] = "test",
     top: Annotated[int, typer.Option("--top", metavar="K", min=1, help="How many answers.")] = 10,
     index: Annotated[
-        str | None, typer.Option("--index", help="faiss index over embeddings: flat (exact) or ivf.")
+        str | None, typer.Option("--index", help="Over embeddings: flat (exact), or ivf, of faiss.")
     ] = None,
     prefilter: Annotated[
         str | None,

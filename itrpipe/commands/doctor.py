@@ -29,7 +29,6 @@ REQUIRED = (
     "jinja2",
     "nltk",
     "lemminflect",
-    "HanTa",
     "pydantic",
     "filelock",
     "typer",
@@ -56,6 +55,8 @@ def examine(root: Path, address: str | None = None) -> bool:
         reporter.say(
             f"  {name:<15} {_version(name) or 'MISSING: pip install ' + name}", style=None if _version(name) else "red"
         )
+    hanta = _version("HanTa") or "not installed; --tagger lexicon works without it: pip install HanTa"
+    reporter.say(f"  {'HanTa':<15} {hanta}")
     builds = [name for name in FAISS_BUILDS if _version(name)]
     reporter.say(f"  {'faiss':<15} {_faiss(builds)}", style="red" if len(builds) > 1 else None)
     if "torch" not in missing:

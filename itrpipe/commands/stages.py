@@ -181,7 +181,7 @@ def define_features(
 
 
 def _importer_of(source: Path, features: str | None) -> str:
-    """The importer that reads `source`: the one that was named, else the only one that recognises it."""
+    """The importer that reads `source`: the one that was named, else the only one whose layout is there or complete."""
     if not source.exists():
         raise MissingInputError(
             f"--from {source} does not exist; name a file or folder, absolute or below {Path.cwd()}"
@@ -193,11 +193,16 @@ def _importer_of(source: Path, features: str | None) -> str:
             raise UsageError(f"--from imports files and --features {features} is no importer{hint}")
         return features
     kinds = {name: kind_of(load_declaration("extract"), name) for name in known}
-    found = [name for name, kind in kinds.items() if importer_module(kind).recognises(source)]
-    if len(found) != 1:
-        what = f"holds {' and '.join(found)}" if found else "is of no format that is recognised"
-        raise UsageError(f"--from {source} {what}; name one with --features {' | '.join(found or known)}")
-    return found[0]
+    layouts = {name: importer_module(kind).layout(source) for name, kind in kinds.items()}
+    found = {name: layout for name, layout in layouts.items() if layout is not None}
+    shown = [f"{name} ({', without '.join(filter(None, layout))})" for name, layout in found.items()]
+    complete = [name for name, layout in found.items() if len(found) == 1 or not layout.lacks]
+    if len(complete) != 1:
+        what = f"holds {' and '.join(shown)}" if found else "is of no format that is recognised"
+        raise UsageError(f"--from {source} {what}; name one with --features {' | '.join(complete or found or known)}")
+    if len(found) > 1:
+        Reporter().say(f"--from {source} holds {' and '.join(shown)}; {complete[0]} alone is complete and is imported")
+    return complete[0]
 
 
 def _imports(conf: str) -> bool:

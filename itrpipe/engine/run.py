@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from itrpipe.artifacts.artifact import DIVISION
 from itrpipe.artifacts.disk import TEMPORARY, make_folder, read_stamped_json, write_stamped_json
 from itrpipe.engine.execution import MapExecution, share_of
 from itrpipe.engine.part import OthersMissing
@@ -15,9 +16,6 @@ from itrpipe.engine.queue import MOST_DEATHS, Outcome, Queue
 from itrpipe.engine.work import Part, Work
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.progress import Reporter, note_memory
-
-DIVISION = "division.json"
-"""Beside the files of parts: what they depend on."""
 
 
 class Made(NamedTuple):
@@ -115,7 +113,7 @@ def _made(work: Work, queue: Queue, execution: MapExecution, reporter: Reporter)
 
 
 def _require_same_division(work: Work, folder: Path, *, remove: bool, say: Callable[[str], Any]) -> None:
-    """Removes parts of another division, which this work cannot use.
+    """Removes parts of another division, which this work cannot use; a record beside them says what they depend on.
 
     Raises:
         DataError: there are such parts and others may be at work on them, or the record of the division is damaged.

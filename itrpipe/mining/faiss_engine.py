@@ -256,26 +256,25 @@ def new_index(faiss: Any, kind: IndexKind, dim: int, lists: int, probes: int) ->
     return index
 
 
-def search_index(vectors: np.ndarray, queries: np.ndarray, top: int, kind: IndexKind) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors of highest inner product with each query, on the CPU.
+def search_index(vectors: np.ndarray, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors of highest inner product with each query, in the nearest of about 4 sqrt(N) clusters, on the CPU.
 
     Args:
         vectors: [N, D].
         queries: [Q, D].
         top: k, at most N.
-        kind: `flat` searches exactly, `ivf` in the nearest of about 4 sqrt(N) clusters.
 
     Returns:
-        Rows of `vectors` [Q, k], best first, `NO_ROW` where IVF finds fewer; and their inner products [Q, k] float32.
+        Rows of `vectors` [Q, k], best first, `NO_ROW` where the clusters hold fewer; and their inner products [Q, k]
+        float32.
 
     Raises:
         MissingInputError: faiss is not installed.
         DataError: a vector holds NaN or infinity.
     """
     plain = _plain("searched", vectors)
-    index = new_index(load_faiss(), kind, plain.shape[1], *clusters(len(plain), 0, 0))
-    if not index.is_trained:
-        index.train(plain)
+    index = new_index(load_faiss(), "ivf", plain.shape[1], *clusters(len(plain), 0, 0))
+    index.train(plain)
     index.add(plain)
     scores, rows = index.search(_plain("query", queries), top)
     return rows, scores

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from itrpipe.artifacts.artifact import NOTES
 from itrpipe.artifacts.disk import read_stamped_json, require_space, write_stamped_json
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from itrpipe.features.store import FeatureSpec
 
 SCHEMA_VERSION = 1
-JOURNAL, NOTES = "rows_done.json", "notes.json"
+JOURNAL = "rows_done.json"
 IMPORTED_BLOCK = 64
 settings_class, check = feature_settings, check_extraction
 
@@ -137,9 +138,9 @@ def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> N
     notes = notes_of(works)
     for note in notes:
         job.warn(note)
-    _require_equal_notes(job, notes)
     ids, every = prepared.image_ids(), merge({name: each.spec for name, each in works.items()})
     require_space(job.folder, 2 * every.bytes_needed(len(ids)), "the features, once in parts and once joined,")
+    _require_equal_notes(job, notes)
     passes: dict[str, tuple[FeatureSpec, list[Path]]] = {}
     others: list[OthersMissing] = []
     for name, (work, spec) in works.items():

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from itrpipe.artifacts.artifact import Location
+from itrpipe.artifacts.artifact import DIVISION, INPUTS, WORK, Location, open_partial
 from itrpipe.artifacts.locks import HOURS, holder, is_locked, locked, unused
 from itrpipe.errors import LockedError, UnavailableError, UsageError
 
@@ -29,7 +29,7 @@ def place(data_root: Path) -> Location:
 HOLD = """
 import sys
 from pathlib import Path
-from itrpipe.artifacts.artifact import Location
+from itrpipe.artifacts.artifact import DIVISION, INPUTS, WORK, Location, open_partial
 from itrpipe.artifacts.locks import locked
 with locked(Location(Path(sys.argv[1]), "tiny", "train", "aoq.vsrn", "ab" * 32), part=sys.argv[2]):
     print("held", flush=True)
@@ -146,3 +146,57 @@ def test_the_command_says_so_and_exits_with_8(
     assert outcome.code == 8
     assert outcome.err.count("\n") == 1
     assert "gives no locks" in outcome.err
+
+
+# What a run that fails leaves
+
+
+def run_and_fail(place: Location, *files: str, part: str = "") -> None:
+    """Writes empty files into the work of an artifact, and fails."""
+    with pytest.raises(UsageError), locked(place, part=part):
+        _write_and_fail(place, files)
+
+
+def _write_and_fail(place: Location, files: tuple[str, ...]) -> None:
+    for name in files:
+        path = open_partial(place) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    raise UsageError("the download failed")
+
+
+BEGUN = (f"{WORK}/{INPUTS}", f"{WORK}/parts/vit/{DIVISION}")
+
+
+@pytest.mark.parametrize("part", ["", "1-of-2"])
+def test_a_run_that_made_nothing_leaves_no_folder(place: Location, part: str) -> None:
+    run_and_fail(place, *BEGUN, part=part)
+    assert not place.partial.exists()
+
+
+@pytest.mark.parametrize("made", ["features.h5", f"{WORK}/parts/vit/000000.arrays"])
+def test_what_a_run_made_before_it_failed_stays(place: Location, made: str) -> None:
+    run_and_fail(place, *BEGUN, made)
+    run_and_fail(place)
+    assert all((place.partial / name).exists() for name in (*BEGUN, made))
+
+
+def test_a_job_that_made_nothing_leaves_the_folder_to_the_others(place: Location, data_root: Path) -> None:
+    with holding(data_root, "1-of-2"):
+        run_and_fail(place, part="2-of-2")
+        assert place.partial.exists()
+
+
+def test_a_folder_that_cannot_be_read_may_hold_work(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_partial(place)
+    read = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if Path(path) == place.partial / WORK:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        run_and_fail(place)
+    assert place.partial.exists()

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.artifacts.artifact import DIVISION, read_manifest
 from itrpipe.commands.doctor import examine
 from itrpipe.datasets import image_check
 from itrpipe.datasets.scenes import build
 from itrpipe.engine import ray as engine
 from itrpipe.engine.execution import MapExecution
 from itrpipe.engine.ray import connected, load_ray
-from itrpipe.engine.run import DIVISION, Made, make_parts
+from itrpipe.engine.run import Made, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError
 from itrpipe.features import extraction

@@ -304,7 +304,7 @@ def one_of_each(tmp_path: Path) -> dict[ModuleType, list[Path]]:
 def test_exactly_one_importer_recognises_a_path(tmp_path: Path, one_of_each: dict[ModuleType, list[Path]]) -> None:
     for importer, paths in one_of_each.items():
         for path, other in itertools.product(paths, one_of_each):
-            assert other.recognises(path) == (other is importer), (other.__name__, path)
+            assert bool(other.layout(path)) == (other is importer), (other.__name__, path)
             assert other is not importer or all(file.is_file() for file in importer.files(path))
     for path, importer in itertools.product((tmp_path / "empty", tmp_path / "absent.npz", tmp_path), one_of_each):
-        assert not importer.recognises(path) or (path == tmp_path and importer is uniter)
+        assert not importer.layout(path) or (path == tmp_path and importer is uniter)

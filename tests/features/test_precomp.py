@@ -74,7 +74,7 @@ def expected_row(path: Path, split: str, row: int) -> np.ndarray:
 
 
 def test_a_folder_is_described(folder: Path) -> None:
-    assert precomp.recognises(folder)
+    assert precomp.layout(folder)
     source = open_folder(folder)
     assert {split.name: split.images for split in source.splits} == SIZES
     assert source.spec == FeatureSpec(REGIONS, DIM, GLOBAL)
@@ -335,7 +335,7 @@ def test_missing_folders_and_files_are_named(tmp_path: Path) -> None:
 
 def test_other_splits_than_those_of_precomp_folders_are_named(tmp_path: Path) -> None:
     np.save(tmp_path / "val_ims.npy", np.zeros((1, 2, 3)))
-    assert precomp.recognises(tmp_path)
+    assert precomp.layout(tmp_path)
     with pytest.raises(MissingInputError, match=r"none of train_ims\.npy.* but val_ims\.npy; rename"):
         open_folder(tmp_path)
 

@@ -12,14 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
 from PIL import Image
 from transformers import ResNetConfig, ViTConfig, ViTImageProcessor
 
 from itrpipe.artifacts.artifact import MANIFEST, read_manifest
 from itrpipe.datasets.definition import load_definition
-from itrpipe.errors import DataError, IncompleteError, LockedError, MissingInputError, UsageError
+from itrpipe.errors import DataError, DiskFullError, IncompleteError, LockedError, MissingInputError, UsageError
 from itrpipe.features import extraction
 from itrpipe.features.extractors import pretrained
 from itrpipe.features.store import FeatureFile
@@ -67,6 +69,17 @@ def features_of(root: Path, name: str) -> Path:
 
 def vit(folder: Path, *more: str) -> list[str]:
     return ["--features", "vit", "--set", f"model={folder}", "--set", "weights=random", "--set", "batch=3", *more]
+
+
+@pytest.fixture
+def never_sent(any_hub: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model that the hub offers, and does not send."""
+
+    def end(*_: Any, **__: Any) -> None:
+        raise LocalEntryNotFoundError("the connection ended")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", end)
+    return "someone/never-sent"
 
 
 # Extractors
@@ -304,6 +317,45 @@ def test_precomp_folders_are_recognised(prepared: Path, precomp_dataset: Any, in
     assert features_of(prepared, "precomp").exists()
 
 
+@pytest.fixture
+def mixed(precomp_dataset: Any, tmp_path: Path) -> Path:
+    """A precomp folder with files that belong to other formats by their names."""
+    folder = tmp_path / "f30k_precomp"
+    shutil.copytree(precomp_dataset.features, folder)
+    np.savez(folder / "sizes.npz", width=np.ones(3))
+    (folder / "notes.tsv").write_text("image\tremark\n")
+    return folder
+
+
+def test_the_layout_that_is_complete_is_imported(prepared: Path, mixed: Path, invoke: Invoke) -> None:
+    outcome = extract(invoke, prepared, "--from", mixed)
+    assert outcome.code == 0, outcome.err
+    assert features_of(prepared, "precomp").exists()
+    said = " ".join(outcome.out.split())
+    assert f"--from {mixed} holds precomp (dev_ims.npy, test_ims.npy, train_ims.npy)" in said
+    assert "butd-tsv (notes.tsv, without 6 or 10 columns in notes.tsv)" in said
+    assert "uniter (1 .npz file, without features or x in sizes.npz); precomp alone is complete and is imported" in said
+
+
+def test_two_complete_layouts_are_asked_for(prepared: Path, mixed: Path, invoke: Invoke) -> None:
+    np.savez(mixed / "1000.npz", features=np.ones((3, 4), np.float32))
+    outcome = extract(invoke, prepared, "--from", mixed)
+    assert outcome.code == UsageError.exit_code
+    assert "uniter (2 .npz files); name one with --features precomp | uniter" in outcome.err
+    assert extract(invoke, prepared, "--from", mixed, "--features", "precomp").code == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_of_incomplete_layouts_all_are_named(prepared: Path, mixed: Path, invoke: Invoke, content: bytes) -> None:
+    for path in mixed.glob("*.txt"):
+        path.unlink()
+    (mixed / "sizes.npz").write_bytes(content)
+    outcome = extract(invoke, prepared, "--from", mixed)
+    assert outcome.code == UsageError.exit_code
+    assert "train_ims.npy, without train_ids.txt or train_caps.txt)" in outcome.err
+    assert "without a whole sizes.npz); name one with --features precomp | butd-tsv | uniter" in outcome.err
+
+
 def test_imports_are_not_made_in_parts(prepared: Path, precomp_dataset: Any, invoke: Invoke) -> None:
     outcome = extract(invoke, prepared, "--from", precomp_dataset.features, "--part", "1/2")
     assert outcome.code == UsageError.exit_code
@@ -345,6 +397,47 @@ def test_features_of_another_name_made_meanwhile_stay_known(
     monkeypatch.setattr(stage, "run", run_beside_another)
     assert extract(invoke, prepared, *PIXELS, "--set", "fit=crop", "--name", "first").code == 0
     assert load_definition(prepared, "mine").features.keys() == {"meanwhile", "first"}
+
+
+# Downloads that fail
+
+
+@pytest.mark.parametrize("how", [(), ("--part", "1/2"), ("--workers", "2")], ids=" ".join)
+def test_a_download_that_fails_leaves_nothing(
+    prepared: Path, never_sent: str, invoke: Invoke, how: tuple[str, ...]
+) -> None:
+    outcome = extract(invoke, prepared, "--features", "vit", "--set", f"model={never_sent}", *how)
+    assert outcome.code == MissingInputError.exit_code
+    assert f"{never_sent} cannot be fetched from the hub" in outcome.err
+    assert not list(prepared.glob("mine/extract/[!.]*"))
+
+
+def test_a_disk_that_is_too_small_keeps_what_was_made_and_nothing_else(
+    prepared: Path, tiny_vit: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(prepared)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1))
+        assert extract(invoke, prepared, *vit(tiny_vit)).code == DiskFullError.exit_code
+        assert not list(prepared.glob("mine/extract/[!.]*"))
+    monkeypatch.setattr(extraction, "BATCHES_PER_PART", 1)
+    monkeypatch.setattr(pretrained, "_BATCH", 4)
+    assert extract(invoke, prepared, *vit(tiny_vit), "--part", "1/2").code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1))
+        assert extract(invoke, prepared, *vit(tiny_vit)).code == DiskFullError.exit_code
+    outcome = extract(invoke, prepared, *vit(tiny_vit))
+    assert outcome.code == 0, outcome.err
+    assert "(resuming)" in outcome.out
+
+
+def test_encoders_that_cannot_be_fetched_leave_no_training(prepared: Path, never_sent: str, invoke: Invoke) -> None:
+    assert extract(invoke, prepared, *PIXELS).code == 0
+    encoders = ["--backbone", "dual-encoder", "--vision", never_sent, "--text", never_sent]
+    outcome = invoke("train", *encoders, "--features", "pixels", "--dataset", "mine", "--data", prepared)
+    assert outcome.code == MissingInputError.exit_code
+    assert f"{never_sent} cannot be fetched from the hub" in outcome.err
+    assert not list(prepared.glob("mine/train/[!.]*"))
 
 
 # One go, shares, kills: the same bytes

@@ -211,6 +211,42 @@ print("LOADED", *sys.modules)
     assert not loaded & {"HanTa", "lemminflect", "spacy", "pyarrow", "torch"}
 
 
+WITHOUT_HANTA = """
+import importlib.metadata, sys
+from itrpipe.cli import main
+
+def from_name(name, found=importlib.metadata.Distribution.from_name):
+    if name == "HanTa":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return found(name)
+
+importlib.metadata.Distribution.from_name = from_name
+sys.modules["HanTa"] = None
+sys.argv = ["itrpipe", *sys.argv[1:]]
+main()
+"""
+
+
+def test_hanta_may_be_uninstalled(defined: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", WITHOUT_HANTA, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    where = ("--dataset", "tiny", "--data", str(defined), "--workers", "1")
+    done = run("parse", "--tagger", "lexicon", *where)
+    assert done.returncode == 0, done.stderr
+    assert len(list(defined.glob(f"tiny/parse/rules.lexicon-*/{SCENE_GRAPHS_FILE}"))) == 1
+    done = run("parse", *where)
+    assert done.returncode == MissingInputError.exit_code
+    assert done.stderr == (
+        "error: the parser rules needs the package HanTa, which is not installed: pip install HanTa, or choose "
+        "--tagger lexicon\n"
+    )
+    done = run("doctor", "--data", str(defined))
+    assert done.returncode == 0, done.stdout
+    assert "not installed; --tagger lexicon works without it: pip install HanTa" in " ".join(done.stdout.split())
+
+
 def test_without_its_tagger_a_command_says_what_to_do(
     defined: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
 ) -> None:

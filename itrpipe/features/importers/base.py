@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,12 +19,24 @@ BOX_SLACK = 0.01
 ASPECT_SLACK = 0.02
 
 
+class Layout(NamedTuple):
+    """What of a format lies at a path.
+
+    Attributes:
+        found: names or number of its files, for messages.
+        lacks: what it would need to be read, for messages; empty where it is complete.
+    """
+
+    found: str
+    lacks: str = ""
+
+
 class FeatureSource(Protocol):
     """Published features, opened: E entries, one per image.
 
     A module of this folder imports nothing heavy at its top and has
 
-        recognises(path: Path) -> bool                      whether the path looks like this format
+        layout(path: Path) -> Layout | None                 what of this format lies at the path
         files(path: Path) -> list[Path]                     every file that is read, for its digest
         open_source(path: Path, settings) -> FeatureSource
 

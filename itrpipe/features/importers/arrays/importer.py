@@ -20,7 +20,7 @@ import numpy as np
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.importers.array_file import Rows, not_whole, npz_names, open_npy, open_npz, runs
 from itrpipe.features.importers.arrays.declaration import Arrays
-from itrpipe.features.importers.base import fractions_of, read_lines, require_floats, require_integers
+from itrpipe.features.importers.base import Layout, fractions_of, read_lines, require_floats, require_integers
 
 if TYPE_CHECKING:
     import h5py
@@ -112,9 +112,9 @@ class ArraysSource:
         return values.astype(TYPES[name])
 
 
-def recognises(path: Path) -> bool:
-    """Whether the path is a file with a suffix of arrays."""
-    return path.suffix.lower() in _CONTAINERS and path.is_file()
+def layout(path: Path) -> Layout | None:
+    """A file with a suffix of arrays; its arrays may be called anything."""
+    return Layout(path.name) if path.suffix.lower() in _CONTAINERS and path.is_file() else None
 
 
 def files(path: Path) -> list[Path]:
@@ -136,7 +136,7 @@ def open_source(path: Path, settings: Arrays) -> ArraysSource:
         DataError: the file is damaged, has no ids or no features, or arrays differ in length or have a wrong shape or
             type.
     """
-    if not recognises(path):
+    if layout(path) is None:
         raise MissingInputError(f"{path} is not a file with one of the suffixes {', '.join(_CONTAINERS)}; name one.")
     container = _CONTAINERS[path.suffix.lower()](path)
     arrays = {name: container.open(stored) for name, stored in _choose(path, container, settings).items()}

@@ -28,6 +28,7 @@ from itrpipe.artifacts.disk import reading_error
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.importers.array_file import read_range
 from itrpipe.features.importers.base import (
+    Layout,
     fractions_of,
     require_floats,
     require_integers,
@@ -179,9 +180,15 @@ class _Fields:
         return np.frombuffer(content, dtype)
 
 
-def recognises(path: Path) -> bool:
-    """Whether the path is a .tsv file or a folder of such."""
-    return bool(files(path))
+def layout(path: Path) -> Layout | None:
+    """A .tsv file or a folder of such; the first line of the first one must have their columns."""
+    found = files(path)
+    if not found:
+        return None
+    with found[0].open("rb") as file:
+        columns = 1 + file.readline(_LONGEST_HEAD).count(b"\t")
+    lacks = "" if columns in COLUMNS else f"{' or '.join(map(str, COLUMNS))} columns in {found[0].name}"
+    return Layout(", ".join(file.name for file in found), lacks)
 
 
 def files(path: Path) -> list[Path]:
@@ -198,7 +205,7 @@ def open_source(path: Path, settings: ButdTsv) -> TsvSource:
         MissingInputError: there is no such file, or it cannot be read.
         DataError: a line has other columns or is cut off, or two lines name the same image and differ.
     """
-    if not recognises(path):
+    if not files(path):
         raise MissingInputError(f"{path} is not a .tsv file or a folder that holds some; name one.")
     index, entry_of = _Index(files(path)), {}
     for number, file in enumerate(index.files):

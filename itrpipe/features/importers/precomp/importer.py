@@ -20,7 +20,7 @@ import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.importers.array_file import StoredRows, open_npy
-from itrpipe.features.importers.base import read_lines, require_floats
+from itrpipe.features.importers.base import Layout, read_lines, require_floats
 from itrpipe.features.importers.matching import CAPTIONS_PER_IMAGE, caption_key, names_of
 from itrpipe.features.importers.precomp.declaration import Precomp
 
@@ -120,9 +120,14 @@ class PrecompSource:
         return block
 
 
-def recognises(path: Path) -> bool:
-    """Whether the path is a folder with files named as those of precomp folders."""
-    return path.is_dir() and any(path.glob("*_ims.npy"))
+def layout(path: Path) -> Layout | None:
+    """Arrays named as those of precomp folders; images without ids and captions cannot be told apart."""
+    if not path.is_dir() or not (found := sorted(file.name for file in path.glob("*_ims.npy"))):
+        return None
+    ends = ("ids.txt", "caps.txt")
+    unnamed = [name for name in _splits_in(path) if not any((path / f"{name}_{end}").is_file() for end in ends)]
+    lacks = " or ".join(f"{name}_{end}" for name in unnamed[:1] for end in ends)
+    return Layout(", ".join(found), lacks if _splits_in(path) else f"{SPLIT_FILES[0]}_ims.npy")
 
 
 def files(path: Path) -> list[Path]:

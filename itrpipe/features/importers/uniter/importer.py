@@ -27,9 +27,10 @@ import numpy as np
 
 from itrpipe.artifacts.disk import read_json
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.importers.array_file import read_range
+from itrpipe.features.importers.array_file import npz_names, read_range
 from itrpipe.features.importers.base import (
     BOX_SLACK,
+    Layout,
     fractions_of,
     require_floats,
     require_integers,
@@ -216,9 +217,17 @@ class _NpzFiles:
         return None
 
 
-def recognises(path: Path) -> bool:
-    """Whether the path is a folder with LMDB environments or .npz files in it."""
-    return path.is_dir() and any(any(path.glob(pattern)) for pattern in (*_DATABASES, *_ARCHIVES))
+def layout(path: Path) -> Layout | None:
+    """LMDB environments, or .npz files, of which the first must hold the features of an image."""
+    found = files(path) if path.is_dir() else []
+    if not found or found[0].name == DATABASE:
+        return Layout(f"{len(found)} {DATABASE}") if found else None
+    try:
+        named = {"features", "x"} & set(npz_names(found[0]))
+        lacks = "" if named else f"features or x in {found[0].name}"
+    except DataError:
+        lacks = f"a whole {found[0].name}"
+    return Layout(f"{len(found):,} .npz file{'s' * (len(found) > 1)}", lacks)
 
 
 def files(path: Path) -> list[Path]:
