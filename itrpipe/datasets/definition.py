@@ -18,6 +18,8 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 DEFINITION = "dataset.json"
 EMBEDDED = "scenes"
 PIXELS = "pixels"
+WITHOUT_CHOICE = (PIXELS, "hog")
+"""Features that need no weights, and are made where a model reads them, without having been asked for."""
 """Configuration of `extract` that keeps the images themselves; every dataset has it without being told."""
 LONGEST_NAME = 100
 """Characters of a name, which folders hold beside what else their names say."""

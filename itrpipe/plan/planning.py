@@ -27,7 +27,7 @@ from itrpipe.config import (
     resolve,
     set_dotted,
 )
-from itrpipe.datasets.definition import PIXELS, DatasetDefinition, StageDefinition, load_definition
+from itrpipe.datasets.definition import WITHOUT_CHOICE, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.device import CUDA, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN
@@ -244,8 +244,8 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, ro
             )
         return definition.prepare
     if need.stage == "extract":
-        if need.conf == PIXELS and PIXELS not in definition.features:
-            return StageDefinition(conf=PIXELS)  # there is nothing to choose about them
+        if need.conf in WITHOUT_CHOICE and need.conf not in definition.features:
+            return StageDefinition(conf=need.conf)
         if need.conf not in definition.features:
             known = ", ".join(definition.features) or "none"
             raise MissingInputError(

@@ -1,0 +1,146 @@
+"""Histograms of gradients and colours: features without weights, for a first model where no network can be fetched.
+
+A region is a cell of a grid. Its vector is a histogram of oriented gradients, 9 unsigned orientations in each of 4 x 4
+parts, votes shared between neighbouring orientations, of length 1 (Dalal and Triggs, "Histograms of oriented gradients
+for human detection", CVPR 2005, Sec. 6); a joint histogram of lightness and two opponent colours in 4 x 5 x 5 bins, its
+square roots (Swain and Ballard, "Color indexing", IJCV 1991; Arandjelović and Zisserman, CVPR 2012, for the roots); and
+the mean colour of 2 x 2 parts. The global vector is the same without the means, of the whole image and of its quarters
+(Lazebnik et al., "Beyond bags of features", CVPR 2006, Sec. 3).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from itrpipe.features.extractors.base import Images
+from itrpipe.features.extractors.hog.declaration import Hog
+from itrpipe.features.extractors.pixels.extractor import Resize
+from itrpipe.features.store import FeatureSpec
+
+ORIENTATIONS, PARTS, MEANS = 9, 4, 2
+LIGHTNESS, OPPONENT = 4, 5
+COLOURS = LIGHTNESS * OPPONENT**2
+_RANGE = 0.4
+"""Opponent colours beyond this, of 1, fall into the last bin."""
+_FLOOR = 1e-3
+"""Added to the length of gradients, so that a flat cell stays near zero."""
+REGION_DIM = ORIENTATIONS * PARTS**2 + COLOURS + 3 * MEANS**2
+GLOBAL_DIM = 5 * (ORIENTATIONS * PARTS**2 + COLOURS)
+_LEVELS = (1, 2)
+
+
+def build(settings: Hog, device: str | torch.device) -> HogExtractor:
+    """Returns the extractor."""
+    return HogExtractor(settings.grid, settings.cell, torch.device(device))
+
+
+class HogExtractor:
+    """Fills `/regions`, `/count`, `/boxes` and `/global`; see `Extractor`.
+
+    Args:
+        grid: cells on each side.
+        cell: pixels of a cell's side.
+        device: where it computes.
+
+    Attributes:
+        spec: grid² regions of `REGION_DIM`, a global vector of `GLOBAL_DIM`.
+        transform: resizes to a square.
+        notes: none.
+        batch: see `Extractor`.
+    """
+
+    notes: tuple[str, ...] = ()
+    batch: int = 64
+
+    def __init__(self, grid: int, cell: int, device: torch.device) -> None:
+        self._grid, self._device = grid, device
+        self.transform = Resize(grid * cell, grid * cell, "stretch")
+        self.spec = FeatureSpec(grid * grid, REGION_DIM, GLOBAL_DIM, boxes=True)
+        edges = np.linspace(0, 1, grid + 1, dtype=np.float32)
+        top, left = np.meshgrid(edges[:-1], edges[:-1], indexing="ij")
+        self._boxes = np.stack([left, top, left + edges[1], top + edges[1]], axis=-1).reshape(-1, 4).clip(0, 1)
+
+    def group(self, height: int, width: int) -> tuple[int, int]:
+        """All images have one size after the transform, so any of them may share a batch."""
+        return 0, 0
+
+    @torch.inference_mode()
+    def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns regions [B, R, D] and global [B, G] float16, count [B] int16 and boxes [B, R, 4] float32 in 0..1."""
+        batch = images if isinstance(images, torch.Tensor) else torch.stack(list(images))
+        colours = opponent_colours(batch.to(self._device).float() / 255)
+        gradients, shares = gradient_votes(colours[:, 0]), colour_votes(colours)
+        cells = [gradient_histograms(gradients, self._grid), colour_histograms(shares, self._grid)]
+        regions = torch.cat([*cells, mean_colours(colours, self._grid)], dim=2)
+        levels = [part for n in _LEVELS for part in (gradient_histograms(gradients, n), colour_histograms(shares, n))]
+        # Each level as long as the other, whatever its number of parts.
+        whole = torch.cat([each.flatten(1) / math.sqrt(each.shape[1]) for each in levels], dim=1)
+        return {
+            "regions": regions.half().cpu().numpy(),
+            "global": whole.half().cpu().numpy(),
+            "count": np.full(len(batch), self.spec.regions, dtype=np.int16),
+            "boxes": np.repeat(self._boxes[None], len(batch), axis=0),
+        }
+
+
+def opponent_colours(images: torch.Tensor) -> torch.Tensor:
+    """Lightness in 0..1, red against green and both against blue in -1..1, [B, 3, H, W], of RGB in 0..1."""
+    red, green, blue = images.unbind(1)
+    return torch.stack([images.mean(1), red - green, (red + green - 2 * blue) / 2], dim=1)
+
+
+def gradient_votes(lightness: torch.Tensor) -> torch.Tensor:
+    """For every pixel of [B, H, W] the length of its gradient, shared by the two nearest orientations, [B, 9, H, W].
+
+    Borders have no gradient across them.
+    """
+    across = F.pad(lightness[:, :, 2:] - lightness[:, :, :-2], (1, 1))
+    down = F.pad(lightness[:, 2:] - lightness[:, :-2], (0, 0, 1, 1))
+    length = torch.hypot(across, down)[:, None]
+    place = torch.atan2(down, across).remainder(math.pi)[:, None] * (ORIENTATIONS / math.pi)
+    below = place.floor()
+    share = place - below
+    votes = lightness.new_zeros(len(lightness), ORIENTATIONS, *lightness.shape[1:])
+    votes.scatter_add_(1, below.long() % ORIENTATIONS, length * (1 - share))
+    return votes.scatter_add_(1, (below.long() + 1) % ORIENTATIONS, length * share)
+
+
+def colour_votes(colours: torch.Tensor) -> torch.Tensor:
+    """One for the bin of every pixel's colour, [B, 100, H, W], of opponent colours [B, 3, H, W]."""
+
+    def bins(values: torch.Tensor, count: int) -> torch.Tensor:
+        return (values * count).long().clamp(0, count - 1)
+
+    lightness = bins(colours[:, 0], LIGHTNESS)
+    first, second = (bins((colours[:, index] + _RANGE) / (2 * _RANGE), OPPONENT) for index in (1, 2))
+    place = (lightness * OPPONENT + first) * OPPONENT + second
+    votes = colours.new_zeros(len(colours), COLOURS, *colours.shape[2:])
+    return votes.scatter_(1, place[:, None], 1.0)
+
+
+def gradient_histograms(votes: torch.Tensor, grid: int) -> torch.Tensor:
+    """Histograms of length 1 of the cells of a grid, [B, grid², 144], of votes [B, 9, H, W]."""
+    found = _cells(F.adaptive_avg_pool2d(votes, grid * PARTS), grid)
+    return found / (found.norm(dim=2, keepdim=True) + _FLOOR)
+
+
+def colour_histograms(votes: torch.Tensor, grid: int) -> torch.Tensor:
+    """Square roots of the shares of the colours in the cells of a grid, [B, grid², 100], of votes [B, 100, H, W]."""
+    return _cells(F.adaptive_avg_pool2d(votes, grid), grid).sqrt()
+
+
+def mean_colours(colours: torch.Tensor, grid: int) -> torch.Tensor:
+    """Mean opponent colours of the quarters of the cells of a grid, [B, grid², 12], of [B, 3, H, W]."""
+    return _cells(F.adaptive_avg_pool2d(colours, grid * MEANS), grid)
+
+
+def _cells(pooled: torch.Tensor, grid: int) -> torch.Tensor:
+    """[B, C, grid * p, grid * p] as [B, grid * grid, C * p * p], cells row by row."""
+    batch, channels, side, _ = pooled.shape
+    parts = side // grid
+    split = pooled.reshape(batch, channels, grid, parts, grid, parts)
+    return split.permute(0, 2, 4, 1, 3, 5).reshape(batch, grid * grid, channels * parts * parts)
