@@ -318,7 +318,7 @@ def _told(found: Probed, settings: TrainSettings) -> str:
     course, pace = found.course, found.pace
     parts = [f"{duration(pace.validation)} a validation"]
     if course.updates:
-        update = pace.step * course.steps / course.updates
+        update = pace.steps(course) / course.updates
         shown = f"{1e3 * update:.3g} ms" if update < 1 else duration(update)
         parts = [f"{shown} an update", f"{course.epoch_updates:,} updates an epoch", *parts]
     if settings.loss.refreshes():

@@ -169,10 +169,11 @@ class Trainer:
         """How much there is to do, from the start and to the last epoch."""
         updates = self._total_updates
         if not updates:
-            return Course(0, 0, 0, 1)
+            return Course(0, 0, 0, 0, 1)
         ends, validations = self._validated_updates()
         steps = min(sum(self._steps), updates * self._settings.accumulate)
-        return Course(steps, updates, ends[0], len(validations))
+        first_steps = min(sum(self._steps[: self._first_epochs]), steps)
+        return Course(steps, first_steps, updates, ends[0], len(validations))
 
     @property
     def model(self) -> AnyMatcher:

@@ -36,19 +36,25 @@ class Pace:
 
     Attributes:
         start: until it steps evenly: data, model, and what the first step takes more than others.
-        step: of a batch.
+        first_step: of a batch of the first epochs.
+        step: of a batch of the others.
         validation: of one.
         end: embeddings of all splits; 0 of a model that has none.
     """
 
     start: float
+    first_step: float
     step: float
     validation: float
     end: float
 
     def seconds(self, course: Course) -> float:
         """Of a training that nothing ends early."""
-        return self.start + course.steps * self.step + course.validations * self.validation + self.end
+        return self.start + self.steps(course) + course.validations * self.validation + self.end
+
+    def steps(self, course: Course) -> float:
+        """Of all its steps."""
+        return course.first_steps * self.first_step + (course.steps - course.first_steps) * self.step
 
 
 @dataclass(frozen=True)
@@ -81,13 +87,14 @@ def probe(job: TrainingJob) -> Probed:
     trainer, splits, _ = trainer_of(job, _mine_nothing)
     opened, course = time.monotonic() - begun, trainer.course
     embeds = isinstance(trainer.model, DualEncoder)
-    first, step = _steps(trainer) if course.steps else (0.0, 0.0)
+    start, step = _steps(trainer, trainer.last_epoch) if course.steps else (0.0, 0.0)
+    first_step = _steps(trainer, 0)[1] if 0 < course.first_steps < course.steps else step
     images = min(job.settings.validation_images, splits["val"].num_images)
     validation = _grown(lambda count: trainer.validate(count), images, trainer.device, power=1 if embeds else 2)
     end = _embedding(trainer, splits, job.execution.encode_block) if embeds else 0.0
     captions = int((splits["val"].caption_image < images).sum())
     test_pairs = pairs_of(splits["test"]) if "test" in splits else 0
-    pace = Pace(opened + max(0.0, first - step), step, validation, end)
+    pace = Pace(opened + max(0.0, start - step), first_step, step, validation, end)
     return Probed(course, pace, test_pairs, 0.0 if embeds else validation / (images * captions))
 
 
@@ -117,20 +124,20 @@ def _mine_nothing(folder: Path) -> None:
     raise AssertionError("a probe does not mine")
 
 
-def _steps(trainer: Trainer) -> tuple[float, float]:
-    """Seconds of the first step, and of a later one: the median of groups of them, in the last epoch's way."""
+def _steps(trainer: Trainer, epoch: int) -> tuple[float, float]:
+    """Seconds of the first step, and of a later one: the median of groups of them; of an epoch, 0-based."""
     paces, begun = [], time.monotonic()
-    with closing(_endless(trainer)) as steps:
+    with closing(_endless(trainer, epoch)) as steps:
         first = _pace(steps, trainer.device, 0)
         while not paces or (len(paces) < _GROUPS and time.monotonic() - begun < _ENOUGH):
             paces.append(_pace(steps, trainer.device, _GROUP))
     return first, statistics.median(paces)
 
 
-def _endless(trainer: Trainer) -> Generator[bool, None, None]:
+def _endless(trainer: Trainer, epoch: int) -> Generator[bool, None, None]:
     """Steps of one epoch, again and again."""
     position = trainer.position
-    position.epoch = trainer.last_epoch
+    position.epoch = epoch
     while True:
         position.step = position.updates = 0
         yield from trainer.steps()

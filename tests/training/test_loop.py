@@ -355,6 +355,8 @@ def test_epochs_and_batches_decide_the_course(features, tmp_path):
     one = course(epochs=1, batch_size=4)
     more = course(epochs=7, batch_size=4)
     assert (more.updates, more.steps, more.validations) == (7 * one.updates, 7 * one.steps, 7)
+    assert (one.first_steps, more.first_steps) == (0, 0)
+    assert course(epochs=7, batch_size=4, first_epochs=3).first_steps == 3 * one.steps
     assert more.epoch_updates == one.epoch_updates == one.updates == 2 * course(epochs=1, batch_size=8).updates
 
 

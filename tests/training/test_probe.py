@@ -13,7 +13,7 @@ from itrpipe.training import probe
 from itrpipe.training.loop_settings import Course
 from itrpipe.training.probe import Pace
 
-PACE = Pace(start=5.0, step=0.5, validation=2.0, end=3.0)
+PACE = Pace(start=5.0, first_step=0.25, step=0.5, validation=2.0, end=3.0)
 
 
 class Clock:
@@ -41,11 +41,12 @@ def costs(clock: Clock, seconds: Callable[[int], float], seen: list[int]) -> Cal
 
 
 def test_seconds_grow_with_steps_and_validations_alone() -> None:
-    course = Course(steps=100, updates=100, epoch_updates=50, validations=2)
+    course = Course(steps=100, first_steps=0, updates=100, epoch_updates=50, validations=2)
     assert PACE.seconds(course) == 5 + 50 + 4 + 3
     assert PACE.seconds(replace(course, steps=300)) - PACE.seconds(course) == 200 * PACE.step
     assert PACE.seconds(replace(course, validations=5)) - PACE.seconds(course) == 3 * PACE.validation
-    assert PACE.seconds(Course(0, 0, 0, 1)) == 5 + 2 + 3
+    assert PACE.seconds(replace(course, first_steps=40)) - PACE.seconds(course) == 40 * (PACE.first_step - PACE.step)
+    assert PACE.seconds(Course(0, 0, 0, 0, 1)) == 5 + 2 + 3
 
 
 @pytest.mark.parametrize(("power", "seconds"), [(1, 0.05), (2, 0.001)])
@@ -68,7 +69,7 @@ def test_what_takes_no_time_is_measured_whole(clock: Clock) -> None:
 class Toy:
     """A trainer whose steps take the given times."""
 
-    device, last_epoch = torch.device("cpu"), 7
+    device = torch.device("cpu")
 
     def __init__(self, clock: Clock, seconds: list[float]) -> None:
         self.position = type("Position", (), {"epoch": 0, "step": 0, "updates": 0})()
@@ -86,18 +87,18 @@ class Toy:
 
 def test_a_step_is_the_median_of_groups_and_the_first_is_apart(clock: Clock) -> None:
     toy = Toy(clock, [1.0, 0.5, 0.5, 2.0, 0.5, 0.5])
-    assert probe._steps(toy) == (1.0, 0.5)  # pyright: ignore[reportArgumentType]
+    assert probe._steps(toy, 7) == (1.0, 0.5)  # pyright: ignore[reportArgumentType]
     assert toy.position.epoch == 7
     assert toy.begun == 3
 
 
 def test_slow_steps_end_the_measurement(clock: Clock) -> None:
     toy = Toy(clock, [60.0, 40.0, 99.0])
-    assert probe._steps(toy) == (60.0, 40.0)  # pyright: ignore[reportArgumentType]
+    assert probe._steps(toy, 7) == (60.0, 40.0)  # pyright: ignore[reportArgumentType]
 
 
 def test_fast_steps_are_timed_together(clock: Clock) -> None:
     toy = Toy(clock, np.full(1_000, 0.01).tolist())
-    first, step = probe._steps(toy)  # pyright: ignore[reportArgumentType]
+    first, step = probe._steps(toy, 7)  # pyright: ignore[reportArgumentType]
     assert (first, step) == (pytest.approx(0.01), pytest.approx(0.01))
     assert clock.now == pytest.approx(0.01 + probe._GROUPS * probe._GROUP, abs=0.1)
