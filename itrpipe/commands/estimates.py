@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +19,10 @@ ALIKE = ("method", "backbone", "features", "split")
 """Settings in which an earlier artifact must agree, where both have them: others hardly change the time of a stage."""
 SEED, EPOCHS, MAX_UPDATES = "seed", "epochs", "max_updates"
 _OTHER, _OTHER_EPOCHS, _SAME = range(3)
-DATA = "prepare"
-"""Input that an earlier artifact must have had too, where both read it: other data take another time."""
+DATA = ("prepare", "extract", "parse")
+"""Inputs that an earlier artifact must have had too, where both read them: other data take another time."""
+MOST_MEASURED = 8
+"""Steps of a plan that are measured, so that also a plan of hundreds is there in a minute or two."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,12 @@ class Cost:
 
     Attributes:
         step: that is to run.
-        seconds: of an earlier artifact, of a training in proportion to its epochs; None where there is none.
+        seconds: of an earlier artifact, of a training in proportion to its epochs; else measured; None where there is
+            neither.
         earlier: its name.
         unlike: in what it differs, seed aside; empty where in nothing.
         scaled: what its time was scaled to; empty where it was not.
-        measured: what the stage itself measured of a step of unknown cost; empty where nothing.
+        measured: what the stage itself measured, or why it did not; empty where there is nothing to tell.
     """
 
     step: Step
@@ -52,9 +56,11 @@ class Cost:
 def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
     """Costs of steps from earlier artifacts of the same stage and configuration, of any seed.
 
-    Where there is none, the stage may measure a part of the cost on this machine, see `itrpipe.stages.base`.
+    Where there is none, the stage may measure the cost on this machine, see `itrpipe.stages.base`; likewise where the
+    earlier ones differ in settings that decide how long it takes.
 
-    A training whose configuration never ran takes those of another one with the same method and backbone.
+    A training whose configuration never ran takes those of another one with the same method and backbone. Its cost is
+    that of all its epochs, also where those before were ended early.
 
     Only those made of the same prepared images and captions count, and of several first one that differs in nothing but
     its seed, then in its epochs, then the newest. What was resumed does not count: its manifest knows the time of the
@@ -71,7 +77,33 @@ def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
         if manifest and RESUMED not in manifest.messages:
             manifests.setdefault(manifest.stage, []).append((folder.name, manifest))
     costs = [_own_cost(step) or _cost(step, manifests.get(step.need.stage, [])) for step in steps]
-    return [cost if cost.seconds is not None else replace(cost, measured=_measured(cost.step)) for cost in costs]
+    return _with_measured(costs)
+
+
+def _with_measured(costs: Iterable[Cost]) -> list[Cost]:
+    """Measures what is unknown, once of steps that differ in nothing that decides how long they take."""
+    known: dict[str, tuple[float | None, str]] = {}
+
+    def measured(cost: Cost) -> Cost:
+        measure = getattr(load_stage(cost.step.need.stage), "measured", None)
+        if cost.seconds is not None or measure is None:
+            return cost
+        if (key := _key(cost.step)) not in known:
+            full = sum(seconds is not None for seconds, _ in known.values()) >= MOST_MEASURED
+            enough = None, f"not measured: {MOST_MEASURED} others were"
+            known[key] = enough if full else measure(_planned_job(cost.step))
+        seconds, told = known[key]
+        return replace(cost, seconds=seconds, measured=told)
+
+    return [measured(cost) for cost in costs]
+
+
+def _key(step: Step) -> str:
+    """The same of steps that take equally long."""
+    read = {name: step.inputs[name].location.fingerprint for name in DATA if name in step.inputs}
+    timed = _without(step.settings.model_dump(mode="json"), *_untimed(step))
+    missing = sorted(name for name, each in step.inputs.items() if each.state != "up to date")
+    return json.dumps([step.need.stage, timed, read, missing], sort_keys=True)
 
 
 def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
@@ -82,8 +114,10 @@ def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
     if not costs:
         return
     known = [cost.seconds for cost in costs if cost.seconds is not None]
-    if not known and not any(cost.measured for cost in costs):
-        reporter.say("estimated cost: unknown, nothing of this kind was made of these data before", style="bold")
+    if not known:
+        reasons = "".join(f"; {told}" for told in dict.fromkeys(cost.measured for cost in costs) if told)
+        unknown = f"estimated cost: unknown, nothing of this kind was made of these data before{reasons}"
+        reporter.say(unknown, style="bold")
         return
     reporter.say("estimated cost", style="bold")
     width = max(len(f"{cost.step.location.stage}/{cost.step.location.name}") for cost in costs)
@@ -92,8 +126,6 @@ def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
         time = "unknown" if cost.seconds is None else f"{cost.seconds:.0f} s"
         note = cost.note or cost.measured
         reporter.say(f"    {location.stage + '/' + location.name:<{width}} {time:>9}  {note}".rstrip())
-    if not known:
-        return
     unknown = len(costs) - len(known)
     parts = [duration(sum(known))]
     parts += [f"{unknown} step{'s' if unknown > 1 else ''} of unknown cost"] if unknown else []
@@ -108,10 +140,13 @@ def _cost(step: Step, manifests: Iterable[tuple[str, Manifest]]) -> Cost:
         alike = fitting
     if not alike:
         return Cost(step)
-    name, manifest = max(alike, key=lambda found: (_likeness(found[1].settings, settings), found[1].finished))
-    seconds, likeness = manifest.timings["total"], _likeness(manifest.settings, settings)
+    untimed = _untimed(step)
+    name, manifest = max(alike, key=lambda found: (_likeness(found[1].settings, settings, untimed), found[1].finished))
+    seconds, likeness = manifest.timings["total"], _likeness(manifest.settings, settings, untimed)
+    if likeness == _OTHER and hasattr(load_stage(step.need.stage), "measured"):
+        return Cost(step)
     unlike, scaled = ["other settings"] if likeness == _OTHER else [], ""
-    if likeness != _SAME and _epochs_decide(manifest.settings, settings):
+    if _epochs_decide(manifest.settings, settings):
         # Fewer than its settings say where validation was flat; none where nothing was trained.
         trained = manifest.metrics.get(EPOCHS) or manifest.settings[EPOCHS]
         if trained != settings[EPOCHS]:
@@ -130,28 +165,30 @@ def _own_cost(step: Step) -> Cost | None:
     return Cost(step, seconds, measured=what_for)
 
 
-def _measured(step: Step) -> str:
-    measured = getattr(load_stage(step.need.stage), "measured", None)
-    return "" if measured is None else measured(_planned_job(step))
-
-
 def _planned_job(step: Step) -> Job:
     """A step as its stage sees it before it runs."""
     finished = {
         name: folder for name, each in step.inputs.items() if each.state == "up to date" and (folder := each.finished)
     }
     inputs = {name: Input(folder, check_artifact(folder)) for name, folder in finished.items()}
+    awaited = {name: each.settings for name, each in step.inputs.items() if name not in finished}
     location = step.location
     names = location.dataset, step.need.conf
     planned = (step.settings, step.execution, inputs, step.definition, location.partial, Reporter(), step.sources)
-    return Job(*names, *planned)
+    return Job(*names, *planned, awaited=awaited)
 
 
-def _likeness(earlier: Mapping[str, Any], planned: Mapping[str, Any]) -> int:
-    """How much two artifacts have in common but for their seed; more is better."""
-    if _without(earlier, SEED) == _without(planned, SEED):
+def _untimed(step: Step) -> frozenset[str]:
+    """Settings of a step that do not decide how long it takes."""
+    return getattr(load_stage(step.need.stage), "UNTIMED", frozenset((SEED,)))
+
+
+def _likeness(earlier: Mapping[str, Any], planned: Mapping[str, Any], untimed: Iterable[str]) -> int:
+    """How much two artifacts have in common but for what does not decide how long they take; more is better."""
+    earlier, planned = _without(earlier, *untimed), _without(planned, *untimed)
+    if earlier == planned:
         return _SAME
-    scaled = _epochs_decide(earlier, planned) and _without(earlier, SEED, EPOCHS) == _without(planned, SEED, EPOCHS)
+    scaled = _epochs_decide(earlier, planned) and _without(earlier, EPOCHS) == _without(planned, EPOCHS)
     return _OTHER_EPOCHS if scaled else _OTHER
 
 
@@ -165,9 +202,8 @@ def _agree(earlier: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
 
 
 def _of_same_data(earlier: Manifest, step: Step) -> bool:
-    if DATA not in earlier.inputs or DATA not in step.inputs:
-        return True
-    return earlier.inputs[DATA].fingerprint == step.inputs[DATA].location.fingerprint
+    both = [name for name in DATA if name in earlier.inputs and name in step.inputs]
+    return all(earlier.inputs[name].fingerprint == step.inputs[name].location.fingerprint for name in both)
 
 
 def _without(settings: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Round one is `--method triplet`; round two (`--method aoq`) also reads the lists
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,6 @@ from itrpipe.artifacts.files import HISTORY
 from itrpipe.artifacts.sources import DigestCache, local_folders
 from itrpipe.config import Settings, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.engine.device import resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN, NOT_HERE
 from itrpipe.methods.declaration import Mined
@@ -34,12 +34,17 @@ from itrpipe.training.settings import TrainExecution, TrainSettings, run_label, 
 
 if TYPE_CHECKING:
     from itrpipe.training.loop import Trainer
+    from itrpipe.training.probe import Probed
 
 SCHEMA_VERSION = 2
 Execution = TrainExecution
 backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
 usual_features, check = training_settings.usual_features, check_training
-INITIAL = "initial"
+INITIAL, MINED = "initial", "mine_negatives"
+UNTIMED = frozenset(("seed", "learning_rate", "learning_rate_scaling", "base_batch_size", "schedule", "warmup_updates"))
+UNTIMED |= {"decay_every", "decay_at", "decay_factor", "gradient_clip", "weight_decay", "layer_decay", "patience"}
+UNTIMED |= {"selection"}
+"""Settings that do not decide how long a training takes if nothing ends it early."""
 _READ_UNTRAINED = {"backbone", "method", "features", "seed", "score_precision", "min_word_count", "validation_images"}
 _READ_UNTRAINED |= {"train_share", "model", "loss"}
 """Settings that count where nothing is trained."""
@@ -276,33 +281,55 @@ def _mine_again(job: Job, folder: Path) -> None:
     job.messages.extend(message for message in again.messages if message not in job.messages)
 
 
-def measured(job: Job) -> str:
-    """Time that an evaluation of a model without embeddings takes for its scores: often longer than an epoch.
+def measured(job: Job) -> tuple[float | None, str]:
+    """Seconds of all epochs, at the pace of a few steps; of a model without embeddings also what its scores will take.
 
-    Nothing is told of a model that reads something of the hub.
+    Lists that are not mined yet are drawn, and weights to start from are random: neither changes the pace.
     """
-    import torch
+    from itrpipe.training.probe import probe, write_drawn_lists
+    from itrpipe.training.world import World
 
-    from itrpipe.reporting.tables import duration
-    from itrpipe.training.assembly import load_job_splits, open_encoders
-    from itrpipe.training.encode import pairs_of, seconds_per_pair
-    from itrpipe.training.saved import build_model
-
-    read = {"prepare", "extract", *(["parse"] if job.settings.model.reads_phrases else [])}
-    if job.settings.model.embeds or not read <= job.inputs.keys():
-        return ""
+    missing = sorted(job.awaited.keys() - {MINED, "start"})
+    if isinstance(job.settings.model, GivenEmbeddings) or World.joined().size > 1:
+        return None, ""
+    if missing:
+        return None, f"a training is measured when there is {' and '.join(missing)}"
     wanted = job.settings.model.pretrained()
     if local_folders(wanted).keys() < {name for name, value in wanted.items() if value}:
-        return ""  # a plan downloads nothing
-    encoders = open_encoders(job)
-    splits, tokens = load_job_splits(job, encoders)
-    if "test" not in splits:
-        return ""
-    data, precision = splits["test"], job.settings.score_precision
-    model = build_model(job.settings.model_dump(mode="json"), data.image_dim, len(tokens), encoders)
-    pairs, device = pairs_of(data), torch.device(resolve_device(job.execution.device))
-    pace = seconds_per_pair(model.to(device).eval(), data, device, precision)
-    return f"to evaluate it: {duration(pairs * pace)} for the scores of test, {pairs:,} pairs, at the pace measured now"
+        return None, "not measured: encoders are of the hub, and a plan downloads nothing"
+    with tempfile.TemporaryDirectory() as folder:
+        execution = job.execution.model_copy(update={"trackers": (), "compile": False})
+        quiet = Reporter(Console(quiet=True))
+        tried = dataclasses.replace(job, execution=execution, folder=Path(folder), reporter=quiet)
+        tried.work.mkdir()
+        if MINED in job.awaited:
+            mining = job.awaited[MINED]
+            widths = {"texts_for_images": mining.num_texts, "images_for_texts": mining.num_images}
+            write_drawn_lists(tried, tried.work, widths, guarded=mining.guard != "none")
+            tried.inputs |= {MINED: Input(tried.work, job.inputs["prepare"].manifest)}
+        found = probe(tried)
+    return found.pace.seconds(found.course), _told(found, job.settings)
+
+
+def _told(found: Probed, settings: TrainSettings) -> str:
+    """What was measured, for people."""
+    from itrpipe.reporting.tables import duration
+
+    course, pace = found.course, found.pace
+    parts = [f"{duration(pace.validation)} a validation"]
+    if course.updates:
+        update = pace.steps(course) / course.updates
+        shown = f"{1e3 * update:.3g} ms" if update < 1 else duration(update)
+        parts = [f"{shown} an update", f"{course.epoch_updates:,} updates an epoch", *parts]
+    if settings.loss.refreshes():
+        parts.append("without what is mined again")
+    if settings.patience:
+        parts.append("at most")
+    told = f"measured: {', '.join(parts)}"
+    if not found.pair or not found.test_pairs:
+        return told
+    scores = f"{duration(found.test_pairs * found.pair)} for the scores of test, {found.test_pairs:,} pairs"
+    return f"{told}; to evaluate it: {scores}"
 
 
 def _local_encoders(settings: TrainSettings) -> dict[str, Path]:

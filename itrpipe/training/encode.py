@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -14,8 +13,6 @@ from itrpipe.models.base import DualEncoder, ImageBatch, Matcher, TextBatch
 from itrpipe.training.data import blocks
 
 AnyMatcher = Matcher[Any, Any]
-_LONG_ENOUGH = 0.3
-"""Seconds after which a measurement is not repeated on more pairs."""
 
 
 class ImageRows(Protocol):
@@ -107,29 +104,6 @@ def score_block(model: AnyMatcher, encoded: Sequence[Any], texts: TextBatch, pre
 def pairs_of(data: Rows) -> int:
     """How many pairs of images and captions a split has."""
     return data.num_images * data.num_captions
-
-
-def seconds_per_pair(model: AnyMatcher, data: Rows, device: torch.device, precision: str) -> float:
-    """Time that `score_split` takes for one pair, measured on more and more pairs for about a second.
-
-    Args:
-        model, data, device, precision: see `score_split`.
-    """
-
-    def score(side: int) -> int:
-        images, captions = min(side, data.num_images), min(side, data.num_captions)
-        score_split(model, data, device, side, images, np.arange(captions), precision)  # its result is on the host
-        return images * captions
-
-    side = 16
-    score(side)  # libraries take their time for the first product
-    while True:
-        start = time.perf_counter()
-        pairs = score(side)
-        seconds = time.perf_counter() - start
-        if seconds > _LONG_ENOUGH or pairs == pairs_of(data):
-            return seconds / pairs
-        side *= 2
 
 
 @torch.inference_mode()

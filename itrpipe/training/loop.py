@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from itrpipe.training.data import SplitData, epoch_batches
 from itrpipe.training.encode import AnyMatcher, score_split
 from itrpipe.training.feed import Feed, Placed
 from itrpipe.training.finite import FirstNonFinite
+from itrpipe.training.loop_settings import Course, LoopSettings
 from itrpipe.training.optimizers import OPTIMIZERS, Trained
 from itrpipe.training.prefetch import Prefetcher
 from itrpipe.training.refresh import Refreshing
@@ -57,70 +59,6 @@ _BY_UPDATES = {
 """Schedules that change the rate at every update, by the names that `schedule` takes."""
 PLATEAUS = 2
 """How often validation is flat before schedule `plateau` ends the training."""
-
-
-@dataclass(frozen=True)
-class LoopSettings:
-    """What the loop itself needs to know.
-
-    Attributes:
-        epochs, batch_size, learning_rate, decay_every, decay_factor, gradient_clip: as in the papers. Without an epoch
-            the model stays as it is.
-        batch_by: what `batch_size` counts, `pairs` or `tokens` (words and regions).
-        accumulate: batches whose mean gradient makes one update.
-        schedule: `step` decays by `decay_every`, `linear` warms up over `warmup_updates` and falls to 0 at the end;
-            `linear-uniter` is one update ahead of it and ends at 1e-8; `plateau` decays where validation is flat.
-        max_updates: training ends after so many, even inside an epoch; 0 leaves it to `epochs`.
-        precision: `fp32` or `bf16` (autocast around the encoders).
-        score_precision: of the scores of validation.
-        validate_every: updates after each of which a validation comes, beside that at the end of an epoch; 0: none.
-        encode_chunk: rows of an encoder at a time in training; 0 for all.
-        selection: `rsum` (six recalls) or `r1+r5` (four), summed over both directions on the validation split.
-        validation_images: validate on the first so many images.
-        seed: of everything random.
-        encode_block: rows per forward pass outside training.
-        prefetch: batches made ahead.
-        checkpoint_seconds: time between checkpoints inside an epoch.
-        optimizer: name in `itrpipe.training.optimizers`.
-        weight_decay, learning_rate_scaling, base_batch_size: as in the settings.
-        decay_at: epochs after each of which schedule `step` decays; empty leaves it to `decay_every`.
-        layer_decay, average: as in the settings.
-        patience: flat validations in a row after which training ends, or with schedule `plateau` the rate falls; 0:
-            none.
-        first_epochs: epochs whose validations do not count for that; none where they are all.
-    """
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    decay_every: int
-    decay_factor: float
-    gradient_clip: float
-    batch_by: str
-    accumulate: int
-    schedule: str
-    warmup_updates: int
-    max_updates: int
-    precision: str
-    score_precision: str
-    selection: str
-    validation_images: int
-    seed: int
-    encode_block: int
-    prefetch: int
-    checkpoint_seconds: float
-    optimizer: str = "adam"
-    decay_at: tuple[int, ...] = ()
-    validate_every: int = 0
-    encode_chunk: int = 0
-    compile: bool = False
-    weight_decay: float = 0.01
-    learning_rate_scaling: str = "none"
-    base_batch_size: int = 256
-    layer_decay: float = 1.0
-    average: str = "none"
-    patience: int = 0
-    first_epochs: int = 0
 
 
 class Trainer:
@@ -194,8 +132,10 @@ class Trainer:
             self.position = load_checkpoint(checkpoint, self._model, self._optimizer, *states)
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         done = sum(self._steps[: self.position.epoch]) + self.position.step
-        most = min(sum(self._steps), self._total_updates * self._settings.accumulate)
-        with self._tracking.following(self.position), self._reporter.task("training", most, "steps", done) as task:
+        with (
+            self._tracking.following(self.position),
+            self._reporter.task("training", self.course.steps, "steps", done) as task,
+        ):
             if not self._settings.epochs:
                 self._validate_untrained()
             while self._has_more and not self._is_flat:
@@ -210,11 +150,10 @@ class Trainer:
 
     def idle_patience(self) -> str:
         """Why `patience` cannot end the training early, if it is set; else empty."""
-        settings, every, total = self._settings, self._settings.validate_every, self._total_updates
+        settings = self._settings
         if not settings.patience or not settings.epochs:
             return ""
-        ends = np.minimum(np.cumsum([-(-steps // settings.accumulate) for steps in self._steps]), total).tolist()
-        validations = sorted({*ends, *(range(every, total, every) if every else ())})
+        ends, validations = self._validated_updates()
         last_uncounted = max(ends[: self._first_epochs], default=0)
         uncounted = sum(updates <= last_uncounted for updates in validations)
         if max(1, uncounted) + settings.patience < len(validations):
@@ -224,6 +163,34 @@ class Trainer:
             f"patience = {settings.patience} ends no training of {len(validations):,} validations{first}; lower it, or "
             "validate more often with --set train.validate_every"
         )
+
+    @property
+    def course(self) -> Course:
+        """How much there is to do, from the start and to the last epoch."""
+        updates = self._total_updates
+        if not updates:
+            return Course(0, 0, 0, 0, 1)
+        ends, validations = self._validated_updates()
+        steps = min(sum(self._steps), updates * self._settings.accumulate)
+        first_steps = min(sum(self._steps[: self._first_epochs]), steps)
+        return Course(steps, first_steps, updates, ends[0], len(validations))
+
+    @property
+    def model(self) -> AnyMatcher:
+        """The model as it is now, on the device."""
+        return self._model
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch, 0-based, in which there is nothing more to do."""
+        return len(self._steps) - 1
+
+    def _validated_updates(self) -> tuple[list[int], list[int]]:
+        """After how many updates each epoch ends, and after how many each validation comes."""
+        every, total = self._settings.validate_every, self._total_updates
+        updates = [-(-steps // self._settings.accumulate) for steps in self._steps]
+        ends = np.minimum(np.cumsum(updates), total).tolist()
+        return ends, sorted({*ends, *(range(every, total, every) if every else ())})
 
     def ended_early(self) -> str:
         """What is to be known of a training that `patience` has ended; empty where it came to its end."""
@@ -257,10 +224,14 @@ class Trainer:
         self._world.wait()  # until the first process has written them
         load_weights(self._work / BEST, self._model, unfinished=True)
 
-    def validate(self) -> dict[str, float]:
-        """Metrics on the first `validation_images` images of the validation split, with the four-recall sum `r1+r5`."""
+    def validate(self, limit: int | None = None) -> dict[str, float]:
+        """Metrics on the first images of the validation split, with the four-recall sum `r1+r5`.
+
+        Args:
+            limit: how many images; `validation_images` where it is not told.
+        """
         self._model.eval()
-        data, block, limit = self._validation, self._settings.encode_block, self._settings.validation_images
+        data, block, limit = self._validation, self._settings.encode_block, limit or self._settings.validation_images
         captions = np.flatnonzero(data.caption_image < limit)
         images, precision = min(limit, data.num_images), self._settings.score_precision
         scores = score_split(self._model, data, self.device, block, images, captions, precision)
@@ -283,6 +254,34 @@ class Trainer:
     def _train_epoch(self, task: Task) -> None:
         settings, position = self._settings, self.position
         self._refresh()
+        every = settings.validate_every or self._total_updates
+        start = saved = time.monotonic()
+        with closing(self.steps()) as steps:
+            for updated in steps:
+                task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
+                self._tracking.send_step(position, self._totals)
+                if position.updates == self._total_updates:
+                    break
+                # Between two updates there is a gradient, which no checkpoint holds.
+                if not updated or position.step == self._steps[position.epoch]:
+                    continue
+                if position.updates % every == 0:
+                    self.trained_seconds += time.monotonic() - start
+                    self._validate_and_save()
+                    start = saved = time.monotonic()
+                    if self._is_flat:
+                        break
+                    self._model.train()
+                    self._totals = {}
+                elif self._world.leads and time.monotonic() - saved >= settings.checkpoint_seconds:
+                    self._collect()
+                    self._save()
+                    saved = time.monotonic()
+        self.trained_seconds += time.monotonic() - start
+
+    def steps(self) -> Generator[bool, None, None]:
+        """Takes the steps that the epoch has left; yields after each of them whether it was an update."""
+        settings, position = self._settings, self.position
         batches = self._batches(position.epoch)
 
         feed = Feed(self.device)
@@ -299,32 +298,13 @@ class Trainer:
         if self._stateful is not None and position.step == 0:
             self._stateful.start_epoch(position.epoch)
         prefetcher = Prefetcher(make, range(position.step, len(batches)), settings.prefetch)
-        every = settings.validate_every or self._total_updates
-        start = saved = time.monotonic()
-        for placed in prefetcher:
-            updated = self._step(feed.take(placed), len(batches))
-            feed.done(placed)
-            task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
-            self._tracking.send_step(position, self._totals)
-            if position.updates == self._total_updates:
-                break
-            # Between two updates there is a gradient, which no checkpoint holds.
-            if not updated or position.step == len(batches):
-                continue
-            if position.updates % every == 0:
-                self.trained_seconds += time.monotonic() - start
-                self._validate_and_save()
-                start = saved = time.monotonic()
-                if self._is_flat:
-                    break
-                self._model.train()
-                self._totals = {}
-            elif self._world.leads and time.monotonic() - saved >= settings.checkpoint_seconds:
-                self._collect()
-                self._save()
-                saved = time.monotonic()
-        self.waited_seconds += prefetcher.waited_seconds
-        self.trained_seconds += time.monotonic() - start
+        try:
+            for placed in prefetcher:
+                updated = self._step(feed.take(placed), len(batches))
+                feed.done(placed)
+                yield updated
+        finally:
+            self.waited_seconds += prefetcher.waited_seconds
 
     def _count_steps(self) -> tuple[list[int], int]:
         """Steps of every epoch that is begun, and updates of all."""

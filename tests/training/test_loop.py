@@ -326,6 +326,40 @@ def test_patience_that_cannot_end_a_training_is_told(features, tmp_path, changes
     assert bool(said) == bool(found)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"epochs": 1},
+        {"epochs": 5, "max_updates": 7},
+        {"accumulate": 3},
+        {"validate_every": 2},
+        {"batch_by": "tokens", "batch_size": 60},
+        {"epochs": 0},
+    ],
+)
+def test_a_training_goes_through_the_course_that_it_tells(features, tmp_path, changes):
+    run = trainer(features, tmp_path / "a", changed(epochs=3, batch_size=6) if not changes else changed(**changes))
+    course, taken = run.course, []
+    step = run._step
+    run._step = lambda *arguments: (taken.append(1), step(*arguments))[1]
+    run.run()
+    assert (course.steps, course.updates) == (len(taken), run.position.updates)
+    assert course.validations == len(run.position.history)
+
+
+def test_epochs_and_batches_decide_the_course(features, tmp_path):
+    def course(**values):
+        return trainer(features, tmp_path / "a", changed(**values)).course
+
+    one = course(epochs=1, batch_size=4)
+    more = course(epochs=7, batch_size=4)
+    assert (more.updates, more.steps, more.validations) == (7 * one.updates, 7 * one.steps, 7)
+    assert (one.first_steps, more.first_steps) == (0, 0)
+    assert course(epochs=7, batch_size=4, first_epochs=3).first_steps == 3 * one.steps
+    assert more.epoch_updates == one.epoch_updates == one.updates == 2 * course(epochs=1, batch_size=8).updates
+
+
 def test_on_a_plateau_the_best_weights_are_taken_up_at_a_lower_rate_also_after_an_interruption(features, tmp_path):
     settings = changed(epochs=40, schedule="plateau", patience=2, validate_every=2, learning_rate=0.05)
     whole = trainer(features, tmp_path / "a", settings)
