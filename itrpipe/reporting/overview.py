@@ -17,7 +17,7 @@ from itrpipe.reporting.tables import DASH, FULL, Cell, Row, Table
 from itrpipe.reporting.verdicts import RULE, Finding, answer
 
 TITLE = "RSum of every method"
-_MOST_DRAWN = 8
+_MOST_DRAWN = 6
 """Methods that the first drawing shows: round one and the best."""
 _CAPTION = (
     "RSum is the sum of six recalls, in percent: how often the right caption is among the first 1, 5 and 10 found for "

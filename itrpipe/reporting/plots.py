@@ -8,6 +8,7 @@ serves a light and a dark page. A hollow point is a difference whose interval in
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
 import textwrap
@@ -44,8 +45,8 @@ _LEADER = {"arrowstyle": "-", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 2, "rel
 """The line from the end of another one to its name."""
 _NEAR = 0.3
 """How far below a drawing, as a share of its height, a level still is part of it."""
-_LABEL_LENGTH = 26
-"""Characters of a line of a label beside an axis."""
+_LABEL_LENGTH, _LABEL_LINE = 28, 0.32
+"""Of labels beside an axis: characters of a line, and how much of a row each line after the first takes."""
 _NAME_SIZE, _NAME_LENGTH, _NAME_HEIGHT = 8.0, 20, 0.062
 """Of the names of lines: size in points, characters of a line, and its height as a share of that of the axes."""
 CHANCE: Any = {"color": _MUTED, "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 1}
@@ -178,6 +179,7 @@ def named_ends(axes: Axes, ends: Sequence[End]) -> None:
             xytext=(1.06, places[number]),
             textcoords="axes fraction",
             fontsize=_NAME_SIZE,
+            color=_INK,
             linespacing=1.1,
             verticalalignment="center",
             annotation_clip=False,
@@ -303,10 +305,14 @@ def bars(
     reference: float | None,
 ) -> Plot:
     """Values with intervals below each other, and a line at the value that they are to be compared with."""
-    figure, axes = panel(height=0.6 + 0.34 * max(len(rows), 2))
+    wrapped = [textwrap.wrap(label, _LABEL_LENGTH) for label in labels]
+    heights = [1 + _LABEL_LINE * (len(each) - 1) for each in wrapped]
+    ends = list(itertools.accumulate(heights))
+    places = [end - height / 2 for end, height in zip(ends, heights, strict=True)]
+    figure, axes = panel(height=0.5 + 0.34 * max(ends[-1], 2))
     if reference is not None:
         axes.axvline(reference, **CHANCE)
-    for place, (interval, look) in enumerate(zip(rows, looks, strict=True)):
+    for place, interval, look in zip(places, rows, looks, strict=True):
         axes.plot([interval.low, interval.high], [place, place], color=look.colour, linewidth=2.2)
         axes.plot([interval.value], [place], "o", color=look.colour, markersize=6.5)
         axes.annotate(
@@ -315,11 +321,11 @@ def bars(
             xytext=(0, 6),
             textcoords="offset points",
             fontsize=_NAME_SIZE,
+            color=_INK,
             horizontalalignment="center",
         )
-    wrapped = ["\n".join(textwrap.wrap(label, _LABEL_LENGTH)) for label in labels]
-    axes.set_yticks(range(len(labels)), wrapped)
-    axes.set_ylim(len(labels) - 0.5, -0.75)
+    axes.set_yticks(places, ["\n".join(each) for each in wrapped])
+    axes.set_ylim(ends[-1], -0.3)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     return Plot(title, svg(figure, name, f"{title}: {', '.join(labels)}"))

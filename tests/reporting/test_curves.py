@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +81,15 @@ def test_validation_is_drawn_beside_chance_at_whole_epochs(seeded: Any, drawn: l
         assert {"round one", "AOQ"} <= set(texts), "lines bear their names"
         assert all(tick == int(tick) for tick in axes.get_xticks())
     assert not [each for each in drawn[0].texts if "chance" in each.get_text()], "a loss has none"
+
+
+def test_every_text_of_a_drawing_takes_its_colour_from_the_page(seeded: Any) -> None:
+    runs = runs_of(seeded)
+    split = PreparedDataset.open(runs[0].prepare.folder).split("val")
+    for plot in curves.training_plots(series_of(models(runs)), "x", split):
+        texts = re.findall(r"<text[^>]*>|<g[^>]*fill: [^>]*>", plot.svg)
+        assert texts
+        assert all("var(--" in each for each in re.findall(r"<text[^>]*>", plot.svg)), plot.title
 
 
 def test_recalls_are_drawn_beside_chance(seeded: Any, drawn: list[Any]) -> None:
