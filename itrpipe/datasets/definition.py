@@ -95,7 +95,8 @@ class DatasetDefinition(BaseModel):
         if features:
             raise UsageError(f"dataset {dataset!r} has features {', '.join(self.features)}; choose with --features")
         raise MissingInputError(
-            f"dataset {dataset!r} has no features yet; run `itrpipe extract --dataset {dataset} --features NAME`"
+            f"dataset {dataset!r} has no features yet; run `itrpipe extract --dataset {dataset} --features NAME`, or "
+            "add --features hog, which needs no weights"
         )
 
 

@@ -125,8 +125,16 @@ class Measurement:
         return _figures(values)
 
 
-def say_results(results: Mapping[str, Figures], level: float, reporter: Reporter) -> None:
-    """Prints the recalls and RSum under every protocol, below them their intervals."""
+def say_results(results: Mapping[str, Figures], level: float, size: tuple[int, int], reporter: Reporter) -> None:
+    """Prints the recalls and RSum under every protocol, below them their intervals, and what chance gives.
+
+    Args:
+        results: of an evaluation.
+        level: share of resampled test sets that its intervals hold.
+        size: images and captions of the split.
+        reporter: prints.
+    """
+    from itrpipe.evaluation.chance import random_recalls
     from itrpipe.evaluation.rsum import CUTOFFS
 
     titles = [f"{side} R@{k}" if k == CUTOFFS[0] else f"R@{k}" for side in ("i2t", "t2i") for k in CUTOFFS]
@@ -137,6 +145,8 @@ def say_results(results: Mapping[str, Figures], level: float, reporter: Reporter
         found = [values[metric] for metric in metrics]
         reporter.say(_line(name, [f"{each['value']:.1f}" for each in found]))
         reporter.say(_line(f" {percent}", [_span(each["low"], each["high"]) for each in found]))
+    chance = random_recalls(*size)
+    reporter.say(_line("chance", [f"{chance[metric]:.1f}" for metric in metrics]))
     meaning = f"  {percent}: bootstrap interval over test images"
     reporter.say(f"{meaning}; {ORACLE}: every true match is right" if ORACLE in results else meaning)
 

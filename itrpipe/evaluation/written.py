@@ -84,6 +84,20 @@ def read_rankings(
     return found
 
 
+def size_of_rankings(path: Path) -> tuple[int, int]:
+    """How many images and captions were ranked.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    try:
+        sides = pq.read_table(checked(path), columns=["direction"])["direction"].to_pylist()
+    except (OSError, KeyError, pa.ArrowException) as error:
+        damage = DataError(f"{path} is damaged; run `itrpipe evaluate` again")
+        raise reading_error(error, path, damage) from None
+    return sides.count("i2t"), sides.count("t2i")
+
+
 def _rows(wanted: pa.Array | pa.ChunkedArray, ids: np.ndarray) -> np.ndarray:
     options = pc.SetLookupOptions(value_set=pa.array(ids.tolist(), pa.string()))
     places = pc.call_function("index_in", [wanted], options)

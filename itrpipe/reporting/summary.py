@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from itrpipe.artifacts.files import BENCHMARKS, DISCRIMINATION, MATCHING, WORDS
 from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.claims import Difference, excludes_zero
 from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.comparisons import RECALLS, interval_text, signed
@@ -100,6 +101,9 @@ def _results(group: Group) -> list[str]:
     lines += [f"{'run':<{_NAME}}{recalls * 2}{'RSum'.rjust(_RSUM)}  interval", _RULE]
     for run in group.runs:
         lines += _result(run, FULL)
+    chance = random_recalls(*(len(group.runs[0].rankings[side].ids) for side in DIRECTIONS))
+    numbers = "".join(f"{chance[recall]:.1f}".rjust(_NUMBER) for recall in RECALLS)
+    lines += _row("chance", f"{numbers}{chance['rsum']:{_RSUM}.1f}")
     if any(ORACLE in run.metrics for run in group.runs):
         lines += ["", "with every true match counted as right"]
         lines += [line for run in group.runs if ORACLE in run.metrics for line in _result(run, ORACLE)]

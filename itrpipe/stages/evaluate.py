@@ -286,7 +286,7 @@ def run(job: Job) -> None:
     write_json(job.folder / METRICS, results)
     write_rankings(job.folder / RANKINGS, split, full, oracle, settings.ranking_depth)
     write_cross_retrieval(job.folder / CROSS_RETRIEVAL, split)
-    say_results(results, settings.interval_level, job.reporter)
+    say_results(results, settings.interval_level, split.matrix.shape, job.reporter)
     if settings.ensemble_with:
         job.metrics["mean of"] = " + ".join(model.label for model in settings.models)
     job.metrics |= summed_up(results)
@@ -299,8 +299,10 @@ def run(job: Job) -> None:
 def show(folder: Path, reporter: Reporter) -> None:
     """Prints the recalls of a finished evaluation, and what was answered in it."""
     from itrpipe.evaluation.results import say_results
+    from itrpipe.evaluation.written import size_of_rankings
 
-    say_results(read_checked_json(folder / METRICS), read_manifest(folder).settings["interval_level"], reporter)
+    level = read_manifest(folder).settings["interval_level"]
+    say_results(read_checked_json(folder / METRICS), level, size_of_rankings(folder / RANKINGS), reporter)
     say(folder, reporter)
 
 
