@@ -21,7 +21,7 @@ from itrpipe import cli as command_line
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.cli.help import LISTS, PANELS, SHARED, everything, principal
 from itrpipe.commands import doctor
-from itrpipe.datasets.definition import load_definition
+from itrpipe.datasets.definition import load_definition, save_definition
 from itrpipe.errors import (
     DataError,
     DiskFullError,
@@ -89,6 +89,12 @@ def test_without_arguments_it_says_where_one_stands(
     assert "next: itrpipe train --dataset tiny" in invoke().out
     shutil.rmtree(chain / "tiny" / "extract")
     assert "next: itrpipe extract --dataset tiny" in invoke().out
+    definition = load_definition(chain, "tiny")
+    save_definition(chain, "tiny", definition.model_copy(update={"features": {}}))
+    (following,) = re.findall(r"^  next: itrpipe (.+), or extract", invoke().out, re.MULTILINE)
+    command, *arguments = shlex.split(following)
+    COMMANDS[command].make_context(command, arguments)
+    assert "--features hog" in following
 
 
 def test_every_command_has_its_group(invoke: Invoke) -> None:

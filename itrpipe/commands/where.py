@@ -8,7 +8,7 @@ from pathlib import Path
 
 from itrpipe.artifacts.artifact import Manifest, folders_in
 from itrpipe.commands.upkeep import Entry, entries
-from itrpipe.datasets.definition import EMBEDDED, load_definition
+from itrpipe.datasets.definition import load_definition
 from itrpipe.progress import Reporter
 
 _WITHOUT_WEIGHTS = "--name first --features hog --backbone vsepp --method contrastive"
@@ -64,7 +64,7 @@ def _next(root: Path, dataset: str, found: list[Entry]) -> str:
         if each.manifest:
             made.setdefault(each.manifest.stage, []).append(each.manifest)
     if "train" not in made:  # where embeddings were given, there is nothing to extract
-        if "prepare" in made and "extract" not in made and made["prepare"][-1].conf != EMBEDDED:
+        if "prepare" in made and not load_definition(root, dataset).features:
             return f"itrpipe train {_WITHOUT_WEIGHTS} --dataset {dataset}{_data(root)}, or extract a network's features"
         stage = next((name for name in ("prepare", "extract") if name not in made), "train")
         return f"itrpipe {stage} --dataset {dataset}{_data(root)}"
