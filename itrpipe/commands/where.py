@@ -11,7 +11,7 @@ from itrpipe.commands.upkeep import Entry, entries
 from itrpipe.datasets.definition import load_definition
 from itrpipe.progress import Reporter
 
-_WITHOUT_WEIGHTS = "--name first --features hog --backbone vsepp --method contrastive"
+_WITHOUT_WEIGHTS = "--name first --features hog --backbone vsepp --method contrastive-batch"
 _FIRST = """\
 {root} holds no dataset yet.
   itrpipe demo                                              all of it on drawings, in about four minutes

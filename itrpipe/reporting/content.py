@@ -82,16 +82,17 @@ class Content:
         backbones = dict.fromkeys(run.backbone for group in self.groups for run in group.runs)
         if self.view("study") is not None:
             return "When does a second round with better negatives pay?"
-        if all(run.is_baseline for group in self.groups for run in group.runs):
+        if all(run.is_baseline or run.is_control for group in self.groups for run in group.runs):
             return f"How often are the right image and the right caption of {self.dataset} found?"
         *others, last = backbones
         named = f"{', '.join(others)} and {last}" if others else last
         subject = f"Does {named}" if not others else f"Do {named if len(backbones) <= _NAMED else 'these models'}"
         return f"{subject} find more in {self.dataset} after training with better negatives?"
 
-    def warnings(self, group: Group) -> list[str]:
-        """What has to be known of the runs on one test set before any of their numbers is read."""
-        return [each for own, hubs in self.view("hubness") or () if own is group for each in hubs.warnings]
+    def warning(self, group: Group) -> str:
+        """What has to be known of the runs on one test set before any of their numbers is read; often empty."""
+        hubs = next((hubs for own, hubs in self.view("hubness") or () if own is group), None)
+        return "" if hubs is None else hubs.summary
 
     def view(self, name: str) -> Any:
         """What a section shows; None where it shows nothing."""

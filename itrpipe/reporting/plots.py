@@ -196,13 +196,13 @@ def level(axes: Axes, height: float, name: str) -> None:
     arrow = " \N{DOWNWARDS ARROW}" if below else ""
     axes.annotate(
         f"{name} {height:.1f}{arrow}",
-        xy=(1, 0 if below else height),
+        xy=(int(below), 0 if below else height),
         xycoords=("axes fraction", "axes fraction" if below else "data"),
-        xytext=(-3, 3),
+        xytext=(-3 if below else 3, 3),
         textcoords="offset points",
         fontsize=_NAME_SIZE,
         color=_MUTED,
-        horizontalalignment="right",
+        horizontalalignment="right" if below else "left",
     )
 
 

@@ -148,7 +148,7 @@ def _after(told: dict[str, list[SeedComparison]]) -> tuple[str, tuple[str, ...]]
     """What to do after a claim: give the best of the better ones to others, else ask why there is none."""
     better = [each for each in told.values() if verdict([one.own[_RSUM] for one in each]) == "better"]
     if not better:
-        run = next(iter(told.values()))[0].series.first
+        run = next(iter(told.values()))[0].reference.first
         return "What negatives can do here, round one tells by", (_advise(run),)
     run = max(better, key=lambda each: _strongest(each).own[_RSUM].value)[0].series.first
     method, backbone = run.members[0].method_name, run.settings["backbone"]
@@ -157,7 +157,12 @@ def _after(told: dict[str, list[SeedComparison]]) -> tuple[str, tuple[str, ...]]
 
 
 def _advise(run: Run) -> str:
-    return f"itrpipe advise --backbone {run.settings['backbone']} --dataset {run.manifest.dataset}"
+    """The command that tells of round one, or of a control that serves as one, what negatives may add."""
+    first = run.members[0]
+    if first.named:
+        return f"itrpipe advise --model {first.named}"
+    method = "" if run.is_baseline else f" --method {first.method_name}"
+    return f"itrpipe advise{method} --backbone {first.backbone_name} --dataset {run.manifest.dataset}"
 
 
 def _without_control(comparison: SeedComparison, baseline_method: str) -> Finding:
@@ -196,7 +201,7 @@ def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) 
     rsum = run.metrics["full"][_RSUM]["value"]
     if run.is_baseline or run.is_control or is_given(run.members[0].backbone_name):
         alone = f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600; no other method is compared with it."
-        if not run.is_baseline or is_given(run.members[0].backbone_name):
+        if is_given(run.members[0].backbone_name):
             return Finding(alone)
         return Finding(alone, "Whether a second round is worth it, round one tells by", (_advise(run),))
     wanted = next(iter(controls_of(run, baseline_method)), baseline_method)

@@ -39,6 +39,13 @@ class Hubs:
     table: SpannedTable
     warnings: list[str]
 
+    @property
+    def summary(self) -> str:
+        """The first warning, and how many more there are; empty where there is none."""
+        more = len(self.warnings) - 1
+        others = f" {more} more such warning{'s' if more > 1 else ''}:" if more > 0 else ""
+        return f"{self.warnings[0]}{others}" if self.warnings else ""
+
 
 def view(source: Source) -> list[tuple[Group, Hubs]]:
     """All groups."""
