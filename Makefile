@@ -56,7 +56,7 @@ lint: install ## ruff and pyright
 	$(BIN)/pyright
 
 docs: install ## the site of docs/, with a reference made from the code, in build/docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: install ## speed, as ratios measured in one run
 	$(BIN)/python -m pytest -q -s tests/benchmarks --override-ini testpaths=tests/benchmarks --override-ini python_files='bench_*.py'

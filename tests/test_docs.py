@@ -20,10 +20,12 @@ ROOT = Path(__file__).parents[1]
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` does."""
     folder = tmp_path_factory.mktemp("docs") / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert "INFO" in done.stderr, "--strict counts what is logged: a quiet build has no warnings"
+    assert "WARNING" not in done.stderr
     return folder
 
 
