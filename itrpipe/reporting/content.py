@@ -92,7 +92,7 @@ class Content:
     def warning(self, group: Group) -> str:
         """What has to be known of the runs on one test set before any of their numbers is read; often empty."""
         hubs = next((hubs for own, hubs in self.view("hubness") or () if own is group), None)
-        return "" if hubs is None else hubs.summary
+        return "" if hubs is None else hubs.warning
 
     def view(self, name: str) -> Any:
         """What a section shows; None where it shows nothing."""

@@ -31,9 +31,20 @@ def test_a_model_that_returns_the_same_for_many_queries_is_warned_of() -> None:
     found = hubs_of([spread, hubs])
     shown = {row.name: [cell.text for cell in row.cells] for row in found.table.table.rows}
     assert shown == {"AOQ": ["25.0", "25.0"], "VSE++": ["100.0", "84.0"], "even share": ["25.0", "25.0"]}
-    assert [warning.split(":")[0] for warning in found.warnings] == ["VSE++", "VSE++"]
-    assert "10 captions are the first answer to 100 %" in found.warnings[0]
-    assert hubs_of([spread]).warnings == []
+    assert found.warning.startswith(
+        "VSE++: 10 captions are the first answer to 100 % of the queries and 10 images are the first answer to 84 %"
+    )
+    assert [cell.marked for row in found.table.table.rows for cell in row.cells] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert hubs_of([spread]).warning == ""
+    other = run("SCAN", images=[row % 12 for row in range(200)], captions=[0] * 40)
+    assert "of the queries of 2 runs" in hubs_of([spread, hubs, other]).warning
 
 
 @pytest.mark.parametrize(("images", "own"), [(30, 5), (7, 2), (4, 1)])

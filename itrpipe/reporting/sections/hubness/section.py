@@ -23,7 +23,7 @@ MANY, TIMES = 0.5, 2.0
 _SHOWN = {"i2t": "Captions for images", "t2i": "Images for captions"}
 _CAPTION = (
     f"Percent of the queries whose first answer is one of the {MOST} items that stand first most often. An even share "
-    "is that of a model that returns every item equally often."
+    "is that of a model that returns every item equally often. Bold: more than half, and twice the even share."
 )
 
 
@@ -32,19 +32,12 @@ class Hubs:
     """What is shown of one test set.
 
     Attributes:
-        table: the shares.
-        warnings: one sentence for each run that returns the same for many queries.
+        table: the shares, those that are a warning marked.
+        warning: one sentence where models return the same for many queries; else empty.
     """
 
     table: SpannedTable
-    warnings: list[str]
-
-    @property
-    def summary(self) -> str:
-        """The first warning, and how many more there are; empty where there is none."""
-        more = len(self.warnings) - 1
-        others = f" {more} more such warning{'s' if more > 1 else ''}:" if more > 0 else ""
-        return f"{self.warnings[0]}{others}" if self.warnings else ""
+    warning: str
 
 
 def view(source: Source) -> list[tuple[Group, Hubs]]:
@@ -60,17 +53,36 @@ def hubs_of(runs: Sequence[Run]) -> Hubs:
     """
     even = {side: even_share(runs[0].rankings, side) for side in DIRECTIONS}
     shares = [{side: share_of_hubs(run.rankings[side]) for side in DIRECTIONS} for run in runs]
-    rows = [Row(run.name, _cells(own), run.label) for run, own in zip(runs, shares, strict=True)]
-    rows.append(Row("even share", _cells(even), published=True))
-    warnings = [
-        f"{run.name}: {MOST} {'captions' if side == 'i2t' else 'images'} are the first answer to "
-        f"{100 * own[side]:.0f} % of the queries. It tells few of them apart; train longer, or look at its loss."
+    warned = [
+        (run, side, own[side])
         for run, own in zip(runs, shares, strict=True)
         for side in DIRECTIONS
-        if own[side] > MANY and own[side] > TIMES * even[side]
+        if _is_warning(own[side], even[side])
     ]
+    rows = [Row(run.name, _cells(own, even), run.label) for run, own in zip(runs, shares, strict=True)]
+    rows.append(Row("even share", _cells(even, even), published=True))
     table = Table("Answers that come again", list(_SHOWN.values()), rows, _CAPTION)
-    return Hubs(SpannedTable(table, [("", len(_SHOWN))]), warnings)
+    return Hubs(SpannedTable(table, [("", len(_SHOWN))]), _warning(warned))
+
+
+def _is_warning(share: float, even: float) -> bool:
+    return share > MANY and share > TIMES * even
+
+
+def _warning(warned: Sequence[tuple[Run, str, float]]) -> str:
+    if not warned:
+        return ""
+    names = list(dict.fromkeys(run.name for run, _, _ in warned))
+    if len(names) > 1:
+        return (
+            f"{MOST} captions or {MOST} images are the first answer to more than half of the queries of {len(names)} "
+            "runs (bold under Hubness). They tell few queries apart; train them longer, or look at their loss."
+        )
+    said = " and ".join(
+        f"{MOST} {'captions' if side == 'i2t' else 'images'} are the first answer to {100 * share:.0f} % of the queries"
+        for _, side, share in warned
+    )
+    return f"{names[0]}: {said}. It tells few of them apart; train longer, or look at its loss."
 
 
 def share_of_hubs(queries: Queries) -> float:
@@ -85,5 +97,8 @@ def even_share(rankings: dict[str, Queries], side: str) -> float:
     return min(1.0, MOST / min(items, len(rankings[side].ids)))
 
 
-def _cells(shares: dict[str, float]) -> list[Cell]:
-    return [Cell(title, f"{100 * shares[side]:.1f}") for side, title in _SHOWN.items()]
+def _cells(shares: dict[str, float], even: dict[str, float]) -> list[Cell]:
+    return [
+        Cell(title, f"{100 * shares[side]:.1f}", marked=_is_warning(shares[side], even[side]))
+        for side, title in _SHOWN.items()
+    ]
