@@ -21,6 +21,7 @@ from itrpipe.artifacts.integrity import checked
 from itrpipe.commands.stages import run_stage
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.plan.planning import Override
+from tests.conftest import TINY
 
 IMAGES = "images_for_texts"
 Tiny = Callable[..., list[Override]]
@@ -199,12 +200,14 @@ def test_trust_skips_large_files_only(chain: Path, monkeypatch: pytest.MonkeyPat
     flip(features, features.stat().st_size - 9)
     with pytest.raises(DataError):
         checked(features)
-    assert invoke("train", "--dataset", "tiny", "--data", chain, "--trust", "--dry-run").code == 0
+    chosen = [f"--set={each}" for each in TINY if each.startswith("train.")]
+    planned = ("train", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *chosen, "--dry-run")
+    assert invoke(*planned, "--trust").code == 0
     assert checked(features) == features
     flip(metrics)
     with pytest.raises(DataError):
         checked(metrics)
-    assert invoke("train", "--dataset", "tiny", "--data", chain, "--dry-run").code == 0
+    assert invoke(*planned).code == 0
     with pytest.raises(DataError):
         checked(features)
 
