@@ -1,7 +1,4 @@
-"""The papers that methods and backbones come from, as BibTeX cites them.
-
-What is not certain of a paper is left out: of AsCL the year and the venue.
-"""
+"""The papers that methods and backbones come from, as BibTeX cites them."""
 
 from __future__ import annotations
 
@@ -142,10 +139,16 @@ FNE = Paper(
     },
 )
 ASCL = Paper(
-    "misc",
-    "gong-ascl",
+    "inproceedings",
+    "gong2024ascl",
     "AsCL: An Asymmetry-sensitive Contrastive Learning Method for Image-Text Retrieval with Cross-Modal Fusion",
     ("Ziyu Gong", "Chengcheng Mai", "Yihua Huang"),
+    {
+        "booktitle": "IEEE International Conference on Multimedia and Expo (ICME)",
+        "eprint": "2405.10029",
+        "archiveprefix": "arXiv",
+        "year": "2024",
+    },
 )
 CLIP = Paper(
     "inproceedings",

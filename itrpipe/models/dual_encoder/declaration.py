@@ -11,7 +11,7 @@ from itrpipe.papers import FNE, Paper
 
 
 class DualEncoder(BackboneSettings):
-    """A vision encoder and a text encoder of transformers, trained end to end. Source: FNE §4.1.
+    """A vision encoder and a text encoder of transformers, trained end to end. Source: FNE §3.1, A.2.
 
     A pretrained encoder is a hub id or a folder; a joint model such as CLIP is named as both. `random` is a small one
     of the given size with random weights: a ViT, or a BERT that reads our own vocabulary of words.
