@@ -127,6 +127,8 @@ def _called(
         models = {named.get(own.name) for own in each.inputs.values() if own.stage == "train"}
         if name in (each.label, folder, *models) or re.fullmatch(rf"{re.escape(name)}\.s\d+", each.label):
             found[folder] = each
+    if not found and name in named.values():
+        raise MissingInputError(f"--compare: {name!r} is not evaluated yet; run `itrpipe evaluate --model {name}`")
     if not found:
         known = sorted({*named.values(), *(each.label for each in evaluations)})
         hint = did_you_mean(name, known) or f"; evaluated are {', '.join(known)}"

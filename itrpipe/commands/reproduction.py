@@ -246,7 +246,21 @@ def _show(whole: Reproduction, planned: Sequence[PlannedRun], report: Step) -> P
     (folder,) = run([report], whole.reporter, dry_run=True)
     print_costs(estimate(whole.root, whole.recipe.dataset, pending_steps([report])), whole.reporter)
     _say_unplanned(planned, whole.reporter)
+    if not whole.options.tiny:
+        _say_targets(whole.published(planned), whole.reporter)
     return folder
+
+
+def _say_targets(published: Sequence[Published], reporter: Reporter) -> None:
+    """The published scores that the runs are to reach."""
+    if not published:
+        return
+    reporter.say("will be compared with", style="bold")
+    width = max(len(each.run) for each in published)
+    for each in published:
+        shown = {"RSum": each.scores["rsum"]} if "rsum" in each.scores else each.scores
+        scores = ", ".join(f"{name} {value:.1f}" for name, value in shown.items())
+        reporter.say(f"    {each.run:<{width}}  {each.protocol}: {scores} ({each.source})")
 
 
 def _say_unplanned(planned: Sequence[PlannedRun], reporter: Reporter) -> None:

@@ -12,7 +12,7 @@ from itrpipe.artifacts.disk import require_writable, write_text
 from itrpipe.commands.beforehand import check_image, check_split, check_words
 from itrpipe.commands.photographs import PHOTOGRAPH, find_image
 from itrpipe.commands.trained import TrainedRun, make_missing, train_settings, trained_run
-from itrpipe.datasets.definition import check_name, load_definition
+from itrpipe.datasets.definition import EMBEDDED, check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
@@ -284,3 +284,9 @@ def show(found: Answers, reporter: Reporter) -> None:
         reporter.say(f"  unknown  {words}: not among the words that the model knows", style="yellow")
     for line in lines(found):
         reporter.say(line)
+    if found.finds == "images" and not found.of_folder and found.dataset != EMBEDDED:
+        reporter.say(
+            f"  searched: {found.split} images alone; `itrpipe index --photos FOLDER` and `itrpipe search --photos "
+            "FOLDER` find among all of a folder",
+            style="dim",
+        )

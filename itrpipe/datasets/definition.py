@@ -7,6 +7,7 @@ content of its sources, never on where they lie.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,12 @@ class DatasetDefinition(BaseModel):
         """Folder of a training artifact -> the name of its model."""
         return {folder: name for name, model in self.models.items() for folder in model.trained.values()}
 
-    def default_features(self, dataset: str) -> str:
+    def default_features(self, dataset: str, unasked: Sequence[str] = ()) -> str:
         """Name of the features to train on when none is named.
+
+        Args:
+            dataset: its name, for messages.
+            unasked: features that are there though they were not asked for, taken where there are no others.
 
         Raises:
             MissingInputError: the dataset has none.
@@ -90,6 +95,7 @@ class DatasetDefinition(BaseModel):
         """
         # Models that read pixels ask for them by name.
         features = [name for name, stage in self.features.items() if stage.conf != PIXELS] or [*self.features]
+        features = features or [name for name in unasked if name != PIXELS]
         if len(features) == 1:
             return features[0]
         if features:

@@ -53,6 +53,9 @@ def read_annotations(
     return check_annotations(annotations, source)
 
 
+_TABLES = (".csv", ".tsv", ".jsonl")
+
+
 def recognise(source: Path) -> str:
     """Return the name of the one format that recognises the source.
 
@@ -62,8 +65,16 @@ def recognise(source: Path) -> str:
     """
     names = [name for name in FORMATS if format_module(name).recognises(source)]
     if not names:
+        if table := _table_of_another_name(source):
+            raise MissingInputError(
+                f"{table}: a table of captions is called captions{table.suffix} and lies beside the photographs or "
+                "above their folder images/; rename it, or move it there"
+            )
         looked = "; ".join(f"{name}: {format_module(name).LOOKED_FOR}" for name in FORMATS)
-        raise MissingInputError(f"{source}: no known dataset format; looked for {looked}")
+        raise MissingInputError(
+            f"{source}: no known dataset format; looked for {looked}. Photographs without captions are for `itrpipe "
+            "index --photos FOLDER`"
+        )
     if len(names) > 1:
         raise UsageError(f"{source}: could be {' or '.join(names)}; say which with the setting format")
     return names[0]
@@ -80,3 +91,10 @@ def format_module(name: str) -> ModuleType:
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UsageError(f"unknown dataset format {name!r}; there are {', '.join(FORMATS)}{hint}")
     return import_module(f"itrpipe.datasets.{name}")
+
+
+def _table_of_another_name(source: Path) -> Path | None:
+    """A table that may be one of captions, itself or the only one in a folder."""
+    found = [source] if source.is_file() else sorted(source.iterdir())
+    tables = [path for path in found if path.suffix in _TABLES and path.is_file()]
+    return tables[0] if len(tables) == 1 else None

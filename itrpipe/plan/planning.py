@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.artifacts import artifact as artifacts
-from itrpipe.artifacts.artifact import Location, Manifest
+from itrpipe.artifacts.artifact import Location, Manifest, folders_in
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import (
     COMMAND_LINE,
@@ -21,6 +21,7 @@ from itrpipe.config import (
     bind,
     complete_key,
     declared_stages,
+    did_you_mean,
     leaves,
     load_declaration,
     parse_assignment,
@@ -46,6 +47,8 @@ from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage
 
 SOURCE_CACHE = "sources.json"
+_WITHOUT_DATASET = ("index", "report")
+"""Stages that read no prepared dataset."""
 
 
 @dataclass
@@ -110,6 +113,8 @@ class Planner:
 
     def _plan(self, need: Need, requested: bool, given: Mapping[str, Step]) -> Step:
         module = load_stage(need.stage)
+        if need.stage not in _WITHOUT_DATASET and self.definition.prepare is None:
+            stage_definition(self.definition, Need("prepare", ""), self.dataset, self.root)
         definition = stage_definition(self.definition, need, self.dataset, self.root)
         resolved, execution = self.configure(need, definition, requested)
         where = f"{need.stage} {need.conf}"
@@ -220,8 +225,13 @@ class Planner:
         if "features" in values and not values["features"]:
             if self.definition.prepare is None:
                 stage_definition(self.definition, Need("prepare", ""), self.dataset, self.root)
-            set_dotted(resolved.values, "features", self.definition.default_features(self.dataset))
+            set_dotted(resolved.values, "features", self.definition.default_features(self.dataset, self._unasked()))
             resolved.origins["features"] = "dataset.json"
+
+    def _unasked(self) -> list[str]:
+        """Features that were made because a model read them."""
+        made = {folder.name.rpartition("-")[0] for folder in folders_in(self.root / self.dataset / "extract")}
+        return [name for name in WITHOUT_CHOICE if name in made]
 
 
 def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, root: Path) -> StageDefinition | None:
@@ -238,9 +248,10 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, ro
     """
     if need.stage == "prepare":
         if definition.prepare is None:
+            hint = did_you_mean(dataset, [folder.name for folder in folders_in(root)])
             raise MissingInputError(
-                f"dataset {dataset!r} is not defined in {root.resolve()}; run `itrpipe prepare --dataset {dataset} "
-                "--source FOLDER`, or name another folder with --data"
+                f"dataset {dataset!r} is not defined in {root.resolve()}{f'{hint} If not,' if hint else ';'} run "
+                f"`itrpipe prepare --dataset {dataset} --source FOLDER`, or name another folder with --data"
             )
         return definition.prepare
     if need.stage == "extract":

@@ -98,11 +98,13 @@ def lines(found: Answers) -> Iterator[str]:
         yield from (f"  {each.rank:>4} {each.score:>8.3f}    {each.file}" for each in found.answers)
         return
     width = max((len(_name(each)) for each in found.answers), default=0)
+    same = all(each.image_id == each.file for each in found.answers)  # then the file is not said again
     titles = f"{'image' if found.finds == 'images' else 'caption':<{width}}"
-    yield f"  {'rank':>4} {'score':>8}    {titles}  {'file, captions' if found.finds == 'images' else 'text'}"
+    told = "text" if found.finds != "images" else "captions" if same else "file, captions"
+    yield f"  {'rank':>4} {'score':>8}    {titles}  {told}"
     for each in found.answers:
         text = textwrap.shorten(" · ".join(each.texts), LONGEST_TEXT, placeholder=" …")
-        shown = f"{each.file}  {text}" if found.finds == "images" else text
+        shown = f"{each.file}  {text}" if found.finds == "images" and not same else text
         yield f"  {each.rank:>4} {each.score:>8.3f}  {MARKS[each.mark]} {_name(each):<{width}}  {shown}"
     said: dict[Mark, str] = {"own": "belongs to the query", "true": "true as well, though it belongs to another"}
     if marks := [f"{MARKS[mark]} {said[mark]}" for mark in said if any(each.mark == mark for each in found.answers)]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.claims import Difference, excludes_zero, verdict
 from itrpipe.features.given_source import is_given
-from itrpipe.reporting.collect import Run
+from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.comparisons import interval_text, signed
 from itrpipe.reporting.controls import command_of, controls_of
 from itrpipe.reporting.seeds import SeedComparison
@@ -200,16 +201,24 @@ def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) 
     run = next((each.first for each in series if not each.first.is_baseline), series[0].first)
     rsum = run.metrics["full"][_RSUM]["value"]
     if run.is_baseline or run.is_control or is_given(run.members[0].backbone_name):
-        alone = f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600; no other method is compared with it."
+        alone = (
+            f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, and chance {_chance(run):.1f}; no other "
+            "method is compared with it."
+        )
         if is_given(run.members[0].backbone_name):
             return Finding(alone)
         return Finding(alone, "Whether a second round is worth it, round one tells by", (_advise(run),))
     wanted = next(iter(controls_of(run, baseline_method)), baseline_method)
     return Finding(
-        f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, which no control is there to compare with.",
+        f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, and chance {_chance(run):.1f}; no control is "
+        "there to compare with.",
         "Run",
         (command_of(run, wanted, run.seed),),
     )
+
+
+def _chance(run: Run) -> float:
+    return random_recalls(*(len(run.rankings[side].ids) for side in DIRECTIONS))[_RSUM]
 
 
 def _intervals(difference: Difference) -> str:

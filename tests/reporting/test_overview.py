@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from itrpipe.evaluation.chance import random_recalls
 from itrpipe.reporting.verdicts import _strongest
 
+CHANCE = random_recalls(30, 60)["rsum"]
 SEEDS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))
 
 
@@ -100,7 +102,8 @@ def test_without_anything_to_compare_with_the_answer_names_the_missing_run(toy: 
     report = toy.copy(tmp_path / "data").report(("aoq.vsepp",))
     value = rsum_of(toy, "aoq.vsepp")["value"]
     assert answer_of(report) == (
-        f"VSE++, AOQ reaches an RSum of {value:.1f} of 600, which no control is there to compare with. Run "
+        f"VSE++, AOQ reaches an RSum of {value:.1f} of 600, and chance {CHANCE:.1f}; no control is there to compare "
+        "with. Run "
         "`itrpipe evaluate --method triplet-long --backbone vsepp --dataset toy`."
     )
     assert not cells_of(report)["AOQ"][0].all("span", "verdict")
@@ -109,8 +112,8 @@ def test_without_anything_to_compare_with_the_answer_names_the_missing_run(toy: 
 def test_round_one_alone_is_compared_with_nothing(toy: Any, tmp_path: Path) -> None:
     report = toy.copy(tmp_path / "data").report(("triplet.vsepp",))
     assert answer_of(report).endswith(
-        "of 600; no other method is compared with it. Whether a second round is worth it, round one tells by `itrpipe "
-        "advise --backbone vsepp --dataset toy`."
+        f" of 600, and chance {CHANCE:.1f}; no other method is compared with it. Whether a second round is worth it, "
+        "round one tells by `itrpipe advise --backbone vsepp --dataset toy`."
     )
 
 
