@@ -31,6 +31,11 @@ class Library:
         self.album = Album(root, files)
         self._galleries: dict[str, Gallery] = {}
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that hold images: of vectors of the test split alone, that one."""
+        return self._dataset.splits
+
     def split(self, name: str) -> Split:
         """One split."""
         return self.gallery(name).split

@@ -157,6 +157,7 @@ def test_without_a_dataset_files_are_all_that_is_needed(
     np.testing.assert_array_equal(*(each.candidates for each in further))
     evaluated = done(invoke("evaluate", *given, "--set=bootstrap_samples=100", "--split", "val"))
     assert not (evaluated / "query_length.json").exists()
+    assert invoke("report", "--dataset", "embeddings").code == 0
     assert f"✓ mine_negatives/{folder.name}" in invoke(*mine, "--dry-run").out  # another split changes nothing
     assert "train/given" not in invoke("gc", "--dataset", "embeddings", "--yes").out
     assert "no text" in invoke(*mine, "--drop-duplicates").err

@@ -96,12 +96,13 @@ def curves_of(runs: Sequence[Run], prefix: str, libraries: Mapping[str, Library 
         libraries: datasets by the name of their artifact; None for those that were removed.
     """
     library = libraries[runs[0].prepare.name]
+    validation = library.split("val") if library is not None and "val" in library.splits else None
     trained = models(runs)
     series, model_series = series_of(runs), series_of(trained)
     return Curves(
         model_keys=legend(model_series),
         keys=legend(series),
-        training=training_plots(model_series, prefix, None if library is None else library.split("val")),
+        training=training_plots(model_series, prefix, validation),
         recalls=recall_plots(series, prefix),
         ranks=rank_plots(series, prefix),
         cross_ranks=cross_rank_plots(series, prefix),

@@ -72,7 +72,9 @@ class StudyView:
 def view(source: Source) -> StudyView | None:
     """Shown where methods were compared with controls in two settings or more."""
     images = {
-        name: len(library.split(TRAIN).image_ids) for name, library in source.libraries.items() if library is not None
+        name: len(library.split(TRAIN).image_ids)
+        for name, library in source.libraries.items()
+        if library is not None and TRAIN in library.splits
     }
     study = study_of(source.groups, images, _ceilings(source))
     if study is None:
