@@ -137,7 +137,7 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
         _tracking(job),
         _refreshing(job, splits["train"], mine),
     )
-    if reason := trainer.idle_patience():
+    if reason := trainer.idle_patience() or trainer.never_warm():
         job.warn(reason)
     return trainer, splits, tokens
 

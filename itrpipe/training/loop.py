@@ -202,6 +202,16 @@ class Trainer:
             done, every = f"{position.updates:,}", f"{self._total_updates:,} updates"
         return f"ended after {done} of {every}: validation has been flat for {settings.patience}"
 
+    def never_warm(self) -> str:
+        """What is to be known of a training that ends before its rate has risen; empty where it has."""
+        updates, rising = self._total_updates, self._settings.warmup_updates
+        if not updates or rising <= updates:
+            return ""
+        return (
+            f"warmup_updates = {rising:,}, and all epochs have {updates:,} updates: the learning rate ends at "
+            f"{100 * updates / rising:.0f} % of its height; set fewer, or a smaller batch_size"
+        )
+
     @property
     def _has_more(self) -> bool:
         return self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates
