@@ -153,6 +153,15 @@ def test_a_name_alone_finds_its_dataset_to_change_the_model(root: Path, invoke: 
     assert "model.embed_dim 8 → 16" in again.out
 
 
+def test_a_search_without_a_model_does_not_train_on_drawings_where_models_have_names(
+    root: Path, invoke: Invoke
+) -> None:
+    invoke("train", "--name", "small", "-d", "tiny", "--backbone", "vsepp", *SMALL, "--data", root)
+    found = invoke("search", "a dog", "--data", root, "--dry-run")
+    assert (found.code, "name the model, such as --model small" in found.err) == (2, True)
+    assert invoke("search", "a dog", "--data", root, "--dry-run", "--dataset", "scenes").code == 0
+
+
 def test_a_name_is_forgotten_and_what_was_trained_stays(root: Path, invoke: Invoke) -> None:
     invoke("train", "--name", "small", "-d", "tiny", "--backbone", "vsepp", *SMALL, "--data", root)
     before = set(list_artifacts(root, "tiny"))

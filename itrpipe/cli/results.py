@@ -316,6 +316,7 @@ def search(
 
     Example: itrpipe search "two dogs on a beach" --backbone vsrn
     """
+    from itrpipe.commands.named import refuse_unnamed
     from itrpipe.commands.search import Question, Way
     from itrpipe.commands.search import search as search_split
 
@@ -330,6 +331,8 @@ def search(
         return
     if given.named is not None and given.known is None:
         raise UsageError(f"--model {given.named} is no named model; add --photos FOLDER to search photographs with it")
+    if not given.given & {"named", "dataset", "method", "backbone", "features", "seed"}:
+        refuse_unnamed(given.data)
     way = Way(split, top, index, prefilter, candidates)
     overrides = given.overrides(of_training=True, **given.model, device=given.device)
     asked = (Question(caption, image), given.method, overrides, way)

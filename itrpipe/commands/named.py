@@ -11,6 +11,7 @@ from itrpipe.artifacts.artifact import folders_in
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import (
     DEFINITION,
+    EMBEDDED,
     DatasetDefinition,
     ModelDefinition,
     check_name,
@@ -160,6 +161,21 @@ def find_model(root: Path, dataset: str | None, name: str) -> NamedModel:
         known = [each for own in models.values() for each in own]
         raise MissingInputError(f"--model {name}: {_unknown(root, known, name, dataset)}")
     return NamedModel(name, found[0], models[found[0]][name])
+
+
+def refuse_unnamed(root: Path) -> None:
+    """Refuses to take a model of the embedded dataset for granted where models of other datasets have names.
+
+    Raises:
+        UsageError: there are some, and none of the embedded dataset.
+    """
+    models = {each: list(_models(load_definition(root, each))) for each in _datasets(root)}
+    others = [name for dataset, names in models.items() if dataset != EMBEDDED for name in names]
+    if others and not models.get(EMBEDDED):
+        raise UsageError(
+            f"name the model, such as --model {others[0]}; without a name one of the dataset {EMBEDDED} is trained, as "
+            f"--dataset {EMBEDDED} asks for"
+        )
 
 
 def _models(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
