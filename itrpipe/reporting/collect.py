@@ -194,6 +194,12 @@ class Run:
             return None
         return read_table(self.evaluation.folder / CROSS_RETRIEVAL)["cross_rank"].to_numpy()
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many images and captions were ranked."""
+        images, captions = (len(self.rankings[side].ids) for side in DIRECTIONS)
+        return images, captions
+
     def figures(self, file: str) -> Any:
         """What the evaluation wrote to a JSON file; None where it did not write any."""
         if file not in self._read:

@@ -190,5 +190,5 @@ def _across_seeds(seeds: Seeds, level: float) -> AcrossSeeds:
 
 def describe_test_set(run: Run) -> str:
     """The images that a run was evaluated on, one phrase."""
-    images, captions = (len(queries.ids) for queries in run.rankings.values())
+    images, captions = run.size
     return f"{run.settings['split']} split of {run.manifest.dataset}, {images:,} images with {captions:,} captions"

@@ -101,7 +101,7 @@ def _results(group: Group) -> list[str]:
     lines += [f"{'run':<{_NAME}}{recalls * 2}{'RSum'.rjust(_RSUM)}  interval", _RULE]
     for run in group.runs:
         lines += _result(run, FULL)
-    chance = random_recalls(*(len(group.runs[0].rankings[side].ids) for side in DIRECTIONS))
+    chance = random_recalls(*group.runs[0].size)
     numbers = "".join(f"{chance[recall]:.1f}".rjust(_NUMBER) for recall in RECALLS)
     lines += _row("chance", f"{numbers}{chance['rsum']:{_RSUM}.1f}")
     if any(ORACLE in run.metrics for run in group.runs):

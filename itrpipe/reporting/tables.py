@@ -242,7 +242,7 @@ def _result_cell(metric: str, value: Mapping[str, float], best: Mapping[str, flo
 
 
 def _chance_row(run: Run) -> Row:
-    images, captions = (len(run.rankings[side].ids) for side in DIRECTIONS)
+    images, captions = run.size
     values = random_recalls(images, captions)
     cells = [Cell(heading(name), number(name, values[name]) if name in values else DASH) for name in COLUMNS]
     return Row("chance", cells, f"a random order of {images:,} images and {captions:,} captions", published=True)

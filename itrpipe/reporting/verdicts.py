@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.claims import Difference, excludes_zero, verdict
 from itrpipe.features.given_source import is_given
-from itrpipe.reporting.collect import DIRECTIONS, Run
+from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
 from itrpipe.reporting.controls import command_of, controls_of
 from itrpipe.reporting.seeds import SeedComparison
@@ -154,6 +154,8 @@ def _after(told: dict[str, list[SeedComparison]]) -> tuple[str, tuple[str, ...]]
     run = max(better, key=lambda each: _strongest(each).own[_RSUM].value)[0].series.first
     method, backbone = run.members[0].method_name, run.settings["backbone"]
     export = f"itrpipe export --method {method} --backbone {backbone} --dataset {run.manifest.dataset}"
+    if run.members[0].named:
+        export = f"itrpipe export --model {run.members[0].named}"
     return "Others can use it after", (f"{export} --to {backbone}-{method}",)
 
 
@@ -218,7 +220,7 @@ def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) 
 
 
 def _chance(run: Run) -> float:
-    return random_recalls(*(len(run.rankings[side].ids) for side in DIRECTIONS))[_RSUM]
+    return random_recalls(*run.size)[_RSUM]
 
 
 def _intervals(difference: Difference) -> str:

@@ -143,7 +143,7 @@ def recall_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
             rows = [[recall(rank, k) for k in ks] for rank in ranks]
             lines(axes, ks, rows, looks[each.name])
             ends.append(End(each.name, MAX_K, float(np.mean([row[-1] for row in rows])), looks[each.name]))
-        images, captions = (len(series[0].first.rankings[side].ids) for side in DIRECTIONS)
+        images, captions = series[0].first.size
         axes.plot(ks, [random_recall(direction, images, captions, k) for k in ks], **CHANCE)
         axes.set_xscale("log")
         plain_ticks(axes, [1, 2, 5, 10, 20, 50])
