@@ -118,6 +118,16 @@ class Run:
         return not self.is_baseline and all(member.is_control or member.is_baseline for member in self.members)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether its method could take other negatives, weights and batches, and takes those of the batch alone."""
+        return all(member.is_plain for member in self.members)
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether it was evaluated as it was published or given: seeds change nothing in it."""
+        return all(member.is_untrained for member in self.members)
+
+    @property
     def backbone(self) -> str:
         """The backbones as papers write them, and the seeds of members that differ in theirs."""
         return " + ".join(f"{each.backbone}{self._seed_of(each)}" for each in self.members)

@@ -1,38 +1,141 @@
-"""Controls: the simpler methods, with as many epochs or as much time, that a method has to be compared with."""
+"""What a run has to be compared with: simpler methods with as many epochs or as much time, and what it began with."""
 
 from __future__ import annotations
 
-from itrpipe.config import load_declaration
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from itrpipe.config import extended, leaves, load_declaration
+from itrpipe.datasets.definition import PIXELS
 from itrpipe.declared import is_control, root_conf
 from itrpipe.methods.registry import methods
 from itrpipe.reporting.collect import Run
+from itrpipe.reporting.model import OBJECTIVE, Model
+from itrpipe.reporting.titles import choices_of
+from itrpipe.training.settings import newer_defaults, unread
 
-_STAGE = "train"
+_STAGE, _IMAGES, _LOSS = "train", "extract", "loss."
 
 
 def controls_of(run: Run, baseline_method: str) -> list[str]:
-    """Names of the declared controls of the method of a run, in the order of the declaration.
+    """Names of the controls of the method of a run, in the order of their declaration.
 
-    They are the controls of its own kind, those that extend what it extends, and those of round one where round one
-    trains its backbone too.
+    They are the declared ones of its own kind, those that extend what it extends, and those of round one where round
+    one trains its backbone too. A method of its own settings whose negatives can be chosen, such as `clip-finetune`,
+    is its own control, with the negatives of the batch alone.
     """
-    (method, backbone), *_ = ((each.method_name, each.backbone_name) for each in run.members)
-    roots = {root_conf(_STAGE, method)}
+    first, declaration = run.members[0], load_declaration(_STAGE)
+    if _is_own_control(first):
+        return [] if first.is_plain else [first.method_name]
+    roots = {root_conf(_STAGE, first.method_name)}
     exclusive = {each.only_backbone for each in methods().values()}
-    if backbone.partition("-")[0] not in exclusive:
+    if first.backbone_name.partition("-")[0] not in exclusive:
         roots.add(baseline_method)
-    confs = load_declaration(_STAGE).confs
-    return [name for name in confs if is_control(_STAGE, name) and root_conf(_STAGE, name) in roots]
+    return [name for name in declaration.confs if is_control(_STAGE, name) and root_conf(_STAGE, name) in roots]
 
 
-def command_of(run: Run, method: str, seed: int) -> str:
-    """The command that evaluates another method, or another seed, of the backbone of a run on its test set."""
-    settings, first = run.settings, run.members[0]
-    parts = ["itrpipe evaluate"]
-    if first.named and method == first.method_name:  # the name stands for all of its settings
-        parts += [f"--model {first.named}"]
-    else:
-        parts += [f"--method {method}", f"--backbone {settings['backbone']}", f"--dataset {run.manifest.dataset}"]
+def is_reference_of(reference: Run, run: Run, baseline_method: str) -> bool:
+    """Whether a run is to be compared with another: round one, one of its controls, or the model it began with.
+
+    Backbones, encoders and features are taken to be equal.
+    """
+    if run.is_untrained or run.is_baseline or run.is_control:
+        return False
+    if reference.is_untrained or _is_plain_twin(reference, run):
+        return True
+    names = {member.method_name for member in reference.members}
+    declared = reference.is_baseline or reference.is_control
+    return declared and names - {baseline_method} <= set(controls_of(run, baseline_method))
+
+
+def is_control_of(reference: Run, run: Run) -> bool:
+    """Whether a reference had the same training but for what the run is about.
+
+    What learned from its batches alone is about training at all: the model that it began with is its control.
+    """
+    return reference.is_control or _is_plain_twin(reference, run) or (reference.is_untrained and run.is_plain)
+
+
+def seed_command(run: Run, seed: int) -> str:
+    """The command that evaluates another seed of a run on its test set."""
+    first = run.members[0]
+    if first.named:  # the name stands for all of its settings
+        return _command(run, f"--model {first.named}", seed)
+    return _command(run, _unnamed(run, first.method_name), seed, _options(first, first.changed()))
+
+
+def control_command(run: Run, method: str, seed: int) -> str:
+    """The command that evaluates a control of a run on its test set; see `controls_of`."""
+    first, options = run.members[0], []
+    if method == first.method_name:
+        options = _options(first, _without_choices(first))
+    return _command(run, _unnamed(run, method), seed, options)
+
+
+def _command(run: Run, model: str, seed: int, options: Sequence[str] = ()) -> str:
+    parts = ["itrpipe evaluate", model]
     parts += [f"--seed {seed}"] if seed else []
-    parts += [f"--split {settings['split']}"] if settings["split"] != "test" else []
-    return " ".join(parts)
+    parts += [f"--split {run.settings['split']}"] if run.settings["split"] != "test" else []
+    return " ".join([*parts, *options])
+
+
+def _unnamed(run: Run, method: str) -> str:
+    return f"--method {method} --backbone {run.settings['backbone']} --dataset {run.manifest.dataset}"
+
+
+def _without_choices(model: Model) -> dict[str, Any]:
+    """What is not as declared of a model and would be read by one that learns from its batches alone."""
+    assert model.artifact.manifest is not None
+    settings = model.artifact.manifest.settings
+    kind = methods()[settings["method"]]
+    plain = kind.model_construct(**{key: value for key, value in settings["loss"].items() if key == OBJECTIVE})
+    skipped = {*kind.chosen, *plain.unused_options()} - {OBJECTIVE}
+    return {key: value for key, value in model.changed().items() if key.removeprefix(_LOSS) not in skipped}
+
+
+def _is_own_control(model: Model) -> bool:
+    """Whether its configuration has negatives to choose, and settings of its own that no other has as control."""
+    declaration, name = load_declaration(_STAGE), model.method_name
+    if name not in declaration.confs or is_control(_STAGE, name) or model.artifact.manifest is None:
+        return False
+    return bool(choices_of(model.artifact.manifest.settings)) and len(extended(declaration, name)) > 1
+
+
+def _is_plain_twin(reference: Run, run: Run) -> bool:
+    """Whether both differ in nothing but the seed, and in that the run has learned from more than its batches."""
+    return (
+        reference.is_plain
+        and len(reference.members) == len(run.members) == 1
+        and not run.is_plain
+        and reference.members[0].method_name == run.members[0].method_name
+        and _shared(reference.members[0]) == _shared(run.members[0])
+    )
+
+
+def _shared(model: Model) -> dict[str, Any] | None:
+    """What a control has in common with a model: the settings of training outside the loss, and the objective."""
+    manifest = model.artifact.manifest
+    if manifest is None:
+        return None
+    skipped = {"seed", *unread(manifest.settings)}
+    known = {
+        key: value
+        for key, value in leaves(manifest.settings)
+        if key not in skipped and not key.startswith(_LOSS) and (key, value) not in newer_defaults()
+    }
+    return {**known, OBJECTIVE: choices_of(manifest.settings)[OBJECTIVE]}
+
+
+def _options(model: Model, changed: Mapping[str, Any]) -> list[str]:
+    """Settings of training, and the size of the pixels that it read, as options of `evaluate`."""
+    found = {f"{_STAGE}.{key}": value for key, value in changed.items()}
+    images = model.artifact.input(_IMAGES)
+    if images is not None and images.manifest is not None and images.manifest.conf == PIXELS:
+        found |= {f"{PIXELS}.{key}": value for key, value in model.changed(_IMAGES).items()}
+    return [f"--set {shlex.quote(f'{key}={_text(value)}')}" for key, value in found.items() if value is not None]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

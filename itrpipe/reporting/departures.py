@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.artifacts.artifact import Manifest
-from itrpipe.config import leaves
+from itrpipe.config import DATASET_SELECTORS, leaves
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.titles import backbone_title, method_title, told_by_title
 from itrpipe.training.settings import unread
@@ -22,8 +22,10 @@ Declared = Callable[[Manifest], Mapping[str, Any] | None]
 EPOCHS = "epochs"
 MOST_LISTED = 12
 """Settings of a run that the page lists; toy models differ in dozens."""
-_CHOSEN = {"method", "backbone", "features", "seed", "split", "guard", "loss.teacher"}
-"""What runs are named by, or what the step asks for that reads an artifact."""
+_ASKED = {"method", "backbone", "features", "seed", "split"}
+"""What runs are named by."""
+_TOLD = {"guard", "loss.teacher"}
+"""What the step asks for that reads an artifact."""
 _FILES = "model.files."
 """What the files of given embeddings stand below, which no declaration can name."""
 _TRAIN = "train"
@@ -87,21 +89,30 @@ def shown(value: Any) -> str:
     return "none" if value is None else "empty" if value == "" else str(value)
 
 
-def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
+def changed(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
+    """The settings of one artifact, by dotted key, that are not as declared; nothing of a removed one."""
     expected = declared(artifact.manifest) if artifact.manifest else None
     if artifact.manifest is None or expected is None:
         return {}
     settings = artifact.manifest.settings
-    told = _CHOSEN
-    if artifact.stage == _TRAIN:
-        told = told | told_by_title(artifact.manifest.conf, settings) | unread(settings)
+    skipped = _ASKED | unread(settings) if artifact.stage == _TRAIN else _ASKED
     given = dict(leaves(settings))
     return {
         key: Departure(given[key], value)
         for key, value in leaves(expected)
         # A setting that is newer than the artifact says nothing about it.
-        if key not in told and not key.startswith(_FILES) and key in given and given[key] != value
+        if key not in skipped and not key.startswith(_FILES) and key in given and given[key] != value
     }
+
+
+def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
+    """Those that no name tells, on a dataset that declarations speak of; on any other its owner declares."""
+    if artifact.manifest is None or artifact.manifest.dataset not in DATASET_SELECTORS:
+        return {}
+    told = _TOLD
+    if artifact.stage == _TRAIN:
+        told = told | told_by_title(artifact.manifest.conf, artifact.manifest.settings)
+    return {key: each for key, each in changed(artifact, declared).items() if key not in told}
 
 
 def _kind(artifact: Artifact, model: Artifact, baseline_method: str) -> str | None:

@@ -9,10 +9,14 @@ from typing import Any
 from itrpipe.artifacts.files import HISTORY
 from itrpipe.declared import is_control
 from itrpipe.reporting.chain import Artifact, read_table
-from itrpipe.reporting.departures import Declared, Departure, departures
-from itrpipe.reporting.titles import backbone_title, method_title, model_title, title_by_choices
+from itrpipe.reporting.departures import Declared, Departure, changed, departures
+from itrpipe.reporting.titles import backbone_title, choices_of, method_title, model_title, title_by_choices
+from itrpipe.training.settings import trains
 
 LISTS_INPUT, START_INPUT = "mine_negatives", "start"
+OBJECTIVE = "objective"
+ENCODERS = ("vision", "text", "initial")
+"""Settings of backbones that name pretrained weights."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,25 @@ class Model:
     def is_control(self) -> bool:
         """Whether it is round one trained for longer, or another method without what that is about."""
         return is_control("train", self.method_name)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether its method could take other negatives, weights and batches, and takes those of the batch alone."""
+        manifest = self.artifact.manifest
+        chosen = {} if manifest is None else choices_of(manifest.settings)
+        return bool(chosen) and not any(value for part, value in chosen.items() if part != OBJECTIVE)
+
+    @cached_property
+    def encoders(self) -> tuple[str, ...]:
+        """Encoders that it began with, of each the name or the folder; none where the backbone names none."""
+        manifest = self.artifact.manifest
+        model = {} if manifest is None else manifest.settings.get("model", {})
+        return tuple(str(model[key]) for key in ENCODERS if model.get(key))
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether it is a pretrained model as it is, or embeddings from files: seeds change nothing in it."""
+        return self.artifact.manifest is not None and not trains(self.artifact.manifest.settings)
 
     @property
     def backbone(self) -> str:
@@ -93,6 +116,12 @@ class Model:
     def departures(self) -> dict[str, Departure]:
         """Settings that are not as declared, see `itrpipe.reporting.departures`; nothing when the model was removed."""
         return departures(self.artifact, self.declared, self.baseline_method)
+
+    def changed(self, kind: str = "train") -> dict[str, Any]:
+        """Values of its own settings, by dotted key, that are not as declared, or of what it read of another stage."""
+        artifact = self.artifact if kind == self.artifact.stage else self.artifact.input(kind)
+        found = {} if artifact is None else changed(artifact, self.declared)
+        return {key: each.value for key, each in found.items()}
 
     @cached_property
     def epochs(self) -> float | None:

@@ -17,7 +17,7 @@ from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import COMPARED
-from itrpipe.reporting.controls import controls_of
+from itrpipe.reporting.controls import controls_of, is_control_of, is_reference_of
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import FULL, ORACLE
 from itrpipe.reporting.titles import method_title
@@ -29,7 +29,7 @@ class SeedComparison:
 
     Attributes:
         series: of the method.
-        reference: of round one or a control, with the same backbones and features, re-ranked alike.
+        reference: of round one, a control or the model that training began with, re-ranked alike.
         seeds: that both have.
         own: difference of every metric in `COMPARED`, a caption's own image being its only match.
         oracle: the same with every true match counted; None where the truth is not known.
@@ -40,6 +40,11 @@ class SeedComparison:
     seeds: list[int]
     own: dict[str, Difference]
     oracle: dict[str, Difference] | None
+
+    @property
+    def is_controlled(self) -> bool:
+        """Whether the reference is a control of the series, see `itrpipe.reporting.controls.is_control_of`."""
+        return is_control_of(self.reference.first, self.series.first)
 
 
 @dataclass(frozen=True)
@@ -99,14 +104,7 @@ def compare_with_references(
         baseline_method: the method of round one.
     """
     known = [each for each in series if each.known]
-    references = [each for each in known if each.first.is_baseline or each.first.is_control]
-    pairs = [
-        (one, other)
-        for one in known
-        if one not in references
-        for other in references
-        if _comparable(one, other, baseline_method)
-    ]
+    pairs = [(one, other) for one in known for other in known if _comparable(one, other, baseline_method)]
     return [compared(*pair, split.caption_image, samples, level) for pair in pairs if split]
 
 
@@ -155,17 +153,21 @@ def by_seed(series: Series[Run]) -> dict[int, Run]:
     return dict(sorted({run.seed: run for run in ordered}.items()))
 
 
-def _comparable(series: Series[Run], reference: Series[Run], baseline_method: str) -> bool:
-    """Whether both are of the same backbones, features and training images, re-ranked alike, and share a seed.
+def pairs_by_seed(reference: Series[Run], series: Series[Run]) -> dict[int, tuple[Run, Run]]:
+    """Runs of both by the seed that they share; what was not trained is the same beside each seed of the other."""
+    first, second = by_seed(reference), by_seed(series)
+    if reference.first.is_untrained:
+        first = dict.fromkeys(second, *first.values()) if len(first) == 1 else first
+    if series.first.is_untrained:
+        second = dict.fromkeys(first, *second.values()) if len(second) == 1 else second
+    return {seed: (first[seed], second[seed]) for seed in first if seed in second}
 
-    A control has to be one of the method's own.
-    """
-    if _kind(series) != _kind(reference) or not _shared_seeds(series, reference):
+
+def _comparable(series: Series[Run], reference: Series[Run], baseline_method: str) -> bool:
+    """Whether one may be judged by the other, both being trained from the same and ranked alike, with a shared seed."""
+    if series is reference or _kind(series) != _kind(reference) or _shares(series) != _shares(reference):
         return False
-    if _shares(series) != _shares(reference):
-        return False
-    names = {member.method_name for member in reference.first.members} - {baseline_method}
-    return names <= set(controls_of(series.first, baseline_method))
+    return is_reference_of(reference.first, series.first, baseline_method) and bool(pairs_by_seed(reference, series))
 
 
 def _shares(series: Series[Run]) -> list[float]:
@@ -174,13 +176,10 @@ def _shares(series: Series[Run]) -> list[float]:
     return [each.settings.get("train_share", 1.0) for each in manifests if each is not None]
 
 
-def _kind(series: Series[Run]) -> tuple[list[str], str, int]:
+def _kind(series: Series[Run]) -> tuple[list[tuple[str, ...]], str, int]:
+    """Backbones with the encoders that they began with, features, and how many candidates were ranked again."""
     run = series.first
-    return sorted(each.backbone_name for each in run.members), run.settings["features"], run.rerank
-
-
-def _shared_seeds(series: Series[Run], reference: Series[Run]) -> list[int]:
-    return sorted(by_seed(series).keys() & by_seed(reference).keys())
+    return sorted((each.backbone_name, *each.encoders) for each in run.members), run.settings["features"], run.rerank
 
 
 def _missing(known: Sequence[Series[Run]], compared: Sequence[SeedComparison], baseline_method: str) -> list[str]:
@@ -209,11 +208,10 @@ def compared(
     series: Series[Run], reference: Series[Run], caption_image: np.ndarray, samples: int, level: float
 ) -> SeedComparison:
     """Differences of one series to another, over the seeds that both have."""
-    seeds = _shared_seeds(series, reference)
-    runs = [(by_seed(reference)[seed], by_seed(series)[seed]) for seed in seeds]
+    runs = pairs_by_seed(reference, series)
     own, oracle = (
         _differences(
-            [(before.ranks(oracle=counted), after.ranks(oracle=counted)) for before, after in runs],
+            [(before.ranks(oracle=counted), after.ranks(oracle=counted)) for before, after in runs.values()],
             caption_image,
             samples,
             level,
@@ -221,7 +219,7 @@ def compared(
         for counted in (False, True)
     )
     assert own is not None
-    return SeedComparison(series, reference, seeds, own, oracle)
+    return SeedComparison(series, reference, [*runs], own, oracle)
 
 
 def _differences(

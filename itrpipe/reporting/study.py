@@ -22,7 +22,7 @@ from itrpipe.reporting.collect import Run
 from itrpipe.reporting.departures import shown
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.measures import map_at_r, told_from_edits
-from itrpipe.reporting.seeds import SeedComparison, by_seed
+from itrpipe.reporting.seeds import SeedComparison, by_seed, pairs_by_seed
 from itrpipe.reporting.series import Series
 
 IMAGES, BATCH = "training images", "batch"
@@ -210,7 +210,7 @@ def study_of(groups: Sequence[Group], images: Mapping[str, int], ceilings: Mappi
             setting = _setting(first, images[prepared], varied)
             fair = [each for each in own if _setting(each.reference.first, images[prepared], varied) == setting]
             # Round one alone is no control: it was trained for one round.
-            if any(each.reference.first.is_control for each in fair):
+            if any(each.is_controlled for each in fair):
                 rivals = [
                     each for each in group.series if _is_rival(each, own[0].series, setting, images[prepared], varied)
                 ]
@@ -333,7 +333,7 @@ def _judged(tried: Sequence[Tried]) -> list[Tried]:
 
 def _differences(compared: SeedComparison, read: Callable[[Run], float | None]) -> list[float]:
     """Of runs with the same seed; empty where one has no such number."""
-    own, others = by_seed(compared.series), by_seed(compared.reference)
-    pairs = [(read(own[seed]), read(others[seed])) for seed in compared.seeds]
+    runs = pairs_by_seed(compared.reference, compared.series)
+    pairs = [(read(own), read(other)) for other, own in runs.values()]
     known = [one - other for one, other in pairs if one is not None and other is not None]
     return known if len(known) == len(pairs) else []

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.claims import Difference, excludes_zero, verdict
-from itrpipe.features.given_source import is_given
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
-from itrpipe.reporting.controls import command_of, controls_of
+from itrpipe.reporting.controls import control_command, controls_of, seed_command
 from itrpipe.reporting.seeds import SeedComparison
 from itrpipe.reporting.series import Series
 
@@ -50,13 +49,14 @@ def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], ba
         baseline_method: the method of round one.
     """
     methods = [each for each in series if any(one.series is each for one in compared)]
+    methods.sort(key=lambda each: each.first.is_plain)  # what learned from its batches alone is not the question
     told = {each.name: [one for one in compared if one.series is each and len(one.seeds) > 1] for each in methods}
     # A control with one seed is a control that nothing can be claimed against yet.
-    single = {one.series.name: one for one in compared if len(one.seeds) == 1 and one.reference.first.is_control}
-    claimed = [each for each in methods if any(one.reference.first.is_control for one in told[each.name])]
+    single = {one.series.name: one for one in compared if len(one.seeds) == 1 and one.is_controlled}
+    claimed = [each for each in methods if any(one.is_controlled for one in told[each.name])]
     waiting = next((single[each.name] for each in claimed if each.name in single), None)
     if waiting is not None:
-        return _of_one_seed([waiting])
+        return _of_one_seed([waiting], baseline_method)
     if len(claimed) == 1:
         return Finding(_claim(told[claimed[0].name]), *_after({claimed[0].name: told[claimed[0].name]}))
     if claimed:
@@ -66,13 +66,16 @@ def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], ba
     if several is not None:
         return _without_control(told[several.name][0], baseline_method)
     if methods:
-        return _of_one_seed([each for each in compared if each.series is methods[0]])
+        return _of_one_seed([each for each in compared if each.series is methods[0]], baseline_method)
     return _compared_with_nothing(series, baseline_method)
 
 
 def versus(comparison: SeedComparison) -> Finding:
     """Whether one series of runs is better than another, whichever they are."""
-    return _of_one_seed([comparison]) if len(comparison.seeds) == 1 else Finding(_claim([comparison]))
+    if len(comparison.seeds) > 1:
+        return Finding(_claim([comparison]))
+    trained = _trained(comparison)
+    return _of_one_seed([comparison]) if trained else Finding(f"{_one_seed(comparison)}; neither was trained here.")
 
 
 def conclusion_of(comparison: SeedComparison) -> str:
@@ -149,7 +152,8 @@ def _after(told: dict[str, list[SeedComparison]]) -> tuple[str, tuple[str, ...]]
     """What to do after a claim: give the best of the better ones to others, else ask why there is none."""
     better = [each for each in told.values() if verdict([one.own[_RSUM] for one in each]) == "better"]
     if not better:
-        run = next(iter(told.values()))[0].reference.first
+        first = next(iter(told.values()))[0]
+        run = first.series.first if first.reference.first.is_untrained else first.reference.first
         return "What negatives can do here, round one tells by", (_advise(run),)
     run = max(better, key=lambda each: _strongest(each).own[_RSUM].value)[0].series.first
     method, backbone = run.members[0].method_name, run.settings["backbone"]
@@ -180,34 +184,54 @@ def _without_control(comparison: SeedComparison, baseline_method: str) -> Findin
     return Finding(
         f"{said}; a claim takes a control with as many epochs as well, and none was evaluated with these seeds.",
         "Run",
-        tuple(command_of(run, controls[0], seed) for seed in comparison.seeds),
+        tuple(control_command(run, controls[0], seed) for seed in comparison.seeds),
     )
 
 
-def _of_one_seed(compared: Sequence[SeedComparison]) -> Finding:
-    controls = [each for each in compared if each.reference.first.is_control]
+def _of_one_seed(compared: Sequence[SeedComparison], baseline_method: str = "") -> Finding:
+    """What one seed tells, against the strongest control where there is one.
+
+    Args:
+        compared: one series with each of its references.
+        baseline_method: the method of round one; empty where the reference is what was asked for.
+    """
+    controls = [each for each in compared if each.is_controlled]
     shown = _strongest(controls or compared)
-    rsum, run, reference = shown.own[_RSUM], shown.series.first, shown.reference.first
-    level = f"{100 * rsum.level:g} %"
-    free = next(seed for seed in range(len(shown.seeds) + 1) if seed not in shown.seeds)
+    run, (seed,) = shown.series.first, shown.seeds
+    if baseline_method and not controls and shown.reference.first.is_untrained:
+        wanted = controls_of(run, baseline_method)
+        said = f"{_one_seed(shown)}; a claim takes a control that was trained as well, and several seeds."
+        return Finding(said, "Run", tuple(control_command(run, name, seed) for name in wanted[:1]))
     return Finding(
-        f"{_capital(shown.series.name)} differs from {_reference(shown)} by {signed(rsum.value)} points of RSum "
-        f"with one seed ({level} interval over test images {interval_text(rsum.images)}), which allows no claim: how "
-        "much seeds differ is not known.",
+        f"{_one_seed(shown)}, which allows no claim: how much seeds differ is not known.",
         "Another seed takes",
-        tuple(command_of(each, each.members[0].method_name, free) for each in (run, reference)),
+        tuple(seed_command(each, 0 if seed else 1) for each in _trained(shown)),
     )
+
+
+def _one_seed(comparison: SeedComparison) -> str:
+    rsum = comparison.own[_RSUM]
+    return (
+        f"{_capital(comparison.series.name)} differs from {_reference(comparison)} by {signed(rsum.value)} points of "
+        f"RSum{' with one seed' if _trained(comparison) else ''} ({100 * rsum.level:g} % interval over test images "
+        f"{interval_text(rsum.images)})"
+    )
+
+
+def _trained(comparison: SeedComparison) -> list[Run]:
+    """A run of each side that was trained, whose seed therefore counts."""
+    return [each.first for each in (comparison.series, comparison.reference) if not each.first.is_untrained]
 
 
 def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) -> Finding:
     run = next((each.first for each in series if not each.first.is_baseline), series[0].first)
     rsum = run.metrics["full"][_RSUM]["value"]
-    if run.is_baseline or run.is_control or is_given(run.members[0].backbone_name):
+    if run.is_baseline or run.is_control or run.is_plain or run.is_untrained:
         alone = (
             f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, and chance {_chance(run):.1f}; no other "
             "method is compared with it."
         )
-        if is_given(run.members[0].backbone_name):
+        if run.is_untrained:
             return Finding(alone)
         return Finding(alone, "Whether a second round is worth it, round one tells by", (_advise(run),))
     wanted = next(iter(controls_of(run, baseline_method)), baseline_method)
@@ -215,7 +239,7 @@ def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) 
         f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, and chance {_chance(run):.1f}; no control is "
         "there to compare with.",
         "Run",
-        (command_of(run, wanted, run.seed),),
+        (control_command(run, wanted, run.seed),),
     )
 
 

@@ -21,7 +21,7 @@ from itrpipe.reporting.examples import Example, Gallery, example_of
 from itrpipe.reporting.groups import Options, describe_test_set
 from itrpipe.reporting.library import Library
 from itrpipe.reporting.plots import Plot, differences
-from itrpipe.reporting.seeds import SeedComparison, by_seed, compared, judged
+from itrpipe.reporting.seeds import SeedComparison, by_seed, compared, judged, pairs_by_seed
 from itrpipe.reporting.series import Series, series_of
 from itrpipe.reporting.tables import COLUMNS, FULL, ORACLE, Cell, Row, SpannedTable, Table, heading
 from itrpipe.reporting.verdicts import Finding, versus
@@ -104,7 +104,7 @@ def compare_two(
         raise UsageError(f"--compare: the models were evaluated on different images ({sets}); evaluate both on one")
     ((test_set, runs),) = found.items()
     before, after = _two(series_of(runs), first)
-    if not by_seed(before).keys() & by_seed(after).keys():
+    if not (pairs := pairs_by_seed(before, after)):
         raise UsageError(f"--compare: {before.name} and {after.name} share no seed; evaluate both with one")
     prepare = runs[0].prepare
     if prepare.manifest is None:
@@ -114,7 +114,7 @@ def compare_two(
     caption_image = library.split(test_set.split).caption_image
     comparison = compared(after, before, caption_image, options.bootstrap_samples, options.interval_level)
     ((comparison,),) = judged([[comparison]])
-    pairs = [(by_seed(before)[seed], by_seed(after)[seed]) for seed in comparison.seeds]
+    shown = next(iter(pairs.values()))
     return Versus(
         options.title or f"{after.name} against {before.name}",
         runs[0].manifest.dataset,
@@ -124,9 +124,9 @@ def compare_two(
         versus(comparison),
         _evidence(comparison),
         _tables(comparison, options.interval_level),
-        _turned(pairs),
-        _examples(*pairs[0], library.gallery(test_set.split), options.examples),
-        _settings(*pairs[0]),
+        _turned([*pairs.values()]),
+        _examples(*shown, library.gallery(test_set.split), options.examples),
+        _settings(*shown),
     )
 
 
@@ -187,7 +187,9 @@ def _tables(comparison: SeedComparison, level: float) -> list[SpannedTable]:
 
 
 def _mean(series: Series[Run], seeds: Sequence[int], protocol: str, metric: str) -> float:
-    return float(np.mean([by_seed(series)[seed].metrics[protocol][metric]["value"] for seed in seeds]))
+    """Over the seeds that were compared; of what was not trained there is one."""
+    runs = [run for seed, run in by_seed(series).items() if seed in seeds or run.is_untrained]
+    return float(np.mean([run.metrics[protocol][metric]["value"] for run in runs]))
 
 
 def _turned(pairs: Sequence[tuple[Run, Run]]) -> Table:

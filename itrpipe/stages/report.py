@@ -12,7 +12,7 @@ from itrpipe.artifacts.artifact import Manifest
 from itrpipe.artifacts.disk import write_json, write_text
 from itrpipe.artifacts.files import REPORT_PAGE
 from itrpipe.artifacts.sources import DigestCache
-from itrpipe.config import DATASET_SELECTORS, Settings, bind, declared_stages, did_you_mean, load_declaration, resolve
+from itrpipe.config import Settings, bind, declared_stages, did_you_mean, load_declaration, resolve
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.reporting.expected import Published, Tolerance
@@ -191,16 +191,13 @@ def _declared_settings(manifest: Manifest) -> dict[str, Any] | None:
     """What the declarations give the configuration of an artifact on its backbone and dataset.
 
     Returns:
-        None where there is no such configuration any more, and on a dataset of which the declarations say nothing:
-        what its owner sets is what is declared for it.
+        None where there is no such configuration any more.
 
     Raises:
         UsageError: a value has to be given beside the declared ones.
     """
     declaration = load_declaration(manifest.stage)
-    if manifest.stage not in COMPARED or manifest.conf not in declaration.confs:
-        return None
-    if manifest.dataset not in DATASET_SELECTORS:
+    if manifest.conf not in declaration.confs:
         return None
     module, backbone = load_stage(manifest.stage), manifest.settings.get("backbone")
     named = {key: manifest.settings[key] for key in ("backbone", "features", "seed") if key in manifest.settings}

@@ -400,6 +400,16 @@ def method_of(conf: str) -> type[MethodSettings]:
     return methods()[resolve(load_declaration("train"), conf, backbones=backbones()).values["method"]]
 
 
+def trains(settings: Mapping[str, Any]) -> bool:
+    """Whether a model of these settings was trained at all.
+
+    Args:
+        settings: of `train`, as manifests keep them.
+    """
+    declared = methods().get(settings["method"])  # none of a plug-in that was removed
+    return declared is None or declared.trains
+
+
 def not_round_one(settings: Mapping[str, Any]) -> str:
     """Why a training is no round one whose hardest negatives can be found; empty where it is.
 

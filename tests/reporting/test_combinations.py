@@ -34,6 +34,7 @@ def series(rsums: list[float], control: bool = False, differing: Any = None, sha
             figures=lambda file: {"scenes": {"accuracy": {"value": rsums[0] / 10}}},
             backbone="VSE++",
             is_control=control,
+            is_untrained=False,
         )
         for seed, value in enumerate(rsums)
     )
@@ -63,8 +64,11 @@ def test_every_number_of_a_combination_stands_in_its_place() -> None:
     larger = series([441.0, 442.0, 443.0], differing={"batch_size": 512})
     worse, better = difference(-9.5, True), difference(8.0, True)
     weaker = series([400.0, 402.0, 404.0], control=True)
-    comparisons = [SimpleNamespace(series=mined, reference=each, own={"rsum": better}) for each in (weaker, control)]
-    comparisons += [SimpleNamespace(series=again, reference=control, own={"rsum": worse})]
+    comparisons = [
+        SimpleNamespace(series=mined, reference=each, own={"rsum": better}, is_controlled=True)
+        for each in (weaker, control)
+    ]
+    comparisons += [SimpleNamespace(series=again, reference=control, own={"rsum": worse}, is_controlled=True)]
     # Of single differences -20, -21 and -22: their deviation is 1, and 4.303 / sqrt(3) of it is 2.5.
     found = tables([control, plain, larger, mined, again], comparisons)
     rsum = found["RSum"]

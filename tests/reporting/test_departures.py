@@ -27,13 +27,13 @@ def change(folder: Path, conf: str = "", **settings: Any) -> None:
 @pytest.fixture(autouse=True)
 def declared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the toys' dataset one that the declarations speak of."""
-    monkeypatch.setattr("itrpipe.stages.report.DATASET_SELECTORS", ("toy",))
+    monkeypatch.setattr("itrpipe.reporting.departures.DATASET_SELECTORS", ("toy",))
 
 
 def test_a_dataset_of_ones_own_has_no_settings_that_are_not_as_declared(
     copy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("itrpipe.stages.report.DATASET_SELECTORS", ("scenes",))
+    monkeypatch.setattr("itrpipe.reporting.departures.DATASET_SELECTORS", ("scenes",))
     report = copy.report()
     assert all(run["not_as_declared"] == {} for run in report.results["runs"])
     assert not report.page.all("dl", "differing")

@@ -133,13 +133,19 @@ def test_a_removed_model_may_have_been_a_second_round() -> None:
 
 @pytest.mark.parametrize(("rerank", "expected"), [(64, True), (0, False), (20, False)])
 def test_series_compare_only_with_series_re_ranked_alike(rerank: int, expected: bool) -> None:
-    def series(rerank: int) -> Any:
-        member = SimpleNamespace(backbone_name="vsrn", method_name="triplet", artifact=SimpleNamespace(manifest=None))
+    def series(rerank: int, method: str) -> Any:
+        member = SimpleNamespace(
+            backbone_name="vsrn", encoders=(), method_name=method, artifact=SimpleNamespace(manifest=None)
+        )
         runs = [
             SimpleNamespace(
                 seed=seed,
                 rerank=rerank,
                 members=(member,),
+                is_baseline=method == "triplet",
+                is_control=False,
+                is_untrained=False,
+                is_plain=False,
                 settings={"features": "toy"},
                 manifest=SimpleNamespace(finished=str(seed)),
             )
@@ -147,7 +153,7 @@ def test_series_compare_only_with_series_re_ranked_alike(rerank: int, expected: 
         ]
         return SimpleNamespace(first=runs[0], all=tuple(runs))
 
-    assert _comparable(series(64), series(rerank), "triplet") is expected
+    assert _comparable(series(64, "aoq"), series(rerank, "triplet"), "triplet") is expected
 
 
 @pytest.mark.parametrize(

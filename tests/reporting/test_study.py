@@ -73,6 +73,7 @@ def series(
             figures=lambda file: {"scenes": {"accuracy": {"value": told}}} if told and file == BENCHMARKS else None,
             is_control=kind == "control",
             is_baseline=kind == "round one",
+            is_untrained=False,
         )
         for seed in SEEDS
     )
@@ -86,7 +87,12 @@ def compared(one: Any, other: Any, value: float, half: float = 1.0) -> Any:
         value, Interval(value, value - half, value + half), Interval(value, value - half, value + half), 3, 0.95
     )
     return SimpleNamespace(
-        series=one, reference=other, seeds=list(SEEDS), own={"rsum": difference}, oracle={"rsum": difference}
+        series=one,
+        reference=other,
+        seeds=list(SEEDS),
+        own={"rsum": difference},
+        oracle={"rsum": difference},
+        is_controlled=other.first.is_control,
     )
 
 

@@ -14,7 +14,7 @@ from itrpipe.reporting.comparisons import interval_text, signed
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.measures import oracle_rsum, rsum, told_from_edits
 from itrpipe.reporting.sections.base import Source
-from itrpipe.reporting.seeds import SeedComparison, Spread, by_seed, spread
+from itrpipe.reporting.seeds import SeedComparison, Spread, by_seed, pairs_by_seed, spread
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import DASH, Cell, Row, Table, duration
 from itrpipe.reporting.titles import choices_of
@@ -60,8 +60,7 @@ class Combination:
 
 def _differences(series: Series[Run], reference: Series[Run], measure: Measure) -> list[float]:
     """Of runs with the same seed; empty where one has no such number."""
-    own, others = by_seed(series), by_seed(reference)
-    pairs = [(measure(own[seed]), measure(others[seed])) for seed in own.keys() & others.keys()]
+    pairs = [(measure(own), measure(other)) for other, own in pairs_by_seed(reference, series).values()]
     single = [one - other for one, other in pairs if one is not None and other is not None]
     return single if len(single) == len(pairs) else []
 
@@ -101,7 +100,7 @@ def _combination(series: Series[Run], compared: Sequence[SeedComparison]) -> Com
         return None
     row = ", ".join(filter(None, (choices["negatives"], choices["batches"]))) or _BATCH
     column = ", ".join(filter(None, (choices["objective"], choices["weights"])))
-    own = [each for each in compared if each.series is series and each.reference.first.is_control]
+    own = [each for each in compared if each.series is series and each.is_controlled]
     return Combination(series, first.method if first.is_control else row, column, own)
 
 

@@ -1,0 +1,96 @@
+"""Fine-tuned encoders against the model that they began with, and better negatives against those of the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itrpipe.datasets.definition import load_definition
+
+MINED = {"negatives": ["batch", "mined"]}
+PUBLISHED = ("zero-shot", 1.6)
+
+
+@pytest.fixture
+def tuned(toy: Any, tmp_path: Path, add_encoder: Any) -> Any:
+    """Adds dual encoders to a dataset, and reports on the last ones of each name."""
+    copy = toy.copy(tmp_path / "data")
+
+    def add(*models: tuple[str, float, dict[str, Any]]) -> Any:
+        made = [add_encoder(copy, method, noise, **settings) for method, noise, settings in models]
+        names = sorted(load_definition(copy.root, "toy").named_trainings().items())
+        return copy.report(tuple(made), names=names)
+
+    return add
+
+
+def answer(report: Any) -> str:
+    return report.page.all("p", "answer")[0].text("")
+
+
+def following(report: Any) -> list[str]:
+    """Commands that the first screen names."""
+    return [each.text("") for each in report.page.all("p", "next")[0].all("code")]
+
+
+def test_the_published_model_is_the_control_of_fine_tuning_and_needs_no_second_seed(tuned: Any) -> None:
+    report = tuned((*PUBLISHED, {}), ("clip-finetune", 0.9, {}))
+    assert answer(report).startswith("Dual encoder, fine-tuned CLIP differs from zero-shot by +")
+    assert "with one seed" in answer(report)
+    assert following(report) == [
+        "itrpipe evaluate --method clip-finetune --backbone dual-encoder --dataset toy --seed 1 "
+        "--set train.model.vision=clip --set train.model.text=clip"
+    ]
+
+
+def test_one_published_model_stands_beside_every_seed(tuned: Any) -> None:
+    report = tuned((*PUBLISHED, {}), *(("clip-finetune", 0.7, {"seed": seed}) for seed in range(4)))
+    assert answer(report).startswith("Dual encoder, fine-tuned CLIP is better than zero-shot by ")
+    assert "4 seeds" in answer(report)
+
+
+def test_better_negatives_are_judged_by_the_same_training_with_those_of_the_batch(tuned: Any) -> None:
+    report = tuned(
+        (*PUBLISHED, {}),
+        ("clip-finetune", 0.9, {"named": "tuned"}),
+        ("clip-finetune", 0.8, {"named": "mined", "loss": MINED}),
+    )
+    assert answer(report).startswith("Dual encoder, fine-tuned CLIP (mined) differs from fine-tuned CLIP (tuned) by +")
+    assert following(report) == [
+        "itrpipe evaluate --model mined --seed 1",
+        "itrpipe evaluate --model tuned --seed 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", [{"model": {"vision": "siglip", "text": "siglip"}}, {"epochs": 3}, {"loss": {"objective": "sigmoid"}}]
+)
+def test_another_encoder_schedule_or_objective_is_no_control(tuned: Any, other: dict[str, Any]) -> None:
+    report = tuned(("clip-finetune", 0.9, other), ("clip-finetune", 0.8, {"loss": MINED}))
+    assert "no control is there to compare with" in answer(report)
+
+
+def test_what_the_published_model_cannot_tell_is_asked_of_the_batch_alone(tuned: Any) -> None:
+    trained = {"loss": {**MINED, "temperature": 0.02, "mined_texts": 4}, "epochs": 3}
+    model = {"vision": "clip", "text": "clip", "augment": "flip"}
+    report = tuned((*PUBLISHED, {}), ("clip-finetune", 0.8, {**trained, "model": model, "named": "mined"}))
+    assert "a claim takes a control that was trained as well" in answer(report)
+    (command,) = following(report)
+    assert command.startswith("itrpipe evaluate --method clip-finetune --backbone dual-encoder --dataset toy --set ")
+    assert set(command.partition(" --set ")[2].split(" --set ")) == {
+        "train.epochs=3",
+        "train.loss.temperature=0.02",
+        "train.model.augment=flip",
+        "train.model.vision=clip",
+        "train.model.text=clip",
+    }, "neither the choices, nor what they alone read"
+
+
+def test_a_report_on_fine_tuning_alone_asks_nothing_of_negatives(tuned: Any) -> None:
+    report = tuned((*PUBLISHED, {}), ("clip-finetune", 0.9, {}))
+    assert (
+        report.page.all("p", "question")[0].text()
+        == "How often are the right image and the right caption of toy found?"
+    )
