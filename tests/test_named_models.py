@@ -11,8 +11,10 @@ import pytest
 
 from itrpipe.artifacts.artifact import list_artifacts, read_manifest
 from itrpipe.cli.choices import both_encoders
+from itrpipe.commands.named import define_model
 from itrpipe.commands.recipes import load_recipe
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
+from itrpipe.plan.overrides import Override
 from tests.conftest import TINY, TINY_AOQ, Outcome
 
 Invoke = Callable[..., Outcome]
@@ -92,9 +94,59 @@ def test_a_second_round_has_a_name_with_all_that_its_chain_was_told(root: Path, 
     assert [line.split("/")[0].strip(" +") for line in waiting] in ([], ["evaluate"])
 
 
+def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(root: Path, invoke: Invoke) -> None:
+    where = ["-d", "tiny", "--data", root]
+    told = [*SMALL, "--set", "epochs=1", "--set", "train.seed=0"]
+    assert invoke("train", "--name", "first", "-m", "contrastive-batch", "-b", "vsepp", *told, *where).code == 0
+    lists = ["--set", "top_texts=5", "--set", "top_images=3", "--set", "mine_negatives.num_texts=5"]
+    second = ["--name", "second", "--like", "first", "-m", "contrastive", "--negatives", "mined"]
+    second += [*lists, "--set", "mine_negatives.num_images=3"]
+    planned = invoke("train", *second, "--negatives-from", "first", "--dry-run", *where)
+    states = {
+        line.split("/")[0].strip(" ✓+"): line.split()[-1] for line in planned.out.splitlines() if line[2:3] in "✓+"
+    }
+    assert (states["mine_negatives"], states["train"]) == ("missing", "missing"), "its first training is no new setting"
+    done = invoke("train", *second, "--negatives-from", "first", *where)
+    assert done.code == 0, done.err
+    models = load_definition(root, "tiny").models
+    first, trained = (models[name].trained for name in ("first", "second"))
+    manifest = read_manifest(root / "tiny" / "train" / trained["contrastive.vsepp"])
+    assert (manifest.settings["epochs"], manifest.settings["model"]["embed_dim"]) == (1, 8)
+    mined = read_manifest(root / "tiny" / "mine_negatives" / manifest.inputs["mine_negatives"].name)
+    assert mined.inputs["train"].name == first["contrastive-batch.vsepp"]
+    # What it was told holds for its readers too.
+    assert "+ train" not in invoke("evaluate", "--model", "second", "--dry-run", *where).out
+    another = invoke("train", "--model", "second", "--seed", "1", *where)
+    assert another.code == 3
+    assert "first is not trained with seed 1; run `itrpipe train --model first --seed 1`" in another.err
+
+
+def test_only_what_another_method_reads_is_taken_over(defined: Path, invoke: Invoke) -> None:
+    told = {"backbone": "vsepp", "epochs": 2, "loss.margin": 0.1}
+    remember_model(defined, "tiny", "first", ModelDefinition(method="triplet", settings=told))
+    where = (defined, "tiny", "second")
+    same, _ = define_model(*where, None, "triplet", [], "first")
+    assert (same.method, same.definition.settings) == ("triplet", told)
+    other, _ = define_model(*where, "contrastive", "contrastive", [Override(None, "epochs", 3)], "first")
+    assert (other.method, other.definition.settings) == ("contrastive", {"backbone": "vsepp", "epochs": 3})
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
+        (["train", "--name", "x", "--like", "smal"], 3, "did you mean 'small'"),
+        (["train", "--name", "small", "--like", "small"], 2, "is the model itself"),
+        (["train", "--like", "small"], 2, "add --name"),
+        (
+            ["train", "--name", "x", "-d", "tiny", "-m", "aoq", "-b", "vsepp", "--negatives-from", "smal"],
+            2,
+            "did you mean 'small'",
+        ),
+        (
+            ["train", "--name", "x", "-d", "tiny", "-m", "aoq", "-b", "vsepp", "--negatives-from", "small"],
+            3,
+            "train --model small`",
+        ),
         (["evaluate", "--model", "smal"], 3, "did you mean 'small'"),
         (
             ["evaluate", "--model", "small", "--backbone", "vsrn"],

@@ -56,8 +56,8 @@ def plans_on_scenes(line: str) -> bool:
     _, name, *arguments = shlex.split(line, comments=True)
     command = COMMANDS[name]
     values = command.make_context(name, arguments).params
-    if values.get("named"):  # a model's name stands for its dataset
-        return told(values["named"])[0] == "scenes" and "dry_run" in values
+    if known := values.get("named") or values.get("like"):  # a model's name stands for its dataset
+        return told(known)[0] == "scenes" and "dry_run" in values
     ours = values.get("dataset") == "scenes" or values.get("recipe") in ("scenes", "aoq-vsrn", "aoq-bfan")
     reads = (
         name == "report"
@@ -94,7 +94,7 @@ def told(name: str) -> tuple[str, dict[str, Any]]:
         return "", {}
     _, command, *arguments = shlex.split(found[0], comments=True)
     values = COMMANDS[command].make_context(command, arguments).params
-    return values["dataset"], values
+    return told(values["like"])[0] if values.get("like") else values["dataset"], values
 
 
 def tell(root: Path, name: str) -> None:

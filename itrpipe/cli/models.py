@@ -35,11 +35,15 @@ def train(
         str | None,
         typer.Option("--name", help="Remember these options under this name, by which --model finds the model."),
     ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option("--like", metavar="NAME", help="With --name: begin with the settings of another model."),
+    ] = None,
     negatives_from: Annotated[
         str | None,
         typer.Option(
             "--negatives-from",
-            metavar="[METHOD.]BACKBONE",
+            metavar="NAME|[METHOD.]BACKBONE",
             help="aoq, contrastive: model whose embeddings are mined, of round one by default, such as vsrn.",
         ),
     ] = None,
@@ -81,16 +85,21 @@ def train(
 
     --name small remembers the model, with its dataset and all that is set here. --model small then stands for all of
     it, in this command and in mine-negatives, evaluate, search, explain and export. --name small --set KEY=VALUE
-    changes it.
+    changes it, and --name large --like small begins another model with the same settings.
 
     Example: itrpipe train --method aoq --backbone vsrn --dataset scenes
     """
-    from itrpipe.commands.named import define_model, home_of
+    from itrpipe.commands.named import define_model, home_of, method_of_name
     from itrpipe.commands.stages import run_stage
 
     restart_with(devices)
     if name and "dataset" not in given.given:
-        given = replace(given, dataset=home_of(given.data, name) or given.dataset)
+        home = home_of(given.data, name) or (home_of(given.data, like) if like else None)
+        given = replace(given, dataset=home or given.dataset)
+    if like and not name:
+        raise UsageError(f"--like {like} is for a model that gets a name; add --name")
+    if name and "method" not in given.given:
+        given = replace(given, method=method_of_name(*given.where, name, like) or given.method)
     vision, text = both_encoders(given.method, vision, text)
     named = {**given.model, "device": given.device, "teacher": negatives_from}
     if (vision or text) and not given.backbone:
@@ -106,7 +115,7 @@ def train(
         raise UsageError(f"--model {model.name} trains a model that has a name; leave --name {name} out")
     if name:
         named_method = method if "method" in given.given or method != given.method else None
-        model, overrides = define_model(*given.where, name, named_method, method, overrides)
+        model, overrides = define_model(*given.where, name, named_method, method, overrides, like)
     if model:
         method, overrides = model.method, model.of_training() + overrides
     run_stage(*given.where, "train", overrides, conf=method, model=model, **given.how)

@@ -71,14 +71,15 @@ def advise(
 
     trained = trained_run(step)
     found = diagnose(trained.folder)
-    advice, seconds = recommend(found), trained.manifest.timings.get("processor")
+    named = planner.definition.named_trainings().get(trained.folder.name, "")
+    advice, seconds = recommend(found, named), trained.manifest.timings.get("processor")
     if as_json:
         Reporter().say(printable_json({"advice": asdict(advice), "processor_seconds": seconds, **found}))
         return
     reporter.say(f"{dataset}: is a second round worth it after {trained.label}?", style="bold")
     for line in lines(found, seconds):
         reporter.say(line)
-    _say(advice, reporter, more=any(item.key not in _NAMING for item in overrides))
+    _say(advice, reporter, more=not named and any(item.key not in _NAMING for item in overrides))
 
 
 def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:

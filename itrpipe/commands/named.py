@@ -22,12 +22,14 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN
 from itrpipe.plan.overrides import EVERYWHERE, Override
 from itrpipe.plan.planning import scoped_override
-from itrpipe.training.settings import TrainExecution, canonical_backbone, usual_backbone
+from itrpipe.training.named_models import Model
+from itrpipe.training.settings import TrainExecution
 
 NAMING = ("backbone", "features", "seed")
 """Settings by which every stage names the model that it reads."""
 _FILES = ("initial", "model", "text", "tokenizer", "vision", "weights")
 """Last parts of keys whose values may be files or folders."""
+_LOSS = "loss."
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,7 @@ class NamedModel:
     @property
     def backbone(self) -> str:
         """Its backbone, by the canonical name."""
-        given = self.definition.settings.get("backbone")
-        return canonical_backbone(given) if given else usual_backbone(self.method)
+        return Model.defined_by(self.definition, 0).backbone
 
     @property
     def naming(self) -> dict[str, Any]:
@@ -83,11 +84,18 @@ class NamedModel:
 
 
 def define_model(
-    root: Path, dataset: str, name: str, method: str | None, usual: str, overrides: Iterable[Override]
+    root: Path,
+    dataset: str,
+    name: str,
+    method: str | None,
+    usual: str,
+    overrides: Iterable[Override],
+    like: str | None = None,
 ) -> tuple[NamedModel, list[Override]]:
     """What a model is, as `itrpipe train --name` was told; what it is not told stays as it was.
 
-    Another method or backbone starts anew.
+    Another method or backbone starts anew. A model that is `like` another starts with the settings of that, of another
+    method without those of the loss.
 
     Args:
         root: the data folder.
@@ -96,22 +104,39 @@ def define_model(
         method: configuration of `train`; None where none was named.
         usual: the method of a new model where none was named.
         overrides: from the command line.
+        like: name of another model of any dataset; None: the model is like none.
 
     Returns:
         The model, and the overrides that change nothing but how it is trained.
 
     Raises:
-        UsageError: the name cannot be one.
+        UsageError: the name cannot be one, or is also that of the model that it is to be like.
+        MissingInputError: there is no such model.
     """
     known = load_definition(root, dataset).models.get(check_name(name))
     given = list(overrides)
     execution = [item for item in given if _is_execution(item)]
     own = {_key(item): _whole(item) for item in given if item not in execution}
+    if like is not None:
+        if like == name:
+            raise UsageError(f"--like {like} is the model itself, which keeps its settings anyway; leave it out")
+        base = _first_with(root, dataset, like).definition
+        same_method = method in (None, base.method)
+        kept = {key: value for key, value in base.settings.items() if same_method or not key.startswith(_LOSS)}
+        method, own, known = method or base.method, {**kept, **own}, None
     conf = method or (known.method if known else usual)
     same = known is not None and known.method == conf and own.get("backbone") in (None, known.settings.get("backbone"))
     settings = {**known.settings, **own} if known is not None and same else own
     trained = known.trained if known is not None and settings == known.settings else {}
     return NamedModel(name, dataset, ModelDefinition(method=conf, settings=settings, trained=trained)), execution
+
+
+def method_of_name(root: Path, dataset: str, name: str, like: str | None) -> str | None:
+    """The method of a model where none is named: its own, or that of the model that it is to be like."""
+    if like is not None:
+        return _first_with(root, dataset, like).method
+    known = load_definition(root, dataset).models.get(check_name(name))
+    return known.method if known else None
 
 
 def home_of(root: Path, name: str) -> str | None:
@@ -176,6 +201,12 @@ def refuse_unnamed(root: Path) -> None:
             f"name the model, such as --model {others[0]}; without a name one of the dataset {EMBEDDED} is trained, as "
             f"--dataset {EMBEDDED} asks for"
         )
+
+
+def _first_with(root: Path, dataset: str, name: str) -> NamedModel:
+    """The model of this name, of this dataset before all others."""
+    own = name in _models(load_definition(root, dataset))
+    return find_model(root, dataset if own else None, name)
 
 
 def _models(definition: DatasetDefinition) -> dict[str, ModelDefinition]:

@@ -15,6 +15,7 @@ from itrpipe.commands.stages import default_conf
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import check_name
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.features.given_source import GIVEN, is_given
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner, pinned_step
 from itrpipe.plan.steps import pending_steps
@@ -120,12 +121,17 @@ def _evaluations(root: Path, dataset: str) -> list[Manifest]:
 def _called(
     root: Path, name: str, evaluations: list[Manifest], named: Mapping[str, str], dataset: str
 ) -> dict[str, Manifest]:
-    """Evaluations of a model by folder: by its own name, by METHOD.BACKBONE of any seed, or by that of a folder."""
+    """Evaluations of a model by folder: by its own name, by METHOD.BACKBONE of any seed, or by that of a folder.
+
+    Embeddings from files have names of their own, with `given-` before them or without.
+    """
     found = {}
     for each in evaluations:
         folder = pinned_step(root, each).location.name
         models = {named.get(own.name) for own in each.inputs.values() if own.stage == "train"}
-        if name in (each.label, folder, *models) or re.fullmatch(rf"{re.escape(name)}\.s\d+", each.label):
+        embeddings = each.settings["backbone"] if is_given(each.settings["backbone"]) else ""
+        names = (each.label, folder, *models, embeddings, embeddings.removeprefix(f"{GIVEN}-"))
+        if name in names or re.fullmatch(rf"{re.escape(name)}\.s\d+", each.label):
             found[folder] = each
     if not found and name in named.values():
         raise MissingInputError(f"--compare: {name!r} is not evaluated yet; run `itrpipe evaluate --model {name}`")

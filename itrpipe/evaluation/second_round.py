@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from itrpipe.evaluation.chance import random_recalls
+
 Action = Literal["train", "mine"]
 ACTIONS: dict[Action, str] = {
     "train": "train longer",
@@ -18,6 +20,11 @@ ACTIONS: dict[Action, str] = {
 
 RISING = 3.0
 """RSum gained over the last third of the epochs, above which round one has not converged."""
+ABOVE_CHANCE, OF_THE_REST = 1.5, 0.1
+"""Round one has learned where validation is this many times chance, or this much of the way from chance to 600."""
+BY_HEART, LEAST_GAP = 0.5, 100.0
+"""It knows its training images by heart where it is this much of the way to 600 better on them, and so many points."""
+BEST = 600.0
 EVIDENCE = (
     "Expect about one RSum: in the study of this tool mined candidates were above longer training in 13 of 20 "
     "settings, significantly in none, and nothing that round one tells said where. Written negatives are for telling "
@@ -53,6 +60,7 @@ class Signals:
         gained: RSum over the last third of the epochs.
         falls: whether the learning rate fell over that third, which lifts validation whether or not round one has
             converged.
+        chance: RSum that a random order of as many validation images may expect.
         gap: RSum on training images above that of the validation.
         batch_beaten, dataset_beaten: % of the pairs that score below the hardest negative of a batch, of the dataset.
         batch_active, dataset_active: % of the pairs whose hinge these make active.
@@ -66,6 +74,7 @@ class Signals:
     validation: float
     gained: float | None
     falls: bool
+    chance: float
     gap: float
     batch_beaten: float
     dataset_beaten: float
@@ -92,6 +101,7 @@ def signals(diagnostics: Mapping[str, Any]) -> Signals:
         validation=fit["validation"],
         gained=diagnostics["validation"]["gained"],
         falls=_falls(model["schedule"]),
+        chance=random_recalls(fit["images"], round(fit["images"] * model["captions"] / model["images"]))["rsum"],
         gap=fit["gap"],
         batch_beaten=_known(own, "beaten"),
         dataset_beaten=_known(hardest, "beaten"),
@@ -111,25 +121,35 @@ def beaten_by_size(diagnostics: Mapping[str, Any]) -> dict[int, float]:
     return {batches[0]["size"]: _known(batches, "beaten") for batches in sides}
 
 
-def recommend(diagnostics: Mapping[str, Any]) -> Advice:
+def recommend(diagnostics: Mapping[str, Any], named: str = "") -> Advice:
     """Says what to do after round one.
 
-    Round one is trained on while its validation rises at a rate that does not fall. Then negatives are mined, however
-    many of them are true matches: without these, mined candidates gained no more. They are candidates of InfoNCE, also
-    in lists that a model of the triplet loss mined: AOQ gained nothing over it. How much harder the hardest of the
-    dataset are than those of a batch is shown; it did not tell where they pay.
+    Round one is trained on while its validation is at chance, or rises at a rate that does not fall. Then negatives are
+    mined, however many of them are true matches: without these, mined candidates gained no more. They are candidates of
+    InfoNCE, also in lists that a model of the triplet loss mined: AOQ gained nothing over it. How much harder the
+    hardest of the dataset are than those of a batch is shown; it did not tell where they pay.
 
     Args:
         diagnostics: of `itrpipe.analysis.second_round.diagnose`.
+        named: what the user calls the model of round one; often nothing.
     """
     found = signals(diagnostics)
-    return Advice(action := _action(found), _sentences(action, found), _command(action, diagnostics), EVIDENCE)
+    return Advice(action := _action(found), _sentences(action, found), _command(action, diagnostics, named), EVIDENCE)
 
 
 def _action(found: Signals) -> Action:
-    if found.gained is None or (found.gained > RISING and not found.falls):
+    if _is_at_chance(found) or found.gained is None or (found.gained > RISING and not found.falls):
         return "train"
     return "mine"
+
+
+def _is_at_chance(found: Signals) -> bool:
+    learned = min(ABOVE_CHANCE * found.chance, found.chance + OF_THE_REST * (BEST - found.chance))
+    return found.validation < learned
+
+
+def _knows_by_heart(found: Signals) -> bool:
+    return found.gap > max(LEAST_GAP, BY_HEART * (BEST - found.validation))
 
 
 def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
@@ -140,7 +160,12 @@ def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
     )
     if action == "train":
         rises = "there were too few epochs to tell whether it has converged"
-        if found.gained is not None:
+        if _is_at_chance(found):
+            rises = (
+                f"validation is at {found.validation:.1f} RSum, and chance at {found.chance:.1f}. Where that does not "
+                "help, try another learning rate"
+            )
+        elif found.gained is not None:
             rises = f"validation gained {found.gained:.1f} RSum over the last third of its epochs"
         return (f"Train round one longer before anything else: {rises}.", f"So far, {beaten}.")
     unsure = ""
@@ -153,20 +178,33 @@ def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
     if found.top_false is not None:
         estimate = ", as FNE estimates," if found.estimated else ""
         true = f"Of the top candidates{estimate} {found.top_false:.0f} % are true matches."
+    if _knows_by_heart(found):
+        return (
+            f"It knows its training images by heart: RSum {found.validation + found.gap:.0f} on them, "
+            f"{found.validation:.0f} on validation. More images, features of a pretrained encoder, or an earlier end "
+            "(--set patience=3) are worth trying before other negatives.",
+            f"To mine all the same: {beaten}. {true}{unsure}",
+        )
     return (f"Mine: {beaten}.", true + unsure)
 
 
-def _command(action: Action, diagnostics: Mapping[str, Any]) -> str:
-    """What to type next, with the settings of round one as they are declared."""
+def _command(action: Action, diagnostics: Mapping[str, Any], named: str) -> str:
+    """What to type next, with the settings of round one: those of its name, else as they are declared."""
     model: Mapping[str, Any] = diagnostics["model"]
     method: str = model["method"]
-    given = ["--dataset", model["dataset"], "--backbone", model["backbone"]]
-    given += ["--seed", str(model["seed"])] if model["seed"] else []
     contrastive = model["objective"] == "contrastive"
     own = "contrastive" if method == "contrastive-batch" or not contrastive else method
+    given = ["--dataset", model["dataset"]]
+    if named:
+        given += ["--name", f"{named}-{'longer' if action == 'train' else 'mined'}", "--like", named]
+        other = ["--method", own] if action == "mine" and own != method else []
+    else:
+        given += ["--backbone", model["backbone"]]
+        other = ["--method", method if action == "train" else own]
+    given += ["--seed", str(model["seed"])] if model["seed"] else []
     options: dict[Action, list[str]] = {
-        "train": ["--method", method, *_doubled(model["schedule"])],
-        "mine": ["--method", own, "--negatives", "mined", "--negatives-from", method],
+        "train": [*other, *_doubled(model["schedule"])],
+        "mine": [*other, "--negatives", "mined", "--negatives-from", named or method],
     }
     return shlex.join(["itrpipe", "train", *given, *options[action]])
 

@@ -96,13 +96,14 @@ class Planner:
         """
         if inputs:
             return self._plan(need, requested, inputs)
-        key = (need.stage, need.conf, tuple(sorted((k, str(v)) for k, v in need.settings.items())), requested)
+        asked = ((k, str(v)) for k, v in (*need.settings.items(), *need.pinned.items()))
+        key = (need.stage, need.conf, tuple(sorted(asked)), requested)
         if key not in self._known:
             if key in self._underway:
                 raise UsageError(f"{need.stage} {need.conf} would be made from itself; give it another start_from")
             self._underway.append(key)
             try:
-                self._known[key] = self._plan(need, requested, {})
+                self._known[key] = self._plan(need, requested, self._pinned(need))
             finally:
                 self._underway.pop()
             if not self._underway:
@@ -120,7 +121,8 @@ class Planner:
         where = f"{need.stage} {need.conf}"
         settings = bind(module.settings_class(resolved.values), resolved, where)
         needs = module.needs(settings, self.definition)
-        inputs = {name: self.plan(upstream, requested=False) for name, upstream in needs.items()} | dict(given)
+        wanted = {name: upstream for name, upstream in needs.items() if name not in given}
+        inputs = {name: self.plan(upstream, requested=False) for name, upstream in wanted.items()} | dict(given)
         sources = module.sources(settings, definition, self._cache)
         digests = {name: step.location.fingerprint for name, step in inputs.items()}
         digests |= {f"source {name}": digest for name, digest in sources.items()}
@@ -132,11 +134,30 @@ class Planner:
             artifacts.fingerprint(need.stage, module.SCHEMA_VERSION, fingerprinted(module, settings), digests),
         )
         step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing")
-        state, reason = state_of(step)
+        state, reason = state_of(step, self._former(step))
         outdated = [name for name, upstream in inputs.items() if to_be_made_again(upstream)]
         if state == "up to date" and outdated:
             state, reason = "stale", f"{outdated[0]} is to be made again"
         return replace(step, state=state, reason=reason)
+
+    def _former(self, step: Step) -> str | None:
+        """The artifact that has the name of a step's model by now, empty for none; None where it has no name."""
+        name = getattr(step.execution, "name", "")
+        known = self.definition.models.get(name)
+        trained = {} if known is None else known.trained
+        return trained.get(step.location.label, "") if name else None
+
+    def _pinned(self, need: Need) -> dict[str, Step]:
+        """Finished artifacts that a step reads whatever their settings.
+
+        Raises:
+            MissingInputError: one was removed.
+        """
+        folders = {name: self.root / self.dataset / place for name, place in need.pinned.items()}
+        for folder in folders.values():
+            if not folder.is_dir():
+                raise MissingInputError(f"{folder} was removed; make it again, or name another model")
+        return {name: pinned_step(self.root, artifacts.read_manifest(folder)) for name, folder in folders.items()}
 
     def configure(
         self, need: Need, definition: StageDefinition | None, requested: bool = True, *, fill_features: bool = True

@@ -24,8 +24,14 @@ def fingerprinted(module: ModuleType, settings: Settings) -> dict[str, Any]:
     return own(settings) if own else settings.model_dump(mode="json")
 
 
-def state_of(step: Step) -> tuple[State, str]:
-    """State of a planned artifact on disk, with the reason a reader wants to know."""
+def state_of(step: Step, former: str | None = None) -> tuple[State, str]:
+    """State of a planned artifact on disk, with the reason a reader wants to know.
+
+    Args:
+        step: that is planned.
+        former: artifact that had the name of this one so far, empty for none; None where it has no name, and is
+            compared with the newest artifact of the same run.
+    """
     location = step.location
     if location.folder.exists():
         try:
@@ -41,7 +47,9 @@ def state_of(step: Step) -> tuple[State, str]:
     siblings = [
         manifest
         for folder in location.folder.parent.glob(f"{glob.escape(location.label)}-*")
-        if (manifest := _readable(folder)) and artifacts.same_run(manifest, location.label, step.settings.model_dump())
+        if former in (None, folder.name)
+        and (manifest := _readable(folder))
+        and artifacts.same_run(manifest, location.label, step.settings.model_dump())
     ]
     if not siblings:
         return "missing", ""
@@ -96,8 +104,8 @@ def _overtaken(old: Manifest, step: Step) -> bool:
 
 
 def _change(key: str, before: Any, after: Any) -> str:
-    """A changed value with the new one; of lists of tables only that they changed."""
-    shown = not (isinstance(after, list) and any(isinstance(each, dict) for each in after))
+    """A changed value with the new one; of lists of tables or lists only that they changed."""
+    shown = not (isinstance(after, list) and any(isinstance(each, dict | list) for each in after))
     return f"{key} {_legible(before)} → {_legible(after)}" if shown else f"{key} changed"
 
 

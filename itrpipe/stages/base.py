@@ -55,11 +55,13 @@ class Need:
         stage: which stage makes it.
         conf: with which configuration.
         settings: dotted keys that must have these values.
+        pinned: inputs that are read as they are, whatever their settings: name of the input -> `stage/artifact`.
     """
 
     stage: str
     conf: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    pinned: Mapping[str, str] = field(default_factory=dict)
 
 
 class Planned(Protocol):

@@ -255,7 +255,7 @@ def _offered(mining: Planned) -> tuple[int, int] | None:
     Images that have no features are counted too, so there may be fewer.
     """
     folder = mining.inputs["prepare"].finished
-    share = cast(TrainSettings, mining.inputs["train"].settings).train_share
+    share = cast(MineSettings, mining.settings).train_share
     return None if folder is None else candidates_in(folder, share)
 
 

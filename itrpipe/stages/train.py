@@ -16,7 +16,7 @@ from rich.console import Console
 
 from itrpipe.artifacts.files import HISTORY
 from itrpipe.artifacts.sources import DigestCache, local_folders
-from itrpipe.config import Settings, load_declaration
+from itrpipe.config import Settings, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN, NOT_HERE
@@ -131,17 +131,7 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
     wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
     mined = settings.loss.mined()
     if mined is not None:
-        mining = _teacher(settings, mined)
-        teacher = {
-            "backbone": mining.backbone,
-            "method": mining.method,
-            "seed": mining.seed,
-            "features": _features_of_teacher(settings, mining.backbone),
-            **_same_share(settings),
-        }
-        if mined.guard:
-            teacher["guard"] = mined.guard
-        wanted["mine_negatives"] = Need("mine_negatives", "exact", teacher)
+        wanted["mine_negatives"] = _mining(settings, mined, definition)
     masked = settings.loss.masked()
     if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
         wanted["parse"] = Need("parse", settings.graphs)
@@ -165,22 +155,49 @@ def _refuse_of_given(settings: TrainSettings, model: GivenEmbeddings) -> None:
             raise UsageError(f"{settings.backbone} is made of given embeddings and has no {name}; leave {value} out")
 
 
-def _teacher(settings: TrainSettings, mined: Mined) -> Model:
-    """The model that is mined with.
+def _mining(settings: TrainSettings, mined: Mined, definition: DatasetDefinition) -> Need:
+    """The lists that are drawn from; of a model with a name those of what is trained under that.
 
     Raises:
-        UsageError: there is none of its name.
+        UsageError: there is no model of the teacher's name.
+        MissingInputError: the model of that name is not trained yet.
     """
+    mining, pinned = _teacher(settings, mined, definition)
+    asked = {
+        "backbone": mining.backbone,
+        "method": mining.method,
+        "seed": mining.seed,
+        "features": _features_of_teacher(settings, mining.backbone),
+        **_same_share(settings),
+        **({"guard": mined.guard} if mined.guard else {}),
+    }
+    return Need("mine_negatives", "exact", asked, {"train": f"train/{pinned}"} if pinned else {})
+
+
+def _teacher(settings: TrainSettings, mined: Mined, definition: DatasetDefinition) -> tuple[Model, str]:
+    """The model that is mined with, and the name of its artifact where that is known beforehand."""
     usual = settings.backbone if settings.model.embeds else mined.teacher_of_pairs
-    first = Model(training_settings.ROUND_ONE, usual, settings.seed)
-    if mined.teacher is None:
-        return first
-    if mined.teacher in load_declaration("train").confs and mined.teacher not in backbones():
-        return dataclasses.replace(first, method=mined.teacher)
+    first, name = Model(training_settings.ROUND_ONE, usual, settings.seed), mined.teacher
+    if name is None:
+        return first, ""
+    if name in load_declaration("train").confs and name not in backbones():
+        return dataclasses.replace(first, method=name), ""
+    if name in definition.models:
+        found = Model.defined_by(definition.models[name], settings.seed)
+        if found.label not in definition.models[name].trained:
+            seed = f" --seed {found.seed}" if found.seed else ""
+            raise MissingInputError(
+                f"--negatives-from {name}: model {name} is not trained{seed and f' with seed {found.seed}'}; run "
+                f"`itrpipe train --model {name}{seed}`"
+            )
+        return found, definition.models[name].trained[found.label]
     try:
-        return first.named_by(mined.teacher)
+        return first.named_by(given if (given := f"{GIVEN}-{name}") in definition.embeddings else name), ""
     except ValueError as error:
-        raise UsageError(f"--negatives-from {mined.teacher}: {error}") from None
+        if hint := did_you_mean(name, definition.models):
+            raise UsageError(f"--negatives-from {name}: no model has this name{hint}") from None
+        known = f"; models with names: {', '.join(definition.models)}" if definition.models else ""
+        raise UsageError(f"--negatives-from {name}: {error}{known}") from None
 
 
 def _same_share(settings: TrainSettings) -> dict[str, float]:

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 
 from itrpipe.config import did_you_mean, load_declaration
+from itrpipe.datasets.definition import ModelDefinition
 from itrpipe.features.given_source import GIVEN, is_given
-from itrpipe.training.settings import backbones, canonical_backbone, run_label
+from itrpipe.training.settings import backbones, canonical_backbone, method_of, run_label, usual_backbone
 
 _MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")
 
@@ -58,6 +59,13 @@ class Model:
                 hint = did_you_mean(value, names) or f"; known: {', '.join(sorted(names))}"
                 raise ValueError(f"there is no {what} {value!r}{hint}")
         return found
+
+    @classmethod
+    def defined_by(cls, definition: ModelDefinition, seed: int) -> Model:
+        """A model that has a name, trained with this seed; what is not trained has none."""
+        given = definition.settings.get("backbone")
+        backbone = canonical_backbone(given) if given else usual_backbone(definition.method)
+        return cls(definition.method, backbone, seed if method_of(definition.method).trains else 0)
 
     def name_of(self, other: Model) -> str:
         """The shortest name by which `named_by` finds the other; seeds are told unless both are 0."""

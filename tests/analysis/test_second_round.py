@@ -128,7 +128,7 @@ def diagnostics(
 ) -> dict[str, Any]:
     """As `diagnose` returns them, one direction 2 above and one 2 below what is given."""
     model = {"method": "triplet", "objective": "triplet", "backbone": "vsepp", "dataset": "mine", "seed": 1}
-    model |= {"images": 3000, "batch_size": 128, "truth": truth}
+    model |= {"images": 3000, "captions": 15000, "batch_size": 128, "truth": truth}
     model |= {"schedule": {"epochs": 9, "schedule": "step", "decay_every": 6, "decay_at": [4, 5]}}
     name, other = ("false", "estimated_false") if truth else ("estimated_false", "false")
 
@@ -142,7 +142,7 @@ def diagnostics(
     return {
         "model": model,
         "validation": {"gained": gained},
-        "fit": {"validation": 400.0, "gap": 80.0},
+        "fit": {"images": 1000, "validation": 400.0, "gap": 80.0},
         "directions": {"texts_for_images": side(2.0), "images_for_texts": side(-2.0)},
     }
 
@@ -200,3 +200,42 @@ def test_signals_are_means_of_both_directions() -> None:
     assert (found.batch_beaten, found.dataset_beaten, found.top_false, found.estimated) == (12, 60, 7, True)
     assert found.larger == {512: 30}
     assert beaten_by_size(diagnostics()) == {32: 1, 128: 10, 512: 30}
+
+
+@pytest.mark.parametrize(("validation", "action"), [(4.7, "train"), (5.0, "mine")])
+def test_what_is_no_better_than_chance_is_trained_on(validation: float, action: str) -> None:
+    found = diagnostics()
+    found["fit"] |= {"validation": validation, "gap": 0.0}  # chance has 3.2 in 1,000 images with five captions each
+    advice = recommend(found)
+    assert advice.action == action
+    assert ("chance at 3.2" in advice.sentences[0]) == (action == "train")
+
+
+@pytest.mark.parametrize(
+    ("validation", "gap", "said"), [(179.0, 322.0, True), (179.0, 210.0, False), (560.0, 30.0, False)]
+)
+def test_what_knows_its_training_images_by_heart_is_told_of_more_images(
+    validation: float, gap: float, said: bool
+) -> None:
+    found = diagnostics()
+    found["fit"] |= {"validation": validation, "gap": gap}
+    advice = recommend(found)
+    assert (f"by heart: RSum {validation + gap:.0f} on them" in advice.sentences[0]) == said
+    assert any(sentence.startswith("Mine: " if not said else "To mine all the same: ") for sentence in advice.sentences)
+
+
+@pytest.mark.parametrize(
+    ("gained", "method", "objective", "command"),
+    [
+        (0.0, "triplet", "triplet", "--name my-mined --like my --seed 1 --method contrastive --negatives mined"),
+        (0.0, "clip-finetune", "contrastive", "--name my-mined --like my --seed 1 --negatives mined"),
+        (None, "triplet", "triplet", "--name my-longer --like my --seed 1 --set epochs=18 --set 'decay_at=[8,10]'"),
+    ],
+)
+def test_a_model_with_a_name_is_gone_on_with_by_its_name(
+    gained: float | None, method: str, objective: str, command: str
+) -> None:
+    found = diagnostics(gained=gained)
+    found["model"] |= {"method": method, "objective": objective}
+    from_itself = "" if gained is None else " --negatives-from my"
+    assert recommend(found, "my").command == f"itrpipe train --dataset mine {command}{from_itself}"

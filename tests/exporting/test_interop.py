@@ -292,6 +292,9 @@ def test_open_clip_embeds_as_we_do(
         config[side] |= {"hidden_act": activation, "layer_norm_eps": 1e-3}
     (changed / "config.json").write_text(json.dumps(config))
     folder, trained = exported(changed, changed, open_clip=True)
+    assert {each.stat().st_mode for each in folder.iterdir() if each.is_file()} == {
+        (folder / "config.json").stat().st_mode
+    }
     model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{folder}")
     tokenizer, ours = open_clip.get_tokenizer(f"local-dir:{folder}"), itrpipe.load(trained, device="cpu")
     with torch.no_grad():

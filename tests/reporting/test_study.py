@@ -206,9 +206,9 @@ def told(batch: float) -> dict[str, Any]:
     schedule = {"epochs": 9, "schedule": "linear"}
     return {
         "model": {"method": "contrastive-batch", "objective": "contrastive", "backbone": "vsrn", "dataset": "scenes"}
-        | {"seed": 0, "images": 1000, "batch_size": 128, "truth": True, "schedule": schedule},
+        | {"seed": 0, "images": 1000, "captions": 5000, "batch_size": 128, "truth": True, "schedule": schedule},
         "validation": {"gained": 0.0},
-        "fit": {"validation": 400.0, "gap": 80.0},
+        "fit": {"images": 1000, "validation": 400.0, "gap": 80.0},
         "directions": {"texts_for_images": side, "images_for_texts": side},
     }
 

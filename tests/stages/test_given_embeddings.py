@@ -108,10 +108,16 @@ def test_lists_and_metrics_are_those_of_the_model_whose_vectors_are_given(
     assert invoke("report", *where).code == 0
     assert "given.given-npy" in invoke("status", *where).out
 
-    aoq = ["train", "--method", "aoq", "--backbone", "vsepp", "--seed", "1", "--negatives-from", "given-h5"]
+    aoq = ["train", "--method", "aoq", "--backbone", "vsepp", "--seed", "1", "--negatives-from"]
     drawn = ["--set=aoq.top_texts=5", "--set=aoq.top_images=3", *(f"--set=mine_negatives.{each[6:]}" for each in SMALL)]
-    planned = invoke(*aoq, *drawn, *where, "--dry-run")
-    assert re.search(r"✓ mine_negatives/exact\.given\.given-h5-\w+ +up to date", planned.out), planned.out + planned.err
+    for called in ("given-h5", "h5"):
+        planned = invoke(*aoq, called, *drawn, *where, "--dry-run")
+        assert re.search(r"✓ mine_negatives/exact\.given\.given-h5-\w+ +up to date", planned.out), (
+            planned.out + planned.err
+        )
+        against = ["report", "--compare", called.replace("h5", "npy"), "triplet.vsepp", "--dry-run"]
+        compared = invoke(*against, *where)
+        assert compared.code == 0, compared.err
 
 
 def read_small(trained: Path) -> list[str]:

@@ -8,6 +8,7 @@ networks are stored by other names than they have in memory.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,8 @@ class Layout:
                 model = made(made.config_class.from_dict(self.config))
             model.load_state_dict(self.weights, assign=True)
             model.save_pretrained(folder)
+        for weights in folder.glob("*.safetensors"):  # which safetensors makes for their owner alone
+            shutil.copymode(folder / "config.json", weights)
 
 
 def load_joint(folder: Path, model: TransformerDualEncoder) -> None:

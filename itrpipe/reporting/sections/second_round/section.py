@@ -65,7 +65,7 @@ def view(source: Source) -> SecondRound | None:
     if not measured:
         return None
     series = series_of([run for run, _ in measured])
-    advice = [(each.first, recommend(each.first.figures(SECOND_ROUND))) for each in series]
+    advice = [(each.first, recommend(each.first.figures(SECOND_ROUND), each.first.members[0].named)) for each in series]
     rows = [Row(run.name, _cells(found), run.label) for run, found in measured]
     table = SpannedTable(Table("Hard negatives of round one", list(_COLUMNS), rows, _CAPTION), _SPANS)
     return SecondRound(legend(series), [_plot(series)], table, advice, advice[0][1].evidence)
