@@ -50,7 +50,7 @@ def test_a_name_stands_for_dataset_method_backbone_and_settings(root: Path, invo
     assert sum("model small" in line for line in listed.splitlines()) == 3  # trained, mined, evaluated
     found = invoke("search", "a dog on the road", "--model", "small", "--no-deps", *where)
     assert found.code == 0, found.err
-    assert "ranked by triplet.vsepp" in found.out
+    assert "ranked by small" in found.out
 
 
 def test_another_seed_of_a_named_model_has_its_settings_and_its_name(root: Path, invoke: Invoke) -> None:
@@ -159,6 +159,15 @@ def test_only_what_another_method_reads_is_taken_over(defined: Path, invoke: Inv
             "--model small has method triplet; leave --method out",
         ),
         (["train", "--model", "small", "--name", "x"], 2, "leave --name x out"),
+        (["evaluate", "small"], 2, "name a model as --model small, or a dataset as --dataset small"),
+        (["advise", "small"], 2, "name a model as --model small, or a dataset as --dataset small"),
+        (["report", "tiny"], 2, "tiny belongs to no option; name a dataset as --dataset tiny"),
+        (
+            ["search", "two", "dogs", "--model", "small"],
+            2,
+            "dogs is outside of the sentence; put all of it into quotes",
+        ),
+        (["train", "-b", "vsepp", "--features", "hogg", "-d", "tiny"], 3, "did you mean 'hog'?"),
         (["train", "--name", "../x"], 2, "must be letters"),
         (["evaluate", "--model", "small", "-d", "scenes"], 3, "dataset 'scenes' has no model of this name"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -35,13 +36,15 @@ class Command(TyperCommand):
         """Reads the options.
 
         Raises:
-            UsageError: there is no such option, and a setting of this name.
+            UsageError: there is no such option, and a setting of this name; or words that belong to no option.
         """
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
             if type(error).__name__ == "NoSuchOption":  # of click, of which typer may bring a copy
                 _refuse_setting(str(self.name), str(getattr(error, "option_name", "")))
+            if extra := re.search(r"extra argument.*\((.*)\)", str(error)):
+                _refuse_words(str(self.name), extra[1], self.params)
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -67,6 +70,20 @@ class Commands(TyperGroup):
             rows = [(name, each.get_short_help_str(limit=1_000)) for name, each in known if each is not None]
             with formatter.section(panel):
                 formatter.write_dl(rows)
+
+
+def _refuse_words(command: str, words: str, params: Iterable[Any]) -> None:
+    """Says where words belong that no option was named for.
+
+    Raises:
+        UsageError: likewise.
+    """
+    if command == "search":
+        raise UsageError(f'{words} is outside of the sentence; put all of it into quotes: itrpipe search "two dogs"')
+    known = {"named": f"a model as --model {words}", "dataset": f"a dataset as --dataset {words}"}
+    options = [known[each.name] for each in params if each.name in known]
+    if options:
+        raise UsageError(f"{words} belongs to no option; name {', or '.join(options)}")
 
 
 def _refuse_setting(command: str, option: str) -> None:

@@ -48,10 +48,14 @@ def named(
     """What was given; None where no embeddings were.
 
     Raises:
-        UsageError: there is no --embeddings and something that belongs to it.
+        UsageError: there is no --embeddings and something that belongs to it, or a word that is no file.
     """
     if embeddings is not None:
         return Named(embeddings, texts, owners, name, measure)
+    if texts is not None and not texts.suffix and not texts.exists():
+        raise UsageError(
+            f"{texts} belongs to no option; name a model as --model {texts}, or a dataset as --dataset {texts}"
+        )
     alone = {"": texts, "--owners ": owners, "--name ": name, "--measure ": measure}
     for option, value in alone.items():
         if value is not None:

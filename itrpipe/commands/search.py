@@ -212,7 +212,7 @@ def _found(
 
     searched = _searched(trained, way.split)
     query = _query(question, trained, dataset, searched)
-    models = [SearchModel(run.folder, run.label, trained.device) for run in (trained, prefilter) if run is not None]
+    models = [SearchModel(run.folder, run.called, trained.device) for run in (trained, prefilter) if run is not None]
     asked = Search(dataset, searched, query, "ivf" if way.index == "ivf" else "flat", reporter)
     return asked.answers(models[0], way.top, models[1] if prefilter else None, way.chosen)
 

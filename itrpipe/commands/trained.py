@@ -27,12 +27,14 @@ class TrainedRun:
         folder: artifact of `train`.
         manifest: of that artifact.
         device: `cpu` or `cuda`, where to compute.
+        called: what the user calls it, or its label.
     """
 
     label: str
     folder: Path
     manifest: Manifest
     device: str
+    called: str
 
     def input(self, name: str) -> Path:
         """Folder of an artifact that it was trained on: `prepare`, `extract`, of some also `parse`.
@@ -102,7 +104,8 @@ def trained_run(step: Step) -> TrainedRun:
 
     execution, location = step.execution, step.location
     assert isinstance(execution, TrainExecution)
-    return TrainedRun(location.label, location.folder, read_manifest(location.folder), resolve_device(execution.device))
+    manifest, called = read_manifest(location.folder), execution.name or location.label
+    return TrainedRun(location.label, location.folder, manifest, resolve_device(execution.device), called)
 
 
 def evaluated_model(folder: Path, device: str | None) -> TrainedModel:

@@ -54,6 +54,7 @@ def read_annotations(
 
 
 _TABLES = (".csv", ".tsv", ".jsonl")
+_PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
 
 
 def recognise(source: Path) -> str:
@@ -70,14 +71,22 @@ def recognise(source: Path) -> str:
                 f"{table}: a table of captions is called captions{table.suffix} and lies beside the photographs or "
                 "above their folder images/; rename it, or move it there"
             )
+        if photograph := _photograph_in(source):
+            raise MissingInputError(
+                f"{source}: holds photographs, such as {photograph.name}, and no captions; write captions.csv beside "
+                "them, with the columns file and caption, or search without captions: `itrpipe index --photos "
+                f"{source}`"
+            )
         looked = "; ".join(f"{name}: {format_module(name).LOOKED_FOR}" for name in FORMATS)
-        raise MissingInputError(
-            f"{source}: no known dataset format; looked for {looked}. Photographs without captions are for `itrpipe "
-            "index --photos FOLDER`"
-        )
+        raise MissingInputError(f"{source}: no known dataset format; looked for {looked}")
     if len(names) > 1:
         raise UsageError(f"{source}: could be {' or '.join(names)}; say which with the setting format")
     return names[0]
+
+
+def _photograph_in(source: Path) -> Path | None:
+    found = source.iterdir() if source.is_dir() else ()
+    return next((path for path in found if path.suffix.lower() in _PHOTOGRAPHS), None)
 
 
 def format_module(name: str) -> ModuleType:

@@ -41,7 +41,11 @@ def describe(splits: dict[str, str], fractions: Fractions, seed: int, source: Pa
     counts = Counter(splits.values())
     shares = ", ".join(f"{name} {share:g}" for name, share in zip(SPLITS, fractions, strict=True))
     images = " / ".join(f"{counts[name]:,}" for name in SPLITS)
-    return f"{source}: names no splits; images split by hash of their id ({shares}, seed {seed}): {images} images"
+    note = f"{source}: names no splits; images split by hash of their id ({shares}, seed {seed}): {images} images"
+    empty = [name for name, share in zip(SPLITS, fractions, strict=True) if share and not counts[name]]
+    if not empty:
+        return note
+    return f"{note}. No image is left for {' and '.join(empty)}; add photographs, or give a column split"
 
 
 def _check_fractions(fractions: Fractions) -> None:

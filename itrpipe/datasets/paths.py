@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Sequence
@@ -65,7 +66,14 @@ def _first_existing(
             if any((root / folder / file).is_file() for file in islice(layout, _PROBED_IMAGES)):
                 return folder, layout
     looked = ", ".join(str(root / folder) for folder in folders)
-    raise MissingInputError(f"{source}: no image such as {layouts[0][0]} in {looked}; put the images into one of these")
+    first = layouts[0][0]
+    for folder in folders:
+        if longer := next((root / folder).glob(f"{glob.escape(first)}.*"), None):
+            raise MissingInputError(
+                f"{source}: no image {first} in {root / folder}, but {longer.name}; write names of files with their "
+                "ending"
+            )
+    raise MissingInputError(f"{source}: no image such as {first} in {looked}; put the images into one of these")
 
 
 class ImageRoot:

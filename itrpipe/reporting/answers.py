@@ -45,7 +45,7 @@ class Answers:
 
     Attributes:
         dataset: its name; the path of a folder of photographs.
-        run: the trained model's name.
+        run: the trained model, by the name that the user gave it where there is one.
         split: that was searched; `folder` of a folder of photographs.
         finds: `images` or `captions`.
         caption: that images were searched with; None where an image was.

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.datasets import caption_table
+from itrpipe.datasets.formats import recognise
 from itrpipe.datasets.hash_split import hash_split
 from itrpipe.datasets.records import CaptionRecord, ImageRecord
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -147,6 +148,23 @@ def test_no_several_and_unknown_tables_are_refused(tmp_path: Path) -> None:
 def test_images_that_are_nowhere_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match=r"no image such as a\.jpg"):
         caption_table.read(folder_with(tmp_path, "captions.csv", delimited(ROWS), images=()))
+
+
+def test_names_without_their_ending_and_photographs_without_captions_are_told(tmp_path: Path) -> None:
+    named = folder_with(tmp_path, "captions.csv", delimited([{"file": "a", "caption": "x"}]), images=("a.jpg",))
+    with pytest.raises(
+        MissingInputError, match=r"no image a in .*, but a\.jpg; write names of files with their ending"
+    ):
+        caption_table.read(named)
+    (tmp_path / "captions.csv").unlink()
+    with pytest.raises(MissingInputError, match=r"such as a\.jpg, and no captions; write captions\.csv beside them"):
+        recognise(tmp_path)
+
+
+def test_a_split_that_no_image_is_left_for_is_told(tmp_path: Path) -> None:
+    folder_with(tmp_path, "captions.csv", delimited([{"file": "a.jpg", "caption": "x"}]), images=("a.jpg",))
+    (note,) = caption_table.read(tmp_path).notes
+    assert note.endswith("No image is left for val and test; add photographs, or give a column split")
 
 
 def test_without_splits_the_images_are_split_by_hash_and_the_note_says_so(tmp_path: Path) -> None:
