@@ -59,6 +59,7 @@ def report_dataset(
         evaluations = _of_backbone(evaluations, canonical_backbone(backbone), dataset)
     planner = Planner(root, dataset, overrides, reporter=reporter, remember=not dry_run)
     folder = _report(planner, evaluations, {}, reporter, dry_run=dry_run)
+    _say_unevaluated(planner.definition.named_trainings(), evaluations, reporter)
     if into is not None and folder is not None:
         write_text(into, _with_tables(into, asked, checked(folder / MARKDOWN).read_text(encoding="utf-8")))
         reporter.say(f"table: {into}")
@@ -103,6 +104,16 @@ def _report(
         return None
     say_report(folder, reporter)
     return folder
+
+
+def _say_unevaluated(named: Mapping[str, str], evaluations: list[Manifest], reporter: Reporter) -> None:
+    """Says which models with names the report is silent about, because none of their trainings was evaluated."""
+    read = {own.name for each in evaluations for own in each.inputs.values() if own.stage == "train"}
+    silent = set(named.values()) - {named.get(name) for name in read}
+    for name in sorted(silent):
+        reporter.say(
+            f"not evaluated, and not in the report: {name}; run `itrpipe evaluate --model {name}`", style="yellow"
+        )
 
 
 def _evaluations(root: Path, dataset: str) -> list[Manifest]:

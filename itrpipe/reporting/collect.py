@@ -128,6 +128,11 @@ class Run:
         return all(member.is_untrained for member in self.members)
 
     @property
+    def is_about_training(self) -> bool:
+        """Whether it says nothing of negatives but those of its batches."""
+        return self.is_baseline or self.is_control or self.is_plain or self.is_untrained
+
+    @property
     def backbone(self) -> str:
         """The backbones as papers write them, and the seeds of members that differ in theirs."""
         return " + ".join(f"{each.backbone}{self._seed_of(each)}" for each in self.members)

@@ -73,7 +73,9 @@ def compare(runs: Sequence[Run], split: Split | None, samples: int, level: float
 
 
 def conclusion(comparisons: Sequence[Comparison], runs: Sequence[Run], split: Split | None, level: float) -> str:
-    """What the differences in RSum allow to say, in one or two sentences."""
+    """What the differences in RSum allow to say, in one or two sentences; empty where none can be."""
+    if all(run.is_about_training for run in runs):
+        return ""
     if split is None:
         return "No difference is measured: the dataset was removed, and with it which captions belong to which image."
     if not comparisons and not any(_may_be_second_round(run) for run in runs):
@@ -168,8 +170,13 @@ def _caveat(comparisons: Sequence[Comparison]) -> str:
 
 
 def _may_be_second_round(run: Run) -> bool:
-    """Whether a member learned from mined lists; of a removed model that is not known."""
-    return not run.is_baseline and any(member.mining or member.artifact.manifest is None for member in run.members)
+    """Whether a member learned from the lists of a round one; of what was removed that is not known."""
+    if run.is_baseline:
+        return False
+    if any(member.artifact.manifest is None for member in run.members):
+        return True
+    lists = [member.mining.manifest for member in run.members if member.mining]
+    return any(each is None or each.settings["method"] == run.baseline_method for each in lists)
 
 
 def _names(comparisons: Sequence[Comparison]) -> str:

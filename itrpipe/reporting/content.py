@@ -82,7 +82,7 @@ class Content:
         backbones = dict.fromkeys(run.backbone for group in self.groups for run in group.runs)
         if self.view("study") is not None:
             return "When does a second round with better negatives pay?"
-        if all(_is_about_training(run) for group in self.groups for run in group.runs):
+        if all(run.is_about_training for group in self.groups for run in group.runs):
             return f"How often are the right image and the right caption of {self.dataset} found?"
         *others, last = backbones
         named = f"{', '.join(others)} and {last}" if others else last
@@ -171,11 +171,6 @@ def _shown_run(groups: Sequence[Group]) -> Run:
     runs = groups[0].runs
     later = [run for run in runs if not run.is_baseline]
     return later[0] if later else max(runs, key=lambda run: run.metrics[tables.FULL]["rsum"]["value"])
-
-
-def _is_about_training(run: Run) -> bool:
-    """Whether it says nothing of negatives but those of its batches."""
-    return run.is_baseline or run.is_control or run.is_plain or run.is_untrained
 
 
 def _warn_of_photographs(libraries: dict[str, Library | None], warn: Callable[[str], None]) -> None:

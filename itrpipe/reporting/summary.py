@@ -61,7 +61,8 @@ def text(content: Content) -> str:
     for group in content.groups:
         lines += ["", *wrapped(group.description), "", *wrapped(str(group.overview.answer))]
         lines += [*_results(group), *_departures(group.runs)]
-        lines += [*_differences(group, content.level), "", *wrapped(group.conclusion), *_sentence(group.epochs)]
+        concluded = ["", *wrapped(group.conclusion)] if group.conclusion else []
+        lines += [*_differences(group, content.level), *concluded, *_sentence(group.epochs)]
         lines += _across_seeds(group.seeds, content.level) if group.seeds else []
         lines += [*_matching(group.matching.scores), *_words(group.runs), *_discrimination(group.runs)]
         lines += _benchmarks(group.runs)

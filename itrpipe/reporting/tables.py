@@ -205,7 +205,7 @@ def _result_table(runs: Sequence[Run], protocol: str, published: Sequence[Publis
         rows += [_published_row(each) for each in own if not each.scores.keys().isdisjoint(COLUMNS)]
     title, caption = _describe(protocol, runs, any(row.published for row in rows))
     if protocol == FULL:
-        rows.append(_chance_row(shown[0]))
+        rows.append(chance_row(shown[0], COLUMNS))
     return Table(title, list(COLUMNS.values()), rows, f"{caption} Bold: best of the column." if best else caption)
 
 
@@ -241,10 +241,11 @@ def _result_cell(metric: str, value: Mapping[str, float], best: Mapping[str, flo
     return Cell(heading(metric), number(metric, value["value"]), interval, value["value"] == best.get(metric))
 
 
-def _chance_row(run: Run) -> Row:
+def chance_row(run: Run, metrics: Iterable[str]) -> Row:
+    """What a random order may expect of these metrics."""
     images, captions = run.size
     values = random_recalls(images, captions)
-    cells = [Cell(heading(name), number(name, values[name]) if name in values else DASH) for name in COLUMNS]
+    cells = [Cell(heading(name), number(name, values[name]) if name in values else DASH) for name in metrics]
     return Row("chance", cells, f"a random order of {images:,} images and {captions:,} captions", published=True)
 
 

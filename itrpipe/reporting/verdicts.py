@@ -226,7 +226,7 @@ def _trained(comparison: SeedComparison) -> list[Run]:
 def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) -> Finding:
     run = next((each.first for each in series if not each.first.is_baseline), series[0].first)
     rsum = run.metrics["full"][_RSUM]["value"]
-    if run.is_baseline or run.is_control or run.is_plain or run.is_untrained:
+    if run.is_about_training:
         alone = (
             f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, and chance {_chance(run):.1f}; no other "
             "method is compared with it."

@@ -23,7 +23,7 @@ from itrpipe.reporting.library import Library
 from itrpipe.reporting.plots import Plot, differences
 from itrpipe.reporting.seeds import SeedComparison, by_seed, compared, judged, pairs_by_seed
 from itrpipe.reporting.series import Series, series_of
-from itrpipe.reporting.tables import COLUMNS, FULL, ORACLE, Cell, Row, SpannedTable, Table, heading
+from itrpipe.reporting.tables import COLUMNS, FULL, ORACLE, Cell, Row, SpannedTable, Table, chance_row, heading
 from itrpipe.reporting.verdicts import Finding, versus
 
 _SPANS = [("Image → text", 3), ("Text → image", 3), ("", 1)]
@@ -180,9 +180,9 @@ def _tables(comparison: SeedComparison, level: float) -> list[SpannedTable]:
             excludes = difference.images.low > 0 or difference.images.high < 0
             cells.append(Cell(heading(name), signed(difference.value), interval_text(difference.images), excludes))
         title = "Own image or caption right" if protocol == FULL else "Every true match right"
-        tables.append(
-            SpannedTable(Table(title, columns, [*rows, Row("difference", cells)], captions[protocol]), list(_SPANS))
-        )
+        rows.append(Row("difference", cells))
+        chance = [chance_row(comparison.series.first, COMPARED)] if protocol == FULL else []
+        tables.append(SpannedTable(Table(title, columns, [*rows, *chance], captions[protocol]), list(_SPANS)))
     return tables
 
 

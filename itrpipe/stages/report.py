@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
     from itrpipe.reporting.departures import Declared
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 PAGE, SUMMARY, MARKDOWN = REPORT_PAGE, "summary.txt", "summary.md"
 RESULTS, EXPECTED = "results.json", "expected.json"
 OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level", "sections"}

@@ -90,6 +90,8 @@ def test_what_the_published_model_cannot_tell_is_asked_of_the_batch_alone(tuned:
 
 def test_a_report_on_fine_tuning_alone_asks_nothing_of_negatives(tuned: Any) -> None:
     report = tuned((*PUBLISHED, {}), ("clip-finetune", 0.9, {}))
+    assert "Differences to round one" not in [each.text() for each in report.page.all("h2")]
+    assert "No difference" not in (report.folder / "summary.txt").read_text()
     assert (
         report.page.all("p", "question")[0].text()
         == "How often are the right image and the right caption of toy found?"

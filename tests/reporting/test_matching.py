@@ -126,7 +126,7 @@ def test_methods_without_a_first_round_are_not_said_to_lack_one(report: Any) -> 
 
 def test_a_removed_model_may_have_been_a_second_round() -> None:
     gone = SimpleNamespace(mining=None, artifact=SimpleNamespace(manifest=None))
-    run: Any = SimpleNamespace(is_baseline=False, members=(gone,))
+    run: Any = SimpleNamespace(is_baseline=False, is_about_training=False, members=(gone,))
     split: Any = object()
     assert "its negatives were mined with" in conclusion([], [run], split, 0.95)
 

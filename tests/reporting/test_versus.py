@@ -44,6 +44,14 @@ def test_the_difference_is_that_of_the_scores(toy: Any, page: Any) -> None:
     assert answer.text() in " ".join((page.folder / "summary.txt").read_text().split())
 
 
+def test_chance_stands_below_both(page: Any) -> None:
+    (table,) = [each for each in page.page.all("figure") if each.text("").startswith("Own image or caption right")]
+    last = table.all("tbody")[0].all("tr")[-1]
+    assert last.all("th")[0].text().startswith("chance")
+    # Ten of 30 images; of 60 captions one of two among ten: 1 - (50 x 49) / (60 x 59).
+    assert [last.all("td")[number].text() for number in (2, 5)] == ["30.8", "33.3"]
+
+
 def test_queries_that_one_alone_answers_are_counted(toy: Any, page: Any) -> None:
     (figure,) = [each for each in page.page.all("figure") if "What changed" in each.text("")]
     for row, side in zip(figure.all("tbody")[0].all("tr"), ("i2t", "t2i"), strict=True):

@@ -11,6 +11,6 @@ TITLE, ORDER = "Differences", 40
 READS = ()
 
 
-def view(source: Source) -> Sequence[Group]:
-    """Every group has them, or says that there are none."""
-    return source.groups
+def view(source: Source) -> Sequence[Group] | None:
+    """Groups that have them, or say why there are none."""
+    return [group for group in source.groups if group.conclusion] or None
