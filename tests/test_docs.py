@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import itrpipe.losses
 import itrpipe.negatives
@@ -67,3 +69,17 @@ def test_the_reference_has_every_command_setting_and_public_name(site: Path) -> 
     public = (*itrpipe.losses.__all__, *itrpipe.negatives.__all__)
     assert all(re.search(rf'id="itrpipe\.[a-z_.]+\.{name}"', python) for name in public)
     assert "itrpipe.retrieval.opening.load" in python
+
+
+def test_the_drawing_of_gains_shows_what_the_tables_say() -> None:
+    gains = runpy.run_path(str(ROOT / "docs" / "gains.py"))
+    page = gains["PAGE"].read_text(encoding="utf-8")
+    found = gains["gains"](page)
+    with Image.open(gains["PICTURE"]) as picture:
+        assert picture.info["Description"] == gains["described"](found), "run docs/gains.py again"
+    above, mean = sum(each.value > 0 for each in found), sum(each.value for each in found) / len(found)
+    said = f"20 settings, with 95 % intervals: on average {mean:+.1f} RSum, above zero in {above}, significant in none"
+    assert len(found) == 20
+    assert said in page
+    assert said in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "**" not in "".join(re.findall(r"^\| [^*\n]*images[^\n]*", page, re.MULTILINE)), "bold is significant"

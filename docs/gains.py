@@ -1,0 +1,139 @@
+"""Draws `stages/when-negatives-pay.png`: what mined negatives gained, from the tables of the page beside it.
+
+.venv/bin/python docs/gains.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+STAGES = Path(__file__).parents[1] / "stages"
+PAGE, PICTURE = STAGES / "when-negatives-pay.md", STAGES / "when-negatives-pay.png"
+COLUMN = "InfoNCE, mined"
+PLACES = {"scenes": "drawings", "photographs": "photographs"}
+KEYS = {
+    "caption_detail 0.25": "captions true of many",
+    "caption_detail 1.0": "captions that tell everything",
+    "units 5": "up to five objects",
+    "noise 0.5": "noise",
+    "occlusion 0.5": "occlusion",
+    "batch 32": "batches of 32",
+    "batch 512": "batches of 512",
+}
+"""What a setting is called in the tables, and in the drawing; batches of 128 are not named."""
+BACKBONES = {"dual encoder": "region tokens"}
+INK, MUTED, SEVERAL, ONE = "#1f2328", "#656d76", "#0969da", "#8c959f"
+
+
+@dataclass(frozen=True)
+class Gained:
+    """One setting.
+
+    Attributes:
+        name: of it, for people.
+        value: gain in RSum over the strongest control, every true match counted as right where these are known.
+        seeds: that were trained.
+        low, high: its 95 % interval, over seeds where there are several, else over test images.
+    """
+
+    name: str
+    value: float
+    seeds: int
+    low: float
+    high: float
+
+
+def gains(page: str) -> list[Gained]:
+    """All settings that the tables of the page hold, the highest gain first."""
+    found = []
+    for dataset, report in re.findall(r"<!-- itrpipe report (\w+) -->(.*?)<!-- end of", page, re.DOTALL):
+        tables = dict(re.findall(r"^\*\*([^*]+)\.\*\*.*?\n\n(\|.*?)\n\n", report, re.DOTALL | re.MULTILINE))
+        for name, table in tables.items():
+            backbone, _, measure = name.partition(": ")
+            known = f"{backbone}: RSum, every true match" in tables
+            if measure == ("RSum, every true match" if known else "RSum"):
+                found += _rows(table, backbone, PLACES[dataset])
+    return sorted(found, key=lambda each: -each.value)
+
+
+def _rows(table: str, backbone: str, place: str) -> Iterator[Gained]:
+    heads, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    for setting, *cells in rows:
+        cell = cells[heads[1:].index(COLUMN)]
+        if setting.startswith("mean of") or cell == "–":
+            continue
+        numbers = [float(each.replace("−", "-")) for each in re.findall(r"[+−]?\d+\.\d", cell)]
+        seeds = int(re.search(r"(\d+) seed", cell)[1])  # pyright: ignore[reportOptionalSubscript]
+        images, *more = setting.split(", ")
+        what = [KEYS[each] for each in more if each != "batch 128"]
+        title = ", ".join([f"{images.removesuffix(' images')} {place}", *what, BACKBONES.get(backbone, backbone)])
+        yield Gained(title, numbers[0], seeds, numbers[1], numbers[2])
+
+
+def draw(found: list[Gained], path: Path) -> None:
+    """A row for each setting: several seeds blue with their interval, one seed grey and dashed."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams |= {
+        "font.family": "DejaVu Sans",
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    figure, axes = plt.subplots(figsize=(10, 6.4), layout="constrained")
+    axes.axvline(0, color=INK, linewidth=1)
+    limit = 20.0
+    for row, each in enumerate(found):
+        several = each.seeds > 1
+        colour, line = (SEVERAL, "-") if several else (ONE, (0, (2, 2)))
+        axes.hlines(row, max(each.low, -limit), min(each.high, limit), color=colour, linewidth=1.4, linestyle=line)
+        for end, mark in ((each.low, "<"), (each.high, ">")):
+            if abs(end) > limit:
+                axes.plot([limit if end > 0 else -limit], [row], mark, color=colour, markersize=5)
+        axes.plot([each.value], [row], "o", color=colour, markerfacecolor=colour if several else "white", markersize=6)
+    axes.set_yticks(range(len(found)), [each.name for each in found], fontsize=9)
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.set_xlim(-limit - 1, limit + 1)
+    axes.tick_params(length=0, colors=MUTED)
+    axes.grid(axis="x", color="#eaeef2", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(
+        "RSum of mined negatives above the strongest control that learned from its batches alone", color=INK
+    )
+    above = sum(each.value > 0 for each in found)
+    mean = sum(each.value for each in found) / len(found)
+    axes.set_title(
+        f"{len(found)} settings: {mean:+.1f} on average, above zero in {above}, significant in none",
+        loc="left",
+        fontsize=11.5,
+        fontweight="bold",
+        color=INK,
+    )
+    axes.plot([], [], "-o", color=SEVERAL, label="two to four seeds, 95 % interval over seeds")
+    axes.plot(
+        [],
+        [],
+        "o",
+        color=ONE,
+        markerfacecolor="white",
+        linestyle=(0, (2, 2)),
+        label="one seed, 95 % interval over test images",
+    )
+    axes.plot([], [], ">", color=SEVERAL, linestyle="", label="the interval goes on (two seeds)")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    figure.savefig(path, dpi=110, metadata={"Description": described(found), "Software": None})
+
+
+def described(found: list[Gained]) -> str:
+    """What the drawing shows, as it is kept in its file."""
+    return "\n".join(f"{each.name}: {each.value:+.1f} ({each.low:+.1f} to {each.high:+.1f})" for each in found)
+
+
+if __name__ == "__main__":
+    draw(gains(PAGE.read_text(encoding="utf-8")), PICTURE)
