@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from itrpipe.features.embeddings import EmbeddingRows
+    from itrpipe.mining.guard import Guard
     from itrpipe.mining.mined import MinedFile
     from itrpipe.mining.vectors import Rows
     from itrpipe.review.pairs import Decided
@@ -159,12 +160,13 @@ def run(job: Job) -> None:
     require_space(job.folder, (width + 2 * BYTES_PER_PLACE) * wanted, "the mined lists, twice in parts")
     if settings.rescore_with:  # what cannot score pairs is better found out before mining than after
         load_scoring_model(job.inputs["rescorer"].folder)
+    guard = _guard(settings, embeddings)
     mined, facts = _mined(job, searched)
     if settings.rescore_with:
         mined, positives, facts["rescored"] = _rescored(job, embeddings, mined)
     else:
         positives = positive_scores(embeddings.images, embeddings.texts, embeddings.owners)
-    statistics = _written(job, embeddings, owners, mined, positives)
+    statistics = _written(job, embeddings, owners, mined, positives, guard)
     write_json(job.folder / STATISTICS, statistics | facts)
     _show(job, statistics | facts)
 
@@ -315,15 +317,33 @@ def _rescored(job: Job, embeddings: EmbeddingRows, mined: MinedFile) -> tuple[Mi
     return MinedFile(job.work / RESCORED), positives, {"model": model, "texts": texts, "images": images}
 
 
+def _guard(settings: MineSettings, embeddings: EmbeddingRows) -> Guard | None:
+    """What estimates false negatives, if that was asked for.
+
+    Raises:
+        UsageError: the model is too weak to estimate them.
+    """
+    if settings.guard == "none":
+        return None
+    from itrpipe.features.embeddings import read_embeddings
+    from itrpipe.mining.guard import Guard
+
+    whole = read_embeddings(embeddings.path, embeddings.split)
+    return Guard(whole, prior=settings.guard_prior, batch_size=settings.guard_batch_size)
+
+
 def _written(
-    job: Job, embeddings: EmbeddingRows, owners: np.ndarray, mined: MinedFile, positives: np.ndarray
+    job: Job,
+    embeddings: EmbeddingRows,
+    owners: np.ndarray,
+    mined: MinedFile,
+    positives: np.ndarray,
+    guard: Guard | None,
 ) -> dict[str, Any]:
     """Writes the lists after all filters, some anchors at a time, and returns the figures on them."""
     from dataclasses import asdict
 
-    from itrpipe.features.embeddings import read_embeddings
     from itrpipe.mining.duplicates import DuplicateCaptions
-    from itrpipe.mining.guard import Guard
     from itrpipe.mining.mined import DIRECTIONS
     from itrpipe.mining.statistics import Figures, mining_statistics
     from itrpipe.mining.windows import Window, filtered, lowest_positives
@@ -333,10 +353,6 @@ def _written(
     anchors = {DIRECTIONS[0]: lowest_positives(positives, owners, images), DIRECTIONS[1]: positives}
     sides: dict[str, Literal["image", "caption"]] = {DIRECTIONS[0]: "image", DIRECTIONS[1]: "caption"}
     same = DuplicateCaptions(_captions(job, embeddings), owners)
-    guard = None
-    if settings.guard != "none":
-        whole = read_embeddings(embeddings.path, embeddings.split)
-        guard = Guard(whole, prior=settings.guard_prior, batch_size=settings.guard_batch_size)
     decided = _decided(job, embeddings)
     window = Window(**settings.window.model_dump())
     figures = {name: Figures(*mined.shapes[name]) for name in DIRECTIONS}

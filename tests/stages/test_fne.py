@@ -149,6 +149,16 @@ def test_the_guard_writes_the_probability_of_every_candidate(chain: Path, run: C
         assert abs(facts["above"][direction]["0.5"] - above) <= 1
 
 
+def test_a_model_that_is_too_weak_for_the_guard_is_refused_before_it_mines(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("itrpipe.negatives.false_negatives.Gaussians.usable", lambda _: False)
+    monkeypatch.setattr("itrpipe.stages.mine_negatives._mined", lambda *_: pytest.fail("it mined"))
+    outcome = run("mine-negatives", "--backbone", "vsepp", "--guard", "fne", *sets(*MINING))
+    assert outcome.code == 2
+    assert "train it longer or leave --guard out" in outcome.err
+
+
 def test_a_guard_and_a_second_model_exclude_each_other(run: Callable[..., Any]) -> None:
     outcome = run("mine-negatives", "--backbone", "vsepp", "--guard", "fne", "--rescore-with", "bfan", "--dry-run")
     assert outcome.code == 2
