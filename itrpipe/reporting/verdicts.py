@@ -219,8 +219,8 @@ def _one_seed(comparison: SeedComparison) -> str:
 
 
 def _trained(comparison: SeedComparison) -> list[Run]:
-    """A run of each side that was trained, whose seed therefore counts."""
-    return [each.first for each in (comparison.series, comparison.reference) if not each.first.is_untrained]
+    """A run of each side that was trained, whose seed therefore counts; the reference first, which may also mine."""
+    return [each.first for each in (comparison.reference, comparison.series) if not each.first.is_untrained]
 
 
 def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) -> Finding:

@@ -59,8 +59,8 @@ def test_better_negatives_are_judged_by_the_same_training_with_those_of_the_batc
     )
     assert answer(report).startswith("Dual encoder, fine-tuned CLIP (mined) differs from fine-tuned CLIP (tuned) by +")
     assert following(report) == [
-        "itrpipe evaluate --model mined --seed 1",
         "itrpipe evaluate --model tuned --seed 1",
+        "itrpipe evaluate --model mined --seed 1",
     ]
 
 
