@@ -108,6 +108,9 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(ro
     assert (states["mine_negatives"], states["train"]) == ("missing", "missing"), "its first training is no new setting"
     done = invoke("train", *second, "--negatives-from", "first", *where)
     assert done.code == 0, done.err
+    assert "from the first 5 of 60 captions and the first 3 of 12 images, which are hardly harder" in " ".join(
+        done.out.split()
+    )
     models = load_definition(root, "tiny").models
     first, trained = (models[name].trained for name in ("first", "second"))
     manifest = read_manifest(root / "tiny" / "train" / trained["contrastive.vsepp"])

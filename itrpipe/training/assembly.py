@@ -19,6 +19,7 @@ from itrpipe.engine.device import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.base import Method
+from itrpipe.methods.declaration import Mined
 from itrpipe.methods.registry import method_module, methods
 from itrpipe.models.registry import network_module
 from itrpipe.negatives.lists import FILES, PROBABILITY_OF, read_list
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
 
 TRACKING = "tracking"
+LARGE_PART = 0.1
+"""Of a training set, above which the hardest of a list are hardly harder than others."""
 
 
 class Read(Protocol):
@@ -139,7 +142,20 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
     )
     if reason := trainer.idle_patience() or trainer.never_warm():
         job.warn(reason)
+    if reason := _hardly_hard(job.settings.loss.mined(), splits["train"]):
+        job.warn(reason)
     return trainer, splits, tokens
+
+
+def _hardly_hard(mined: Mined | None, train: SplitData) -> str:
+    """What is to be known of lists that hold a large part of a small training set; empty where they do not."""
+    if mined is None or max(mined.texts / train.num_captions, mined.images / train.num_images) <= LARGE_PART:
+        return ""
+    return (
+        f"mined negatives are drawn from the first {mined.texts:,} of {train.num_captions:,} captions and the first "
+        f"{mined.images:,} of {train.num_images:,} images, which are hardly harder than others; lower loss.top_texts "
+        "and loss.top_images"
+    )
 
 
 def open_encoders(job: TrainingJob) -> Encoders | None:
