@@ -43,6 +43,7 @@ SIZES = (32, 128, 512, 2048)
 """Batch sizes beside the model's own."""
 MARGIN, TEMPERATURE = 0.2, 0.07
 """Of the hinge where the method has no margin, and of the softmax."""
+_SCHEDULE = ("epochs", "schedule", "decay_every", "decay_at", "learning_rate")
 _SEED = 0
 _VALUES_AT_ONCE = 1 << 22
 _NEGLIGIBLE = 1e-9
@@ -121,7 +122,7 @@ def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
             "captions": len(found.texts),
             "batch_size": own,
             "images_by_batch": _number(len(found.images) / own),
-            "schedule": {name: settings[name] for name in ("epochs", "schedule", "decay_every", "decay_at")},
+            "schedule": {name: settings[name] for name in _SCHEDULE},
             "margin": margin,
             "temperature": TEMPERATURE,
             "truth": data.matches is not None,

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from itrpipe.evaluation.chance import random_recalls
 
-Action = Literal["train", "mine"]
+Action = Literal["rate", "train", "mine"]
 ACTIONS: dict[Action, str] = {
+    "rate": "another learning rate",
     "train": "train longer",
     "mine": "mine",
 }
@@ -25,6 +26,9 @@ ABOVE_CHANCE, OF_THE_REST = 1.5, 0.1
 BY_HEART, LEAST_GAP = 0.5, 100.0
 """It knows its training images by heart where it is this much of the way to 600 better on them, and so many points."""
 BEST = 600.0
+RATE = 3.0
+"""How much larger the learning rate is that is tried where nothing was learned."""
+_ENDS: dict[Action, str] = {"rate": "rate", "train": "longer", "mine": "mined"}
 EVIDENCE = (
     "Expect about one RSum: in the study of this tool mined candidates were above longer training in 13 of 20 "
     "settings, significantly in none, and nothing that round one tells said where. Written negatives are for telling "
@@ -124,10 +128,11 @@ def beaten_by_size(diagnostics: Mapping[str, Any]) -> dict[int, float]:
 def recommend(diagnostics: Mapping[str, Any], named: str = "") -> Advice:
     """Says what to do after round one.
 
-    Round one is trained on while its validation is at chance, or rises at a rate that does not fall. Then negatives are
-    mined, however many of them are true matches: without these, mined candidates gained no more. They are candidates of
-    InfoNCE, also in lists that a model of the triplet loss mined: AOQ gained nothing over it. How much harder the
-    hardest of the dataset are than those of a batch is shown; it did not tell where they pay.
+    Where validation stays at chance, another learning rate is tried. Round one is trained on while its validation rises
+    at a rate that does not fall. Then negatives are mined, however many of them are true matches: without these, mined
+    candidates gained no more. They are candidates of InfoNCE, also in lists that a model of the triplet loss mined: AOQ
+    gained nothing over it. How much harder the hardest of the dataset are than those of a batch is shown; it did not
+    tell where they pay.
 
     Args:
         diagnostics: of `itrpipe.analysis.second_round.diagnose`.
@@ -138,6 +143,8 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "") -> Advice:
 
 
 def _action(found: Signals) -> Action:
+    if _is_at_chance(found) and found.gained is not None and found.gained <= RISING:
+        return "rate"
     if _is_at_chance(found) or found.gained is None or (found.gained > RISING and not found.falls):
         return "train"
     return "mine"
@@ -158,13 +165,17 @@ def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
         f"the hardest negative of a batch of {found.batch_size:,} beats {found.batch_beaten:.0f} % of the pairs"
         f"{larger}, and that of all {found.images:,} images {found.dataset_beaten:.0f} %"
     )
+    if action == "rate":
+        return (
+            f"Nothing was learned: validation is at {found.validation:.1f} RSum, chance at {found.chance:.1f}, and it "
+            "did not rise over the last third of the epochs. Try another learning rate before more epochs or other "
+            "negatives, and see that captions belong to their images.",
+            f"So far, {beaten}.",
+        )
     if action == "train":
         rises = "there were too few epochs to tell whether it has converged"
         if _is_at_chance(found):
-            rises = (
-                f"validation is at {found.validation:.1f} RSum, and chance at {found.chance:.1f}. Where that does not "
-                "help, try another learning rate"
-            )
+            rises = f"validation is at {found.validation:.1f} RSum, and chance at {found.chance:.1f}"
         elif found.gained is not None:
             rises = f"validation gained {found.gained:.1f} RSum over the last third of its epochs"
         return (f"Train round one longer before anything else: {rises}.", f"So far, {beaten}.")
@@ -196,13 +207,15 @@ def _command(action: Action, diagnostics: Mapping[str, Any], named: str) -> str:
     own = "contrastive" if method == "contrastive-batch" or not contrastive else method
     given = ["--dataset", model["dataset"]]
     if named:
-        given += ["--name", f"{named}-{'longer' if action == 'train' else 'mined'}", "--like", named]
+        given += ["--name", f"{named}-{_ENDS[action]}", "--like", named]
         other = ["--method", own] if action == "mine" and own != method else []
     else:
         given += ["--backbone", model["backbone"]]
-        other = ["--method", method if action == "train" else own]
+        other = ["--method", own if action == "mine" else method]
     given += ["--seed", str(model["seed"])] if model["seed"] else []
+    rate = model["schedule"].get("learning_rate")  # what was evaluated earlier does not tell it
     options: dict[Action, list[str]] = {
+        "rate": [*other, "--set", f"learning_rate={RATE * rate:g}" if rate else "learning_rate=…"],
         "train": [*other, *_doubled(model["schedule"])],
         "mine": [*other, "--negatives", "mined", "--negatives-from", named or method],
     }

@@ -127,6 +127,11 @@ class Run:
         """Whether it was evaluated as it was published or given: seeds change nothing in it."""
         return all(member.is_untrained for member in self.members)
 
+    def mined_by(self, method: str) -> bool:
+        """Whether a member learned from lists of a model of this method; lists that were removed may have been such."""
+        lists = [member.mining.manifest for member in self.members if member.mining]
+        return any(each is None or each.settings["method"] == method for each in lists)
+
     @property
     def is_about_training(self) -> bool:
         """Whether it says nothing of negatives but those of its batches."""

@@ -79,6 +79,8 @@ def conclusion(comparisons: Sequence[Comparison], runs: Sequence[Run], split: Sp
     if split is None:
         return "No difference is measured: the dataset was removed, and with it which captions belong to which image."
     if not comparisons and not any(_may_be_second_round(run) for run in runs):
+        if not any(run.is_baseline for run in runs):
+            return ""
         return "No difference to a first round is measured: no run was trained with negatives that one had mined."
     if not comparisons:
         return (
@@ -173,10 +175,7 @@ def _may_be_second_round(run: Run) -> bool:
     """Whether a member learned from the lists of a round one; of what was removed that is not known."""
     if run.is_baseline:
         return False
-    if any(member.artifact.manifest is None for member in run.members):
-        return True
-    lists = [member.mining.manifest for member in run.members if member.mining]
-    return any(each is None or each.settings["method"] == run.baseline_method for each in lists)
+    return any(member.artifact.manifest is None for member in run.members) or run.mined_by(run.baseline_method)
 
 
 def _names(comparisons: Sequence[Comparison]) -> str:

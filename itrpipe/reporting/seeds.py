@@ -193,7 +193,7 @@ def _missing(known: Sequence[Series[Run]], compared: Sequence[SeedComparison], b
         if each.first.is_baseline or each.first.is_control or len(by_seed(each)) < 2:
             continue
         done = {member.method_name for one in own for member in one.reference.first.members}
-        mined = any(member.mining for member in each.first.members)
+        mined = each.first.mined_by(baseline_method)
         wanted = [*([baseline_method] if mined else []), *controls_of(each.first, baseline_method)]
         found += [
             f"{each.name} is not compared with {method_title(name, baseline_method)} ({name}): no evaluation of it"

@@ -48,6 +48,8 @@ def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], ba
         compared: of `itrpipe.reporting.seeds.judged`.
         baseline_method: the method of round one.
     """
+    if (found := _at_chance(series)) is not None:
+        return found
     methods = [each for each in series if any(one.series is each for one in compared)]
     methods.sort(key=lambda each: each.first.is_plain)  # what learned from its batches alone is not the question
     told = {each.name: [one for one in compared if one.series is each and len(one.seeds) > 1] for each in methods}
@@ -241,6 +243,18 @@ def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) 
         "Run",
         (control_command(run, wanted, run.seed),),
     )
+
+
+def _at_chance(series: Sequence[Series[Run]]) -> Finding | None:
+    """What is to be said where no run is above chance, so that no difference between runs means anything."""
+    runs = [run for each in series for run in each.all]
+    best = max(runs, key=lambda run: run.metrics["full"][_RSUM]["value"])
+    rsum, chance = best.metrics["full"][_RSUM]["value"], _chance(best)
+    if rsum > chance:
+        return None
+    said = f"No model is above chance: the best reaches an RSum of {rsum:.1f} of 600, and a random order {chance:.1f}."
+    asked = next((run for run in runs if run.is_baseline or run.is_plain), None)
+    return Finding(said) if asked is None else Finding(said, "What it has learned tells", (_advise(asked),))
 
 
 def _chance(run: Run) -> float:

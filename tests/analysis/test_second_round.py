@@ -202,13 +202,24 @@ def test_signals_are_means_of_both_directions() -> None:
     assert beaten_by_size(diagnostics()) == {32: 1, 128: 10, 512: 30}
 
 
-@pytest.mark.parametrize(("validation", "action"), [(4.7, "train"), (5.0, "mine")])
-def test_what_is_no_better_than_chance_is_trained_on(validation: float, action: str) -> None:
-    found = diagnostics()
+@pytest.mark.parametrize(
+    ("validation", "gained", "action"),
+    [(4.7, 0.0, "rate"), (4.7, 9.0, "train"), (4.7, None, "train"), (5.0, 0.0, "mine")],
+)
+def test_what_is_no_better_than_chance_wants_another_rate_or_more_epochs(
+    validation: float, gained: float | None, action: str
+) -> None:
+    found = diagnostics(gained=gained)
     found["fit"] |= {"validation": validation, "gap": 0.0}  # chance has 3.2 in 1,000 images with five captions each
-    advice = recommend(found)
+    found["model"]["schedule"] |= {"learning_rate": 2e-4, "schedule": "plateau"}
+    advice = recommend(found, "my")
     assert advice.action == action
-    assert ("chance at 3.2" in advice.sentences[0]) == (action == "train")
+    assert ("chance at 3.2" in advice.sentences[0]) == (action != "mine")
+    if action == "rate":
+        assert (
+            advice.command
+            == "itrpipe train --dataset mine --name my-rate --like my --seed 1 --set learning_rate=0.0006"
+        )
 
 
 @pytest.mark.parametrize(

@@ -96,3 +96,9 @@ def test_a_report_on_fine_tuning_alone_asks_nothing_of_negatives(tuned: Any) -> 
         report.page.all("p", "question")[0].text()
         == "How often are the right image and the right caption of toy found?"
     )
+
+
+def test_nothing_is_concluded_from_models_at_chance(tuned: Any) -> None:
+    report = tuned(("zero-shot", 91.0, {}), ("clip-finetune", 95.0, {"named": "tuned"}))
+    assert answer(report).startswith("No model is above chance: the best reaches an RSum of ")
+    assert following(report) == ["itrpipe advise --model tuned"]
