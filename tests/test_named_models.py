@@ -11,7 +11,7 @@ import pytest
 
 from itrpipe.artifacts.artifact import list_artifacts, read_manifest
 from itrpipe.cli.choices import both_encoders
-from itrpipe.commands.named import define_model
+from itrpipe.commands.named import alone, define_model
 from itrpipe.commands.recipes import load_recipe
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from itrpipe.plan.overrides import Override
@@ -132,6 +132,26 @@ def test_only_what_another_method_reads_is_taken_over(defined: Path, invoke: Inv
     assert (same.method, same.definition.settings) == ("triplet", told)
     other, _ = define_model(*where, "contrastive", "contrastive", [Override(None, "epochs", 3)], "first")
     assert (other.method, other.definition.settings) == ("contrastive", {"backbone": "vsepp", "epochs": 3})
+
+
+def test_commands_of_a_card_need_no_model_that_they_do_not_train() -> None:
+    models = {
+        "tuned": ModelDefinition(method="clip-finetune", settings={"epochs": 3}),
+        "mined": ModelDefinition(
+            method="clip-finetune",
+            settings={"backbone": "dual-encoder", "epochs": 3, "loss.negatives": ["mined"], "teacher": "clip"},
+        ),
+    }
+    mined = (
+        "itrpipe train --dataset my --name mined --method clip-finetune --backbone dual-encoder --set epochs=3 --set "
+        "'loss.negatives=[\"mined\"]' --negatives-from clip"
+    )
+    tuned = "itrpipe train --dataset my --name tuned --method clip-finetune --set epochs=3"
+    like = "itrpipe train --name mined --like tuned --negatives mined --negatives-from clip"
+    given = ["itrpipe prepare --dataset my", like, "itrpipe evaluate --model mined", "itrpipe evaluate --model tuned"]
+    assert alone([*given, like], "my", models) == [given[0], mined, given[2], tuned, given[3]]
+    assert alone(["itrpipe train --name tuned --set epochs=3", given[3]], "my", models)[1:] == [given[3]]
+    assert alone(given[2:3], "my", {}) == given[2:3], "it has no name any more"
 
 
 @pytest.mark.parametrize(

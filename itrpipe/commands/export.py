@@ -13,10 +13,11 @@ from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
 from itrpipe.artifacts.disk import write_json, write_text
 from itrpipe.artifacts.files import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.artifacts.integrity import read_checked_json
+from itrpipe.commands.named import alone
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean
-from itrpipe.datasets.definition import PIXELS, check_name
+from itrpipe.datasets.definition import PIXELS, check_name, load_definition
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, new_folder, open_target
 from itrpipe.features.given_source import NOT_HERE, is_given
@@ -411,7 +412,8 @@ def _commands(chain: _Chain) -> list[str]:
     folder, manifest = chain.evaluated.folder, chain.evaluated.manifest
     whole = Artifact(manifest.stage, folder.name, manifest.fingerprint, folder, manifest).chain()
     known = [each.manifest for each in whole if each.manifest is not None]
-    return [each.command for each in sorted(known, key=lambda each: each.finished)]
+    commands = [each.command for each in sorted(known, key=lambda each: each.finished)]
+    return alone(commands, manifest.dataset, load_definition(folder.parents[2], manifest.dataset).models)
 
 
 def _reads(chain: _Chain) -> str:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from itrpipe import __version__
 from itrpipe.artifacts.artifact import Manifest, existing_input, fingerprint, read_manifest
 from itrpipe.artifacts.disk import write_text
+from itrpipe.commands.named import NamedModel
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean, load_declaration
-from itrpipe.datasets.definition import DatasetDefinition, check_name
+from itrpipe.datasets.definition import DatasetDefinition, check_name, load_definition
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import FinishedFiles, new_folder, open_target
 from itrpipe.exporting.negatives.formats import FORMATS, Description
@@ -278,9 +279,25 @@ def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format) -> str:
             image_root=without_places(wanted.image_root),
             fingerprints=sources.fingerprints,
             version=__version__,
-            command=command_without_places(sources.manifest.command),
+            command="\n".join(map(command_without_places, _commands(sources))),
         )
     )
+
+
+def _commands(sources: _Sources) -> list[str]:
+    """What mines these lists alone: the recorded command may be that of a training which read them."""
+    mined = sources.manifest
+    words = mined.command.split()
+    if len(words) > 1 and words[1] == "mine-negatives":
+        return [mined.command]
+    models = load_definition(sources.mined.parents[2], mined.dataset)
+    if name := models.named_trainings().get(mined.inputs["train"].name):
+        model = NamedModel(name, mined.dataset, models.models[name])
+        return [model.command, f"itrpipe mine-negatives --model {name}"]
+    settings = mined.settings
+    seed = f" --seed {settings['seed']}" if settings["seed"] else ""
+    model = f"--method {settings['method']} --backbone {settings['backbone']} --features {settings['features']}{seed}"
+    return [f"itrpipe mine-negatives --dataset {mined.dataset} {model}"]
 
 
 def _say(form: Format, target: Path, reporter: Reporter) -> None:

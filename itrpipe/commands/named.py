@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +32,8 @@ NAMING = ("backbone", "features", "seed")
 _FILES = ("initial", "model", "text", "tokenizer", "vision", "weights")
 """Last parts of keys whose values may be files or folders."""
 _LOSS = "loss."
+_OPTIONS = {"backbone": "--backbone", "features": "--features", "seed": "--seed", "teacher": "--negatives-from"}
+"""Settings of a definition that are options of their own."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,15 @@ class NamedModel:
             item if item.scope else replace(item, scope=self.method, backbone=self.backbone)
             for item in (*told, self._called)
         ]
+
+    @property
+    def command(self) -> str:
+        """The command that trains it, with all of its settings, whatever other model it began like."""
+        parts = ["itrpipe", "train", "--dataset", self.dataset, "--name", self.name, "--method", self.method]
+        for key, value in self.definition.settings.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            parts += [_OPTIONS[key], text] if key in _OPTIONS else ["--set", f"{key}={text}"]
+        return shlex.join(parts)
 
     @property
     def _called(self) -> Override:
@@ -129,6 +142,31 @@ def define_model(
     settings = {**known.settings, **own} if known is not None and same else own
     trained = known.trained if known is not None and settings == known.settings else {}
     return NamedModel(name, dataset, ModelDefinition(method=conf, settings=settings, trained=trained)), execution
+
+
+def alone(commands: Iterable[str], dataset: str, models: Mapping[str, ModelDefinition]) -> list[str]:
+    """Commands that need no model of a name that they do not train themselves.
+
+    Args:
+        commands: as `shlex` joins them, in their order.
+        dataset: that they were given for.
+        models: name -> what it is, of that dataset.
+
+    Returns:
+        The same, with all settings in the place of `--like`, and with the training of a model that `--model` names
+        before it where none of them trains it.
+    """
+    found: list[str] = []
+    for command in commands:
+        words = command.split()  # names and options have no spaces
+        given = {option: words[words.index(option) + 1] for option in ("--name", "--model") if option in words[:-1]}
+        name = given.get("--name" if "--like" in words else "--model", "")
+        model = NamedModel(name, dataset, models[name]).command if name in models else ""
+        if model and not any(f"--name {name}" in each for each in found):
+            found.append(model)
+        if "--like" not in words or not model:
+            found.append(command)
+    return found
 
 
 def method_of_name(root: Path, dataset: str, name: str, like: str | None) -> str | None:

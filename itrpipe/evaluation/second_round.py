@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from itrpipe.evaluation.chance import random_recalls
-
 Action = Literal["rate", "train", "mine"]
 ACTIONS: dict[Action, str] = {
     "rate": "another learning rate",
@@ -93,6 +91,8 @@ class Signals:
 
 def signals(diagnostics: Mapping[str, Any]) -> Signals:
     """Sums up what `itrpipe.analysis.second_round.diagnose` returned."""
+    from itrpipe.evaluation.chance import random_recalls
+
     model, fit = diagnostics["model"], diagnostics["fit"]
     size = model["batch_size"]
     sides = list(diagnostics["directions"].values())
