@@ -346,7 +346,9 @@ def test_a_source_of_an_unknown_or_another_format(
     data_root: Path, tmp_path: Path, precomp_dataset: Any, invoke: Invoke
 ) -> None:
     prepare = ["prepare", "--dataset", "mine", "--data", data_root, "--source"]
-    assert_one_line(invoke(*prepare, tmp_path / "source" / "flickr30k-images"), MissingInputError, "no known dataset")
+    (tmp_path / "empty").mkdir()
+    assert_one_line(invoke(*prepare, tmp_path / "empty"), MissingInputError, "no known dataset")
+    assert_one_line(invoke(*prepare, tmp_path / "source" / "flickr30k-images"), MissingInputError, "no captions")
     assert_one_line(
         invoke(*prepare, precomp_dataset.folder, "--format", "karpaty"), UsageError, "did you mean karpathy"
     )
