@@ -43,7 +43,7 @@ SIZES = (32, 128, 512, 2048)
 """Batch sizes beside the model's own."""
 MARGIN, TEMPERATURE = 0.2, 0.07
 """Of the hinge where the method has no margin, and of the softmax."""
-_SCHEDULE = ("epochs", "schedule", "decay_every", "decay_at", "learning_rate")
+_SCHEDULE = ("epochs", "schedule", "decay_every", "decay_at", "learning_rate", "patience")
 _SEED = 0
 _VALUES_AT_ONCE = 1 << 22
 _NEGLIGIBLE = 1e-9

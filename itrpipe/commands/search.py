@@ -272,6 +272,7 @@ def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter:
     for problem in (each for album in albums for each in album.problems):
         reporter.say(f"  no picture of {problem}", style="yellow")
     write_text(page, render(found, pictures, query))
+    reporter.say(f"page: {page}")
 
 
 def show(found: Answers, reporter: Reporter) -> None:

@@ -192,8 +192,8 @@ def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
     if _knows_by_heart(found):
         return (
             f"It knows its training images by heart: RSum {found.validation + found.gap:.0f} on them, "
-            f"{found.validation:.0f} on validation. More images, features of a pretrained encoder, or an earlier end "
-            "(--set patience=3) are worth trying before other negatives.",
+            f"{found.validation:.0f} on validation. More images, features of a pretrained encoder, or a smaller model "
+            "are worth trying before other negatives.",
             f"To mine all the same: {beaten}. {true}{unsure}",
         )
     return (f"Mine: {beaten}.", true + unsure)
@@ -225,6 +225,7 @@ def _command(action: Action, diagnostics: Mapping[str, Any], named: str) -> str:
 def _doubled(schedule: Mapping[str, Any]) -> list[str]:
     """The settings of twice as many epochs."""
     settings = {"epochs": 2 * schedule["epochs"]}
+    settings |= {"patience": 0} if schedule.get("patience") else {}  # which may have ended it, and would again
     if schedule["schedule"] == "step":
         later = [2 * epoch for epoch in schedule["decay_at"]]
         settings |= {"decay_at": later} if later else {"decay_every": 2 * schedule["decay_every"]}

@@ -282,8 +282,7 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, ro
             known = [*definition.features, *(name for name in WITHOUT_CHOICE if name not in definition.features)]
             hint = did_you_mean(need.conf, known) or f"; run `itrpipe extract --dataset {dataset} --features NAME`"
             raise MissingInputError(
-                f"dataset {dataset!r} has no features {need.conf!r} (has: {', '.join(definition.features) or 'none'}, "
-                f"and {' and '.join(WITHOUT_CHOICE)} when they are asked for){hint}"
+                f"dataset {dataset!r} has no features {need.conf!r} (has: {', '.join(known)}){hint}"
             )
         return definition.features[need.conf]
     if need.stage == "index":

@@ -27,7 +27,6 @@ from itrpipe.reporting.tables import COLUMNS, FULL, ORACLE, Cell, Row, SpannedTa
 from itrpipe.reporting.verdicts import Finding, versus
 
 _SPANS = [("Image → text", 3), ("Text → image", 3), ("", 1)]
-_TURNED = ("both", "second alone", "first alone", "neither")
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def compare_two(
         versus(comparison),
         _evidence(comparison),
         _tables(comparison, options.interval_level),
-        _turned([*pairs.values()]),
+        _turned([*pairs.values()], _short(before, "first model"), _short(after, "second model")),
         _examples(*shown, library.gallery(test_set.split), options.examples),
         _settings(*shown),
     )
@@ -192,18 +191,23 @@ def _mean(series: Series[Run], seeds: Sequence[int], protocol: str, metric: str)
     return float(np.mean([run.metrics[protocol][metric]["value"] for run in runs]))
 
 
-def _turned(pairs: Sequence[tuple[Run, Run]]) -> Table:
+def _short(series: Series[Run], usual: str) -> str:
+    """What the user calls a model, or which of the two it is."""
+    return series.first.members[0].named or usual
+
+
+def _turned(pairs: Sequence[tuple[Run, Run]], first: str, second: str) -> Table:
     """Percent of the queries of each direction, mean over seeds."""
-    rows = []
+    rows, columns = [], ["both", f"{second} alone", f"{first} alone", "neither"]
     for direction, title in DIRECTIONS.items():
         shares = []
         for before, after in pairs:
             old, new = (run.rankings[direction].rank == 0 for run in (before, after))
             shares.append([(old & new).mean(), (~old & new).mean(), (old & ~new).mean(), (~old & ~new).mean()])
         means = 100 * np.mean(shares, axis=0)
-        rows.append(Row(title, [Cell(name, f"{value:.1f}") for name, value in zip(_TURNED, means, strict=True)]))
+        rows.append(Row(title, [Cell(name, f"{value:.1f}") for name, value in zip(columns, means, strict=True)]))
     caption = "Percent of the queries whose right answer stands first with which of the two models."
-    return Table("What changed", list(_TURNED), rows, caption)
+    return Table("What changed", columns, rows, caption)
 
 
 def _examples(before: Run, after: Run, gallery: Gallery, count: int) -> dict[str, dict[str, list[Both]]]:

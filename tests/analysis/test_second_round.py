@@ -250,3 +250,9 @@ def test_a_model_with_a_name_is_gone_on_with_by_its_name(
     found["model"] |= {"method": method, "objective": objective}
     from_itself = "" if gained is None else " --negatives-from my"
     assert recommend(found, "my").command == f"itrpipe train --dataset mine {command}{from_itself}"
+
+
+def test_more_epochs_are_not_ended_by_the_patience_that_ended_the_first_ones() -> None:
+    found = diagnostics(gained=None)
+    found["model"]["schedule"] |= {"patience": 3}
+    assert recommend(found).command.endswith("--set epochs=18 --set patience=0 --set 'decay_at=[8,10]'")
