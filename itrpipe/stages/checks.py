@@ -254,8 +254,11 @@ def _offered(mining: Planned) -> tuple[int, int] | None:
 
     Images that have no features are counted too, so there may be fewer.
     """
-    folder = mining.inputs["prepare"].finished
-    share = cast(MineSettings, mining.settings).train_share
+    folder, trained = mining.inputs["prepare"].finished, mining.inputs["train"]
+    if isinstance(trained.settings, TrainSettings):
+        share = trained.settings.train_share
+    else:  # a model that is read as it is
+        share = trained.need.settings.get("train_share", 1.0)
     return None if folder is None else candidates_in(folder, share)
 
 
