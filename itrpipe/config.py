@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import json
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -299,6 +300,11 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
         if isinstance(first["input"], Mapping):  # a rule about several values, which it names itself
             raise UsageError(f"{where}: {f'{key}: ' if key else ''}{message}") from None
         raise UsageError(f"{where}: {key} = {first['input']!r} (from {origin}): {message}") from None
+
+
+def assignment(key: str, value: Any) -> str:
+    """`key=value` as `parse_assignment` reads it again."""
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from itrpipe import __version__
 from itrpipe.artifacts.artifact import Manifest, existing_input, fingerprint, read_manifest
 from itrpipe.artifacts.disk import write_text
-from itrpipe.commands.named import NamedModel
+from itrpipe.commands.named import alone
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean, load_declaration
@@ -285,19 +285,9 @@ def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format) -> str:
 
 
 def _commands(sources: _Sources) -> list[str]:
-    """What mines these lists alone: the recorded command may be that of a training which read them."""
+    """What mines these lists: where a training had them mined on the way, that training; see `alone`."""
     mined = sources.manifest
-    words = mined.command.split()
-    if len(words) > 1 and words[1] == "mine-negatives":
-        return [mined.command]
-    models = load_definition(sources.mined.parents[2], mined.dataset)
-    if name := models.named_trainings().get(mined.inputs["train"].name):
-        model = NamedModel(name, mined.dataset, models.models[name])
-        return [model.command, f"itrpipe mine-negatives --model {name}"]
-    settings = mined.settings
-    seed = f" --seed {settings['seed']}" if settings["seed"] else ""
-    model = f"--method {settings['method']} --backbone {settings['backbone']} --features {settings['features']}{seed}"
-    return [f"itrpipe mine-negatives --dataset {mined.dataset} {model}"]
+    return alone([mined.command], mined.dataset, load_definition(sources.mined.parents[2], mined.dataset).models)
 
 
 def _say(form: Format, target: Path, reporter: Reporter) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from itrpipe.artifacts.artifact import folders_in
-from itrpipe.config import did_you_mean
+from itrpipe.config import assignment, did_you_mean
 from itrpipe.datasets.definition import (
     DEFINITION,
     EMBEDDED,
@@ -87,8 +87,7 @@ class NamedModel:
         """The command that trains it, with all of its settings, whatever other model it began like."""
         parts = ["itrpipe", "train", "--dataset", self.dataset, "--name", self.name, "--method", self.method]
         for key, value in self.definition.settings.items():
-            text = value if isinstance(value, str) else json.dumps(value)
-            parts += [_OPTIONS[key], text] if key in _OPTIONS else ["--set", f"{key}={text}"]
+            parts += [_OPTIONS[key], str(value)] if key in _OPTIONS else ["--set", assignment(key, value)]
         return shlex.join(parts)
 
     @property
@@ -153,20 +152,35 @@ def alone(commands: Iterable[str], dataset: str, models: Mapping[str, ModelDefin
         models: name -> what it is, of that dataset.
 
     Returns:
-        The same, with all settings in the place of `--like`, and with the training of a model that `--model` names
-        before it where none of them trains it.
+        The same, with all settings in the place of `--like`, and before a command the trainings of models that it
+        reads by their names, where none of them trains these.
     """
     found: list[str] = []
+    trained: set[str] = set()
+
+    def train(name: str) -> None:
+        if name in models and name not in trained:
+            trained.add(name)
+            train(models[name].settings.get("teacher") or "")
+            found.append(NamedModel(name, dataset, models[name]).command)
+
     for command in commands:
-        words = command.split()  # names and options have no spaces
-        given = {option: words[words.index(option) + 1] for option in ("--name", "--model") if option in words[:-1]}
-        name = given.get("--name" if "--like" in words else "--model", "")
-        model = NamedModel(name, dataset, models[name]).command if name in models else ""
-        if model and not any(f"--name {name}" in each for each in found):
-            found.append(model)
-        if "--like" not in words or not model:
-            found.append(command)
+        given = _named_in(command)
+        if "--like" in given and given.get("--name") in models:
+            train(given["--name"])
+            continue
+        for option in ("--model", "--negatives-from"):
+            train(given.get(option, ""))
+        trained.add(given.get("--name", ""))
+        found.append(command)
     return found
+
+
+def _named_in(command: str) -> dict[str, str]:
+    """Options of a command with their values, of those that name models; neither has spaces."""
+    words = [part for word in command.split() for part in (word.split("=", 1) if word[:2] == "--" else [word])]
+    options = ("--name", "--model", "--like", "--negatives-from")
+    return {option: value for option, value in pairwise(words) if option in options}
 
 
 def method_of_name(root: Path, dataset: str, name: str, like: str | None) -> str | None:

@@ -29,8 +29,8 @@ RATE = 3.0
 _ENDS: dict[Action, str] = {"rate": "rate", "train": "longer", "mine": "mined"}
 EVIDENCE = (
     "Expect about one RSum: in the study of this tool mined candidates were above longer training in 13 of 20 "
-    "settings, significantly in none, and nothing that round one tells said where. Written negatives are for telling "
-    "edited captions from true ones."
+    "settings, significantly in none, and nothing that round one tells said where. Written negatives may help to "
+    "tell edited captions from true ones."
 )
 """How sure the rule is."""
 

@@ -37,6 +37,11 @@ class Artifact:
     found: dict[Path, Manifest | None] = field(default_factory=dict, compare=False, repr=False)
 
     @property
+    def conf(self) -> str:
+        """Its configuration; empty when the folder was removed."""
+        return "" if self.manifest is None else self.manifest.conf
+
+    @property
     def path(self) -> str:
         """Stage and name, as messages write it."""
         return f"{self.stage}/{self.name}"

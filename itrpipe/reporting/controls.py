@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from itrpipe.config import extended, leaves, load_declaration
+from itrpipe.config import assignment, extended, leaves, load_declaration
 from itrpipe.datasets.definition import PIXELS
 from itrpipe.declared import is_control, root_conf
 from itrpipe.methods.registry import methods
@@ -16,7 +15,9 @@ from itrpipe.reporting.model import OBJECTIVE, Model
 from itrpipe.reporting.titles import choices_of
 from itrpipe.training.settings import newer_defaults, unread
 
-_STAGE, _IMAGES, _LOSS = "train", "extract", "loss."
+_STAGE, _LOSS = "train", "loss."
+_MADE = (_STAGE, "mine_negatives", "synthesize")
+"""Stages whose artifacts a training reads, and whose settings may have been given for it."""
 
 
 def controls_of(run: Run, baseline_method: str) -> list[str]:
@@ -63,14 +64,14 @@ def seed_command(run: Run, seed: int) -> str:
     first = run.members[0]
     if first.named:  # the name stands for all of its settings
         return _command(run, f"--model {first.named}", seed)
-    return _command(run, _unnamed(run, first.method_name), seed, _options(first, first.changed()))
+    return _command(run, _unnamed(run, first.method_name), seed, _options(run, first.changed()))
 
 
 def control_command(run: Run, method: str, seed: int) -> str:
     """The command that evaluates a control of a run on its test set; see `controls_of`."""
     first, options = run.members[0], []
     if method == first.method_name:
-        options = _options(first, _without_choices(first))
+        options = _options(run, _without_choices(first), alone=True)
     return _command(run, _unnamed(run, method), seed, options)
 
 
@@ -128,14 +129,28 @@ def _shared(model: Model) -> dict[str, Any] | None:
     return {**known, OBJECTIVE: choices_of(manifest.settings)[OBJECTIVE]}
 
 
-def _options(model: Model, changed: Mapping[str, Any]) -> list[str]:
-    """Settings of training, and the size of the pixels that it read, as options of `evaluate`."""
-    found = {f"{_STAGE}.{key}": value for key, value in changed.items()}
-    images = model.artifact.input(_IMAGES)
-    if images is not None and images.manifest is not None and images.manifest.conf == PIXELS:
-        found |= {f"{PIXELS}.{key}": value for key, value in model.changed(_IMAGES).items()}
-    return [f"--set {shlex.quote(f'{key}={_text(value)}')}" for key, value in found.items() if value is not None]
+def _options(run: Run, changed: Mapping[str, Any], *, alone: bool = False) -> list[str]:
+    """Options of `evaluate` that give a training these settings, and what it reads the settings that it had.
 
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    Args:
+        run: of the training.
+        changed: its own settings.
+        alone: it reads no other model.
+    """
+    model = run.members[0]
+    assert model.artifact.manifest is not None
+    read = [each for each in model.artifact.chain() if each.path != model.artifact.path]
+    made = [] if alone else [each for each in read if each.stage in _MADE]
+    # What has a name is found by that, with all of its settings.
+    others = {each.conf: model.changed(each) for each in made if each.stage == _STAGE and each.name not in run.names}
+    shared = {
+        key for key, value in changed.items() if others and all(each.get(key) == value for each in others.values())
+    }
+    own = model.artifact.manifest.conf
+    found = {f"{_STAGE if key in shared else own}.{key}": value for key, value in changed.items()}
+    for conf, theirs in others.items():
+        found |= {f"{conf}.{key}": value for key, value in theirs.items() if conf != own and key not in shared}
+    for each in (*(each for each in made if each.stage != _STAGE), *(each for each in read if each.conf == PIXELS)):
+        scope = PIXELS if each.conf == PIXELS else each.stage
+        found |= {f"{scope}.{key}": value for key, value in model.changed(each).items()}
+    return [f"--set {shlex.quote(assignment(*each))}" for each in found.items() if each[1] is not None]

@@ -11,12 +11,10 @@ from itrpipe.declared import is_control
 from itrpipe.reporting.chain import Artifact, read_table
 from itrpipe.reporting.departures import Declared, Departure, changed, departures
 from itrpipe.reporting.titles import backbone_title, choices_of, method_title, model_title, title_by_choices
-from itrpipe.training.settings import trains
+from itrpipe.training.settings import began_with, trains
 
 LISTS_INPUT, START_INPUT = "mine_negatives", "start"
 OBJECTIVE = "objective"
-ENCODERS = ("vision", "text", "initial")
-"""Settings of backbones that name pretrained weights."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +56,9 @@ class Model:
 
     @cached_property
     def encoders(self) -> tuple[str, ...]:
-        """Encoders that it began with, of each the name or the folder; none where the backbone names none."""
+        """Published weights that it began with, see `itrpipe.training.settings.began_with`."""
         manifest = self.artifact.manifest
-        model = {} if manifest is None else manifest.settings.get("model", {})
-        return tuple(str(model[key]) for key in ENCODERS if model.get(key))
+        return () if manifest is None else began_with(manifest.settings)
 
     @property
     def is_untrained(self) -> bool:
@@ -117,11 +114,9 @@ class Model:
         """Settings that are not as declared, see `itrpipe.reporting.departures`; nothing when the model was removed."""
         return departures(self.artifact, self.declared, self.baseline_method)
 
-    def changed(self, kind: str = "train") -> dict[str, Any]:
-        """Values of its own settings, by dotted key, that are not as declared, or of what it read of another stage."""
-        artifact = self.artifact if kind == self.artifact.stage else self.artifact.input(kind)
-        found = {} if artifact is None else changed(artifact, self.declared)
-        return {key: each.value for key, each in found.items()}
+    def changed(self, artifact: Artifact | None = None) -> dict[str, Any]:
+        """Values of its own settings, by dotted key, that are not as declared; or of those of what it was made from."""
+        return {key: each.value for key, each in changed(artifact or self.artifact, self.declared).items()}
 
     @cached_property
     def epochs(self) -> float | None:

@@ -410,6 +410,19 @@ def trains(settings: Mapping[str, Any]) -> bool:
     return declared is None or declared.trains
 
 
+def began_with(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Hub ids, folders and files of the published weights that a training began with; none of a backbone that is gone.
+
+    Args:
+        settings: of `train`, as manifests keep them.
+    """
+    name = settings["backbone"]
+    if not is_given(name) and backbone_family(name) not in backbone_classes():  # of a plug-in that was removed
+        return ()
+    model = settings_of(name).model_construct(**settings.get("model", {}))
+    return tuple(filter(None, (*model.pretrained().values(), model.published_weights())))
+
+
 def not_round_one(settings: Mapping[str, Any]) -> str:
     """Why a training is no round one whose hardest negatives can be found; empty where it is.
 

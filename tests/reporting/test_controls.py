@@ -41,7 +41,7 @@ def test_the_published_model_is_the_control_of_fine_tuning_and_needs_no_second_s
     assert "with one seed" in answer(report)
     assert following(report) == [
         "itrpipe evaluate --method clip-finetune --backbone dual-encoder --dataset toy --seed 1 "
-        "--set train.model.vision=clip --set train.model.text=clip"
+        "--set clip-finetune.model.vision=clip --set clip-finetune.model.text=clip"
     ]
 
 
@@ -80,11 +80,11 @@ def test_what_the_published_model_cannot_tell_is_asked_of_the_batch_alone(tuned:
     (command,) = following(report)
     assert command.startswith("itrpipe evaluate --method clip-finetune --backbone dual-encoder --dataset toy --set ")
     assert set(command.partition(" --set ")[2].split(" --set ")) == {
-        "train.epochs=3",
-        "train.loss.temperature=0.02",
-        "train.model.augment=flip",
-        "train.model.vision=clip",
-        "train.model.text=clip",
+        "clip-finetune.epochs=3",
+        "clip-finetune.loss.temperature=0.02",
+        "clip-finetune.model.augment=flip",
+        "clip-finetune.model.vision=clip",
+        "clip-finetune.model.text=clip",
     }, "neither the choices, nor what they alone read"
 
 
