@@ -11,6 +11,7 @@ from itrpipe.datasets.definition import PIXELS
 from itrpipe.declared import is_control, root_conf
 from itrpipe.methods.registry import methods
 from itrpipe.reporting.collect import Run
+from itrpipe.reporting.departures import TOLD
 from itrpipe.reporting.model import OBJECTIVE, Model
 from itrpipe.reporting.titles import choices_of
 from itrpipe.training.settings import newer_defaults, unread
@@ -152,5 +153,5 @@ def _options(run: Run, changed: Mapping[str, Any], *, alone: bool = False) -> li
         found |= {f"{conf}.{key}": value for key, value in theirs.items() if conf != own and key not in shared}
     for each in (*(each for each in made if each.stage != _STAGE), *(each for each in read if each.conf == PIXELS)):
         scope = PIXELS if each.conf == PIXELS else each.stage
-        found |= {f"{scope}.{key}": value for key, value in model.changed(each).items()}
+        found |= {f"{scope}.{key}": value for key, value in model.changed(each).items() if key not in TOLD}
     return [f"--set {shlex.quote(assignment(*each))}" for each in found.items() if each[1] is not None]

@@ -24,7 +24,7 @@ MOST_LISTED = 12
 """Settings of a run that the page lists; toy models differ in dozens."""
 _ASKED = {"method", "backbone", "features", "seed", "split"}
 """What runs are named by."""
-_TOLD = {"guard", "loss.teacher"}
+TOLD = {"guard", "loss.teacher"}
 """What the step asks for that reads an artifact."""
 _FILES = "model.files."
 """What the files of given embeddings stand below, which no declaration can name."""
@@ -109,7 +109,7 @@ def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
     """Those that no name tells, on a dataset that declarations speak of; on any other its owner declares."""
     if artifact.manifest is None or artifact.manifest.dataset not in DATASET_SELECTORS:
         return {}
-    told = _TOLD
+    told = TOLD
     if artifact.stage == _TRAIN:
         told = told | told_by_title(artifact.manifest.conf, artifact.manifest.settings)
     return {key: each for key, each in changed(artifact, declared).items() if key not in told}
