@@ -28,6 +28,13 @@ _ROWS = {
     "gradient": ("negatives in the softmax, %", "{:.1f}"),
     "mined_gradient": ("a mined one among them, %", "{:.1f}"),
 }
+_KEY = (
+    "Columns: the hardest negative of a batch of so many pairs, that of the whole training set, and the mean of the "
+    "ten hardest. Beats the pair: scores above it, so that training has something to learn. In the softmax: "
+    "the share of its mass at temperature 0.07 that negatives hold, and how much of theirs the hardest of the dataset "
+    "would hold beside them."
+)
+"""What the rows and columns are, for who reads them the first time."""
 _NAMING = ("backbone", "seed", "features", "device", "workers", "engine", "address")
 """Options that the command of the advice names, and those that change no result."""
 
@@ -101,7 +108,8 @@ def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
         yield ""
         yield from _ladder(found["directions"][name], title, model)
     yield ""
-    yield "  * the batch of round one; of the others as round one would meet them"
+    yield "  * the batch of round one; the others are computed from its embeddings"
+    yield f"  {_KEY}"
     gained = validation["gained"]
     rise = f", {gained:+.1f} over the last third of the epochs" if gained is not None else ""
     yield f"  validation RSum           {validation['best']:.1f}{rise}"
@@ -134,5 +142,5 @@ def _say(advice: Advice, reporter: Reporter, *, more: bool) -> None:
     reporter.say("")
     for number, sentence in enumerate(advice.sentences):
         reporter.say(f"  {sentence}", style=None if number else "bold green")
-    reporter.say(f"  next: {advice.command}{', and the other settings of this round one' if more else ''}")
+    reporter.say(f"  {advice.leads}: {advice.command}{', and the other settings of this round one' if more else ''}")
     reporter.say(f"  {advice.evidence}", style="yellow")

@@ -56,7 +56,11 @@ def named(
         raise UsageError(
             f"{texts} belongs to no option; name a model as --model {texts}, or a dataset as --dataset {texts}"
         )
-    alone = {"": texts, "--owners ": owners, "--name ": name, "--measure ": measure}
+    if name is not None:
+        raise UsageError(
+            f"--name {name} names what --embeddings gives, which is not given; a trained model is --model {name}"
+        )
+    alone = {"": texts, "--owners ": owners, "--measure ": measure}
     for option, value in alone.items():
         if value is not None:
             raise UsageError(f"{option}{value} belongs to --embeddings, which is not given; add it or leave this out")

@@ -43,6 +43,7 @@ class Advice:
         action: what.
         sentences: that and why, for people.
         command: to type next.
+        leads: what the command is, to stand before it.
         evidence: how sure this is.
     """
 
@@ -50,6 +51,7 @@ class Advice:
     sentences: tuple[str, ...]
     command: str
     evidence: str
+    leads: str = "next"
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,9 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "") -> Advice:
         named: what the user calls the model of round one; often nothing.
     """
     found = signals(diagnostics)
-    return Advice(action := _action(found), _sentences(action, found), _command(action, diagnostics, named), EVIDENCE)
+    action = _action(found)
+    leads = "to mine all the same" if action == "mine" and _knows_by_heart(found) else "next"
+    return Advice(action, _sentences(action, found), _command(action, diagnostics, named), EVIDENCE, leads)
 
 
 def _action(found: Signals) -> Action:
@@ -194,7 +198,7 @@ def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
             f"It knows its training images by heart: RSum {found.validation + found.gap:.0f} on them, "
             f"{found.validation:.0f} on validation. More images, features of a pretrained encoder, or a smaller model "
             "are worth trying before other negatives.",
-            f"To mine all the same: {beaten}. {true}{unsure}",
+            f"Of mining: {beaten}. {true}{unsure}",
         )
     return (f"Mine: {beaten}.", true + unsure)
 

@@ -76,7 +76,8 @@ def _table(asked: Asked, questions: Sequence[Any], columns: Sequence[_Column]) -
 def _row(asked: Asked, question: Any, columns: Sequence[_Column]) -> Row:
     found = [_figures(asked, question, each) for each in columns]
     means = [spread([figure["value"] for figure in each]) if each else None for each in found]
-    best = max((mean.mean for mean in means if mean is not None), default=None)
+    values = {mean.mean for mean in means if mean is not None}
+    best = max(values) if len(values) > 1 else None
     cells = []
     for column, figures, mean in zip(columns, found, means, strict=True):
         if mean is None:
@@ -84,8 +85,7 @@ def _row(asked: Asked, question: Any, columns: Sequence[_Column]) -> Row:
             continue
         interval = f"{figures[0]['low']:.1f}{DASH}{figures[0]['high']:.1f}"
         below = interval if mean.deviation is None else f"± {mean.deviation:.1f}"
-        marked = len(columns) > 1 and mean.mean == best
-        cells.append(Cell(column.series.name, f"{mean.mean:.1f}", below, marked))
+        cells.append(Cell(column.series.name, f"{mean.mean:.1f}", below, mean.mean == best))
     runs = [run for column in columns for run in column.runs.get(question, [])]
     return Row(asked.row(question), cells, asked.note(question, runs))
 

@@ -332,14 +332,22 @@ def models(runs: Iterable[Run]) -> list[Model]:
     return list({member.artifact.path: member for run in runs for member in run.members}.values())
 
 
-def mining_name(mining: Artifact) -> str:
-    """For people: the backbone that mined and the one that rescored; the artifact's name when it was removed."""
+def mining_name(mining: Artifact, names: Mapping[str, str]) -> str:
+    """For people: the backbone that mined and the one that rescored; the artifact's name when it was removed.
+
+    Args:
+        mining: the lists.
+        names: folder of a training artifact -> name of its model, where it has one.
+    """
     if mining.manifest is None:
         return mining.name
     settings = mining.manifest.settings
     rescorer = settings.get("rescore_with")
     backbone = backbone_title(settings["backbone"])
     backbone += f", rescored by {backbone_title(rescorer)}" if rescorer else ""
+    miner = mining.manifest.inputs.get(MODEL_INPUT)
+    named = names.get(miner.name) if miner is not None else None
+    backbone += f" ({named})" if named else ""
     return f"{backbone}, seed {settings['seed']}" if settings["seed"] else backbone
 
 

@@ -100,25 +100,25 @@ def _mean(values: Sequence[float | None]) -> Spread | None:
 
 def _table(choice: str, scores: Sequence[MatchingScores]) -> Table:
     columns = [(side, name) for side in DIRECTIONS for name in MEASURES]
-    best = {
-        (side, name): max((mean.mean for each in scores if (mean := each.values[choice][side][name])), default=None)
-        for side, name in columns
-    }
+    best = {}
+    for side, name in columns:
+        means = {mean.mean for each in scores if (mean := each.values[choice][side][name])}
+        best[side, name] = max(means) if len(means) > 1 else None
     rows = []
     for each in scores:
         cells = [
-            _cell(f"{side[0]}→{side[2]} {name}", each.values[choice][side][name], best[side, name], len(scores) > 1)
+            _cell(f"{side[0]}→{side[2]} {name}", each.values[choice][side][name], best[side, name])
             for side, name in columns
         ]
         rows.append(Row(each.series.name, cells, _seeds(each.runs)))
     return Table(NEGATIVES[choice], [name for _, name in columns], rows, _caption(choice, scores))
 
 
-def _cell(title: str, mean: Spread | None, best: float | None, marks: bool) -> Cell:
+def _cell(title: str, mean: Spread | None, best: float | None) -> Cell:
     if mean is None:
         return Cell(title, DASH)
     deviation = "" if mean.deviation is None else f"± {mean.deviation:.1f}"
-    return Cell(title, f"{mean.mean:.1f}", deviation, marks and mean.mean == best)
+    return Cell(title, f"{mean.mean:.1f}", deviation, mean.mean == best)
 
 
 def _seeds(runs: Sequence[Run]) -> str:

@@ -114,11 +114,14 @@ def _evidence(series: Sequence[Series[Run]], prefix: str) -> Plot | None:
         if rsum.deviation is not None:
             ends = (rsum.mean - rsum.deviation, rsum.mean + rsum.deviation)
         intervals.append(Interval(rsum.mean, *ends))
+    left_out = len(series) - len(shown)
+    title = "RSum, ± one standard deviation over seeds; of one seed the interval over test images"
+    title += f"; the {len(shown)} best of {len(series)}" if left_out and first in (None, *ranked[:_MOST_DRAWN]) else ""
     one_backbone = len({each.first.backbone for each in series}) == 1
     looks = looks_of(series)
     return bars(
         f"{prefix}-evidence",
-        "RSum, ± one standard deviation over seeds; of one seed the interval over test images",
+        title,
         [each.method if one_backbone else each.name for each in shown],
         intervals,
         [looks[each.name] for each in shown],

@@ -41,7 +41,7 @@ _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unsc
 _TICK_ROOM = 0.08
 """Of an axis, that the number below a tick takes."""
 _DASHES = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
-_LEADER = {"arrowstyle": "-", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 2, "relpos": (0, 0.5)}
+_LEADER = {"arrowstyle": "-", "linewidth": 0.6, "linestyle": ":", "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)}
 """The line from the end of another one to its name."""
 _NEAR = 0.3
 """How far below a drawing, as a share of its height, a level still is part of it."""
@@ -183,7 +183,7 @@ def named_ends(axes: Axes, ends: Sequence[End]) -> None:
             linespacing=1.1,
             verticalalignment="center",
             annotation_clip=False,
-            arrowprops={"color": end.look.colour, **_LEADER},
+            arrowprops={"color": _MUTED, **_LEADER},
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +25,7 @@ from itrpipe.reporting.seeds import SeedComparison, SeedScores
 from itrpipe.reporting.tables import DASH, FULL, ORACLE, Table, duration
 
 WIDTH = 80
-"""Columns of a terminal that no line exceeds."""
+"""Columns of a terminal that no line exceeds but a command."""
 DEPARTS = "\N{DAGGER}"
 """Behind the name of a run whose settings are not all as declared."""
 _NAME, _NUMBER, _RSUM = 24, 6, 7
@@ -35,6 +36,7 @@ _MEASURE, _PRECISION, _WORD_NUMBER = 8, 12, 9
 _LISTED = 3
 """Settings of a run that are named; the page lists more."""
 _RULE = "-" * WIDTH
+_COMMAND, _UNBROKEN = re.compile(r"`itrpipe [^`]+`"), "\N{NO-BREAK SPACE}"
 _WORDS = {
     "all": "all",
     "matching": "own",
@@ -311,7 +313,8 @@ def _sentence(sentence: str) -> list[str]:
 
 
 def wrapped(sentence: str, *, indent: str = "") -> list[str]:
-    """A sentence in lines of a terminal."""
-    # Commands are not cut at the hyphens of their options.
+    """A sentence in lines of a terminal, with every command in one line, to be copied."""
+    whole = _COMMAND.sub(lambda command: command.group().replace(" ", _UNBROKEN), sentence)
     options = {"initial_indent": indent, "subsequent_indent": indent, "break_on_hyphens": False}
-    return textwrap.wrap(sentence, WIDTH, **options) or [""]
+    lines = textwrap.wrap(whole, WIDTH, **options, break_long_words=False)
+    return [line.replace(_UNBROKEN, " ") for line in lines] or [""]

@@ -230,8 +230,12 @@ def _describe(protocol: str, runs: Sequence[Run], published: bool) -> tuple[str,
 
 
 def _best(metrics: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
+    """The best value of each column in which not all are equal."""
     values = [{metric: each[metric]["value"] for metric in COLUMNS} for each in metrics]
-    return {metric: (min if metric.endswith("rank") else max)(each[metric] for each in values) for metric in COLUMNS}
+    columns = {metric: {each[metric] for each in values} for metric in COLUMNS}
+    return {
+        metric: (min if metric.endswith("rank") else max)(own) for metric, own in columns.items() if len(own) > 1
+    }
 
 
 def _result_cell(metric: str, value: Mapping[str, float], best: Mapping[str, float]) -> Cell:

@@ -213,6 +213,8 @@ def _of_one_seed(compared: Sequence[SeedComparison], baseline_method: str = "") 
 
 def _one_seed(comparison: SeedComparison) -> str:
     rsum = comparison.own[_RSUM]
+    if rsum.value == rsum.images.low == rsum.images.high == 0:
+        return f"{_capital(comparison.series.name)} has the recalls of {_reference(comparison)} on these test images"
     return (
         f"{_capital(comparison.series.name)} differs from {_reference(comparison)} by {signed(rsum.value)} points of "
         f"RSum{' with one seed' if _trained(comparison) else ''} ({100 * rsum.level:g} % interval over test images "

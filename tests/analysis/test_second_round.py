@@ -232,7 +232,8 @@ def test_what_knows_its_training_images_by_heart_is_told_of_more_images(
     found["fit"] |= {"validation": validation, "gap": gap}
     advice = recommend(found)
     assert (f"by heart: RSum {validation + gap:.0f} on them" in advice.sentences[0]) == said
-    assert any(sentence.startswith("Mine: " if not said else "To mine all the same: ") for sentence in advice.sentences)
+    assert any(sentence.startswith("Mine: " if not said else "Of mining: ") for sentence in advice.sentences)
+    assert advice.leads == ("next" if not said else "to mine all the same")
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def _table(shown: _Shown, combinations: Sequence[Combination], level: float) -> 
             cells = [
                 _cell(shown, found[column], level) if column in found else Cell(column, DASH) for column in columns
             ]
-            rows.append(Row(name, cells, _note(list(found.values())) if number or _several(places) else ""))
+            rows.append(Row(name, cells, _note(list(found.values()), number > 0 or _several(places))))
     return Table(shown.title, columns, rows, shown.caption)
 
 
@@ -135,10 +135,11 @@ def _several(places: dict[str, list[Combination]]) -> bool:
     return any(len(each) > 1 for each in places.values())
 
 
-def _note(combinations: Sequence[Combination]) -> str:
-    """The settings that tell these from others of the same name."""
-    series = combinations[0].series
-    return ", ".join(f"{key} {value}" for key, value in series.differing.items())
+def _note(combinations: Sequence[Combination], differ: bool) -> str:
+    """What the user calls these models, and the settings that tell them from others of the same row."""
+    names = [each.series.first.members[0].named for each in combinations]
+    settings = combinations[0].series.differing.items() if differ else ()
+    return ", ".join([*filter(None, names), *(f"{key} {value}" for key, value in settings)])
 
 
 def _accuracy(run: Run) -> float | None:

@@ -76,21 +76,21 @@ def view(source: Source) -> Mined:
     described, shown, examples = [], None, {}
     for artifact, run in minings(source.runs):
         gallery = source.gallery(run, MINED_SPLIT)
-        described.append(describe(artifact, gallery))
+        described.append(describe(artifact, mining_name(artifact, run.names), gallery))
         if shown is None and gallery is not None and artifact.manifest is not None:
             shown = described[-1]
             examples = mined_examples(artifact, gallery, source.options.examples, source.options.seed)
     return Mined(described, shown, examples)
 
 
-def describe(artifact: Artifact, gallery: Gallery | None) -> Mining:
+def describe(artifact: Artifact, name: str, gallery: Gallery | None) -> Mining:
     """Reads the statistics of a mining run and counts its false negatives where the truth is known.
 
     Args:
         artifact: the lists, possibly removed.
+        name: of the model that mined.
         gallery: of the training split; None when the dataset was removed.
     """
-    name = mining_name(artifact)
     if artifact.manifest is None:
         return Mining(artifact, name)
     shares = None
