@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -38,13 +39,14 @@ class Command(TyperCommand):
         Raises:
             UsageError: there is no such option, and a setting of this name; or words that belong to no option.
         """
+        given = list(args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
             if type(error).__name__ == "NoSuchOption":  # of click, of which typer may bring a copy
                 _refuse_setting(str(self.name), str(getattr(error, "option_name", "")))
             if extra := re.search(r"extra argument.*\((.*)\)", str(error)):
-                _refuse_words(str(self.name), extra[1], self.params)
+                _refuse_words(str(self.name), extra[1], self.params, given)
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -72,14 +74,21 @@ class Commands(TyperGroup):
                 formatter.write_dl(rows)
 
 
-def _refuse_words(command: str, words: str, params: Iterable[Any]) -> None:
+def _refuse_words(command: str, words: str, params: Iterable[Any], given: Iterable[str]) -> None:
     """Says where words belong that no option was named for.
+
+    Args:
+        command: its name.
+        words: these.
+        params: of the command.
+        given: everything behind the command's name.
 
     Raises:
         UsageError: likewise.
     """
     if command == "search":
-        raise UsageError(f'{words} is outside of the sentence; put all of it into quotes: itrpipe search "two dogs"')
+        sentence = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), given)) or "two dogs"
+        raise UsageError(f'{words} is outside of the sentence; put all of it into quotes: itrpipe search "{sentence}"')
     known = {"named": f"a model as --model {words}", "dataset": f"a dataset as --dataset {words}"}
     options = [known[each.name] for each in params if each.name in known]
     if options:

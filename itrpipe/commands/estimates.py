@@ -127,7 +127,8 @@ def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
         note = cost.note or cost.measured
         reporter.say(f"    {location.stage + '/' + location.name:<{width}} {time:>9}  {note}".rstrip())
     unknown = len(costs) - len(known)
-    parts = [duration(sum(known))]
+    most = any(getattr(cost.step.settings, "patience", 0) for cost in costs)  # which may end a training early
+    parts = [f"{'at most ' if most else ''}{duration(sum(known))}"]
     parts += [f"{unknown} step{'s' if unknown > 1 else ''} of unknown cost"] if unknown else []
     reporter.say(f"    sum: {' and '.join(parts)}")
 

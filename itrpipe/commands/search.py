@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ INDEXES = ("flat", "ivf")
 CANDIDATES = 128
 """Candidates of a prefilter, where their number is not given."""
 QUERY = "the query"
+_GENERATOR, _HEAD = b'<meta name="generator" content="itrpipe search">', 1024
+"""In the first bytes of a page that a search wrote."""
 
 
 @dataclass(frozen=True)
@@ -158,16 +161,24 @@ def _refuse_contradictions(question: Question, way: Way) -> None:
 
 
 def refuse_page(page: Path | None) -> None:
-    """Refuses a page that is there already or cannot be written.
+    """Refuses a page that cannot be written, or one that is there already and that no search wrote.
 
     Raises:
         UsageError, MissingInputError, UnavailableError: likewise.
     """
     if page is None:
         return
-    if os.path.lexists(page):
+    if os.path.lexists(page) and not _is_own(page):
         raise UsageError(f"--html {page} is there already; name another file, or remove it")
     require_writable(page, "--html")
+
+
+def _is_own(page: Path) -> bool:
+    """Whether a search wrote a page, so that another may replace it."""
+    if not stat.S_ISREG(page.lstat().st_mode):
+        return False
+    with page.open("rb") as file:
+        return _GENERATOR in file.read(_HEAD)
 
 
 def _planned_prefilter(planner: Planner, step: Step, name: str) -> Step:

@@ -24,7 +24,7 @@ from itrpipe.errors import DataError, UsageError
 NAMES = ("captions.csv", "captions.tsv", "captions.jsonl")
 LOOKED_FOR = " or ".join(NAMES)
 IMAGE_FOLDERS = ("", "images")
-_FILE_COLUMNS = ("file", "filename", "image")
+_FILE_COLUMNS, _CAPTION_COLUMNS = ("file", "filename", "image"), ("caption",)
 
 
 class _Row(NamedTuple):
@@ -103,7 +103,7 @@ def _delimited_rows(path: Path) -> Iterator[_Row]:
     reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
     try:
         header = [name.strip().lower() for name in next(reader, [])]
-        file, caption = _column(path, header, _FILE_COLUMNS), _column(path, header, ("caption",))
+        file, caption = _columns(path, header)
         split = header.index("split") if "split" in header else None
         for fields in reader:
             if not fields:
@@ -122,19 +122,35 @@ def _delimited_rows(path: Path) -> Iterator[_Row]:
 def _json_rows(path: Path) -> Iterator[_Row]:
     for number, record in json_lines(path):
         keys = list(record)
-        file, caption = (keys[_column(path, keys, names, number)] for names in (_FILE_COLUMNS, ("caption",)))
+        file, caption = (keys[place] for place in _columns(path, keys, number))
         for key in (file, caption, "split"):
             if not isinstance(record.get(key, ""), str):
-                raise DataError(f"{path}: line {number}: {key!r} is a {type(record[key]).__name__}, expected text")
+                raise DataError(
+                    f"{path}: line {number}: {key!r} is of type {type(record[key]).__name__}, expected text"
+                )
         yield _Row(number, record[file], record[caption], record.get("split"))
 
 
-def _column(path: Path, found: list[str], names: Sequence[str], line: int = 1) -> int:
-    """Return the position of the first of `names` among the columns found."""
+def _columns(path: Path, found: list[str], line: int = 1) -> tuple[int, int]:
+    """Return the positions of file and caption among the columns found."""
+    places = [_place(path, found, names, line) for names in (_FILE_COLUMNS, _CAPTION_COLUMNS)]
+    missing = [
+        f"no column {' or '.join(names)}"
+        for names, place in zip((_FILE_COLUMNS, _CAPTION_COLUMNS), places, strict=True)
+        if place is None
+    ]
+    file, caption = places
+    if file is None or caption is None:
+        columns, remedy = ", ".join(found) or "none", "rename or add it" if len(missing) == 1 else "rename or add them"
+        raise DataError(f"{path}: line {line}: {' and '.join(missing)}; found: {columns}; {remedy}")
+    return file, caption
+
+
+def _place(path: Path, found: list[str], names: Sequence[str], line: int) -> int | None:
+    """Return the position of the first of `names` among the columns found, None where there is none."""
     for name in names:
         if found.count(name) > 1:
             raise DataError(f"{path}: line {line}: {found.count(name)} columns are called {name}; rename all but one")
         if name in found:
             return found.index(name)
-    columns = ", ".join(found) or "none"
-    raise DataError(f"{path}: line {line}: no column {' or '.join(names)}; found: {columns}; rename or add it")
+    return None

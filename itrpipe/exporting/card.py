@@ -110,11 +110,20 @@ class Card:
         return {name: known[name] for name in self.results}
 
     @property
+    def chance(self) -> dict[str, float]:
+        """What a random order of the split may expect of the metrics of `full`; nothing where that was not measured."""
+        from itrpipe.evaluation.chance import random_recalls  # not needed to plan
+
+        return random_recalls(*self.counts[self.split]) if "full" in self.results else {}
+
+    @property
     def table(self) -> list[tuple[str, list[str]]]:
-        """Metrics for people, each with its value and interval under every protocol."""
+        """Metrics for people, each with its value and interval under every protocol, and by chance."""
         names = dict.fromkeys(name for metrics in self.results.values() for name in metrics)
         ordered = sorted(names, key=_order)
-        return [(metric_title(name), [_cell(values.get(name)) for values in self.results.values()]) for name in ordered]
+        rows = [(name, [_cell(values.get(name)) for values in self.results.values()]) for name in ordered]
+        chance = {name: f"{value:.1f}" for name, value in self.chance.items()}
+        return [(metric_title(name), [*row, chance.get(name, "")] if chance else row) for name, row in rows]
 
     @property
     def bibtex(self) -> str:

@@ -86,8 +86,8 @@ class Content:
             return f"How often are the right image and the right caption of {self.dataset} found?"
         *others, last = backbones
         named = f"{', '.join(others)} and {last}" if others else last
-        subject = f"Does {named}" if not others else f"Do {named if len(backbones) <= _NAMED else 'these models'}"
-        return f"{subject} find more in {self.dataset} after training with better negatives?"
+        named = named if len(backbones) <= _NAMED else "these models"
+        return f"Do better negatives help {f'{named} ' if others else ''}to find more in {self.dataset}?"
 
     def warning(self, group: Group) -> str:
         """What has to be known of the runs on one test set before any of their numbers is read; often empty."""

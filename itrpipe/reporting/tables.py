@@ -233,9 +233,7 @@ def _best(metrics: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, flo
     """The best value of each column in which not all are equal."""
     values = [{metric: each[metric]["value"] for metric in COLUMNS} for each in metrics]
     columns = {metric: {each[metric] for each in values} for metric in COLUMNS}
-    return {
-        metric: (min if metric.endswith("rank") else max)(own) for metric, own in columns.items() if len(own) > 1
-    }
+    return {metric: (min if metric.endswith("rank") else max)(own) for metric, own in columns.items() if len(own) > 1}
 
 
 def _result_cell(metric: str, value: Mapping[str, float], best: Mapping[str, float]) -> Cell:

@@ -104,7 +104,12 @@ def test_any_caption_survives_any_table(tmp_path: Path, captions: list[str]) -> 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("captions.csv", "name,text\na.jpg,x\n", "no column file or filename or image; found: name, text"),
+        (
+            "captions.csv",
+            "name,text\na.jpg,x\n",
+            "no column file or filename or image and no column caption; found: name, text; rename or add them",
+        ),
+        ("captions.csv", "name,caption\na.jpg,x\n", "no column file or filename or image; found: name, caption"),
         ("captions.csv", "file,text\na.jpg,x\n", "no column caption; found: file, text"),
         ("captions.csv", "", "found: none"),
         ("captions.csv", "file,caption\n", "holds no images"),
@@ -116,7 +121,7 @@ def test_any_caption_survives_any_table(tmp_path: Path, captions: list[str]) -> 
         ("captions.csv", "file,caption\n../a.jpg,x\n", "line 2: image path"),
         ("captions.csv", "file,caption\n/etc/hostname,x\n", "line 2: image path.*absolute"),
         ("captions.jsonl", '{"file": "a.jpg"}\n', "line 1: no column caption; found: file"),
-        ("captions.jsonl", '{"file": "a.jpg", "caption": 7}\n', "line 1: 'caption' is a int"),
+        ("captions.jsonl", '{"file": "a.jpg", "caption": 7}\n', "line 1: 'caption' is of type int"),
         ("captions.jsonl", '{"file": "a.jpg"\n', "line 1 is not valid JSON"),
         ("captions.jsonl", "\n[1]\n", "line 2 is a list"),
         (

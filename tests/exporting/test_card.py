@@ -36,7 +36,7 @@ CARD = Card(
     photographs=True,
     results={"full": FULL, "oracle": {**FULL, "i2t_map_at_r": {"value": 5.0}}},
     level=0.95,
-    counts={"train": (2000, 10000)},
+    counts={"train": (2000, 10000), "test": (100, 500)},
     fingerprints={"train/aoq.vsepp-0123abcd": "0123abcd"},
     commands=("itrpipe train --method aoq",),
     trained="2026-01-31T23:59:59+00:00",
@@ -49,10 +49,10 @@ CARD = Card(
 def test_a_table_has_every_metric_under_every_protocol() -> None:
     text = render(CARD)
     assert (
-        "| metric | full | oracle |\n|---|---|---|\n| Image to text R@1 | 43.8 [40.0, 48.0] | 43.8 [40.0, 48.0] |\n"
-        in text
+        "| metric | full | oracle | chance |\n|---|---|---|---|\n"
+        "| Image to text R@1 | 43.8 [40.0, 48.0] | 43.8 [40.0, 48.0] | 1.0 |\n" in text
     )
-    assert "| Image to text mAP@R |  | 5.0 |\n| RSum | 400.0 [390.0, 410.0] |" in text
+    assert "| Image to text mAP@R |  | 5.0 |  |\n| RSum | 400.0 [390.0, 410.0] | 400.0 [390.0, 410.0] | 31.6 |" in text
     assert "95 % bootstrap intervals" in text
     assert "- `oracle`: as `full`, with every true match counted as right.\n" in text
 

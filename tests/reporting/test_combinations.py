@@ -14,7 +14,9 @@ from itrpipe.reporting.sections.combinations.section import view
 from itrpipe.reporting.titles import title_by_choices
 
 
-def series(rsums: list[float], control: bool = False, differing: Any = None, shares: float = 0.25, named: str = "", **loss: Any) -> Any:
+def series(
+    rsums: list[float], control: bool = False, differing: Any = None, shares: float = 0.25, named: str = "", **loss: Any
+) -> Any:
     """Runs of one combination with three seeds, as a report has them."""
     settings = {"method": "contrastive", "loss": Contrastive(**loss).model_dump(mode="json")}
     history = [{"mean_text_match_share": shares, "mean_image_match_share": shares / 2}, {"loss": 1.0}]

@@ -62,7 +62,9 @@ def test_the_best_of_each_column_is_marked(toy: Any, done: Any) -> None:
         values = [each[metric]["value"] for each in metrics]
         best = min(values) if metric.endswith("rank") else max(values)
         marks = ["marked" in row.all("td")[column].attributes.get("class", "") for row in rows]
-        assert marks == [*(value == best != max(values) + min(values) - best for value in values), False], "the last row is chance"
+        assert marks == [*(value == best != max(values) + min(values) - best for value in values), False], (
+            "the last row is chance"
+        )
 
 
 def test_the_cost_is_that_of_all_artifacts_together() -> None:

@@ -239,8 +239,8 @@ def test_the_card_tells_scores_data_command_and_papers(vsepp: Path, root: Path) 
     text = (vsepp / "README.md").read_text()
     metrics = json.loads((only(root, "evaluate", "aoq.vsepp") / "metrics.json").read_text())["full"]
     recall = metrics["i2t_r5"]
-    assert f"| Image to text R@5 | {recall['value']:.1f} [{recall['low']:.1f}, {recall['high']:.1f}] |\n" in text
-    assert "| metric | full |\n|---|---|\n" in text
+    assert f"| Image to text R@5 | {recall['value']:.1f} [{recall['low']:.1f}, {recall['high']:.1f}] | 80.6 |\n" in text
+    assert "| metric | full | chance |\n|---|---|---|\n" in text
     assert "| train | 12 | 60 |\n| val | 4 | 20 |\n| test | 4 | 20 |\n" in text
     trained = only(root, "train", "aoq.vsepp")
     assert f"| `train/{trained.name}` | `{read_manifest(trained).fingerprint}` |\n" in text

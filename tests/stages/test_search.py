@@ -418,6 +418,13 @@ def test_a_page_is_not_overwritten(root: Path, invoke: Invoke, tmp_path: Path) -
     assert path.read_text() == "mine"
 
 
+def test_a_page_of_an_earlier_search_is_replaced(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    for sentence in ("a dog", "a red cat"):
+        assert search(invoke, root, "triplet.vsepp", sentence, "--html", path).code == 0
+        assert f"“{sentence}”" in path.read_text()
+
+
 def test_photographs_that_cannot_be_read_are_refused(root: Path, invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "mine.jpg"
     path.write_bytes(b"no picture")
