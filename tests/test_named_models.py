@@ -121,6 +121,13 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(ro
     assert mined.inputs["train"].name == first["contrastive-batch.vsepp"]
     # What it was told holds for its readers too.
     assert "+ train" not in invoke("evaluate", "--model", "second", "--dry-run", *where).out
+    # The evaluation of one model is no earlier version of that of another with the same method.
+    assert invoke("evaluate", "--model", "first", "--set", "bootstrap_samples=100", *where).code == 0
+    assert invoke("train", "--name", "third", "--like", "first", "--set", "learning_rate=0.1", *where).code == 0
+    of_third = invoke("evaluate", "--model", "third", "--dry-run", *where).out
+    assert re.search(r"\+ evaluate/contrastive-batch.vsepp-\w+ +missing\n", of_third)
+    of_first = invoke("evaluate", "--model", "first", "--set", "bootstrap_samples=120", "--dry-run", *where).out
+    assert "new settings, bootstrap_samples 100 → 120" in of_first
     another = invoke("train", "--model", "second", "--seed", "1", *where)
     assert another.code == 3
     assert "first is not trained with seed 1; run `itrpipe train --model first --seed 1`" in another.err

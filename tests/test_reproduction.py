@@ -105,6 +105,7 @@ def test_files_that_the_chosen_runs_do_not_read_are_not_asked_for(
         outcome = invoke(*command, "--only", run)
         assert outcome.code == MissingInputError.exit_code
         assert f"{precomp_dataset.folder / missing} does not exist" in outcome.err
+        assert f"\n  itrpipe run flickr30k --source FOLDER --only {run}\n" in outcome.err
 
 
 def test_runs_have_features_and_settings_of_their_own_and_backbones_too(

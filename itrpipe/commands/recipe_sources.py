@@ -22,9 +22,18 @@ COLUMN = 36
 
 
 def define(
-    root: Path, recipe: Recipe, name: str, runs: Sequence[RecipeRun], source: Path | None, *, tiny: bool
+    root: Path,
+    recipe: Recipe,
+    name: str,
+    runs: Sequence[RecipeRun],
+    source: Path | None,
+    *,
+    tiny: bool,
+    options: str = "",
 ) -> tuple[DatasetDefinition, dict[str, str]]:
     """The dataset as the recipe and the source folder define it, with what the chosen runs need of it.
+
+    `options` are those that the command is to be repeated with where something is missing.
 
     A recipe without a source takes the dataset as it was prepared, features and all; the embedded one is made for it.
 
@@ -50,7 +59,7 @@ def define(
         return DatasetDefinition(prepare=StageDefinition(conf=EMBEDDED), features=features), {}
     # Toy models have random weights: what the user would have to bring is not asked for.
     braced = [] if tiny else _named_files(recipe, runs)
-    explanation = explain(recipe.source, name, needed, braced)
+    explanation = explain(recipe.source, f"{name} --source FOLDER{options}", needed, braced)
     if source is None:
         raise MissingInputError(explanation)
     files = {each: source / recipe.source.files[each].path for each in braced}
@@ -79,19 +88,19 @@ def defined(root: Path, dataset: str) -> DatasetDefinition:
     return definition
 
 
-def explain(source: RecipeSource, name: str, needed: Mapping[str, SourceFeatures], files: Sequence[str]) -> str:
+def explain(source: RecipeSource, command: str, needed: Mapping[str, SourceFeatures], files: Sequence[str]) -> str:
     """What to bring for some runs, where to put it, and how it is checked.
 
     Args:
         source: of the recipe.
-        name: of the recipe.
+        command: what to type behind `itrpipe run`.
         needed: features that these runs read.
         files: names of the further files that they read.
     """
     parts = [source.files[each] for each in files] + [made for made in needed.values() if made.explanation]
     lines = [line for part in parts for line in _explanation(part.path, part.explanation)]
-    command = f"then run\n\n  itrpipe run {name} --source FOLDER"
-    return "\n".join([source.explanation.strip(), *lines, "", command, "", *_checks(source)])
+    then = f"then run\n\n  itrpipe run {command}"
+    return "\n".join([source.explanation.strip(), *lines, "", then, "", *_checks(source)])
 
 
 def remember_definition(root: Path, dataset: str, definition: DatasetDefinition) -> None:

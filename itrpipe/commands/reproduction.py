@@ -214,7 +214,8 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     """
     recipe = load_recipe(name)
     runs = chosen_runs(recipe, name, options.only)
-    definition, files = define(root, recipe, name, runs, options.source, tiny=options.tiny)
+    repeated = "".join(f" --only {each}" for each in options.only) + (" --tiny" if options.tiny else "")
+    definition, files = define(root, recipe, name, runs, options.source, tiny=options.tiny, options=repeated)
     own = tiny_folder(root) if options.tiny else root
     whole = Reproduction(recipe, name, options, own, runs, definition, files)
     whole.reporter.say(f"{recipe.title} (dataset {recipe.dataset}{', tiny' if options.tiny else ''})", style="bold")

@@ -134,7 +134,9 @@ class Planner:
             artifacts.fingerprint(need.stage, module.SCHEMA_VERSION, fingerprinted(module, settings), digests),
         )
         step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing")
-        state, reason = state_of(step, self._former(step))
+        formers = {name: self._former(each) for name, each in inputs.items()}
+        read = {name: (inputs[name].location.name, each) for name, each in formers.items() if each is not None}
+        state, reason = state_of(step, self._former(step), read)
         outdated = [name for name, upstream in inputs.items() if to_be_made_again(upstream)]
         if state == "up to date" and outdated:
             state, reason = "stale", f"{outdated[0]} is to be made again"

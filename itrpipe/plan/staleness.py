@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from itrpipe.artifacts import artifact as artifacts
@@ -24,13 +25,17 @@ def fingerprinted(module: ModuleType, settings: Settings) -> dict[str, Any]:
     return own(settings) if own else settings.model_dump(mode="json")
 
 
-def state_of(step: Step, former: str | None = None) -> tuple[State, str]:
+def state_of(
+    step: Step, former: str | None = None, read: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> tuple[State, str]:
     """State of a planned artifact on disk, with the reason a reader wants to know.
 
     Args:
         step: that is planned.
         former: artifact that had the name of this one so far, empty for none; None where it has no name, and is
             compared with the newest artifact of the same run.
+        read: input -> artifacts of its model, by name, by now and so far, where that has a name: what read another
+            model is no earlier version of this step.
     """
     location = step.location
     if location.folder.exists():
@@ -50,6 +55,7 @@ def state_of(step: Step, former: str | None = None) -> tuple[State, str]:
         if former in (None, folder.name)
         and (manifest := _readable(folder))
         and artifacts.same_run(manifest, location.label, step.settings.model_dump())
+        and all(manifest.inputs[name].name in known for name, known in read.items() if name in manifest.inputs)
     ]
     if not siblings:
         return "missing", ""
