@@ -102,8 +102,8 @@ AOQ = Paper(
     {"booktitle": "European Conference on Computer Vision (ECCV)", "pages": "549--565", "year": "2020"},
 )
 SSAMT = Paper(
-    "article",
-    "fan2021ssamt",
+    "inproceedings",
+    "fan2022ssamt",
     "Constructing Phrase-level Semantic Labels to Form Multi-Grained Supervision for Image-Text Retrieval",
     (
         "Zhihao Fan",
@@ -114,7 +114,11 @@ SSAMT = Paper(
         "Xuanjing Huang",
         "Jianqing Fan",
     ),
-    {"journal": "arXiv preprint arXiv:2109.05523", "year": "2021"},
+    {
+        "booktitle": "International Conference on Multimedia Retrieval (ICMR)",
+        "year": "2022",
+        "doi": "10.1145/3512527.3531368",
+    },
 )
 TAGS_DC = Paper(
     "inproceedings",

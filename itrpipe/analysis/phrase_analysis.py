@@ -1,6 +1,6 @@
 """What a trained SSAMT does with phrases: how often it tells matches apart, and what each word of a caption is worth.
 
-Source: SSAMT (Fan et al., 2021), Table 4 and its case study.
+Source: SSAMT (Fan et al., ICMR 2022), Table 4 and its case study.
 """
 
 from __future__ import annotations

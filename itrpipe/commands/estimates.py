@@ -115,8 +115,10 @@ def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
         return
     known = [cost.seconds for cost in costs if cost.seconds is not None]
     if not known:
-        reasons = "".join(f"; {told}" for told in dict.fromkeys(cost.measured for cost in costs) if told)
-        unknown = f"estimated cost: unknown, nothing of this kind was made of these data before{reasons}"
+        reason = min((cost.measured for cost in costs if cost.measured), key=len, default="")
+        steps = "" if len(costs) == 1 else f" of {len(costs):,} steps"
+        unknown = f"estimated cost{steps}: unknown, nothing of this kind was made of these data before"
+        unknown += f"; {reason}" if reason else ""
         reporter.say(unknown, style="bold")
         return
     reporter.say("estimated cost", style="bold")

@@ -347,6 +347,8 @@ def _say_reproduced(whole: Reproduction, planned: Sequence[PlannedRun]) -> None:
         whole.reporter.say(f"published and measured ({'toy models' if tiny else limits})", style="bold")
     for line in table_lines(found):
         whole.reporter.say(f"  {line}")
+    if tiny:
+        whole.reporter.say(f"  toy models lie in {whole.root}; commands of their report are for whole ones")
 
 
 def _refuse_failed(planned: Sequence[PlannedRun]) -> None:

@@ -13,7 +13,7 @@ from itrpipe.reporting.controls import control_command, controls_of, seed_comman
 from itrpipe.reporting.seeds import SeedComparison
 from itrpipe.reporting.series import Series
 
-_RSUM = "rsum"
+_RSUM, _NAMED = "rsum", 3
 RULE = (
     "Significant: a mean over two seeds or more whose interval over seeds and whose interval over test images both "
     "exclude zero, also where both vary at once and after Holm's correction over all comparisons on this page."
@@ -98,16 +98,30 @@ def summary(comparisons: Sequence[SeedComparison]) -> str:
     rsums = [each.own[_RSUM] for each in comparisons]
     if not rsums:
         return ""
-    up, down = (sum(each.significant and sign * each.value > 0 for each in rsums) for sign in (1, -1))
+    found = [[each for each in comparisons if _is_significant(each.own[_RSUM], sign)] for sign in (1, -1)]
+    up, down = map(len, found)
     if len(rsums) == 1:
         kind = "a significant gain" if up else "a significant loss" if down else "not significant"
         counted = f"the one mean difference in RSum to round one or a control is {kind}"
     else:
+        names = [_listed(each) for each in found]
         counted = (
             f"of {len(rsums)} mean differences in RSum to round one or a control, {up or 'none'} "
-            f"{'are' if up > 1 else 'is'} significant and positive, {down or 'none'} significant and negative"
+            f"{'are' if up > 1 else 'is'} significant and positive{names[0]}, {down or 'none'} significant and negative"
+            f"{names[1]}"
         )
     return f"Across seeds, {counted}. {RULE}"
+
+
+def _is_significant(difference: Difference, sign: int) -> bool:
+    return difference.significant and sign * difference.value > 0
+
+
+def _listed(comparisons: Sequence[SeedComparison]) -> str:
+    """Which differences these are, in brackets; of many the first."""
+    names = [f"{each.series.name} against {_reference(each)}" for each in comparisons]
+    more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return f" ({'; '.join([*names[:_NAMED], *more])})" if names else ""
 
 
 def _strongest(compared: Sequence[SeedComparison]) -> SeedComparison:

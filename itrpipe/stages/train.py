@@ -306,7 +306,8 @@ def measured(job: Job) -> tuple[float | None, str]:
     from itrpipe.training.probe import probe, write_drawn_lists
     from itrpipe.training.world import World
 
-    missing = sorted(job.awaited.keys() - {MINED, "start"})
+    awaited = job.awaited.keys() - {MINED, "start"}
+    missing = sorted(awaited & {"prepare", "extract", "parse"} or awaited)  # the data first, which others need, too
     if isinstance(job.settings.model, GivenEmbeddings) or World.joined().size > 1:
         return None, ""
     if missing:

@@ -11,7 +11,7 @@ from itrpipe.papers import SSAMT, Paper
 
 
 class Ssamt(MethodSettings):
-    """Multi-grained supervision with phrase labels. Source: SSAMT (Fan et al., 2021).
+    """Multi-grained supervision with phrase labels. Source: SSAMT (Fan et al., ICMR 2022).
 
     Attributes:
         phase: `intra` trains each side alone with L0; `inter` trains pairs with L1 to L3 on top of that, frozen.

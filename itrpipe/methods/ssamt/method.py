@@ -10,7 +10,7 @@ and sends the pairs (i, i), (i, j) and (k, i) through the inter encoder:
 Which phrases and words of a caption hold for an image is told by the image's own captions, see
 `itrpipe.scene_graph.phrases`.
 
-Source: SSAMT (Fan et al., 2021), sections on training objectives and training.
+Source: SSAMT (Fan et al., ICMR 2022), sections on training objectives and training.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from itrpipe.papers import SSAMT, Paper
 
 
 class Ssamt(RegionBackbone):
-    """SSAMT: phrases, words and regions in one masked Transformer. Source: SSAMT (Fan et al., 2021)."""
+    """SSAMT: phrases, words and regions in one masked Transformer. Source: SSAMT (Fan et al., ICMR 2022)."""
 
     papers: ClassVar[tuple[Paper, ...]] = (SSAMT,)
     embeds: ClassVar[bool] = False

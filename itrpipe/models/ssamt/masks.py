@@ -14,7 +14,7 @@ Rule 3 is printed for one direction; the purpose it is given, a node that stands
 other one too. `strict` also closes C^T with C^I, through which C^T would read a summary of the image, and one phrase
 with another. `none` closes nothing but padding.
 
-Source: SSAMT (Fan et al., 2021), section on the masked attention.
+Source: SSAMT (Fan et al., ICMR 2022), section on the masked attention.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the words are worth: captions whose words and phrases are coloured by their scores with two images.
 
-Source: SSAMT (Fan et al., 2021), case study.
+Source: SSAMT (Fan et al., ICMR 2022), case study.
 """
 
 from __future__ import annotations
