@@ -43,7 +43,7 @@ def answer_of(report: Any) -> str:
     (answer,) = report.page.all("p", "answer")
     text = answer.text()
     for following in report.page.all("p", "next"):
-        *others, last = (f"`{each.text()}`" for each in following.all("code"))
+        *others, last = (f"`{each.text('')}`" for each in following.all("code"))
         then = "".join(each for each in following.children if isinstance(each, str)).strip(" ,\n")
         text = f"{text} {then} {', '.join(others)}{' and ' if others else ''}{last}."
     assert " ".join(text.split()) in " ".join((report.folder / "summary.txt").read_text().split())
