@@ -113,7 +113,7 @@ def test_lists_that_are_not_mined_are_drawn(chain: Path, tiny: Tiny) -> None:
 def test_what_lacks_its_data_is_unknown(defined: Path, tiny: Tiny) -> None:
     found = {cost.step.need.conf: cost for cost in costs(defined, tiny("aoq"))}
     assert {conf: cost.seconds for conf, cost in found.items()} == {"triplet": None, "aoq": None}
-    assert {cost.measured for cost in found.values()} == {"a training is measured when there is extract and prepare"}
+    assert {cost.measured for cost in found.values()} == {"a training is measured once extract and prepare are done"}
 
 
 def test_what_may_end_early_is_told_as_the_most(chain: Path, tiny: Tiny) -> None:

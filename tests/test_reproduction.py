@@ -262,7 +262,7 @@ def test_other_data_are_no_measure_of_cost(
             path.write_text(json.dumps(manifest))
     printed = invoke(*command, write([f"{run}[1]"]), "--dry-run").out
     (cost,) = re.findall(r"train/triplet\.vsepp\.s1-\w+ +unknown(.*)$", printed, re.MULTILINE)
-    assert cost == "  a training is measured when there is extract"
+    assert cost == "  a training is measured once extract is done"
     assert re.search(r"evaluate/triplet\.vsepp\.s1-\w+ +unknown$", printed, re.MULTILINE)
 
 

@@ -89,6 +89,10 @@ def _refuse_words(command: str, words: str, params: Iterable[Any], given: Iterab
     if command == "search":
         sentence = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), given)) or "two dogs"
         raise UsageError(f'{words} is outside of the sentence; put all of it into quotes: itrpipe search "{sentence}"')
+    if any(each.name == "source" for each in params):
+        raise UsageError(
+            f"{words} belongs to no option; the folder is named as --source FOLDER, the dataset as --dataset NAME"
+        )
     known = {"named": f"a model as --model {words}", "dataset": f"a dataset as --dataset {words}"}
     options = [known[each.name] for each in params if each.name in known]
     if options:

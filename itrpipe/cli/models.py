@@ -16,9 +16,9 @@ from itrpipe.cli.options import (
     DecisionsOption,
     DevicesOption,
     GivenOptions,
-    ModelOptions,
     PartOption,
     TrainedOptions,
+    TrainingOptions,
     overrides_of,
     resolved,
     taking,
@@ -28,9 +28,9 @@ from itrpipe.errors import UsageError
 
 
 @app.command(cls=listing("methods", "backbones"))
-@taking(ModelOptions)
+@taking(TrainingOptions)
 def train(
-    given: ModelOptions,
+    given: TrainingOptions,
     name: Annotated[
         str | None,
         typer.Option("--name", help="Remember these options under this name, by which --model finds the model."),

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 
@@ -160,6 +160,7 @@ class ModelOptions(TrainedOptions):
     backbone: BackboneOption = None
     known: Any = field(default=None, metadata=_NO_OPTION)  # an itrpipe.commands.named.NamedModel
     given: frozenset[str] = field(default=frozenset(), metadata=_NO_OPTION)
+    reads_model: ClassVar[bool] = True
 
     @property
     def model(self) -> dict[str, Any]:
@@ -179,7 +180,7 @@ class ModelOptions(TrainedOptions):
     def completed(self, context: typer.Context) -> ModelOptions:
         """The options with which of them were given, and with what the model of `--model` was told.
 
-        Its dataset counts where no other was given.
+        Its dataset counts where no other was given. Where a dataset alone was named, its only named model is meant.
 
         Args:
             context: tells which options were given.
@@ -189,6 +190,11 @@ class ModelOptions(TrainedOptions):
             MissingInputError: there is none.
         """
         given = self._told(context)
+        if self.reads_model and "dataset" in given and not given & _NO_SINGLE_MODEL:
+            from itrpipe.commands.named import only_model
+
+            usual = self.method == ModelOptions.method
+            self = replace(self, named=only_model(self.data, self.dataset, None if usual else self.method))
         if self.named is None:
             method = GIVEN if is_given(self.backbone or "") and "method" not in given else self.method
             backbone = GIVEN if method == GIVEN and self.backbone is None else self.backbone
@@ -208,8 +214,17 @@ class ModelOptions(TrainedOptions):
         return frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
 
 
+@dataclass(frozen=True)
+class TrainingOptions(ModelOptions):
+    """The same where the model may be a new one."""
+
+    reads_model: ClassVar[bool] = False
+
+
 _OF_TRAINING = frozenset(("method", "backbone", "features", "seed"))
 """Options that say which model is trained."""
+_NO_SINGLE_MODEL = frozenset(("named", "method", "backbone", "features", "embeddings"))
+"""Options beside which the only named model of a dataset is not meant."""
 
 
 @dataclass(frozen=True)

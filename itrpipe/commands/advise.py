@@ -30,7 +30,8 @@ _ROWS = {
 }
 _KEY = (
     "Columns: the hardest negative of a batch of so many pairs, that of the whole training set, and the mean of the "
-    "ten hardest. Beats the pair: scores above it, so that training has something to learn. In the softmax: "
+    "ten hardest. Candidates ahead of it: how many of all score higher. Beats the pair: scores above it, so that "
+    "training has something to learn. Within the margin: scores above the pair less the margin. In the softmax: "
     "the share of its mass at temperature 0.07 that negatives hold, and how much of theirs the hardest of the dataset "
     "would hold beside them."
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.artifacts.artifact import folders_in
-from itrpipe.config import assignment, did_you_mean
+from itrpipe.config import COMMAND_LINE, assignment, did_you_mean
 from itrpipe.datasets.definition import (
     DEFINITION,
     EMBEDDED,
@@ -44,11 +44,13 @@ class NamedModel:
         name: of it.
         dataset: that it is trained on.
         definition: what it is.
+        typed: keys of its settings that the command itself gives, as messages say.
     """
 
     name: str
     dataset: str
     definition: ModelDefinition
+    typed: frozenset[str] = frozenset()
 
     @property
     def method(self) -> str:
@@ -68,7 +70,8 @@ class NamedModel:
 
     def told(self, settings: Mapping[str, Any]) -> list[Override]:
         """Settings of its definition as overrides."""
-        return [scoped_override(key, value, f"model {self.name}") for key, value in settings.items()]
+        origins = {key: COMMAND_LINE if key in self.typed else f"model {self.name}" for key in settings}
+        return [scoped_override(key, value, origins[key]) for key, value in settings.items()]
 
     def of_training(self) -> list[Override]:
         """What it was told, for the step that trains it when that step is the requested one."""
@@ -129,6 +132,7 @@ def define_model(
     given = list(overrides)
     execution = [item for item in given if _is_execution(item)]
     own = {_key(item): _whole(item) for item in given if item not in execution}
+    typed = frozenset(own)
     if like is not None:
         if like == name:
             raise UsageError(f"--like {like} is the model itself, which keeps its settings anyway; leave it out")
@@ -140,7 +144,8 @@ def define_model(
     same = known is not None and known.method == conf and own.get("backbone") in (None, known.settings.get("backbone"))
     settings = {**known.settings, **own} if known is not None and same else own
     trained = known.trained if known is not None and settings == known.settings else {}
-    return NamedModel(name, dataset, ModelDefinition(method=conf, settings=settings, trained=trained)), execution
+    definition = ModelDefinition(method=conf, settings=settings, trained=trained)
+    return NamedModel(name, dataset, definition, typed), execution
 
 
 def alone(commands: Iterable[str], dataset: str, models: Mapping[str, ModelDefinition]) -> list[str]:
@@ -216,13 +221,35 @@ def forget_model(root: Path, dataset: str, name: str) -> None:
     save_definition(root, dataset, now.model_copy(update={"models": models}))
 
 
-def find_model(root: Path, dataset: str | None, name: str) -> NamedModel:
+def only_model(root: Path, dataset: str, method: str | None = None) -> str | None:
+    """The name of the one model of a dataset; None where none has a name.
+
+    Args:
+        root: the data folder.
+        dataset: its name.
+        method: only models that were trained with this one count; None: all do.
+
+    Raises:
+        UsageError: it has several.
+    """
+    models = load_definition(root, dataset).models
+    names = [name for name, model in models.items() if method in (None, model.method)]
+    if len(names) > 1:
+        raise UsageError(
+            f"dataset {dataset!r} has models {', '.join(names)}; name one with --model, or a configuration with "
+            "--method"
+        )
+    return names[0] if names else None
+
+
+def find_model(root: Path, dataset: str | None, name: str, option: str = "--model") -> NamedModel:
     """The model of this name.
 
     Args:
         root: the data folder.
         dataset: its name; None for whichever has such a model.
         name: of the model.
+        option: that named it, for messages.
 
     Raises:
         MissingInputError: there is none.
@@ -233,10 +260,10 @@ def find_model(root: Path, dataset: str | None, name: str) -> NamedModel:
     models = {each: _models(definition) for each, definition in definitions.items()}
     found = [each for each in names if name in models[each]]
     if len(found) > 1:
-        raise UsageError(f"--model {name}: datasets {', '.join(found)} have a model of this name; add --dataset")
+        raise UsageError(f"{option} {name}: datasets {', '.join(found)} have a model of this name; add --dataset")
     if not found:
         known = [each for own in models.values() for each in own]
-        raise MissingInputError(f"--model {name}: {_unknown(root, known, name, dataset)}")
+        raise MissingInputError(f"{option} {name}: {_unknown(root, known, name, dataset)}")
     return NamedModel(name, found[0], models[found[0]][name])
 
 
@@ -258,7 +285,7 @@ def refuse_unnamed(root: Path) -> None:
 def _first_with(root: Path, dataset: str, name: str) -> NamedModel:
     """The model of this name, of this dataset before all others."""
     own = name in _models(load_definition(root, dataset))
-    return find_model(root, dataset if own else None, name)
+    return find_model(root, dataset if own else None, name, "--like")
 
 
 def _models(definition: DatasetDefinition) -> dict[str, ModelDefinition]:

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import Manifest, check_artifact, is_finished, list_artifacts
+from itrpipe.artifacts.artifact import Manifest, check_artifact, folders_in, is_finished, list_artifacts
 from itrpipe.artifacts.disk import require_writable, write_text
 from itrpipe.artifacts.integrity import checked
 from itrpipe.commands.estimates import estimate, print_costs
+from itrpipe.commands.named import home_of
 from itrpipe.commands.stages import default_conf
 from itrpipe.config import did_you_mean
-from itrpipe.datasets.definition import check_name
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, check_name
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.given_source import GIVEN, is_given
 from itrpipe.plan.pipeline import run
@@ -72,7 +73,7 @@ def report_of_two(
 
     Args:
         root: the data folder.
-        dataset: dataset name.
+        dataset: dataset name; in the place of the embedded one, which nobody has to name, that which has both models.
         overrides: values given by the user.
         compared: names of models, labels or folders of evaluations; the second is set against the first.
         dry_run: print the plan and what it will cost.
@@ -80,10 +81,13 @@ def report_of_two(
     Raises:
         MissingInputError: one of them is not evaluated.
     """
+    homes = {home_of(root, each) for each in compared}
+    if dataset == EMBEDDED and len(homes) == 1:
+        dataset = homes.pop() or dataset
     reporter = Reporter()
     planner = Planner(root, dataset, overrides, reporter=reporter, remember=not dry_run)
-    evaluations, named = _evaluations(root, dataset), planner.definition.named_trainings()
-    first, second = (_called(root, each, evaluations, named, dataset) for each in compared)
+    evaluations = _evaluations(root, dataset)
+    first, second = (_called(root, each, evaluations, planner.definition, dataset) for each in compared)
     _report(planner, [*{**first, **second}.values()], {"compare": sorted(first)}, reporter, dry_run=dry_run)
 
 
@@ -123,6 +127,8 @@ def _evaluations(root: Path, dataset: str) -> list[Manifest]:
         if folder.parent.name == "evaluate" and is_finished(folder)
     ]
     if not found:
+        if hint := did_you_mean(dataset, [folder.name for folder in folders_in(root)]):
+            raise MissingInputError(f"there is no dataset {dataset!r} in {root}{hint}")
         raise MissingInputError(
             f"dataset {dataset!r} has no evaluation yet; run `itrpipe evaluate --dataset {dataset}`"
         )
@@ -130,7 +136,7 @@ def _evaluations(root: Path, dataset: str) -> list[Manifest]:
 
 
 def _called(
-    root: Path, name: str, evaluations: list[Manifest], named: Mapping[str, str], dataset: str
+    root: Path, name: str, evaluations: list[Manifest], definition: DatasetDefinition, dataset: str
 ) -> dict[str, Manifest]:
     """Evaluations of a model by folder: by its own name, by METHOD.BACKBONE of any seed, or by that of a folder.
 
@@ -139,15 +145,16 @@ def _called(
     found = {}
     for each in evaluations:
         folder = pinned_step(root, each).location.name
-        models = {named.get(own.name) for own in each.inputs.values() if own.stage == "train"}
+        trained = [own.name for own in each.inputs.values() if own.stage == "train"]
+        models = set().union(*map(definition.names_of, trained))
         embeddings = each.settings["backbone"] if is_given(each.settings["backbone"]) else ""
         names = (each.label, folder, *models, embeddings, embeddings.removeprefix(f"{GIVEN}-"))
         if name in names or re.fullmatch(rf"{re.escape(name)}\.s\d+", each.label):
             found[folder] = each
-    if not found and name in named.values():
+    if not found and name in definition.models:
         raise MissingInputError(f"--compare: {name!r} is not evaluated yet; run `itrpipe evaluate --model {name}`")
     if not found:
-        known = sorted({*named.values(), *(each.label for each in evaluations)})
+        known = sorted({*definition.models, *(each.label for each in evaluations)})
         hint = did_you_mean(name, known) or f"; evaluated are {', '.join(known)}"
         raise MissingInputError(f"--compare: {name!r} is not evaluated on {dataset!r}{hint}")
     return found

@@ -162,3 +162,4 @@ def _write_page(page: Path, found: Answers, image: Path | None, reporter: Report
     # The page names files, not where they lie on this machine.
     shown = replace(found, dataset=Path(found.dataset).name, image_id=image.name if image else None)
     write_text(page, render(shown, pictures, query))
+    reporter.say(f"page: {page}")

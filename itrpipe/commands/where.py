@@ -36,6 +36,10 @@ def print_where(root: Path) -> None:
         found = entries(root, name)
         for line in _made(found):
             reporter.say(f"  {line}")
+        if definition.models:
+            reporter.say(
+                f"  {'models':<15} {', '.join(definition.models)}, such as --model {next(iter(definition.models))}"
+            )
         reporter.say(f"  next: {_next(root, name, found) if photos is None else _of_photographs(root, photos)}")
     reporter.say("`itrpipe --help` lists all commands, `itrpipe status` every artifact.")
 

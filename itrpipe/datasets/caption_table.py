@@ -1,4 +1,4 @@
-"""Reader of a folder of images with one table of captions: `captions.csv`, `captions.tsv` or `captions.jsonl`.
+"""Reader of a folder of images with one table of captions: `captions.csv`, `.tsv`, `.jsonl` or `.txt`.
 
 One row per caption: `file`, `filename` or `image` (path of the image), `caption`, and optionally `split`; further
 columns are not read. CSV and TSV quote as the csv module does: a field with a separator, a quote or a line end
@@ -21,9 +21,10 @@ from itrpipe.datasets.records import CaptionRecord, ImageRecord
 from itrpipe.datasets.source_files import files_present, json_lines, one_file, text_lines
 from itrpipe.errors import DataError, UsageError
 
-NAMES = ("captions.csv", "captions.tsv", "captions.jsonl")
+NAMES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt")
 LOOKED_FOR = " or ".join(NAMES)
-IMAGE_FOLDERS = ("", "images")
+IMAGE_FOLDERS = ("", "images", "Images")
+_EXAMPLES = 3
 _FILE_COLUMNS, _CAPTION_COLUMNS = ("file", "filename", "image"), ("caption",)
 
 
@@ -58,6 +59,9 @@ def read(source: Path, *, split_fractions: Fractions = DEFAULT_FRACTIONS, split_
     """
     path = one_file(source, NAMES)
     rows = list(_rows(path))
+    if empty := [row.line for row in rows if not row.caption.strip()]:
+        where = f"{', '.join(map(str, empty[:_EXAMPLES]))}{', ...' if len(empty) > _EXAMPLES else ''}"
+        raise DataError(f"{path}: {len(empty):,} empty captions (on line {where}); write them, or remove what has none")
     lines: dict[str, int] = {}
     for row in rows:
         lines.setdefault(row.file, row.line)
@@ -87,8 +91,8 @@ def _splits(
 
 
 def _rows(path: Path) -> Iterator[_Row]:
-    """Yield the rows of a table of any of the three types, by its suffix."""
-    readers = {".csv": _delimited_rows, ".tsv": _delimited_rows, ".jsonl": _json_rows}
+    """Yield the rows of a table of any type, by its suffix; `.txt`, as Flickr8k has it, is one of commas."""
+    readers = {".csv": _delimited_rows, ".txt": _delimited_rows, ".tsv": _delimited_rows, ".jsonl": _json_rows}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path}: unknown type of table {path.suffix!r}; expected {', '.join(readers)}")

@@ -19,9 +19,9 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 DEFINITION = "dataset.json"
 EMBEDDED = "scenes"
 PIXELS = "pixels"
+"""Configuration of `extract` that keeps the images themselves; every dataset has it without being told."""
 WITHOUT_CHOICE = (PIXELS, "hog")
 """Features that need no weights, and are made where a model reads them, without having been asked for."""
-"""Configuration of `extract` that keeps the images themselves; every dataset has it without being told."""
 LONGEST_NAME = 100
 """Characters of a name, which folders hold beside what else their names say."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -79,8 +79,13 @@ class DatasetDefinition(BaseModel):
     photographs: StageDefinition | None = None
 
     def named_trainings(self) -> dict[str, str]:
-        """Folder of a training artifact -> the name of its model."""
-        return {folder: name for name, model in self.models.items() for folder in model.trained.values()}
+        """Folder of a training artifact -> the name of its model; where several models are the same, the first one."""
+        named = reversed(self.models.items())
+        return {folder: name for name, model in named for folder in model.trained.values()}
+
+    def names_of(self, trained: str) -> set[str]:
+        """Names of all models that are this training artifact, by its folder."""
+        return {name for name, model in self.models.items() if trained in model.trained.values()}
 
     def default_features(self, dataset: str, unasked: Sequence[str] = ()) -> str:
         """Name of the features to train on when none is named.

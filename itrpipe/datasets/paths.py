@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -73,7 +73,16 @@ def _first_existing(
                 f"{source}: no image {first} in {root / folder}, but {longer.name}; write names of files with their "
                 "ending"
             )
+        beside = (root / folder / first).parent
+        if other := next((path for path in _files(beside) if path.name.lower() == Path(first).name.lower()), None):
+            raise MissingInputError(
+                f"{source}: no image {first} in {root / folder}, but {other.name}; write names of files as they are"
+            )
     raise MissingInputError(f"{source}: no image such as {first} in {looked}; put the images into one of these")
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    return folder.iterdir() if folder.is_dir() else ()
 
 
 class ImageRoot:

@@ -43,7 +43,7 @@ class Advice:
         action: what.
         sentences: that and why, for people.
         command: to type next.
-        leads: what the command is, to stand before it.
+        by_heart: whether the model knows its training images so well that other data come first.
         evidence: how sure this is.
     """
 
@@ -51,7 +51,12 @@ class Advice:
     sentences: tuple[str, ...]
     command: str
     evidence: str
-    leads: str = "next"
+    by_heart: bool = False
+
+    @property
+    def leads(self) -> str:
+        """What the command is, to stand before it."""
+        return "to mine all the same" if self.by_heart else "next"
 
 
 @dataclass(frozen=True)
@@ -142,8 +147,8 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "") -> Advice:
     """
     found = signals(diagnostics)
     action = _action(found)
-    leads = "to mine all the same" if action == "mine" and _knows_by_heart(found) else "next"
-    return Advice(action, _sentences(action, found), _command(action, diagnostics, named), EVIDENCE, leads)
+    by_heart = action == "mine" and _knows_by_heart(found)
+    return Advice(action, _sentences(action, found), _command(action, diagnostics, named), EVIDENCE, by_heart)
 
 
 def _action(found: Signals) -> Action:

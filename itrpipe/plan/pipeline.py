@@ -88,18 +88,21 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
     for number, step in enumerate(todo):
         run_step(step, reporter, needed=number + 1 < len(todo))
         refuse_hopeless(todo[number + 1 :])
-    _remember_names(steps)
+    _remember_names(steps, reporter)
     return [step.location.folder for step in steps]
 
 
-def _remember_names(steps: Iterable[Step]) -> None:
+def _remember_names(steps: Iterable[Step], reporter: Reporter) -> None:
     """Notes which artifacts the named models of a plan are, for `status`, `gc` and reports."""
     for step in unique_steps(steps):
         location, name = step.location, getattr(step.execution, "name", "")
-        known = load_definition(location.root, location.dataset).models.get(name) if name else None
+        definition = load_definition(location.root, location.dataset)
+        known = definition.models.get(name) if name else None
         if known is not None and step.finished is not None:
             trained = known.trained | {location.label: location.name}
             remember_model(location.root, location.dataset, name, known.model_copy(update={"trained": trained}))
+            if same := sorted(definition.names_of(location.name) - {name}):
+                reporter.say(f"model {name} is the same as {', '.join(same)}: no setting differs", style="yellow")
 
 
 def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:

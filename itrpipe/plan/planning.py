@@ -107,6 +107,7 @@ class Planner:
             finally:
                 self._underway.pop()
             if not self._underway:
+                _refuse_unread(self._known[key])
                 refuse_hopeless(pending_steps([self._known[key]]))
             if self.remember:
                 self._cache.save()
@@ -326,6 +327,13 @@ def scoped_override(key: str, value: Any, origin: str) -> Override:
     if dot and any(scope in load_declaration(stage).confs for stage in declared_stages()):
         return Override(scope, rest, value, origin)
     return Override(None, key, value, origin)
+
+
+def _refuse_unread(step: Step) -> None:
+    """Lets the stage of a requested step refuse settings that it does not read, whether or not it has to run."""
+    check = getattr(load_stage(step.need.stage), "check_read", None)
+    if check is not None:
+        check(step)
 
 
 def refuse_hopeless(steps: Sequence[Step]) -> None:

@@ -243,19 +243,15 @@ def _trained(comparison: SeedComparison) -> list[Run]:
 
 def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) -> Finding:
     run = next((each.first for each in series if not each.first.is_baseline), series[0].first)
-    rsum = run.metrics["full"][_RSUM]["value"]
+    reached = _reached(run)
     if run.is_about_training:
-        alone = (
-            f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, and chance {_chance(run):.1f}; no other "
-            "method is compared with it."
-        )
+        alone = f"{reached}; no other method is compared with it."
         if run.is_untrained:
             return Finding(alone)
         return Finding(alone, "Whether a second round is worth it, round one tells by", (_advise(run),))
     wanted = next(iter(controls_of(run, baseline_method)), baseline_method)
     return Finding(
-        f"{_capital(run.name)} reaches an RSum of {rsum:.1f} of 600, and chance {_chance(run):.1f}; no control is "
-        "there to compare with.",
+        f"{reached}; no control is there to compare with.",
         "Run",
         (control_command(run, wanted, run.seed),),
     )
@@ -271,6 +267,12 @@ def _at_chance(series: Sequence[Series[Run]]) -> Finding | None:
     said = f"No model is above chance: the best reaches an RSum of {rsum:.1f} of 600, and a random order {chance:.1f}."
     asked = next((run for run in runs if run.is_baseline or run.is_plain), None)
     return Finding(said) if asked is None else Finding(said, "What it has learned tells", (_advise(asked),))
+
+
+def _reached(run: Run) -> str:
+    rsum, chance = run.metrics["full"][_RSUM], _chance(run)
+    said = f"{_capital(run.name)} reaches an RSum of {rsum['value']:.1f} of 600, and chance {chance:.1f}"
+    return f"{said}, which its interval over test images includes" if rsum["low"] <= chance else said
 
 
 def _chance(run: Run) -> float:

@@ -52,7 +52,7 @@ def check_training(step: Planned) -> None:
         _refuse_other_rows(step, settings, settings.model)
         return
     _refuse_other_features(step, settings)
-    _refuse_unused(step, settings)
+    check_read(step)
     for name, model in settings.model.pretrained().items():
         if model:
             require_reachable(model, getattr(settings.model, f"{name}_revision", "main"))
@@ -202,11 +202,21 @@ def _refuse_other_features(step: Planned, settings: TrainSettings) -> None:
             )
 
 
-def _refuse_unused(step: Planned, settings: TrainSettings) -> None:
+def check_read(step: Planned) -> None:
+    """Refuses options of `train` that change nothing, also where that is trained already.
+
+    Raises:
+        UsageError: likewise.
+    """
+    settings = cast(TrainSettings, step.settings)
+    if isinstance(settings.model, GivenEmbeddings):
+        return
     unused = {name: getattr(settings, name) for name in settings.unused_options()}
     unused |= {f"loss.{name}": getattr(settings.loss, name) for name in settings.loss.unused_options()}
     for name, value in unused.items():
         if step.resolved.origins.get(name) == COMMAND_LINE:
+            if name == "loss.teacher":
+                raise UsageError(f"--negatives-from {value} is for mined negatives; add --negatives mined")
             raise UsageError(
                 f"{step.need.conf}: {name} = {value} changes nothing with the other settings as they are; leave "
                 f"it out, or see `itrpipe show train {step.need.conf}` for what is read"

@@ -27,7 +27,7 @@ from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
 from itrpipe.stages import mine_negatives
 from itrpipe.stages.base import Input, Job, Need, prepare_need
-from itrpipe.stages.checks import check_training
+from itrpipe.stages.checks import check_read, check_training
 from itrpipe.training import settings as training_settings
 from itrpipe.training.named_models import Model
 from itrpipe.training.settings import TrainExecution, TrainSettings, run_label, settings_of
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 Execution = TrainExecution
 backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
-usual_features, check = training_settings.usual_features, check_training
+usual_features = training_settings.usual_features
+check, check_read = check_training, check_read
 INITIAL, MINED = "initial", "mine_negatives"
 UNTIMED = frozenset(("seed", "learning_rate", "learning_rate_scaling", "base_batch_size", "schedule", "warmup_updates"))
 UNTIMED |= {"decay_every", "decay_at", "decay_factor", "gradient_clip", "weight_decay", "layer_decay", "patience"}
@@ -311,7 +312,7 @@ def measured(job: Job) -> tuple[float | None, str]:
     if isinstance(job.settings.model, GivenEmbeddings) or World.joined().size > 1:
         return None, ""
     if missing:
-        return None, f"a training is measured when there is {' and '.join(missing)}"
+        return None, f"a training is measured once {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} done"
     wanted = job.settings.model.pretrained()
     if local_folders(wanted).keys() < {name for name, value in wanted.items() if value}:
         return None, "not measured: encoders are of the hub, and a plan downloads nothing"

@@ -153,8 +153,9 @@ def _hardly_hard(mined: Mined | None, train: SplitData) -> str:
         return ""
     return (
         f"mined negatives are drawn from the first {mined.texts:,} of {train.num_captions:,} captions and the first "
-        f"{mined.images:,} of {train.num_images:,} images, which are hardly harder than others; lower loss.top_texts "
-        "and loss.top_images"
+        f"{mined.images:,} of {train.num_images:,} images, which are hardly harder than others; draw from fewer, such "
+        f"as --set loss.top_texts={max(1, round(LARGE_PART * train.num_captions))} --set "
+        f"loss.top_images={max(1, round(LARGE_PART * train.num_images))}"
     )
 
 

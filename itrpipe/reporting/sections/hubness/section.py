@@ -76,13 +76,13 @@ def _warning(warned: Sequence[tuple[Run, str, float]]) -> str:
     if len(names) > 1:
         return (
             f"{MOST} captions or {MOST} images are the first answer to more than half of the queries of {len(names)} "
-            "runs (bold under Hubness). They tell few queries apart; train them longer, or look at their loss."
+            "runs (bold under Hubness), which tell few queries apart. More training helps where validation still rises."
         )
     said = " and ".join(
         f"{MOST} {'captions' if side == 'i2t' else 'images'} are the first answer to {100 * share:.0f} % of the queries"
         for _, side, share in warned
     )
-    return f"{names[0]}: {said}. It tells few of them apart; train longer, or look at its loss."
+    return f"{names[0]}: {said}. It tells few of them apart; more training helps where validation still rises."
 
 
 def share_of_hubs(queries: Queries) -> float:

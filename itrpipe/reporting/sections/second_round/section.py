@@ -104,9 +104,13 @@ def _cells(found: Mapping[str, Any]) -> list[Cell]:
         *(_percent(share, about) for share in (sums.batch_false, sums.dataset_false, sums.top_false)),
         DASH if sums.gained is None else f"{sums.gained:+.1f}",
         f"{sums.gap:+.1f}",
-        ACTIONS[recommend(found).action],
+        _advised(recommend(found)),
     ]
     return [Cell(name, text) for name, text in zip(_COLUMNS, texts, strict=True)]
+
+
+def _advised(advice: Advice) -> str:
+    return "more images first" if advice.by_heart else ACTIONS[advice.action]
 
 
 def _percent(value: float | None, about: str = "") -> str:
