@@ -330,3 +330,25 @@ def test_one_encoder_says_both_of_a_method_of_joint_models() -> None:
     assert both_encoders("zero-shot", None, "folder") == ("folder", "folder")
     assert both_encoders("clip-finetune", "one", "other") == ("one", "other")
     assert both_encoders("triplet", "folder", None) == ("folder", None)
+
+
+def test_the_only_named_model_of_a_dataset_is_meant_where_the_dataset_alone_is_named(
+    defined: Path, invoke: Invoke
+) -> None:
+    where = ["-d", "tiny", "--data", defined]
+    small = ModelDefinition(method="contrastive-batch", settings={"backbone": "vsepp"})
+    remember_model(defined, "tiny", "small", small)
+    planned = invoke("evaluate", *where, "--dry-run")
+    assert (planned.code, "train/contrastive-batch.vsepp-" in planned.out) == (0, True), planned.err
+    remember_model(defined, "tiny", "large", small)
+    several = invoke("evaluate", *where, "--dry-run")
+    assert several.code == 2
+    assert "has models small, large; name one with --model" in several.err
+
+
+def test_a_model_to_mine_with_is_refused_where_nothing_is_mined(defined: Path, invoke: Invoke) -> None:
+    told = ["train", "-m", "contrastive-batch", "-b", "vsepp", "-d", "tiny", "--data", defined, "--dry-run"]
+    for name in ([], ["--name", "second"]):
+        outcome = invoke(*told, *name, "--negatives-from", "vsrn")
+        assert outcome.code == 2
+        assert "--negatives-from vsrn is for mined negatives; add --negatives mined" in outcome.err

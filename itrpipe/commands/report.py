@@ -127,7 +127,8 @@ def _evaluations(root: Path, dataset: str) -> list[Manifest]:
         if folder.parent.name == "evaluate" and is_finished(folder)
     ]
     if not found:
-        if hint := did_you_mean(dataset, [folder.name for folder in folders_in(root)]):
+        known = [folder.name for folder in folders_in(root)]
+        if dataset not in known and (hint := did_you_mean(dataset, known)):
             raise MissingInputError(f"there is no dataset {dataset!r} in {root}{hint}")
         raise MissingInputError(
             f"dataset {dataset!r} has no evaluation yet; run `itrpipe evaluate --dataset {dataset}`"

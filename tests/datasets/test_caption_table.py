@@ -112,6 +112,8 @@ def test_any_caption_survives_any_table(tmp_path: Path, captions: list[str]) -> 
         ("captions.csv", "name,caption\na.jpg,x\n", "no column file or filename or image; found: name, caption"),
         ("captions.csv", "file,text\na.jpg,x\n", "no column caption; found: file, text"),
         ("captions.csv", "", "found: none"),
+        ("captions.csv", "file,caption\na.jpg,x\na.jpg,\na.jpg, \n", r"2 empty captions \(on line 3, 4\)"),
+        ("captions.txt", "image,text\na.jpg,x\n", "no column caption; found: image, text"),
         ("captions.csv", "file,caption\n", "holds no images"),
         ("captions.csv", "file,caption\na.jpg,one, two\n", "line 2 has 3 fields, not the 2"),
         ("captions.csv", 'file,caption\na.jpg,"open\nb.jpg,x\n', "unexpected end of data"),
