@@ -352,3 +352,11 @@ def test_a_model_to_mine_with_is_refused_where_nothing_is_mined(defined: Path, i
         outcome = invoke(*told, *name, "--negatives-from", "vsrn")
         assert outcome.code == 2
         assert "--negatives-from vsrn is for mined negatives; add --negatives mined" in outcome.err
+
+
+def test_a_name_that_gets_another_method_is_no_longer_what_was_trained_before(root: Path, invoke: Invoke) -> None:
+    where = ["-d", "tiny", "--data", root]
+    told = ["train", "--name", "small", "--backbone", "vsepp", *SMALL, *where]
+    assert invoke(*told, "--method", "triplet").code == 0
+    assert invoke(*told, "--method", "contrastive-batch").code == 0
+    assert set(load_definition(root, "tiny").models["small"].trained) == {"contrastive-batch.vsepp"}

@@ -143,7 +143,8 @@ def define_model(
     conf = method or (known.method if known else usual)
     same = known is not None and known.method == conf and own.get("backbone") in (None, known.settings.get("backbone"))
     settings = {**known.settings, **own} if known is not None and same else own
-    trained = known.trained if known is not None and settings == known.settings else {}
+    unchanged = known is not None and (conf, settings) == (known.method, known.settings)
+    trained = known.trained if known is not None and unchanged else {}
     definition = ModelDefinition(method=conf, settings=settings, trained=trained)
     return NamedModel(name, dataset, definition, typed), execution
 
