@@ -25,9 +25,8 @@ from itrpipe.methods.registry import method_package
 from itrpipe.models.given import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
-from itrpipe.stages import mine_negatives
+from itrpipe.stages import checks, mine_negatives
 from itrpipe.stages.base import Input, Job, Need, prepare_need
-from itrpipe.stages.checks import check_read, check_training
 from itrpipe.training import settings as training_settings
 from itrpipe.training.named_models import Model
 from itrpipe.training.settings import TrainExecution, TrainSettings, run_label, settings_of
@@ -40,7 +39,7 @@ SCHEMA_VERSION = 2
 Execution = TrainExecution
 backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
 usual_features = training_settings.usual_features
-check, check_read = check_training, check_read
+check, check_read = checks.check_training, checks.check_read
 INITIAL, MINED = "initial", "mine_negatives"
 UNTIMED = frozenset(("seed", "learning_rate", "learning_rate_scaling", "base_batch_size", "schedule", "warmup_updates"))
 UNTIMED |= {"decay_every", "decay_at", "decay_factor", "gradient_clip", "weight_decay", "layer_decay", "patience"}

@@ -51,6 +51,19 @@ def folder_with(
     return folder
 
 
+def test_the_table_of_flickr8k_is_read_beside_its_folder_of_images(tmp_path: Path) -> None:
+    content = 'image,caption\na.jpg,A dog runs .\na.jpg,"A dog , running"\n'
+    found = caption_table.read(folder_with(tmp_path, "captions.txt", content, ("Images/a.jpg",)))
+    assert [image.file for image in found.images] == ["Images/a.jpg"]
+    assert [caption.text for caption in found.captions] == ["A dog runs .", "A dog , running"]
+
+
+def test_a_name_that_differs_in_capitals_is_told(tmp_path: Path) -> None:
+    source = folder_with(tmp_path, "captions.csv", "file,caption\na.JPG,x\n", ("a.jpg",))
+    with pytest.raises(MissingInputError, match=r"no image a\.JPG in .*, but a\.jpg; write names of files as they are"):
+        caption_table.read(source)
+
+
 @pytest.mark.parametrize("name", ["captions.csv", "captions.tsv", "captions.jsonl"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_every_type_of_table_is_read_with_and_without_byte_order_mark(tmp_path: Path, name: str, mark: bytes) -> None:
