@@ -360,3 +360,18 @@ def test_a_name_that_gets_another_method_is_no_longer_what_was_trained_before(ro
     assert invoke(*told, "--method", "triplet").code == 0
     assert invoke(*told, "--method", "contrastive-batch").code == 0
     assert set(load_definition(root, "tiny").models["small"].trained) == {"contrastive-batch.vsepp"}
+
+
+def test_two_names_of_one_model_are_told_and_both_compare(root: Path, invoke: Invoke) -> None:
+    where = ["-d", "tiny", "--data", root]
+    few = ["--set", "bootstrap_samples=100"]
+    for name, method in (("first", "triplet"), ("again", "triplet"), ("other", "contrastive-batch")):
+        told = invoke("train", "--name", name, "--method", method, "--backbone", "vsepp", *SMALL, *where)
+        assert told.code == 0, told.err
+        assert ("model again is the same as first: no setting differs" in told.out) == (name == "again")
+    for name in ("first", "other"):
+        assert invoke("evaluate", "--model", name, *few, *where).code == 0
+    for name in ("first", "again"):  # the dataset is that of the models
+        compared = invoke("report", "--compare", name, "other", "--data", root, "--dry-run")
+        assert compared.code == 0, compared.err
+        assert compared.out.count("✓ evaluate/") >= 2
