@@ -10,10 +10,11 @@ import pytest
 
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands import estimates
-from itrpipe.commands.estimates import Cost, estimate
+from itrpipe.commands.estimates import Cost, estimate, print_costs
 from itrpipe.plan.overrides import Override
 from itrpipe.plan.planning import Planner
 from itrpipe.plan.steps import Step, pending_steps
+from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need
 
@@ -108,6 +109,20 @@ def test_lists_that_are_not_mined_are_drawn(chain: Path, tiny: Tiny) -> None:
     for cost in found.values():
         assert cost.seconds is not None
         assert " an update, 4 updates an epoch" in cost.measured
+
+
+def test_what_a_training_would_warn_of_is_told_beforehand(
+    chain: Path, tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warnings = [
+        "warmup_updates = 50, and all epochs have ",
+        "mined negatives are drawn from the first ",
+    ]
+    found = costs(chain, tiny("aoq", WIDER, "aoq.warmup_updates=50"))
+    print_costs(found, Reporter())
+    shown = " ".join(capsys.readouterr().out.split())
+    for warning in warnings:
+        assert f"warning: {warning}" in shown
 
 
 def test_what_lacks_its_data_is_unknown(defined: Path, tiny: Tiny) -> None:

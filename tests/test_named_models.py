@@ -340,6 +340,7 @@ def test_the_only_named_model_of_a_dataset_is_meant_where_the_dataset_alone_is_n
     remember_model(defined, "tiny", "small", small)
     planned = invoke("evaluate", *where, "--dry-run")
     assert (planned.code, "train/contrastive-batch.vsepp-" in planned.out) == (0, True), planned.err
+    assert "model small, the only one of tiny that has a name" in planned.err
     remember_model(defined, "tiny", "large", small)
     several = invoke("evaluate", *where, "--dry-run")
     assert several.code == 2
@@ -357,8 +358,12 @@ def test_a_model_to_mine_with_is_refused_where_nothing_is_mined(defined: Path, i
 def test_a_name_that_gets_another_method_is_no_longer_what_was_trained_before(root: Path, invoke: Invoke) -> None:
     where = ["-d", "tiny", "--data", root]
     told = ["train", "--name", "small", "--backbone", "vsepp", *SMALL, *where]
-    assert invoke(*told, "--method", "triplet").code == 0
-    assert invoke(*told, "--method", "contrastive-batch").code == 0
+    said = "small was triplet until now"
+    assert said not in invoke(*told, "--method", "triplet").out
+    done = invoke(*told, "--method", "contrastive-batch")
+    assert done.code == 0, done.err
+    assert said in done.out
+    assert said not in invoke(*told, "--method", "contrastive-batch", "--dry-run").out
     assert set(load_definition(root, "tiny").models["small"].trained) == {"contrastive-batch.vsepp"}
 
 

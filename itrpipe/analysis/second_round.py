@@ -42,8 +42,8 @@ ANCHORS, TOP = 500, 10
 SIZES = (32, 128, 512, 2048)
 """Batch sizes beside the model's own."""
 MARGIN, TEMPERATURE = 0.2, 0.07
-"""Of the hinge where the method has no margin, and of the softmax."""
-_SCHEDULE = ("epochs", "schedule", "decay_every", "decay_at", "learning_rate", "patience")
+"""Of the hinge and of the softmax where the method has none."""
+_SCHEDULE = ("epochs", "schedule", "decay_every", "decay_at", "learning_rate", "patience", "warmup_updates")
 _SEED = 0
 _VALUES_AT_ONCE = 1 << 22
 _NEGLIGIBLE = 1e-9
@@ -60,7 +60,7 @@ class _Ranked:
         positive: [a, 1] score of the pair.
         copies: [a, K] int64, how often a batch can draw each; 0 for those of the own image.
         total: [a, 1] int64, M.
-        mass: [a] mean of exp((score - positive) / temperature) over the M.
+        log_mass: [a] logarithm of the mean of exp((score - positive) / temperature) over the M.
         false: name -> [a, K] whether, or how likely, each is a true match; empty where that is not known.
     """
 
@@ -68,7 +68,7 @@ class _Ranked:
     positive: np.ndarray
     copies: np.ndarray
     total: np.ndarray
-    mass: np.ndarray
+    log_mass: np.ndarray
     false: Mapping[str, np.ndarray]
 
     def hardest_of(self, size: int) -> np.ndarray:
@@ -110,6 +110,8 @@ def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
     found, settings = data.embeddings, manifest.settings
     own = min(_pairs_in_batch(settings, trained, len(found.texts)), len(found.texts))
     margin = float(settings["loss"].get("margin", MARGIN))
+    history = _history(trained)
+    temperature = _temperature(history)
     return {
         "model": {
             "run": manifest.label,
@@ -120,26 +122,31 @@ def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
             "seed": settings["seed"],
             "images": len(found.images),
             "captions": len(found.texts),
+            "most_captions": int(np.bincount(found.caption_image).max()),
             "batch_size": own,
             "images_by_batch": _number(len(found.images) / own),
             "schedule": {name: settings[name] for name in _SCHEDULE},
+            "updates": sum(row["steps"] for row in history) // settings.get("accumulate", 1),
             "margin": margin,
-            "temperature": TEMPERATURE,
+            "temperature": _number(temperature),
             "truth": data.matches is not None,
         },
-        "validation": validation(_history(trained)),
-        "fit": _fit(trained, manifest, found),
-        "directions": measured(data, own, margin),
+        "validation": validation(history),
+        "fit": _fit(manifest, found, trained, history),
+        "directions": measured(data, own, margin, temperature),
     }
 
 
-def measured(data: TrainingSet, batch_size: int, margin: float, anchors: int = ANCHORS) -> dict[str, Any]:
+def measured(
+    data: TrainingSet, batch_size: int, margin: float, temperature: float = TEMPERATURE, anchors: int = ANCHORS
+) -> dict[str, Any]:
     """How hard negatives are, of a fixed sample of training pairs.
 
     Args:
         data: embeddings of the training split, compared by inner product.
         batch_size: of the model; that and `SIZES` are looked at, as far as there are so many pairs.
         margin: of the hinge.
+        temperature: of the softmax.
         anchors: pairs in the sample.
 
     Returns:
@@ -153,7 +160,7 @@ def measured(data: TrainingSet, batch_size: int, margin: float, anchors: int = A
         - `false`: % that are true matches, None where these are not known;
         - `estimated_false`: the same by the probability of FNE, as the guard of mining estimates it; None where the
           model ranks hardly any pair above the others of its batch;
-        - `gradient`, of batches: % of the softmax at temperature 0.07 that negatives hold, by their expected mass;
+        - `gradient`, of batches: % of the softmax that negatives hold, by their expected mass;
         - `mined_gradient`, of batches: % of what negatives hold that the dataset's hardest would hold beside them.
 
     Raises:
@@ -171,8 +178,8 @@ def measured(data: TrainingSet, batch_size: int, margin: float, anchors: int = A
     for name in DIRECTIONS:
         parts = [
             {"hardest": _of_hardest(each, margin), "top": _of_top(each)}
-            | {size: _of_batch(each, size, margin) for size in sizes}
-            for each in _ranked(data, name, pairs, sizes[0], gaussians, guard["prior"])
+            | {size: _of_batch(each, size, margin, temperature) for size in sizes}
+            for each in _ranked(data, name, pairs, sizes[0], temperature, gaussians, guard["prior"])
         ]
         means = {key: _means([part[key] for part in parts]) for key in parts[0]}
         figures[name] = {
@@ -209,7 +216,13 @@ def validation(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _ranked(
-    data: TrainingSet, direction: str, pairs: np.ndarray, size: int, gaussians: Gaussians, prior: float
+    data: TrainingSet,
+    direction: str,
+    pairs: np.ndarray,
+    size: int,
+    temperature: float,
+    gaussians: Gaussians,
+    prior: float,
 ) -> Iterator[_Ranked]:
     """Candidates of the pairs [A], captions by row, some pairs at a time, as far as batches of a size draw them."""
     found, of_images = data.embeddings, direction == DIRECTIONS[0]
@@ -234,8 +247,10 @@ def _ranked(
         match = _matches(data, of_images, anchors[part], len(candidates))
         if match is not None:
             false["false"] = np.take_along_axis(match, order, axis=1)
-        mass = (np.exp((scores - positive) / TEMPERATURE) * drawn).sum(axis=1, dtype=np.float64) / total[:, 0]
-        yield _Ranked(first, positive, np.take_along_axis(drawn, order, axis=1), total, mass, false)
+        excess = np.where(drawn, scores - first[:, :1], -np.inf)  # 0 at most, whose powers are never too large
+        mass = (np.exp(excess / temperature) * drawn).sum(axis=1, dtype=np.float64) / total[:, 0]
+        log_mass = np.log(mass) + (first[:, 0] - positive[:, 0]) / temperature
+        yield _Ranked(first, positive, np.take_along_axis(drawn, order, axis=1), total, log_mass, false)
 
 
 def _matches(data: TrainingSet, of_images: bool, anchors: np.ndarray, candidates: int) -> np.ndarray | None:
@@ -252,7 +267,7 @@ def _matches(data: TrainingSet, of_images: bool, anchors: np.ndarray, candidates
     return table[rows]
 
 
-def _of_batch(ranked: _Ranked, size: int, margin: float) -> dict[str, np.ndarray]:
+def _of_batch(ranked: _Ranked, size: int, margin: float, temperature: float) -> dict[str, np.ndarray]:
     """Figures [a] that are expected of the hardest negative of a batch."""
     chance = ranked.hardest_of(size)  # [a, c]
     columns = chance.shape[1]
@@ -265,9 +280,14 @@ def _of_batch(ranked: _Ranked, size: int, margin: float) -> dict[str, np.ndarray
         **{name: each[:, :columns] for name, each in ranked.false.items()},
     }
     expected = {name: (chance * each).sum(axis=1) for name, each in facts.items()}
-    negatives = (size - 1) * ranked.mass  # the positive has 1
-    mined = np.exp((ranked.scores[:, 0] - ranked.positive[:, 0]) / TEMPERATURE)
-    return expected | {"gradient": negatives / (1 + negatives), "mined_gradient": mined / (negatives + mined)}
+    negatives = np.log(size - 1) + ranked.log_mass  # the positive has 0
+    mined = (ranked.scores[:, 0] - ranked.positive[:, 0]) / temperature
+    return expected | {"gradient": _share(negatives, 0.0), "mined_gradient": _share(mined, negatives)}
+
+
+def _share(part: np.ndarray, rest: np.ndarray | float) -> np.ndarray:
+    """exp(part) / (exp(part) + exp(rest))."""
+    return np.exp(-np.logaddexp(0.0, rest - part))
 
 
 def _of_hardest(ranked: _Ranked, margin: float) -> dict[str, np.ndarray]:
@@ -308,7 +328,16 @@ def _history(trained: Path) -> list[dict[str, Any]]:
     return pq.read_table(checked(trained / HISTORY)).to_pylist()
 
 
-def _fit(trained: Path, manifest: Manifest, found: SplitEmbeddings) -> dict[str, Any]:
+def _temperature(history: Sequence[Mapping[str, Any]]) -> float:
+    """Of the epoch that validated best: the mean, where it is learned."""
+    best = max(place for place, row in enumerate(history) if row["best"])
+    known = [row["mean_temperature"] for row in history[: best + 1] if row.get("mean_temperature")]
+    return known[-1] if known else TEMPERATURE
+
+
+def _fit(
+    manifest: Manifest, found: SplitEmbeddings, trained: Path, history: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """RSum on some training images beside that of the validation."""
     validated = len(read_embeddings(trained / EMBEDDINGS, "val").images)
     images = min(validated, manifest.settings["validation_images"], len(found.images))
@@ -316,7 +345,7 @@ def _fit(trained: Path, manifest: Manifest, found: SplitEmbeddings) -> dict[str,
     captions = np.flatnonzero(np.isin(found.caption_image, chosen))
     owners = np.searchsorted(chosen, found.caption_image[captions])
     train = rsum(ranks(found.images[chosen] @ found.texts[captions].T, owners))
-    best = [row["val_rsum"] for row in _history(trained) if row["best"]][-1]
+    best = [row["val_rsum"] for row in history if row["best"]][-1]
     return {"images": images, "train": _number(train), "validation": _number(best), "gap": _number(train - best)}
 
 

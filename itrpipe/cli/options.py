@@ -192,9 +192,13 @@ class ModelOptions(TrainedOptions):
         given = self._told(context)
         if self.reads_model and "dataset" in given and not given & _NO_SINGLE_MODEL:
             from itrpipe.commands.named import only_model
+            from itrpipe.progress import Reporter, SafeConsole
 
             usual = self.method == ModelOptions.method
             self = replace(self, named=only_model(self.data, self.dataset, None if usual else self.method))
+            if self.named is not None:
+                told = f"model {self.named}, the only one of {self.dataset} that has a name"
+                Reporter(SafeConsole(stderr=True)).say(told)
         if self.named is None:
             method = GIVEN if is_given(self.backbone or "") and "method" not in given else self.method
             backbone = GIVEN if method == GIVEN and self.backbone is None else self.backbone

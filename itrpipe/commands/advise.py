@@ -32,8 +32,8 @@ _KEY = (
     "Columns: the hardest negative of a batch of so many pairs, that of the whole training set, and the mean of the "
     "ten hardest. Candidates ahead of it: how many of all score higher. Beats the pair: scores above it, so that "
     "training has something to learn. Within the margin: scores above the pair less the margin. In the softmax: "
-    "the share of its mass at temperature 0.07 that negatives hold, and how much of theirs the hardest of the dataset "
-    "would hold beside them."
+    "the share of its mass at temperature {temperature:.2g} that negatives hold, and how much of theirs the hardest of "
+    "the dataset would hold beside them."
 )
 """What the rows and columns are, for who reads them the first time."""
 _NAMING = ("backbone", "seed", "features", "device", "workers", "engine", "address")
@@ -110,7 +110,7 @@ def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
         yield from _ladder(found["directions"][name], title, model)
     yield ""
     yield "  * the batch of round one; the others are computed from its embeddings"
-    yield f"  {_KEY}"
+    yield f"  {_KEY.format(temperature=model['temperature'])}"
     gained = validation["gained"]
     rise = f", {gained:+.1f} over the last third of the epochs" if gained is not None else ""
     yield f"  validation RSum           {validation['best']:.1f}{rise}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class Cost:
         unlike: in what it differs, seed aside; empty where in nothing.
         scaled: what its time was scaled to; empty where it was not.
         measured: what the stage itself measured, or why it did not; empty where there is nothing to tell.
+        warnings: of the stage, while it measured.
     """
 
     step: Step
@@ -45,6 +46,7 @@ class Cost:
     unlike: str = ""
     scaled: str = ""
     measured: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
@@ -82,18 +84,19 @@ def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
 
 def _with_measured(costs: Iterable[Cost]) -> list[Cost]:
     """Measures what is unknown, once of steps that differ in nothing that decides how long they take."""
-    known: dict[str, tuple[float | None, str]] = {}
+    known: dict[str, tuple[float | None, str, tuple[str, ...]]] = {}
 
     def measured(cost: Cost) -> Cost:
         measure = getattr(load_stage(cost.step.need.stage), "measured", None)
         if cost.seconds is not None or measure is None:
             return cost
         if (key := _key(cost.step)) not in known:
-            full = sum(seconds is not None for seconds, _ in known.values()) >= MOST_MEASURED
-            enough = None, f"not measured: {MOST_MEASURED} others were"
-            known[key] = enough if full else measure(_planned_job(cost.step))
-        seconds, told = known[key]
-        return replace(cost, seconds=seconds, measured=told)
+            full = sum(seconds is not None for seconds, *_ in known.values()) >= MOST_MEASURED
+            enough, job = (None, f"not measured: {MOST_MEASURED} others were"), _planned_job(cost.step)
+            seconds, told = enough if full else measure(job)
+            known[key] = seconds, told, tuple(job.messages)
+        seconds, told, warnings = known[key]
+        return replace(cost, seconds=seconds, measured=told, warnings=warnings)
 
     return [measured(cost) for cost in costs]
 
@@ -107,10 +110,16 @@ def _key(step: Step) -> str:
 
 
 def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
-    """One line for each step, and the sum of what is known."""
+    """One line for each step, the sum of what is known, and what the steps would warn of."""
+    costs = list(costs)
+    _print_seconds(costs, reporter)
+    for warning in dict.fromkeys(warning for cost in costs for warning in cost.warnings):
+        reporter.say(f"  warning: {warning}", style="yellow")
+
+
+def _print_seconds(costs: Sequence[Cost], reporter: Reporter) -> None:
     from itrpipe.reporting.tables import duration
 
-    costs = list(costs)
     if not costs:
         return
     known = [cost.seconds for cost in costs if cost.seconds is not None]

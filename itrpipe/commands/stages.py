@@ -69,6 +69,9 @@ def run_stage(
     reporter.say(f"{dataset}: {stage.replace('_', '-')} {need.conf}{called}", style="bold")
     step = planner.plan(need)
     planner.refuse_unused_overrides()
+    if model is not None and model.former:
+        was = f"another {model.former}" if model.former == model.method else model.former
+        reporter.say(f"  {model.name} was {was} until now, whose training stays and has no name", style="yellow")
     if model is not None and not dry_run:
         remember_model(root, dataset, model.name, model.definition)
     (folder,) = run([step], reporter, dry_run=dry_run, with_upstream=not no_deps)

@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Action = Literal["rate", "train", "mine"]
+from itrpipe.methods.contrastive.declaration import Contrastive
+
+Action = Literal["warm-up", "rate", "train", "mine"]
 ACTIONS: dict[Action, str] = {
+    "warm-up": "a shorter warm-up",
     "rate": "another learning rate",
     "train": "train longer",
     "mine": "mine",
@@ -26,7 +29,9 @@ BY_HEART, LEAST_GAP = 0.5, 100.0
 BEST = 600.0
 RATE = 3.0
 """How much larger the learning rate is that is tried where nothing was learned."""
-_ENDS: dict[Action, str] = {"rate": "rate", "train": "longer", "mine": "mined"}
+WARM_UP = 0.1
+"""Share of the updates over which the rate rises where it never came to its height."""
+_ENDS: dict[Action, str] = {"warm-up": "warm", "rate": "rate", "train": "longer", "mine": "mined"}
 EVIDENCE = (
     "Expect about one RSum: in the study of this tool mined candidates were above longer training in 13 of 20 "
     "settings, significantly in none, and nothing that round one tells said where. Written negatives may help to "
@@ -69,6 +74,7 @@ class Signals:
         gained: RSum over the last third of the epochs.
         falls: whether the learning rate fell over that third, which lifts validation whether or not round one has
             converged.
+        updates, warm_up: of the weights, and over how many the learning rate rises; 0 where that was not recorded.
         chance: RSum that a random order of as many validation images may expect.
         gap: RSum on training images above that of the validation.
         batch_beaten, dataset_beaten: % of the pairs that score below the hardest negative of a batch, of the dataset.
@@ -83,6 +89,8 @@ class Signals:
     validation: float
     gained: float | None
     falls: bool
+    updates: int
+    warm_up: int
     chance: float
     gap: float
     batch_beaten: float
@@ -112,6 +120,8 @@ def signals(diagnostics: Mapping[str, Any]) -> Signals:
         validation=fit["validation"],
         gained=diagnostics["validation"]["gained"],
         falls=_falls(model["schedule"]),
+        updates=model.get("updates", 0),
+        warm_up=model["schedule"].get("warmup_updates", 0) if "updates" in model else 0,
         chance=random_recalls(fit["images"], round(fit["images"] * model["captions"] / model["images"]))["rsum"],
         gap=fit["gap"],
         batch_beaten=_known(own, "beaten"),
@@ -135,7 +145,8 @@ def beaten_by_size(diagnostics: Mapping[str, Any]) -> dict[int, float]:
 def recommend(diagnostics: Mapping[str, Any], named: str = "") -> Advice:
     """Says what to do after round one.
 
-    Where validation stays at chance, another learning rate is tried. Round one is trained on while its validation rises
+    Where the learning rate never rose to its height, a shorter warm-up comes first, and where validation stays at
+    chance, another rate. Round one is trained on while its validation rises
     at a rate that does not fall. Then negatives are mined, however many of them are true matches: without these, mined
     candidates gained no more. They are candidates of InfoNCE, also in lists that a model of the triplet loss mined: AOQ
     gained nothing over it. How much harder the hardest of the dataset are than those of a batch is shown; it did not
@@ -152,6 +163,8 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "") -> Advice:
 
 
 def _action(found: Signals) -> Action:
+    if found.updates < found.warm_up:
+        return "warm-up"
     if _is_at_chance(found) and found.gained is not None and found.gained <= RISING:
         return "rate"
     if _is_at_chance(found) or found.gained is None or (found.gained > RISING and not found.falls):
@@ -174,6 +187,13 @@ def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
         f"the hardest negative of a batch of {found.batch_size:,} beats {found.batch_beaten:.0f} % of the pairs"
         f"{larger}, and that of all {found.images:,} images {found.dataset_beaten:.0f} %"
     )
+    if action == "warm-up":
+        return (
+            f"Let the learning rate rise before anything else: warmup_updates = {found.warm_up:,}, and round one ended "
+            f"after {found.updates:,} updates, at {100 * found.updates / found.warm_up:.0f} % of the rate that was "
+            "asked for. Set fewer, or a smaller batch_size, which makes more updates of an epoch.",
+            f"So far, {beaten}.",
+        )
     if action == "rate":
         return (
             f"Nothing was learned: validation is at {found.validation:.1f} RSum, chance at {found.chance:.1f}, and it "
@@ -224,9 +244,10 @@ def _command(action: Action, diagnostics: Mapping[str, Any], named: str) -> str:
     given += ["--seed", str(model["seed"])] if model["seed"] else []
     rate = model["schedule"].get("learning_rate")  # what was evaluated earlier does not tell it
     options: dict[Action, list[str]] = {
+        "warm-up": [*other, "--set", f"warmup_updates={max(1, round(WARM_UP * model.get('updates', 0)))}"],
         "rate": [*other, "--set", f"learning_rate={RATE * rate:g}" if rate else "learning_rate=…"],
         "train": [*other, *_doubled(model["schedule"])],
-        "mine": [*other, "--negatives", "mined", "--negatives-from", named or method],
+        "mine": [*other, "--negatives", "mined", "--negatives-from", named or method, *_fewer(model)],
     }
     return shlex.join(["itrpipe", "train", *given, *options[action]])
 
@@ -239,6 +260,17 @@ def _doubled(schedule: Mapping[str, Any]) -> list[str]:
         later = [2 * epoch for epoch in schedule["decay_at"]]
         settings |= {"decay_at": later} if later else {"decay_every": 2 * schedule["decay_every"]}
     return [part for name, value in settings.items() for part in ("--set", f"{name}={value}".replace(" ", ""))]
+
+
+def _fewer(model: Mapping[str, Any]) -> list[str]:
+    """Settings of lists that are no large part of a small training set, and no longer than it."""
+    captions, images = model["captions"], model["images"]
+    mined = Contrastive(negatives=("mined",)).mined()
+    shorter = {} if mined is None else mined.shorter(captions, images)
+    settings = {f"loss.{name}": count for name, count in shorter.items()}
+    if mined is not None and (images <= mined.images or captions <= mined.texts + model.get("most_captions", 0)):
+        settings |= {f"mine_negatives.num_{name.removeprefix('top_')}": count for name, count in shorter.items()}
+    return [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
 
 
 def _falls(schedule: Mapping[str, Any]) -> bool:

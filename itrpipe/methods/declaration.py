@@ -13,6 +13,9 @@ from itrpipe.papers import Paper
 MOST, MOST_WRITTEN = 1_000_000, 10_000
 """Largest number of negatives, and of sentences written for a caption: far beyond what a step can hold."""
 
+LARGE_PART = 0.1
+"""Share of a training set from which on the lists of mined negatives are hardly harder than any others."""
+
 
 @dataclass(frozen=True)
 class Mined:
@@ -32,6 +35,16 @@ class Mined:
     teacher: str | None
     teacher_of_pairs: str
     guard: str
+
+    def shorter(self, captions: int, images: int) -> dict[str, int]:
+        """`top_texts` and `top_images` that are no large part of so many captions and images; empty where these are so.
+
+        Args:
+            captions, images: of the training set.
+        """
+        if max(self.texts / captions, self.images / images) <= LARGE_PART:
+            return {}
+        return {"top_texts": max(1, round(LARGE_PART * captions)), "top_images": max(1, round(LARGE_PART * images))}
 
 
 @dataclass(frozen=True)

@@ -214,6 +214,8 @@ def _of_one_seed(compared: Sequence[SeedComparison], baseline_method: str = "") 
     controls = [each for each in compared if each.is_controlled]
     shown = _strongest(controls or compared)
     run, (seed,) = shown.series.first, shown.seeds
+    if _is_unchanged(shown) and run.is_plain and shown.reference.first.is_untrained:
+        return Finding(f"{_one_seed(shown)}: training changed none.", "What it has learned tells", (_advise(run),))
     if baseline_method and not controls and shown.reference.first.is_untrained:
         wanted = controls_of(run, baseline_method)
         said = f"{_one_seed(shown)}; a claim takes a control that was trained as well, and several seeds."
@@ -227,13 +229,18 @@ def _of_one_seed(compared: Sequence[SeedComparison], baseline_method: str = "") 
 
 def _one_seed(comparison: SeedComparison) -> str:
     rsum = comparison.own[_RSUM]
-    if rsum.value == rsum.images.low == rsum.images.high == 0:
+    if _is_unchanged(comparison):
         return f"{_capital(comparison.series.name)} has the recalls of {_reference(comparison)} on these test images"
     return (
         f"{_capital(comparison.series.name)} differs from {_reference(comparison)} by {signed(rsum.value)} points of "
         f"RSum{' with one seed' if _trained(comparison) else ''} ({100 * rsum.level:g} % interval over test images "
         f"{interval_text(rsum.images)})"
     )
+
+
+def _is_unchanged(comparison: SeedComparison) -> bool:
+    rsum = comparison.own[_RSUM]
+    return rsum.value == rsum.images.low == rsum.images.high == 0
 
 
 def _trained(comparison: SeedComparison) -> list[Run]:

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
 
 TRACKING = "tracking"
-LARGE_PART = 0.1
-"""Of a training set, above which the hardest of a list are hardly harder than others."""
 
 
 class Read(Protocol):
@@ -149,13 +147,13 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
 
 def _hardly_hard(mined: Mined | None, train: SplitData) -> str:
     """What is to be known of lists that hold a large part of a small training set; empty where they do not."""
-    if mined is None or max(mined.texts / train.num_captions, mined.images / train.num_images) <= LARGE_PART:
+    shorter = {} if mined is None else mined.shorter(train.num_captions, train.num_images)
+    if mined is None or not shorter:
         return ""
     return (
         f"mined negatives are drawn from the first {mined.texts:,} of {train.num_captions:,} captions and the first "
         f"{mined.images:,} of {train.num_images:,} images, which are hardly harder than others; draw from fewer, such "
-        f"as --set loss.top_texts={max(1, round(LARGE_PART * train.num_captions))} --set "
-        f"loss.top_images={max(1, round(LARGE_PART * train.num_images))}"
+        f"as {' '.join(f'--set loss.{name}={count}' for name, count in shorter.items())}"
     )
 
 

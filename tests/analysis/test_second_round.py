@@ -114,6 +114,36 @@ def test_where_matches_are_not_known_there_is_the_estimate_alone() -> None:
             assert 0 < one[direction][name]["estimated_false"] == both[direction][name]["estimated_false"] <= 100
 
 
+@pytest.mark.parametrize("temperature", [0.5, 0.01, 1e-4])
+def test_shares_of_the_softmax_are_those_of_the_temperature_however_small(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second_round, "SIZES", ())
+    with np.errstate(all="raise", under="ignore"):
+        found = measured(training_set(np.eye(6), SCORES.T, np.arange(6), None), 2, MARGIN, temperature)
+    shares, of_mined = [], []
+    for own in range(6):
+        others = np.delete(SCORES[own], own)
+        terms = (np.append(others, others.max()) - SCORES[own, own]) / temperature
+        mean = np.logaddexp.reduce(terms[:-1]) - np.log(5)
+        shares.append(100 * np.exp(mean - np.logaddexp(0, mean)))
+        of_mined.append(100 * np.exp(terms[-1] - np.logaddexp(mean, terms[-1])))
+    (batch,) = found["texts_for_images"]["batches"]
+    assert batch["gradient"] == pytest.approx(np.mean(shares), abs=0.01)
+    assert batch["mined_gradient"] == pytest.approx(np.mean(of_mined), abs=0.01)
+
+
+def test_the_temperature_is_that_of_the_epoch_that_validated_best() -> None:
+    rows = [
+        {"best": True, "mean_temperature": None},
+        {"best": True, "mean_temperature": 0.02},
+        {"best": False, "mean_temperature": 0.03},
+    ]
+    assert second_round._temperature(rows) == 0.02
+    assert second_round._temperature(rows[:1]) == second_round.TEMPERATURE
+    assert second_round._temperature([{"best": True}]) == second_round.TEMPERATURE
+
+
 def test_what_validation_gained_is_counted_from_the_best_before_the_last_third() -> None:
     rows = [
         {"epoch": epoch, "val_rsum": score} for epoch, score in enumerate((50.0, 100.0, 300.0, 290.0, 310.0, 305.0), 1)
@@ -193,6 +223,40 @@ def test_contrastive_round_one_goes_on_with_its_own_lists() -> None:
         "itrpipe train --dataset mine --backbone vsepp --method contrastive --negatives mined "
         "--negatives-from contrastive-batch"
     )
+
+
+@pytest.mark.parametrize(("updates", "action"), [(30, "warm-up"), (50, "mine")])
+def test_a_rate_that_never_rose_comes_before_everything_else(updates: int, action: str) -> None:
+    found = diagnostics()
+    found["model"] |= {"updates": updates}
+    found["model"]["schedule"] |= {"warmup_updates": 50, "schedule": "cosine"}
+    advice = recommend(found, "my")
+    assert advice.action == action
+    if action == "warm-up":
+        assert "ended after 30 updates, at 60 % of the rate" in advice.sentences[0]
+        assert advice.command.endswith("--name my-warm --like my --seed 1 --set warmup_updates=3")
+
+
+@pytest.mark.parametrize(
+    ("images", "captions", "settings"),
+    [
+        (600, 3000, []),
+        (240, 1200, ["loss.top_texts=120", "loss.top_images=24"]),
+        (240, 300, ["loss.top_texts=30", "loss.top_images=24"]),
+        (
+            50,
+            250,
+            ["loss.top_texts=25", "loss.top_images=5", "mine_negatives.num_texts=25", "mine_negatives.num_images=5"],
+        ),
+    ],
+)
+def test_lists_are_no_large_part_of_a_small_training_set(images: int, captions: int, settings: list[str]) -> None:
+    found = diagnostics()
+    found["model"] |= {"images": images, "captions": captions, "most_captions": 5}
+    if images == 240 and captions == 300:  # 295 captions are candidates at least, fewer than are listed
+        settings = [*settings, "mine_negatives.num_texts=30", "mine_negatives.num_images=24"]
+    told = "".join(f" --set {each}" for each in settings)
+    assert recommend(found).command.endswith(f"--negatives-from triplet{told}")
 
 
 def test_signals_are_means_of_both_directions() -> None:

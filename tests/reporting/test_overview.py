@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from itrpipe.evaluation.chance import random_recalls
-from itrpipe.reporting.verdicts import _strongest
+from itrpipe.reporting.verdicts import _strongest, versus
 
 CHANCE = random_recalls(30, 60)["rsum"]
 SEEDS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))
@@ -147,6 +147,24 @@ def test_worse_is_said_of_the_reference_that_is_significantly_better() -> None:
     doubtful, clear = compared(-9.0, False, "a"), compared(-5.0, True, "b")
     assert _strongest([doubtful, clear]) is clear  # pyright: ignore
     assert _strongest([doubtful, compared(2.0, True, "c")]) is doubtful  # pyright: ignore
+
+
+def test_a_training_that_changed_nothing_is_asked_what_it_learned() -> None:
+    def side(name: str, untrained: bool) -> Any:
+        member = SimpleNamespace(named=name)
+        run = SimpleNamespace(is_untrained=untrained, is_plain=not untrained, backbone="CLIP", members=[member])
+        return SimpleNamespace(name=f"CLIP ({name})", method=name, first=run)
+
+    def compared(value: float) -> Any:
+        images = SimpleNamespace(low=value, high=value)
+        own = {"rsum": SimpleNamespace(value=value, images=images, level=0.95, significant=False)}
+        return SimpleNamespace(
+            series=side("tuned", False), reference=side("clip", True), own=own, seeds=[0], is_controlled=False
+        )
+
+    unchanged = versus(compared(0.0))
+    assert "has the recalls of clip on these test images: training changed none" in unchanged.said
+    assert unchanged.commands == ("itrpipe advise --model tuned",)
 
 
 def swap(one: Path, other: Path) -> None:
