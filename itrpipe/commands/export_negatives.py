@@ -277,6 +277,7 @@ def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format) -> str:
             guarded=mined.guarded,
             holds_images=not FORMATS[wanted.form].paths,
             image_root=without_places(wanted.image_root),
+            whole=Path(wanted.image_root).is_absolute(),
             fingerprints=sources.fingerprints,
             version=__version__,
             command="\n".join(map(command_without_places, _commands(sources))),

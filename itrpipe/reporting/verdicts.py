@@ -10,7 +10,7 @@ from itrpipe.evaluation.claims import Difference, excludes_zero, verdict
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
 from itrpipe.reporting.controls import control_command, controls_of, seed_command
-from itrpipe.reporting.seeds import SeedComparison
+from itrpipe.reporting.seeds import SeedComparison, by_seed
 from itrpipe.reporting.series import Series
 
 _RSUM, _NAMED = "rsum", 3
@@ -56,7 +56,8 @@ def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], ba
     # A control with one seed is a control that nothing can be claimed against yet.
     single = {one.series.name: one for one in compared if len(one.seeds) == 1 and one.is_controlled}
     claimed = [each for each in methods if any(one.is_controlled for one in told[each.name])]
-    waiting = next((single[each.name] for each in claimed if each.name in single), None)
+    asked = claimed if any(not each.first.is_plain for each in claimed) else methods if claimed else []
+    waiting = next((single[each.name] for each in asked if each.name in single), None)
     if waiting is not None:
         return _of_one_seed([waiting], baseline_method)
     if len(claimed) == 1:
@@ -213,17 +214,17 @@ def _of_one_seed(compared: Sequence[SeedComparison], baseline_method: str = "") 
     """
     controls = [each for each in compared if each.is_controlled]
     shown = _strongest(controls or compared)
-    run, (seed,) = shown.series.first, shown.seeds
+    run = shown.series.first
     if _is_unchanged(shown) and run.is_plain and shown.reference.first.is_untrained:
         return Finding(f"{_one_seed(shown)}: training changed none.", "What it has learned tells", (_advise(run),))
     if baseline_method and not controls and shown.reference.first.is_untrained:
         wanted = controls_of(run, baseline_method)
         said = f"{_one_seed(shown)}; a claim takes a control that was trained as well, and several seeds."
-        return Finding(said, "Run", tuple(control_command(run, name, seed) for name in wanted[:1]))
+        return Finding(said, "Run", tuple(control_command(run, name, shown.seeds[0]) for name in wanted[:1]))
     return Finding(
         f"{_one_seed(shown)}, which allows no claim: how much seeds differ is not known.",
         "Another seed takes",
-        tuple(seed_command(each, 0 if seed else 1) for each in _trained(shown)),
+        _another_seed(shown),
     )
 
 
@@ -243,9 +244,17 @@ def _is_unchanged(comparison: SeedComparison) -> bool:
     return rsum.value == rsum.images.low == rsum.images.high == 0
 
 
-def _trained(comparison: SeedComparison) -> list[Run]:
-    """A run of each side that was trained, whose seed therefore counts; the reference first, which may also mine."""
-    return [each.first for each in (comparison.reference, comparison.series) if not each.first.is_untrained]
+def _trained(comparison: SeedComparison) -> list[Series[Run]]:
+    """The sides that were trained, whose seeds therefore count; the reference first, which may also mine."""
+    return [each for each in (comparison.reference, comparison.series) if not each.first.is_untrained]
+
+
+def _another_seed(comparison: SeedComparison) -> tuple[str, ...]:
+    """What evaluates a second seed of both sides, one that one of them has already where there is such a seed."""
+    (seed,), held = comparison.seeds, {each.name: by_seed(each) for each in _trained(comparison)}
+    others = {one for seeds in held.values() for one in seeds} - {seed}
+    wanted = min(others, default=0 if seed else 1)
+    return tuple(seed_command(each.first, wanted) for each in _trained(comparison) if wanted not in held[each.name])
 
 
 def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) -> Finding:

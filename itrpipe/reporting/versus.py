@@ -25,6 +25,7 @@ from itrpipe.reporting.seeds import SeedComparison, by_seed, compared, judged, p
 from itrpipe.reporting.series import Series, series_of
 from itrpipe.reporting.tables import COLUMNS, FULL, ORACLE, Cell, Row, SpannedTable, Table, chance_row, heading
 from itrpipe.reporting.verdicts import Finding, versus
+from itrpipe.training.settings import READ_UNTRAINED
 
 _SPANS = [("Image → text", 3), ("Text → image", 3), ("", 1)]
 
@@ -244,9 +245,13 @@ def _settings(before: Run, after: Run) -> list[tuple[str, str, str]]:
 
 
 def _trained(run: Run) -> dict[str, Any]:
+    """What its models were trained with, by dotted key; of one that was not trained what it is."""
     found: dict[str, Any] = {}
     for number, member in enumerate(run.members, 1):
         manifest = member.artifact.manifest
+        settings = {} if manifest is None else manifest.settings
+        if member.is_untrained:
+            settings = {key: value for key, value in settings.items() if key in READ_UNTRAINED}
         prefix = f"model {number} " if number > 1 else ""
-        found |= {f"{prefix}{key}": value for key, value in leaves(manifest.settings)} if manifest is not None else {}
+        found |= {f"{prefix}{key}": value for key, value in leaves(settings)}
     return found

@@ -29,7 +29,7 @@ from itrpipe.stages import checks, mine_negatives
 from itrpipe.stages.base import Input, Job, Need, prepare_need
 from itrpipe.training import settings as training_settings
 from itrpipe.training.named_models import Model
-from itrpipe.training.settings import TrainExecution, TrainSettings, run_label, settings_of
+from itrpipe.training.settings import READ_UNTRAINED, TrainExecution, TrainSettings, run_label, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.training.loop import Trainer
@@ -45,9 +45,6 @@ UNTIMED = frozenset(("seed", "learning_rate", "learning_rate_scaling", "base_bat
 UNTIMED |= {"decay_every", "decay_at", "decay_factor", "gradient_clip", "weight_decay", "layer_decay", "patience"}
 UNTIMED |= {"selection"}
 """Settings that do not decide how long a training takes if nothing ends it early."""
-_READ_UNTRAINED = {"backbone", "method", "features", "seed", "score_precision", "min_word_count", "validation_images"}
-_READ_UNTRAINED |= {"train_share", "model", "loss"}
-"""Settings that count where nothing is trained."""
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
@@ -99,7 +96,7 @@ def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
     unused = settings.loss.unused_options()
     values["loss"] = {name: value for name, value in values["loss"].items() if name not in unused}
     if not settings.loss.trains:
-        values = {name: value for name, value in values.items() if name in _READ_UNTRAINED}
+        values = {name: value for name, value in values.items() if name in READ_UNTRAINED}
     brought = {"method": method_package(settings.method), "backbone": backbone_package(settings.backbone)}
     return values | {f"{name}_package": package for name, package in brought.items() if package}
 

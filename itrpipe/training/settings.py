@@ -41,6 +41,10 @@ NEWER = ("validate_every", "weight_decay", "learning_rate_scaling", "base_batch_
 NEWER += ("freeze", "adapter", *_OF_LORA, "layer_decay", "average", "patience")
 """Settings that earlier versions lacked and trained as these say where they have their defaults."""
 
+READ_UNTRAINED = frozenset(("backbone", "method", "features", "seed", "score_precision", "min_word_count"))
+READ_UNTRAINED |= {"validation_images", "train_share", "model", "loss"}
+"""Settings that count where nothing is trained."""
+
 
 class TrainSettings(Settings):
     """Settings that determine the trained weights.

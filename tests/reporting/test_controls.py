@@ -64,6 +64,17 @@ def test_better_negatives_are_judged_by_the_same_training_with_those_of_the_batc
     ]
 
 
+def test_better_negatives_with_one_seed_are_asked_for_the_seed_that_their_control_has(tuned: Any) -> None:
+    report = tuned(
+        (*PUBLISHED, {}),
+        ("clip-finetune", 0.9, {"named": "tuned"}),
+        ("clip-finetune", 0.9, {"named": "tuned", "seed": 2}),
+        ("clip-finetune", 0.8, {"named": "mined", "loss": MINED}),
+    )
+    assert answer(report).startswith("Dual encoder, fine-tuned CLIP (mined) differs from fine-tuned CLIP (tuned) by +")
+    assert following(report) == ["itrpipe evaluate --model mined --seed 2"]
+
+
 @pytest.mark.parametrize(
     "other", [{"model": {"vision": "siglip", "text": "siglip"}}, {"epochs": 3}, {"loss": {"objective": "sigmoid"}}]
 )

@@ -30,7 +30,7 @@ def test_a_model_that_returns_the_same_for_many_queries_is_warned_of() -> None:
     hubs = run("VSE++", images=[row % 12 for row in range(200)], captions=[0] * 40)
     found = hubs_of([spread, hubs])
     shown = {row.name: [cell.text for cell in row.cells] for row in found.table.table.rows}
-    assert shown == {"AOQ": ["25.0", "25.0"], "VSE++": ["100.0", "84.0"], "even share": ["25.0", "25.0"]}
+    assert shown == {"AOQ": ["25.0", "25.0"], "VSE++": ["100.0", "84.0"], "random answers": ["33.8", "39.2"]}
     assert found.warning.startswith(
         "VSE++: 10 captions are the first answer to 100 % of the queries and 10 images are the first answer to 84 %"
     )
@@ -45,6 +45,15 @@ def test_a_model_that_returns_the_same_for_many_queries_is_warned_of() -> None:
     assert hubs_of([spread]).warning == ""
     other = run("SCAN", images=[row % 12 for row in range(200)], captions=[0] * 40)
     assert "of the queries of 2 runs" in hubs_of([spread, hubs, other]).warning
+
+
+def test_few_items_are_often_first_in_random_answers_too() -> None:
+    rng, images = np.random.default_rng(0), 33
+    blind = run("blind", images=rng.integers(images, size=99).tolist(), captions=rng.integers(99, size=33).tolist())
+    found = hubs_of([blind])
+    shares = [float(cell.text) for cell in found.table.table.rows[0].cells]
+    assert (min(shares) > 45, found.warning) == (True, "")
+    assert hubs_of([run("stuck", images=[0] * 99, captions=[0] * 33)]).warning
 
 
 @pytest.mark.parametrize(("images", "own"), [(30, 5), (7, 2), (4, 1)])

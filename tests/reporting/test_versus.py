@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from itrpipe.artifacts import artifact as artifacts
 from itrpipe.commands.report import report_of_two
 from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.reporting.versus import _settings
 
 TWO = ("triplet.vsepp", "aoq.vsepp")
 
@@ -76,6 +78,18 @@ def test_settings_that_differ_are_listed(page: Any) -> None:
     rows = {row.all("code")[0].text(): [cell.text() for cell in row.all("td")] for row in section.all("tr")[1:]}
     assert rows["method"] == ["triplet", "aoq"]
     assert "backbone" not in rows
+
+
+def test_what_was_not_trained_has_no_settings_of_training() -> None:
+    settings = {"backbone": "dual-encoder", "epochs": 30, "model": {"vision": "clip"}}
+
+    def run(untrained: bool) -> Any:
+        member = SimpleNamespace(
+            artifact=SimpleNamespace(manifest=SimpleNamespace(settings=settings)), is_untrained=untrained
+        )
+        return SimpleNamespace(members=[member])
+
+    assert _settings(run(True), run(False)) == [("epochs", "-", "30")]
 
 
 def test_several_seeds_allow_a_claim(seeded: Any, tmp_path: Path) -> None:

@@ -80,6 +80,10 @@ def test_the_folder_opens_by_its_card(export: Callable[..., Any], chain: Path, t
     assert export(target).code == UsageError.exit_code
     outcome = export(tmp_path / "other", "--negatives", 3, "--image-root", tmp_path)
     assert f"--image-root {tmp_path} holds no {split.files[0]}" in outcome.err
+    assert export(tmp_path / "other", "--negatives", 3, "--image-root", "/elsewhere/photographs").code == 0
+    card = (tmp_path / "other" / "README.md").read_text()
+    assert "whole ones of the machine that wrote these files, where their folder is called `photographs`" in card
+    shutil.rmtree(tmp_path / "other")
     assert (target / "export.json").read_bytes() == before
     assert export(target, "--negatives", 2, "--force", "--format", "webdataset").code == 0
     assert [path.name for path in target.glob("*.tar")] == ["train-00000-of-00001.tar"]

@@ -26,6 +26,7 @@ class Card:
         guarded: whether there are probabilities of false negatives.
         holds_images: whether the images are in the files.
         image_root: what stands before every path; empty for the folder of the images.
+        whole: whether paths are whole ones of the machine that wrote them; then that is the last part alone.
         fingerprints: artifact -> fingerprint.
         version: of itrpipe.
         command: that made it, without places.
@@ -41,6 +42,7 @@ class Card:
     guarded: bool
     holds_images: bool
     image_root: str
+    whole: bool
     fingerprints: Mapping[str, str]
     version: str
     command: str

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from itrpipe.reporting.collect import DIRECTIONS, Queries, Run
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
@@ -18,12 +20,14 @@ TITLE, ORDER = "Hubness", 65
 READS = ()
 MOST = 10
 """Items that are returned most often."""
-MANY, TIMES = 0.5, 2.0
-"""Share of the queries, and times the even share, from which on there is a warning."""
+MANY = 0.5
+"""Of the way from the share in random answers to all queries, from which on there is a warning."""
+_DRAWS = 200
+"""Random answers to all queries, whose mean share is shown."""
 _SHOWN = {"i2t": "Captions for images", "t2i": "Images for captions"}
 _CAPTION = (
-    f"Percent of the queries whose first answer is one of the {MOST} items that stand first most often. An even share "
-    "is that of a model that returns every item equally often. Bold: more than half, and twice the even share."
+    f"Percent of the queries whose first answer is one of the {MOST} items that stand first most often; for random "
+    "answers the mean, which is high where there are few items. Bold: more than half of the way from there to all."
 )
 
 
@@ -46,27 +50,27 @@ def view(source: Source) -> list[tuple[Group, Hubs]]:
 
 
 def hubs_of(runs: Sequence[Run]) -> Hubs:
-    """A row for every run, and one for the even share.
+    """A row for every run, and one for random answers.
 
     Args:
         runs: on one test set.
     """
-    even = {side: even_share(runs[0].rankings, side) for side in DIRECTIONS}
+    random = {side: random_share(runs[0].rankings, side) for side in DIRECTIONS}
     shares = [{side: share_of_hubs(run.rankings[side]) for side in DIRECTIONS} for run in runs]
     warned = [
         (run, side, own[side])
         for run, own in zip(runs, shares, strict=True)
         for side in DIRECTIONS
-        if _is_warning(own[side], even[side])
+        if _is_warning(own[side], random[side])
     ]
-    rows = [Row(run.name, _cells(own, even), run.label) for run, own in zip(runs, shares, strict=True)]
-    rows.append(Row("even share", _cells(even, even), published=True))
+    rows = [Row(run.name, _cells(own, random), run.label) for run, own in zip(runs, shares, strict=True)]
+    rows.append(Row("random answers", _cells(random, random), published=True))
     table = Table("Answers that come again", list(_SHOWN.values()), rows, _CAPTION)
     return Hubs(SpannedTable(table, [("", len(_SHOWN))]), _warning(warned))
 
 
-def _is_warning(share: float, even: float) -> bool:
-    return share > MANY and share > TIMES * even
+def _is_warning(share: float, random: float) -> bool:
+    return share > random + MANY * (1 - random)
 
 
 def _warning(warned: Sequence[tuple[Run, str, float]]) -> str:
@@ -91,14 +95,16 @@ def share_of_hubs(queries: Queries) -> float:
     return sum(count for _, count in first.most_common(MOST)) / len(queries.ids)
 
 
-def even_share(rankings: dict[str, Queries], side: str) -> float:
-    """The share where every item stands first equally often: each for as many queries, or for one or none."""
-    items = len(rankings["t2i" if side == "i2t" else "i2t"].ids)
-    return min(1.0, MOST / min(items, len(rankings[side].ids)))
+def random_share(rankings: dict[str, Queries], side: str) -> float:
+    """The share, on average, where every query is answered with some item or other."""
+    items, queries = len(rankings["t2i" if side == "i2t" else "i2t"].ids), len(rankings[side].ids)
+    rng = np.random.default_rng(0)
+    first = [np.bincount(rng.integers(items, size=queries), minlength=items) for _ in range(_DRAWS)]
+    return float(np.mean([np.sort(counts)[-MOST:].sum() for counts in first])) / queries
 
 
-def _cells(shares: dict[str, float], even: dict[str, float]) -> list[Cell]:
+def _cells(shares: dict[str, float], random: dict[str, float]) -> list[Cell]:
     return [
-        Cell(title, f"{100 * shares[side]:.1f}", marked=_is_warning(shares[side], even[side]))
+        Cell(title, f"{100 * shares[side]:.1f}", marked=_is_warning(shares[side], random[side]))
         for side, title in _SHOWN.items()
     ]
