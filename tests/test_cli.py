@@ -110,9 +110,11 @@ def test_every_command_has_its_group(invoke: Invoke) -> None:
         (("train", "--lr=1e-3"), "--set learning_rate=…"),
         (("train", "--batch-size", "8"), "--set batch_size=…"),
         (("mine-negatives", "--num-texts", "8"), "--set num_texts=…"),
+        (("prepare", "--from", "photos"), "--from is no option of prepare; give it as --source"),
+        (("export", "--output", "there"), "--output is no option of export; give it as --to"),
     ],
 )
-def test_a_setting_that_is_written_as_an_option_is_named(
+def test_a_setting_that_is_written_as_an_option_and_an_option_by_its_habitual_name_are_named(
     arguments: tuple[str, ...], setting: str, invoke: Invoke
 ) -> None:
     outcome = invoke(*arguments)

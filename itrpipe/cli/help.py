@@ -28,6 +28,12 @@ PANELS: Mapping[str, tuple[str, ...]] = {
     "Upkeep": ("run", "demo", "status", "list", "show", "gc", "doctor"),
 }
 """Group -> its commands."""
+_HABITUAL = {
+    **dict.fromkeys(("--from", "--path", "--folder", "--images", "--input", "--photos"), "--source"),
+    **dict.fromkeys(("--out", "--output", "--output-dir"), "--to"),
+    "--name": "--model",
+}
+"""What other programs call an option -> its name here."""
 
 
 class Command(TyperCommand):
@@ -44,7 +50,9 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as error:
             if type(error).__name__ == "NoSuchOption":  # of click, of which typer may bring a copy
-                _refuse_setting(str(self.name), str(getattr(error, "option_name", "")))
+                option = str(getattr(error, "option_name", ""))
+                _refuse_habitual(str(self.name), option, [name for each in self.params for name in each.opts])
+                _refuse_setting(str(self.name), option)
             if extra := re.search(r"extra argument.*\((.*)\)", str(error)):
                 _refuse_words(str(self.name), extra[1], self.params, given)
             raise
@@ -97,6 +105,17 @@ def _refuse_words(command: str, words: str, params: Iterable[Any], given: Iterab
     options = [known[each.name] for each in params if each.name in known]
     if options:
         raise UsageError(f"{words} belongs to no option; name {', or '.join(options)}")
+
+
+def _refuse_habitual(command: str, option: str, known: Iterable[str]) -> None:
+    """Says what an option is called here.
+
+    Raises:
+        UsageError: likewise.
+    """
+    name = _HABITUAL.get(option, "")
+    if name in known:
+        raise UsageError(f"{option} is no option of {command}; give it as {name}")
 
 
 def _refuse_setting(command: str, option: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from itrpipe.errors import MissingInputError, reason_of
 
@@ -27,7 +29,7 @@ def require_hub_id(model: str) -> None:
 
 
 def require_reachable(model: str, revision: str = "main") -> None:
-    """Refuses a model that is no folder, was never fetched, and that the hub does not offer now.
+    """Refuses a folder that is no model, and a name that was never fetched and that the hub does not offer now.
 
     One request tells, and none where it was fetched before.
 
@@ -38,9 +40,24 @@ def require_reachable(model: str, revision: str = "main") -> None:
     Raises:
         MissingInputError: likewise.
     """
-    if not Path(model).expanduser().is_dir():
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
         require_hub_id(model)
         _ask(model, revision)
+    elif not (folder / CONFIG).is_file():
+        raise MissingInputError(
+            f"{model} has no {CONFIG}, and so is no model of transformers; name a folder that its `save_pretrained` or "
+            "`itrpipe export` has written, or a hub id"
+        )
+
+
+def local_config(model: str) -> dict[str, Any]:
+    """The configuration of a model that is a folder; empty of a hub id, and where it cannot be read."""
+    try:
+        found = json.loads((Path(model).expanduser() / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def not_on_hub(model: str, reason: str) -> MissingInputError:

@@ -16,10 +16,11 @@ from itrpipe.config import COMMAND_LINE
 from itrpipe.datasets.benchmarks.named import named
 from itrpipe.errors import UsageError
 from itrpipe.features.given_source import GIVEN
-from itrpipe.features.hub import require_reachable
+from itrpipe.features.hub import local_config, require_reachable
 from itrpipe.features.registry import passes_of
 from itrpipe.methods.declaration import Mined
 from itrpipe.mining.settings import MineSettings
+from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.given import GivenEmbeddings
 from itrpipe.stages.base import Planned
 from itrpipe.training.settings import TrainSettings
@@ -56,6 +57,8 @@ def check_training(step: Planned) -> None:
     for name, model in settings.model.pretrained().items():
         if model:
             require_reachable(model, getattr(settings.model, f"{name}_revision", "main"))
+    if isinstance(settings.model, DualEncoder):
+        _refuse_half(settings.model)
     if settings.adapts and importlib.util.find_spec("peft") is None:
         raise UsageError(
             f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
@@ -175,6 +178,16 @@ def candidates(caption_image: np.ndarray) -> tuple[int, int]:
 
     own = np.bincount(caption_image)
     return len(caption_image) - int(own.max()), len(own) - 1
+
+
+def _refuse_half(model: DualEncoder) -> None:
+    """Refuses as both encoders a folder that holds one of them."""
+    config = local_config(model.vision) if model.is_joint() else {}
+    if config and not config.keys() & {"vision_config", "text_config"}:
+        raise UsageError(
+            f"{model.vision} is a model of type {config.get('model_type')}, which is no encoder of both images and "
+            "captions; name one that is, such as CLIP or SigLIP, or one encoder as --vision and another as --text"
+        )
 
 
 def _refuse_other_rows(step: Planned, settings: TrainSettings, model: GivenEmbeddings) -> None:

@@ -445,7 +445,8 @@ def not_round_one(settings: Mapping[str, Any]) -> str:
         return f"it is not recorded what {method} was trained with; train it again"
     loss = methods()[method].model_validate(settings["loss"])
     if not loss.trains:
-        return f"{method} trains nothing, so that there is no round one; ask with a method that does, such as triplet"
+        other = "clip-finetune" if backbone_family(backbone) == "dual-encoder" else ROUND_ONE
+        return f"{method} trains nothing, so that there is no round one; ask with a method that does, such as {other}"
     if settings.get("start_from") or not loss.batch_alone():
         return f"{method} knows more than the negatives of its batches; ask with round one, such as --method triplet"
     if settings["model"].get("measure", "cosine") != "cosine":

@@ -40,7 +40,11 @@ def test_a_plan_that_is_checked_again_asks_once(asked: list) -> None:
 def test_folders_and_what_was_fetched_before_are_not_asked_for(
     asked: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with pytest.raises(MissingInputError, match=r"has no config\.json, and so is no model of transformers"):
+        hub.require_reachable(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     hub.require_reachable(str(tmp_path))
+    assert (hub.local_config(str(tmp_path)), hub.local_config("someone/model")) == ({"model_type": "clip"}, {})
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: "config.json")
     hub.require_reachable("someone/fetched")
     assert asked == []

@@ -247,3 +247,15 @@ def test_a_pretrained_scale_beyond_the_limit_is_refused(root: Path, invoke: Invo
     outcome = invoke("train", "--method", "clip-finetune", *named(saved_encoders, "clip"), *where)
     assert outcome.code != 0
     assert "give --set loss.largest_scale=15 or more" in outcome.err
+
+
+def test_a_folder_with_one_encoder_or_none_is_refused_before_anything_is_made(
+    root: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+) -> None:
+    for folder, told in (
+        (saved_encoders / "bert", "is a model of type bert, which is no encoder of both images and captions"),
+        (tmp_path, "has no config.json, and so is no model of transformers"),
+    ):
+        outcome = invoke("train", "--method", "zero-shot", "--vision", folder, *arguments(root), "--dry-run")
+        assert outcome.code != 0
+        assert f"{folder} {told}" in outcome.err
