@@ -85,14 +85,18 @@ def demo(
 
 @app.command("list")
 def list_names(
-    what: Annotated[str, typer.Argument(metavar="|".join(LISTS), help="What is listed.")],
+    what: Annotated[str | None, typer.Argument(metavar="|".join(LISTS), help="What is listed.")] = None,
 ) -> None:
-    """List methods, backbones, extractors or recipes, each in one line.
+    """List methods, backbones, extractors (features) or recipes, each in one line.
 
     Example: itrpipe list methods
     """
     from itrpipe.config import did_you_mean
 
+    if what is None:
+        for name, (title, option) in LISTS.items():
+            typer.echo(f"itrpipe list {name:<12}{title}, for {option}")
+        return
     if what not in LISTS:
         hint = did_you_mean(what, LISTS) or f"; known: {', '.join(LISTS)}"
         raise UsageError(f"there is no list of {what!r}{hint}")

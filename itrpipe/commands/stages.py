@@ -93,11 +93,12 @@ def _refuse_incomplete(folder: Path, *, strict: bool) -> None:
     if failed:
         image, reason = next(iter(failed.items()))
         what = f"{len(failed):,} image{'s' if len(failed) > 1 else ''} could not be used and"
+        were = "were" if len(failed) > 1 else "was"
         rest = f"the first: {image} {reason}. All are listed as 'failed' in {folder / MANIFEST}"
         remedy = f"restore the files, remove {folder} and run the same command again"
         if strict:
             raise DataError(f"{what} --strict was given; {rest}; {remedy}")
-        raise IncompleteError(f"{what} left out; {rest}; go on without, or {remedy}")
+        raise IncompleteError(f"{what} {were} left out; {rest}; go on without, or {remedy}")
 
 
 def default_conf(definition: DatasetDefinition, dataset: str, stage: str) -> str:

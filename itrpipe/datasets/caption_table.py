@@ -145,7 +145,9 @@ def _columns(path: Path, found: list[str], line: int = 1) -> tuple[int, int]:
     ]
     file, caption = places
     if file is None or caption is None:
-        columns, remedy = ", ".join(found) or "none", "rename or add it" if len(missing) == 1 else "rename or add them"
+        columns, remedy = ", ".join(found) or "none", "rename or add it"
+        if len(missing) > 1:
+            remedy = "rename or add them" if path.suffix == ".jsonl" else "let line 1 name the columns: file,caption"
         raise DataError(f"{path}: line {line}: {' and '.join(missing)}; found: {columns}; {remedy}")
     return file, caption
 
