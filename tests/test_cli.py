@@ -139,6 +139,12 @@ def test_shared_options_stand_behind_those_of_the_command(invoke: Invoke) -> Non
     assert out.index("--negatives-from") < out.index("--method <") < out.index("--dataset <") < out.index("--dry-run ")
 
 
+def test_lists_are_listed_where_none_is_named(invoke: Invoke) -> None:
+    outcome = invoke("list")
+    assert outcome.code == 0, outcome.err
+    assert [line.split()[:3] for line in outcome.out.splitlines()] == [["itrpipe", "list", name] for name in LISTS]
+
+
 @pytest.mark.parametrize("what", LISTS)
 def test_lists_have_everything_in_a_line_each(what: str, invoke: Invoke) -> None:
     lines = invoke("list", what).out.splitlines()

@@ -333,7 +333,7 @@ def test_one_encoder_says_both_of_a_method_of_joint_models() -> None:
 
 
 def test_the_only_named_model_of_a_dataset_is_meant_where_the_dataset_alone_is_named(
-    defined: Path, invoke: Invoke
+    defined: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = ["-d", "tiny", "--data", defined]
     small = ModelDefinition(method="contrastive-batch", settings={"backbone": "vsepp"})
@@ -341,6 +341,8 @@ def test_the_only_named_model_of_a_dataset_is_meant_where_the_dataset_alone_is_n
     planned = invoke("evaluate", *where, "--dry-run")
     assert (planned.code, "train/contrastive-batch.vsepp-" in planned.out) == (0, True), planned.err
     assert "model small, the only one of tiny that has a name" in planned.err
+    monkeypatch.setenv("ITRPIPE_DATA", str(defined))
+    assert "  models          small, such as --model small\n" in invoke().out
     remember_model(defined, "tiny", "large", small)
     several = invoke("evaluate", *where, "--dry-run")
     assert several.code == 2

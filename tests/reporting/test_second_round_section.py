@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from itrpipe.evaluation.second_round import EVIDENCE
+from itrpipe.reporting.sections.second_round.section import _cells
 from tests.analysis.test_second_round import diagnostics
 
 
@@ -27,6 +28,12 @@ def test_every_run_has_its_figures(section: Any) -> None:
     figures = ["3,000", "128", "10.0 %", "60.0 %", "≈ 5.0 %", "≈ 5.0 %", "≈ 5.0 %"]
     assert rows["VSE++, batch alone"] == [*figures, "+0.0", "+80.0", "mine"]
     assert rows["VSE++, batch alone, seed 1"] == [*figures, "+4.0", "+80.0", "train longer"]
+
+
+def test_what_knows_its_training_images_by_heart_wants_more_of_them() -> None:
+    found = diagnostics()
+    found["fit"] |= {"validation": 179.0, "gap": 322.0}
+    assert _cells(found)[-1].text == "more images first"
 
 
 def test_the_advice_stands_above_with_its_command_and_how_sure_it_is(section: Any) -> None:
