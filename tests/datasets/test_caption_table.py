@@ -120,8 +120,8 @@ def test_any_caption_survives_any_table(tmp_path: Path, captions: list[str]) -> 
         (
             "captions.csv",
             "name,text\na.jpg,x\n",
-            "no column file or filename or image and no column caption; found: name, text; let line 1 name the columns: "
-            "file,caption",
+            "no column file or filename or image and no column caption; found: name, text; let line 1 name the "
+            "columns: file,caption",
         ),
         ("captions.csv", "name,caption\na.jpg,x\n", "no column file or filename or image; found: name, caption"),
         ("captions.csv", "file,text\na.jpg,x\n", "no column caption; found: file, text"),
