@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from itrpipe.commands.trained import make_missing, train_settings, trained_run
+from itrpipe.commands.trained import data_option, make_missing, train_settings, trained_run
 from itrpipe.datasets.definition import check_name
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.second_round import Advice, recommend
@@ -87,7 +87,8 @@ def advise(
     reporter.say(f"{dataset}: is a second round worth it after {trained.label}?", style="bold")
     for line in lines(found, seconds):
         reporter.say(line)
-    _say(advice, reporter, more=not named and any(item.key not in _NAMING for item in overrides))
+    more = not named and any(item.key not in _NAMING for item in overrides)
+    _say(advice, reporter, data_option(root), ", and the other settings of this round one" if more else "")
 
 
 def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
@@ -139,9 +140,9 @@ def _ladder(side: Mapping[str, Any], title: str, model: Mapping[str, Any]) -> It
         yield f"  {heading:<{first}}{numbers}"
 
 
-def _say(advice: Advice, reporter: Reporter, *, more: bool) -> None:
+def _say(advice: Advice, reporter: Reporter, data: str, more: str) -> None:
     reporter.say("")
     for number, sentence in enumerate(advice.sentences):
         reporter.say(f"  {sentence}", style=None if number else "bold green")
-    reporter.say(f"  {advice.leads}: {advice.command}{', and the other settings of this round one' if more else ''}")
+    reporter.say(f"  {advice.leads}: {advice.command}{data}{more}")
     reporter.say(f"  {advice.evidence}", style="yellow")

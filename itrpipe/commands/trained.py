@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +52,11 @@ def train_settings(step: Step) -> TrainSettings:
     return step.settings
 
 
+def data_option(root: Path) -> str:
+    """The option of a command that is printed, where the data folder is not the usual one; else nothing."""
+    return "" if root == Path("data") else f" --data {shlex.quote(str(root))}"
+
+
 def make_missing(
     what: str, steps: list[Step], dataset: str, reporter: Reporter, *, no_deps: bool, dry_run: bool
 ) -> bool:
@@ -75,7 +81,7 @@ def make_missing(
         location = missing[0].location
         raise UsageError(
             f"{location.stage}/{location.name} is not up to date and --no-deps was given; run "
-            f"`{_command(missing[0], dataset)}` with the same settings"
+            f"`{_command(missing[0], dataset)}{data_option(location.root)}` with the same settings"
         )
     if missing or dry_run:
         reporter.say(f"{dataset}: {what}", style="bold")

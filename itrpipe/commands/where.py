@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from itrpipe.artifacts.artifact import Manifest, folders_in
+from itrpipe.commands.trained import data_option
 from itrpipe.commands.upkeep import Entry, entries
 from itrpipe.datasets.definition import load_definition
 from itrpipe.progress import Reporter
@@ -62,16 +63,17 @@ def _next(root: Path, dataset: str, found: list[Entry]) -> str:
     """The command that one would type next."""
     damaged = [each for each in found if each.state == "damaged"]
     if damaged:
-        return f"itrpipe gc --damaged --dataset {dataset}{_data(root)}"
+        return f"itrpipe gc --damaged --dataset {dataset}{data_option(root)}"
     made: dict[str, list[Manifest]] = {}
     for each in found:
         if each.manifest:
             made.setdefault(each.manifest.stage, []).append(each.manifest)
     if "train" not in made:  # where embeddings were given, there is nothing to extract
         if "prepare" in made and not load_definition(root, dataset).features:
-            return f"itrpipe train {_WITHOUT_WEIGHTS} --dataset {dataset}{_data(root)}, or extract a network's features"
+            first = f"itrpipe train {_WITHOUT_WEIGHTS} --dataset {dataset}{data_option(root)}"
+            return f"{first}, or extract a network's features"
         stage = next((name for name in ("prepare", "extract") if name not in made), "train")
-        return f"itrpipe {stage} --dataset {dataset}{_data(root)}"
+        return f"itrpipe {stage} --dataset {dataset}{data_option(root)}"
     models = sorted(filter(_is_model, found), key=lambda each: each.manifest.finished if each.manifest else "")
     evaluated = {each.inputs["train"].fingerprint for each in made.get("evaluate", []) if "train" in each.inputs}
     names = load_definition(root, dataset).named_trainings()
@@ -85,12 +87,12 @@ def _next(root: Path, dataset: str, found: list[Entry]) -> str:
         return on(unmeasured[-1], "evaluate")
     reported = max((each.finished for each in made.get("report", [])), default="")
     if max(each.finished for each in made["evaluate"]) > reported:
-        return f"itrpipe report --dataset {dataset}{_data(root)}"
+        return f"itrpipe report --dataset {dataset}{data_option(root)}"
     return on(models[0], "serve" if "mine_negatives" in made else "advise")
 
 
 def _of_photographs(root: Path, photos: str) -> str:
-    return f"itrpipe search SENTENCE --photos {shlex.quote(photos)}{_data(root)}"
+    return f"itrpipe search SENTENCE --photos {shlex.quote(photos)}{data_option(root)}"
 
 
 def _is_model(entry: Entry) -> bool:
@@ -101,12 +103,8 @@ def _of_model(verb: str, root: Path, manifest: Manifest, name: str) -> str:
     """A command on a model, by its name if it has one."""
     start = f"itrpipe {verb} --dataset {manifest.dataset}"
     if name:
-        return f"{start} --model {shlex.quote(name)}{_data(root)}"
+        return f"{start} --model {shlex.quote(name)}{data_option(root)}"
     settings = manifest.settings
     seed = f" --seed {settings['seed']}" if settings.get("seed") else ""
     told = " and what was --set for its training" if "--set" in manifest.command else ""
-    return f"{start} --method {manifest.conf} --backbone {settings['backbone']}{seed}{_data(root)}{told}"
-
-
-def _data(root: Path) -> str:
-    return "" if root == Path("data") else f" --data {shlex.quote(str(root))}"
+    return f"{start} --method {manifest.conf} --backbone {settings['backbone']}{seed}{data_option(root)}{told}"
