@@ -296,7 +296,7 @@ def test_a_search_without_a_model_does_not_train_on_drawings_where_models_have_n
 ) -> None:
     invoke("train", "--name", "small", "-d", "tiny", "--backbone", "vsepp", *SMALL, "--data", root)
     found = invoke("search", "a dog", "--data", root, "--dry-run")
-    assert (found.code, "name the model, such as --model small" in found.err) == (2, True)
+    assert (found.code, "name a model, such as --model small" in found.err) == (2, True)
     assert invoke("search", "a dog", "--data", root, "--dry-run", "--dataset", "scenes").code == 0
 
 

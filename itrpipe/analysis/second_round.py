@@ -200,8 +200,9 @@ def validation(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         history: a row for each validation, with `epoch` and `val_rsum`.
 
     Returns:
-        `epochs` and `rsum` of every validation, the `best` RSum, its `best_epoch`, and `gained`: by how much that is
-        above the best of the validations before the last third of the epochs; None where there are none.
+        `epochs` and `rsum` of every validation, the `best` RSum, its `best_epoch`, `fell`: by how much the last one is
+        below it, and `gained`: by how much it is above the best of the validations before the last third of the epochs;
+        None where there are none.
     """
     epochs, scores = ([row[name] for row in history] for name in ("epoch", "val_rsum"))
     before = [score for epoch, score in zip(epochs, scores, strict=True) if 0 < epoch <= 2 * epochs[-1] / 3]
@@ -211,6 +212,7 @@ def validation(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "rsum": [_number(score) for score in scores],
         "best": _number(best),
         "best_epoch": epochs[scores.index(best)],
+        "fell": _number(best - scores[-1]),
         "gained": _number(best - max(before)) if before else None,
     }
 

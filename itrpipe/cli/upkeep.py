@@ -156,6 +156,7 @@ def show(
 
 @app.command()
 def gc(
+    context: typer.Context,
     dataset: DatasetOption = "scenes",
     damaged: Annotated[bool, typer.Option("--damaged", help="Remove damaged artifacts only.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Find damage by content hashes too.")] = False,
@@ -163,7 +164,7 @@ def gc(
         bool, typer.Option("--superseded", help="Also evaluated models of which there are newer settings.")
     ] = False,
     forget: Annotated[
-        str | None, typer.Option("--forget", metavar="NAME", help="First forget the name of a model.")
+        str | None, typer.Option("--forget", metavar="NAME", help="Forget the name of a model, and remove nothing.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     data: DataOption = Path("data"),
@@ -181,7 +182,10 @@ def gc(
     from itrpipe.commands.upkeep import collect_garbage
 
     if forget is not None:
-        forget_model(data, dataset, forget)
+        source = context.get_parameter_source("dataset")
+        usual = source is not None and source.name == "DEFAULT"
+        typer.echo(forget_model(data, None if usual else dataset, forget))
+        return
     ask = None if yes else typer.confirm
     collect_garbage(data, dataset, damaged_only=damaged, verify=verify, superseded_too=superseded, ask=ask)
 

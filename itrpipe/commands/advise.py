@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from itrpipe.artifacts.artifact import Manifest, is_finished, list_artifacts, read_manifest
 from itrpipe.commands.trained import data_option, make_missing, train_settings, trained_run
 from itrpipe.datasets.definition import check_name
 from itrpipe.errors import UsageError
@@ -15,7 +16,7 @@ from itrpipe.plan.planning import Override, Planner
 from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
-from itrpipe.training.settings import not_round_one
+from itrpipe.training.settings import is_start_of, not_round_one
 
 _DIRECTIONS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
 _ROWS = {
@@ -70,7 +71,9 @@ def advise(
     step = planner.plan(Need("train", method))
     planner.refuse_unused_overrides()
     if reason := not_round_one(train_settings(step).model_dump()):
-        raise UsageError(f"{step.location.label}: {reason}")
+        teacher = getattr(train_settings(step).loss, "teacher", None)
+        asked = f", `itrpipe advise --model {teacher}`" if teacher in planner.definition.models else ""
+        raise UsageError(f"{step.location.label}: {reason}{asked}")
     if not make_missing(
         f"advise on {step.location.label}", [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run
     ):
@@ -80,7 +83,8 @@ def advise(
     trained = trained_run(step)
     found = diagnose(trained.folder)
     named = planner.definition.named_trainings().get(trained.folder.name, "")
-    advice, seconds = recommend(found, named), trained.manifest.timings.get("processor")
+    advice = recommend(found, named, _start(root, trained.manifest))
+    seconds = trained.manifest.timings.get("processor")
     if as_json:
         Reporter().say(printable_json({"advice": asdict(advice), "processor_seconds": seconds, **found}))
         return
@@ -114,8 +118,24 @@ def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
     yield f"  {_KEY.format(temperature=model['temperature'])}"
     gained = validation["gained"]
     rise = f", {gained:+.1f} over the last third of the epochs" if gained is not None else ""
-    yield f"  validation RSum           {validation['best']:.1f}{rise}"
-    yield f"  RSum on training images   {fit['train']:.1f} on {fit['images']:,} of them, {fit['gap']:+.1f}"
+    fell = f", {-validation['fell']:+.1f} at the end" if validation.get("fell") else ""
+    yield f"  validation RSum           {validation['best']:.1f} after epoch {validation['best_epoch']:g}{rise}{fell}"
+    on = f"on {fit['images']:,} of them, {fit['gap']:+.1f} to validation"
+    yield f"  RSum on training images   {fit['train']:.1f} {on}"
+
+
+def _start(root: Path, tuned: Manifest) -> float | None:
+    """RSum on validation of the pretrained model that a training began from, where that was looked at."""
+    for folder in list_artifacts(root, tuned.dataset):
+        if folder.parent.name == "train" and is_finished(folder):
+            other = read_manifest(folder)
+            if is_start_of(other.settings, tuned.settings) and _read(other) == _read(tuned):
+                return other.metrics.get("validation_rsum")
+    return None
+
+
+def _read(trained: Manifest) -> dict[str, str]:
+    return {name: trained.inputs[name].fingerprint for name in ("prepare", "extract") if name in trained.inputs}
 
 
 def _ladder(side: Mapping[str, Any], title: str, model: Mapping[str, Any]) -> Iterator[str]:

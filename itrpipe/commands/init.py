@@ -9,7 +9,7 @@ from pathlib import Path
 from itrpipe.artifacts.disk import require_writable, write_text
 from itrpipe.commands.named import NAMING, NamedModel
 from itrpipe.commands.recipe_sources import defined
-from itrpipe.datasets.definition import EMBEDDED, PIXELS, DatasetDefinition, check_name
+from itrpipe.datasets.definition import EMBEDDED, PIXELS, DatasetDefinition, ModelDefinition, check_name
 from itrpipe.errors import UsageError
 from itrpipe.plan.planning import Planner
 from itrpipe.progress import Reporter
@@ -87,7 +87,9 @@ def write_recipe(root: Path, dataset: str, target: Path | None) -> None:
 
 
 def _recipe(dataset: str, definition: DatasetDefinition, offered: tuple[int, int] | None, path: Path) -> str:
-    regions = [name for name, each in definition.features.items() if each.conf != PIXELS]
+    read = [model.settings.get("features") for model in definition.models.values()]  # which need no definition
+    extracted = [name for name, each in definition.features.items() if each.conf != PIXELS]
+    regions = list(dict.fromkeys([*extracted, *(name for name in read if name and name != PIXELS)]))
     backbone = "vsepp" if regions else "dual-encoder"
     rounds = _ROUNDS.format(backbone=backbone, lists=_lists(offered), timed=', "triplet-time"' if regions else "")
     if definition.models and not regions:  # the usual encoders would be fetched, and are not those of the models
@@ -99,8 +101,23 @@ def _recipe(dataset: str, definition: DatasetDefinition, offered: tuple[int, int
         features=_features(regions),
         prepared=_prepared(dataset, definition),
         backbone=backbone,
-        named="".join(_run(NamedModel(name, dataset, model)) for name, model in definition.models.items()),
+        named="".join(_run(NamedModel(name, dataset, model)) for name, model in _distinct(definition).items()),
         rounds=rounds.rstrip(),
+    )
+
+
+def _distinct(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
+    """The named models without those that are others by a second name."""
+    models, found = definition.models, {}
+    for name, model in models.items():
+        if not any(_same(model, other) for other in found.values()):
+            found[name] = model
+    return found
+
+
+def _same(model: ModelDefinition, other: ModelDefinition) -> bool:
+    return (model.method, model.settings) == (other.method, other.settings) or bool(
+        set(model.trained.values()) & set(other.trained.values())
     )
 
 

@@ -213,17 +213,33 @@ def home_of(root: Path, name: str) -> str | None:
     return found[0] if found else None
 
 
-def forget_model(root: Path, dataset: str, name: str) -> None:
-    """Removes a name; what was trained under it stays and has none.
+def forget_model(root: Path, dataset: str | None, name: str) -> str:
+    """Removes a name; what was trained under it stays and has none. Returns that, for people.
+
+    Args:
+        root: the data folder.
+        dataset: its name; None for whichever has such a model.
+        name: of the model.
 
     Raises:
         MissingInputError: there is no such model.
+        UsageError: several datasets have one.
     """
-    now = load_definition(root, dataset)
-    if name not in now.models:
-        raise MissingInputError(f"--forget {name}: {_unknown(root, [*now.models], name, dataset)}")
+    dataset = dataset or home_of(root, name)
+    now = load_definition(root, dataset) if dataset else DatasetDefinition()
+    if dataset is None or name not in now.models:
+        known = (
+            [*now.models]
+            if dataset
+            else [own for each in _datasets(root) for own in load_definition(root, each).models]
+        )
+        raise MissingInputError(f"--forget {name}: {_unknown(root, known, name, dataset)}")
     models = {each: known for each, known in now.models.items() if each != name}
     save_definition(root, dataset, now.model_copy(update={"models": models}))
+    return (
+        f"{dataset}: {name} is forgotten; its training stays until `itrpipe gc --dataset {dataset}` finds it unused, "
+        f"and the same training as --name {name} remembers it again"
+    )
 
 
 def only_model(root: Path, dataset: str, method: str | None = None) -> str | None:
@@ -282,8 +298,8 @@ def refuse_unnamed(root: Path) -> None:
     others = [name for dataset, names in models.items() if dataset != EMBEDDED for name in names]
     if others and not models.get(EMBEDDED):
         raise UsageError(
-            f"name the model, such as --model {others[0]}; without a name one of the dataset {EMBEDDED} is trained, as "
-            f"--dataset {EMBEDDED} asks for"
+            f"name a model, such as --model {others[0]}, or with --dataset {EMBEDDED} the drawings, which are meant "
+            "where nothing is named"
         )
 
 

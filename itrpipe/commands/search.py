@@ -134,7 +134,7 @@ def search(
     if as_json:
         Reporter().say(printable_json(asdict(found)))
     else:
-        show(found, reporter)
+        show(found, reporter, trained.called if trained.called in planner.definition.models else "MODEL")
 
 
 def refuse_two_questions(question: Question) -> None:
@@ -286,8 +286,8 @@ def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter:
     reporter.say(f"page: {page}")
 
 
-def show(found: Answers, reporter: Reporter) -> None:
-    """Prints what was found."""
+def show(found: Answers, reporter: Reporter, model: str = "") -> None:
+    """Prints what was found, and how a `model` searches photographs that have no captions."""
     split = f" ({found.image_split})" if found.image_split else ""
     asked = f"“{found.caption}”" if found.caption is not None else f"{found.image_id}{split}"
     reporter.say(f"{asked}: the first {len(found.answers)} of {found.how}", style="bold")
@@ -298,7 +298,7 @@ def show(found: Answers, reporter: Reporter) -> None:
         reporter.say(line)
     if found.finds == "images" and not found.of_folder and found.dataset != EMBEDDED:
         reporter.say(
-            f"  searched: {found.split} images alone; `itrpipe index --photos FOLDER` and `itrpipe search --photos "
-            "FOLDER` find among all of a folder",
+            f"  searched: {found.split} images alone; `itrpipe search SENTENCE --photos FOLDER --model {model}` finds "
+            "among all of a folder",
             style="dim",
         )

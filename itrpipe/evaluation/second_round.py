@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from itrpipe.methods.contrastive.declaration import Contrastive
 
-Action = Literal["warm-up", "rate", "train", "mine"]
+Action = Literal["warm-up", "rate", "lower", "train", "mine"]
 ACTIONS: dict[Action, str] = {
     "warm-up": "a shorter warm-up",
     "rate": "another learning rate",
+    "lower": "a lower learning rate",
     "train": "train longer",
     "mine": "mine",
 }
@@ -28,10 +29,10 @@ BY_HEART, LEAST_GAP = 0.5, 100.0
 """It knows its training images by heart where it is this much of the way to 600 better on them, and so many points."""
 BEST = 600.0
 RATE = 3.0
-"""How much larger the learning rate is that is tried where nothing was learned."""
+"""How much larger the learning rate is that is tried where nothing was learned, and smaller where training did harm."""
 WARM_UP = 0.1
 """Share of the updates over which the rate rises where it never came to its height."""
-_ENDS: dict[Action, str] = {"warm-up": "warm", "rate": "rate", "train": "longer", "mine": "mined"}
+_ENDS: dict[Action, str] = {"warm-up": "warm", "rate": "rate", "lower": "lower", "train": "longer", "mine": "mined"}
 EVIDENCE = (
     "Expect about one RSum: in the study of this tool mined candidates were above longer training in 13 of 20 "
     "settings, significantly in none, and nothing that round one tells said where. Written negatives may help to "
@@ -71,6 +72,7 @@ class Signals:
     Attributes:
         images, batch_size: N and B.
         validation: best RSum.
+        best_epoch, fell: of that, and how far the last validation is below it.
         gained: RSum over the last third of the epochs.
         falls: whether the learning rate fell over that third, which lifts validation whether or not round one has
             converged.
@@ -87,6 +89,8 @@ class Signals:
     images: int
     batch_size: int
     validation: float
+    best_epoch: float
+    fell: float
     gained: float | None
     falls: bool
     updates: int
@@ -118,6 +122,8 @@ def signals(diagnostics: Mapping[str, Any]) -> Signals:
         images=model["images"],
         batch_size=size,
         validation=fit["validation"],
+        best_epoch=diagnostics["validation"].get("best_epoch", 0),
+        fell=diagnostics["validation"].get("fell") or 0.0,
         gained=diagnostics["validation"]["gained"],
         falls=_falls(model["schedule"]),
         updates=model.get("updates", 0),
@@ -142,29 +148,32 @@ def beaten_by_size(diagnostics: Mapping[str, Any]) -> dict[int, float]:
     return {batches[0]["size"]: _known(batches, "beaten") for batches in sides}
 
 
-def recommend(diagnostics: Mapping[str, Any], named: str = "") -> Advice:
+def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | None = None) -> Advice:
     """Says what to do after round one.
 
-    Where the learning rate never rose to its height, a shorter warm-up comes first, and where validation stays at
-    chance, another rate. Round one is trained on while its validation rises
-    at a rate that does not fall. Then negatives are mined, however many of them are true matches: without these, mined
-    candidates gained no more. They are candidates of InfoNCE, also in lists that a model of the triplet loss mined: AOQ
-    gained nothing over it. How much harder the hardest of the dataset are than those of a batch is shown; it did not
-    tell where they pay.
+    Where the learning rate never rose to its height, a shorter warm-up comes first, where validation stays at chance
+    another rate, and where it stays below that of the model that fine-tuning began from, a lower one. Round one is
+    trained on while its validation rises at a rate that does not fall. Then negatives are mined, however many of them
+    are true matches: without these, mined candidates gained no more. They are candidates of InfoNCE, also in lists that
+    a model of the triplet loss mined: AOQ gained nothing over it. How much harder the hardest of the dataset are than
+    those of a batch is shown; it did not tell where they pay.
 
     Args:
         diagnostics: of `itrpipe.analysis.second_round.diagnose`.
         named: what the user calls the model of round one; often nothing.
+        start: RSum on validation of the pretrained model that it began from; None where that is not known.
     """
     found = signals(diagnostics)
-    action = _action(found)
+    action = _action(found, start)
     by_heart = action == "mine" and _knows_by_heart(found)
-    return Advice(action, _sentences(action, found), _command(action, diagnostics, named), EVIDENCE, by_heart)
+    return Advice(action, _sentences(action, found, start), _command(action, diagnostics, named), EVIDENCE, by_heart)
 
 
-def _action(found: Signals) -> Action:
+def _action(found: Signals, start: float | None) -> Action:
     if found.updates < found.warm_up:
         return "warm-up"
+    if start is not None and found.validation < start:
+        return "lower"
     if _is_at_chance(found) and found.gained is not None and found.gained <= RISING:
         return "rate"
     if _is_at_chance(found) or found.gained is None or (found.gained > RISING and not found.falls):
@@ -181,7 +190,7 @@ def _knows_by_heart(found: Signals) -> bool:
     return found.gap > max(LEAST_GAP, BY_HEART * (BEST - found.validation))
 
 
-def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
+def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str, ...]:
     larger = "".join(f", of a batch of {size:,} {share:.0f} %" for size, share in [*found.larger.items()][:1])
     beaten = (
         f"the hardest negative of a batch of {found.batch_size:,} beats {found.batch_beaten:.0f} % of the pairs"
@@ -201,6 +210,13 @@ def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
             "negatives, and see that captions belong to their images.",
             f"So far, {beaten}.",
         )
+    if action == "lower":
+        return (
+            f"Fine-tuning did harm: validation is at {found.validation:.1f} RSum, and at {start:.1f} of the model that "
+            "it began from. Try a lower learning rate, fewer epochs, or weights half-way (average=wise-ft:0.5), before "
+            "other negatives.",
+            f"So far, {beaten}.",
+        )
     if action == "train":
         rises = "there were too few epochs to tell whether it has converged"
         if _is_at_chance(found):
@@ -213,6 +229,11 @@ def _sentences(action: Action, found: Signals) -> tuple[str, ...]:
         unsure = (
             f" Validation gained {found.gained:.1f} RSum over the last third of the epochs while the learning rate "
             "fell, so compare with round one trained for twice as long, too."
+        )
+    if found.fell > RISING:
+        unsure += (
+            f" Validation was best after epoch {found.best_epoch:g} and fell by {found.fell:.1f} RSum since: fewer "
+            "epochs or a lower learning rate lose less."
         )
     true = "How many of the top candidates are true matches is not known."
     if found.top_false is not None:
@@ -245,7 +266,8 @@ def _command(action: Action, diagnostics: Mapping[str, Any], named: str) -> str:
     rate = model["schedule"].get("learning_rate")  # what was evaluated earlier does not tell it
     options: dict[Action, list[str]] = {
         "warm-up": [*other, "--set", f"warmup_updates={max(1, round(WARM_UP * model.get('updates', 0)))}"],
-        "rate": [*other, "--set", f"learning_rate={RATE * rate:g}" if rate else "learning_rate=…"],
+        "rate": [*other, "--set", f"learning_rate={RATE * rate:.3g}" if rate else "learning_rate=…"],
+        "lower": [*other, "--set", f"learning_rate={rate / RATE:.3g}" if rate else "learning_rate=…"],
         "train": [*other, *_doubled(model["schedule"])],
         "mine": [*other, "--negatives", "mined", "--negatives-from", named or method, *_fewer(model)],
     }

@@ -42,9 +42,10 @@ class Mined:
         Args:
             captions, images: of the training set.
         """
-        if max(self.texts / captions, self.images / images) <= LARGE_PART:
+        most = max(1, int(LARGE_PART * captions)), max(1, int(LARGE_PART * images))
+        if self.texts <= most[0] and self.images <= most[1]:
             return {}
-        return {"top_texts": max(1, round(LARGE_PART * captions)), "top_images": max(1, round(LARGE_PART * images))}
+        return {"top_texts": min(self.texts, most[0]), "top_images": min(self.images, most[1])}
 
 
 @dataclass(frozen=True)

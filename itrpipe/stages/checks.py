@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.config import COMMAND_LINE
 from itrpipe.datasets.benchmarks.named import named
+from itrpipe.datasets.records import SPLITS
 from itrpipe.errors import UsageError
 from itrpipe.features.given_source import GIVEN
 from itrpipe.features.hub import local_config, require_reachable
@@ -96,6 +98,27 @@ def check_language_model(step: Planned) -> None:
     """
     if model := getattr(step.settings, "language_model", ""):
         require_reachable(model)
+
+
+def check_split_of(step: Planned) -> None:
+    """Refuses a split without images, where the dataset is prepared.
+
+    Args:
+        step: of `evaluate`.
+
+    Raises:
+        UsageError: likewise.
+    """
+    prepared = step.inputs["train"].inputs["prepare"].finished
+    if prepared is None:
+        return
+    manifest, split = read_manifest(prepared), getattr(step.settings, "split", "")
+    held = [name for name in SPLITS if name in manifest.metrics]
+    if held and split not in held:
+        raise UsageError(
+            f"dataset {manifest.dataset!r} has no {split} images, only {' and '.join(held)}; evaluate on --split "
+            f"{held[-1]}, or add photographs, or a column split, and prepare again"
+        )
 
 
 def check_benchmarks(step: Planned) -> None:

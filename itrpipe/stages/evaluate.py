@@ -262,7 +262,10 @@ def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
 
 
 def check(step: Planned) -> None:
-    """Refuses a benchmark whose images cannot be read as those of the dataset were, and models that are not there."""
+    """Refuses a split without images, a benchmark whose images cannot be read as those of the dataset were, and models
+    that are not there.
+    """
+    checks.check_split_of(step)
     checks.check_benchmarks(step)
     checks.check_language_model(step)
 

@@ -448,10 +448,23 @@ def not_round_one(settings: Mapping[str, Any]) -> str:
         other = "clip-finetune" if backbone_family(backbone) == "dual-encoder" else ROUND_ONE
         return f"{method} trains nothing, so that there is no round one; ask with a method that does, such as {other}"
     if settings.get("start_from") or not loss.batch_alone():
-        return f"{method} knows more than the negatives of its batches; ask with round one, such as --method triplet"
+        return f"it has learned from more than the negatives of its batches ({method}); ask with its round one"
     if settings["model"].get("measure", "cosine") != "cosine":
         return f"{backbone} compares by {settings['model']['measure']}, which mining cannot search; ask for cosine"
     return ""
+
+
+def is_start_of(settings: Mapping[str, Any], tuned: Mapping[str, Any]) -> bool:
+    """Whether a model as it was published is the one that another training began from.
+
+    Args:
+        settings, tuned: of both, as manifests keep them.
+    """
+    model, begun = settings.get("model", {}), tuned.get("model", {})
+    encoders = ("vision", "vision_revision", "text", "text_revision")
+    same = all(settings.get(name) == tuned.get(name) for name in ("backbone", "features"))
+    untrained = settings["method"] == "zero-shot" != tuned["method"]
+    return untrained and same and all(model.get(name) == begun.get(name) for name in encoders)
 
 
 def _known(value: str, known: Iterable[str], what: str) -> str:

@@ -14,6 +14,7 @@ from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.sections.curves.section import lines
 from itrpipe.reporting.series import Series, series_of
 from itrpipe.reporting.tables import DASH, Cell, Row, SpannedTable, Table
+from itrpipe.training.settings import is_start_of
 
 TITLE, ORDER = "Is a second round worth it here?", 85
 READS = (SECOND_ROUND,)
@@ -65,8 +66,11 @@ def view(source: Source) -> SecondRound | None:
     if not measured:
         return None
     series = series_of([run for run, _ in measured])
-    advice = [(each.first, recommend(each.first.figures(SECOND_ROUND), each.first.members[0].named)) for each in series]
-    rows = [Row(run.name, _cells(found), run.label) for run, found in measured]
+    advice = [
+        (run, recommend(run.figures(SECOND_ROUND), run.members[0].named, _start_of(run, runs)))
+        for run in (each.first for each in series)
+    ]
+    rows = [Row(run.name, _cells(found, _start_of(run, runs)), run.label) for run, found in measured]
     table = SpannedTable(Table("Hard negatives of round one", list(_COLUMNS), rows, _CAPTION), _SPANS)
     return SecondRound(legend(series), [_plot(series)], table, advice, advice[0][1].evidence)
 
@@ -93,7 +97,17 @@ def _plot(series: Sequence[Series[Run]]) -> Plot:
     return Plot(title, svg(figure, "second-round", f"{title}, by size of the batch"))
 
 
-def _cells(found: Mapping[str, Any]) -> list[Cell]:
+def _start_of(run: Run, runs: Sequence[Run]) -> float | None:
+    """RSum on validation of the pretrained model that a run began from, where that was evaluated too."""
+    tuned = run.members[0].artifact.manifest
+    for other in runs:
+        manifest = other.members[0].artifact.manifest if len(other.members) == 1 else None
+        if tuned is not None and manifest is not None and is_start_of(manifest.settings, tuned.settings):
+            return manifest.metrics.get("validation_rsum")
+    return None
+
+
+def _cells(found: Mapping[str, Any], start: float | None = None) -> list[Cell]:
     sums = signals(found)
     about = "≈ " if sums.estimated else ""
     texts = [
@@ -104,7 +118,7 @@ def _cells(found: Mapping[str, Any]) -> list[Cell]:
         *(_percent(share, about) for share in (sums.batch_false, sums.dataset_false, sums.top_false)),
         DASH if sums.gained is None else f"{sums.gained:+.1f}",
         f"{sums.gap:+.1f}",
-        _advised(recommend(found)),
+        _advised(recommend(found, start=start)),
     ]
     return [Cell(name, text) for name, text in zip(_COLUMNS, texts, strict=True)]
 
