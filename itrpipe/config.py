@@ -247,6 +247,11 @@ def resolve(
     return resolved
 
 
+def _kind(declaration: Declaration) -> str:
+    """What the user calls a configuration of a stage."""
+    return {"train": "method", "extract": "extractor"}.get(declaration.stage, "configuration")
+
+
 def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: list[str]) -> Resolved:
     """The layers of a declaration alone."""
     parts = _combined(declaration, conf) or [conf]
@@ -256,7 +261,7 @@ def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: 
         known = ", ".join(declaration.confs) or "none"
         listed = "; `itrpipe list methods` has them" if len(declaration.confs) > _MANY else f"; known: {known}"
         hint = did_you_mean(conf, declaration.confs) or listed
-        raise UsageError(f"{declaration.path.name} has no configuration {conf!r}{hint}")
+        raise UsageError(f"{_kind(declaration)} {conf!r} is not declared in {declaration.path.name}{hint}")
     resolved = Resolved()
     for part in parts:
         tables = [(f"conf.{name}", declaration.confs[name]) for name in extended(declaration, part)]

@@ -134,7 +134,7 @@ def test_epochs_may_be_those_of_other_configurations() -> None:
 @pytest.mark.parametrize("rule", ["twice", "base +", "base - second", "aoq", "0 base", ""])
 def test_epochs_of_another_form_are_refused(rule: str) -> None:
     tables = {"defaults": {"epochs": 30}, "confs": {"base": {}, "second": {}, "aoq": {"epochs": rule}}}
-    with pytest.raises((DataError, UsageError), match=r"such as|no configuration 'twice'"):
+    with pytest.raises((DataError, UsageError), match=r"such as|method 'twice' is not declared"):
         resolved_by(tables)
 
 
@@ -180,9 +180,9 @@ def test_merging_leaves_the_declaration_as_it_was() -> None:
 
 
 def test_unknown_configuration_is_named_with_the_nearest_or_with_all() -> None:
-    with pytest.raises(UsageError, match=r"4_train\.toml has no configuration 'aqo'; did you mean 'aoq'\?"):
+    with pytest.raises(UsageError, match=r"method 'aqo' is not declared in 4_train\.toml; did you mean 'aoq'\?"):
         resolve(declaration(), "aqo")
-    with pytest.raises(UsageError, match="no configuration 'xyz'; known: aoq"):
+    with pytest.raises(UsageError, match=r"method 'xyz' is not declared in 4_train\.toml; known: aoq"):
         resolve(declaration(), "xyz")
 
 

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from itrpipe.artifacts.artifact import list_artifacts, read_manifest
 from itrpipe.cli.choices import both_encoders
 from itrpipe.commands.named import alone, define_model
 from itrpipe.commands.recipes import load_recipe
-from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
+from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model, save_definition
 from itrpipe.plan.overrides import Override
 from tests.conftest import TINY, TINY_AOQ, Outcome
 
@@ -108,6 +109,9 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(ro
         line.split("/")[0].strip(" ✓+"): line.split()[-1] for line in planned.out.splitlines() if line[2:3] in "✓+"
     }
     assert (states["mine_negatives"], states["train"]) == ("missing", "missing"), "its first training is no new setting"
+    assert "mines with that model" not in planned.out
+    unnamed = invoke("train", *second, "--set", "train.model.embed_dim=16", "--dry-run", *where).out
+    assert "triplet.vsepp is trained to mine with; --negatives-from first mines with that model" in unnamed
     done = invoke("train", *second, "--negatives-from", "first", *where)
     assert done.code == 0, done.err
     assert "from the first 5 of 60 captions and the first 3 of 12 images, which are hardly harder" in " ".join(
@@ -128,6 +132,8 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(ro
     assert re.search(r"\+ evaluate/contrastive-batch.vsepp-\w+ +missing\n", of_third)
     of_first = invoke("evaluate", "--model", "first", "--set", "bootstrap_samples=120", "--dry-run", *where).out
     assert "new settings, bootstrap_samples 100 → 120" in of_first
+    asked = invoke("advise", "--model", "second", *where)
+    assert "ask with its round one, `itrpipe advise --model first`" in asked.err
     another = invoke("train", "--model", "second", "--seed", "1", *where)
     assert another.code == 3
     assert "first is not trained with seed 1; run `itrpipe train --model first --seed 1`" in another.err
@@ -298,12 +304,18 @@ def test_a_search_without_a_model_does_not_train_on_drawings_where_models_have_n
     found = invoke("search", "a dog", "--data", root, "--dry-run")
     assert (found.code, "name a model, such as --model small" in found.err) == (2, True)
     assert invoke("search", "a dog", "--data", root, "--dry-run", "--dataset", "scenes").code == 0
+    for command in ("evaluate", "advise"):
+        found = invoke(command, "--data", root, "--dry-run")
+        assert (found.code, "name a model, such as --model small" in found.err) == (2, True), command
+    found = invoke("report", "--data", root, "--dry-run")
+    assert (found.code, "name the dataset, such as --dataset tiny" in found.err) == (2, True)
 
 
 def test_a_name_is_forgotten_and_what_was_trained_stays(root: Path, invoke: Invoke) -> None:
     invoke("train", "--name", "small", "-d", "tiny", "--backbone", "vsepp", *SMALL, "--data", root)
     before = set(list_artifacts(root, "tiny"))
-    assert invoke("gc", "-d", "tiny", "--forget", "small", "--yes", "--data", root).code == 0
+    forgotten = invoke("gc", "--forget", "small", "--data", root)  # of whichever dataset
+    assert (forgotten.code, "tiny: small is forgotten" in forgotten.out) == (0, True), forgotten.err
     assert (load_definition(root, "tiny").models, set(list_artifacts(root, "tiny"))) == ({}, before)
     again = invoke("gc", "-d", "tiny", "--forget", "small", "--yes", "--data", root)
     assert (again.code, "--forget small: dataset 'tiny' has no model of this name" in again.err) == (3, True)
@@ -382,3 +394,33 @@ def test_two_names_of_one_model_are_told_and_both_compare(root: Path, invoke: In
         compared = invoke("report", "--compare", name, "other", "--data", root, "--dry-run")
         assert compared.code == 0, compared.err
         assert compared.out.count("✓ evaluate/") >= 2
+
+
+def test_init_takes_the_features_of_models_and_no_model_twice(defined: Path, invoke: Invoke, tmp_path: Path) -> None:
+    first = ModelDefinition(method="triplet", settings={"backbone": "vsepp", "features": "hog"})
+    definition = load_definition(defined, "tiny")
+    models = {"first": first, "again": first}
+    save_definition(defined, "tiny", definition.model_copy(update={"features": {}, "models": models}))
+    path = tmp_path / "tiny.toml"
+    assert invoke("init", "tiny", "--to", path, "--data", defined).code == 0
+    written = path.read_text()
+    assert 'features = "hog"' in written
+    assert "no extracted features" not in written
+    assert written.count("# The model ") == 1
+
+
+def test_a_split_without_images_is_refused_before_a_model_is_trained_for_it(tmp_path: Path, invoke: Invoke) -> None:
+    source = tmp_path / "photos"
+    source.mkdir()
+    rows = ["file,split,caption"]
+    for place in range(6):
+        Image.new("RGB", (40, 40), (40 * place, 0, 0)).save(source / f"{place}.jpg")
+        rows.append(f"{place}.jpg,{'train' if place < 4 else 'val'},a dog")
+    (source / "captions.csv").write_text("\n".join(rows) + "\n")
+    where = ["-d", "few", "--data", tmp_path / "data"]
+    assert invoke("prepare", "--source", source, *where).code == 0
+    told = ["--method", "triplet", "--backbone", "vsepp", "--features", "hog", "--dry-run"]
+    outcome = invoke("evaluate", *told, *where)
+    assert outcome.code == 2
+    assert "dataset 'few' has no test images, only train and val; evaluate on --split val" in outcome.err
+    assert invoke("evaluate", *told, "--split", "val", *where).code == 0

@@ -212,6 +212,17 @@ class ModelOptions(TrainedOptions):
         naming = {key: value for key, value in known.naming.items() if key not in given}
         return replace(self, dataset=known.dataset, method=known.method, known=known, given=given, **naming)
 
+    def require_model(self) -> None:
+        """Refuses to take the drawings for granted where nothing is named and models of other datasets have names.
+
+        Raises:
+            UsageError: likewise.
+        """
+        from itrpipe.commands.named import refuse_unnamed
+
+        if not self.given & {"dataset", "seed", *_NO_SINGLE_MODEL}:
+            refuse_unnamed(self.data)
+
     def _told(self, context: typer.Context) -> frozenset[str]:
         """Which options were given."""
         sources = {each.name: context.get_parameter_source(each.name) for each in fields(self)}

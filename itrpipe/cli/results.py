@@ -122,6 +122,7 @@ def evaluate(
     from itrpipe.progress import Reporter
 
     given, definition = given.defined(split or "test")
+    given.require_model()
     if canary:
         refuse_ensembles(ensemble_with, rerank)
         refuse_given(given.method)
@@ -242,6 +243,7 @@ def advise(
     """
     from itrpipe.commands.advise import advise as advise_on
 
+    given.require_model()
     overrides = given.overrides(of_training=True, **given.model, device=given.device)
     advise_on(*given.where, given.method, overrides, **given.how, as_json=as_json)
 
@@ -316,7 +318,6 @@ def search(
 
     Example: itrpipe search "two dogs on a beach" --backbone vsrn
     """
-    from itrpipe.commands.named import refuse_unnamed
     from itrpipe.commands.search import Question, Way
     from itrpipe.commands.search import search as search_split
 
@@ -331,8 +332,7 @@ def search(
         return
     if given.named is not None and given.known is None:
         raise UsageError(f"--model {given.named} is no named model; add --photos FOLDER to search photographs with it")
-    if not given.given & {"named", "dataset", "method", "backbone", "features", "seed"}:
-        refuse_unnamed(given.data)
+    given.require_model()
     way = Way(split, top, index, prefilter, candidates)
     overrides = given.overrides(of_training=True, **given.model, device=given.device)
     asked = (Question(caption, image), given.method, overrides, way)
@@ -341,6 +341,7 @@ def search(
 
 @app.command()
 def report(
+    context: typer.Context,
     dataset: DatasetOption = "scenes",
     backbone: Annotated[
         str | None, typer.Option("--backbone", "-b", help="Compare models of this backbone only.")
@@ -366,9 +367,13 @@ def report(
 
     Example: itrpipe report --dataset scenes
     """
+    from itrpipe.commands.named import refuse_unnamed
     from itrpipe.commands.report import report_dataset, report_of_two
 
     overrides = overrides_of(settings, {})
+    source = context.get_parameter_source("dataset")
+    if compare is None and source is not None and source.name == "DEFAULT":
+        refuse_unnamed(data, dataset=True)
     if compare is not None:
         if backbone is not None or into is not None:
             raise UsageError("--compare has two models; leave out --backbone and --into")

@@ -288,7 +288,7 @@ def find_model(root: Path, dataset: str | None, name: str, option: str = "--mode
     return NamedModel(name, found[0], models[found[0]][name])
 
 
-def refuse_unnamed(root: Path) -> None:
+def refuse_unnamed(root: Path, *, dataset: bool = False) -> None:
     """Refuses to take a model of the embedded dataset for granted where models of other datasets have names.
 
     Raises:
@@ -297,9 +297,10 @@ def refuse_unnamed(root: Path) -> None:
     models = {each: list(_models(load_definition(root, each))) for each in _datasets(root)}
     others = [name for dataset, names in models.items() if dataset != EMBEDDED for name in names]
     if others and not models.get(EMBEDDED):
+        first = next(each for each in models if each != EMBEDDED and models[each])
+        named = f"the dataset, such as --dataset {first}" if dataset else f"a model, such as --model {others[0]}"
         raise UsageError(
-            f"name a model, such as --model {others[0]}, or with --dataset {EMBEDDED} the drawings, which are meant "
-            "where nothing is named"
+            f"name {named}; without a name the drawings of --dataset {EMBEDDED} are meant, which have no model with one"
         )
 
 

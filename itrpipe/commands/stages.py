@@ -24,7 +24,7 @@ from itrpipe.features.declaration import names_a_file
 from itrpipe.features.registry import importer_module, importers
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner
-from itrpipe.plan.steps import pending_steps
+from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
 from itrpipe.training.settings import TrainSettings
@@ -69,6 +69,7 @@ def run_stage(
     reporter.say(f"{dataset}: {stage.replace('_', '-')} {need.conf}{called}", style="bold")
     step = planner.plan(need)
     planner.refuse_unused_overrides()
+    _tell_miner(step, planner.definition, "" if model is None else model.name, reporter)
     if model is not None and model.former:
         was = f"another {model.former}" if model.former == model.method else model.former
         reporter.say(f"  {model.name} was {was} until now, whose training stays and has no name", style="yellow")
@@ -86,6 +87,19 @@ def run_stage(
         reporter.say(str(folder))
         _refuse_incomplete(folder, strict=getattr(step.execution, "strict", False))
     return folder
+
+
+def _tell_miner(step: Step, definition: DatasetDefinition, own: str, reporter: Reporter) -> None:
+    """Says which model is trained to mine with where none was named, though the dataset has models with names."""
+    mining, others = step.inputs.get("mine_negatives"), [name for name in definition.models if name != own]
+    if not isinstance(step.settings, TrainSettings) or mining is None or not others:
+        return
+    mined, miner = step.settings.loss.mined(), mining.inputs["train"]
+    if mined is not None and mined.teacher is None and miner.state != "up to date":
+        reporter.say(
+            f"  {miner.location.label} is trained to mine with; --negatives-from {others[0]} mines with that model",
+            style="yellow",
+        )
 
 
 def _refuse_incomplete(folder: Path, *, strict: bool) -> None:

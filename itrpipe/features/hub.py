@@ -62,9 +62,10 @@ def local_config(model: str) -> dict[str, Any]:
 
 def not_on_hub(model: str, reason: str) -> MissingInputError:
     """What is said of a model that cannot be fetched."""
+    here = "" if "/" in model else "there is no such folder here, and as a hub id "
     return MissingInputError(
-        f"{model} cannot be fetched from the hub ({reason}); correct the name, or download it where there is a network "
-        "and name its folder."
+        f"{here}{model} cannot be fetched from the hub ({reason}); correct the name, or download it where there is a "
+        "network and name its folder."
     )
 
 

@@ -230,8 +230,8 @@ def _describe(protocol: str, runs: Sequence[Run], published: bool) -> tuple[str,
 
 
 def _best(metrics: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
-    """The best value of each column in which not all are equal."""
-    values = [{metric: each[metric]["value"] for metric in COLUMNS} for each in metrics]
+    """The best value of each column, as it is shown, where not all are equal."""
+    values = [{metric: float(number(metric, each[metric]["value"])) for metric in COLUMNS} for each in metrics]
     columns = {metric: {each[metric] for each in values} for metric in COLUMNS}
     return {metric: (min if metric.endswith("rank") else max)(own) for metric, own in columns.items() if len(own) > 1}
 
@@ -240,7 +240,8 @@ def _result_cell(metric: str, value: Mapping[str, float], best: Mapping[str, flo
     interval = ""
     if "low" in value:
         interval = f"{number(metric, value['low'])}{DASH}{number(metric, value['high'])}"
-    return Cell(heading(metric), number(metric, value["value"]), interval, value["value"] == best.get(metric))
+    shown = number(metric, value["value"])
+    return Cell(heading(metric), shown, interval, float(shown) == best.get(metric))
 
 
 def chance_row(run: Run, metrics: Iterable[str]) -> Row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.claims import Difference, excludes_zero, verdict
@@ -48,8 +48,11 @@ def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], ba
         compared: of `itrpipe.reporting.seeds.judged`.
         baseline_method: the method of round one.
     """
-    if (found := _at_chance(series)) is not None:
-        return found
+    found = _at_chance(series) or _answer(series, compared, baseline_method)
+    return replace(found, said=f"{found.said}{_below_published(series, found.said)}")
+
+
+def _answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], baseline_method: str) -> Finding:
     methods = [each for each in series if any(one.series is each for one in compared)]
     methods.sort(key=lambda each: each.first.is_plain)  # what learned from its batches alone is not the question
     told = {each.name: [one for one in compared if one.series is each and len(one.seeds) > 1] for each in methods}
@@ -71,6 +74,22 @@ def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], ba
     if methods:
         return _of_one_seed([each for each in compared if each.series is methods[0]], baseline_method)
     return _compared_with_nothing(series, baseline_method)
+
+
+def _below_published(series: Sequence[Series[Run]], said: str) -> str:
+    """That no trained model reaches the one that was published, where that is so and not said yet."""
+    for published in (each for each in series if each.first.is_untrained):
+        rivals = [
+            each for each in series if not each.first.is_untrained and each.first.backbone == published.first.backbone
+        ]
+        if rivals and published.method not in said and max(map(_mean, rivals)) < _mean(published):
+            return f" No model that was trained reaches {published.method}, which has {_mean(published):.1f}."
+    return ""
+
+
+def _mean(series: Series[Run]) -> float:
+    values = [run.metrics["full"][_RSUM]["value"] for run in by_seed(series).values()]
+    return sum(values) / len(values)
 
 
 def versus(comparison: SeedComparison) -> Finding:
@@ -216,7 +235,7 @@ def _of_one_seed(compared: Sequence[SeedComparison], baseline_method: str = "") 
     shown = _strongest(controls or compared)
     run = shown.series.first
     if _is_unchanged(shown) and run.is_plain and shown.reference.first.is_untrained:
-        return Finding(f"{_one_seed(shown)}: training changed none.", "What it has learned tells", (_advise(run),))
+        return Finding(f"{_one_seed(shown)}: training changed none.", "What it has learned is told by", (_advise(run),))
     if baseline_method and not controls and shown.reference.first.is_untrained:
         wanted = controls_of(run, baseline_method)
         said = f"{_one_seed(shown)}; a claim takes a control that was trained as well, and several seeds."

@@ -12,6 +12,8 @@ from itrpipe.analysis.false_negatives import DIRECTIONS, TrainingSet
 from itrpipe.analysis.second_round import measured, validation
 from itrpipe.evaluation.second_round import RISING, beaten_by_size, recommend, signals
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
+from itrpipe.methods.declaration import Mined
+from itrpipe.training.settings import is_start_of
 
 FAMILIES, PER_FAMILY, WIDTH, MARGIN = 12, 3, 24, 0.2
 IMAGES = FAMILIES * PER_FAMILY
@@ -149,7 +151,7 @@ def test_what_validation_gained_is_counted_from_the_best_before_the_last_third()
         {"epoch": epoch, "val_rsum": score} for epoch, score in enumerate((50.0, 100.0, 300.0, 290.0, 310.0, 305.0), 1)
     ]
     found = validation([{"epoch": 0, "val_rsum": 5.0}, *rows])
-    assert (found["best"], found["best_epoch"], found["gained"]) == (310, 5, 10)
+    assert (found["best"], found["best_epoch"], found["gained"], found["fell"]) == (310, 5, 10, 5)
     assert validation(rows[:1])["gained"] is None
 
 
@@ -257,6 +259,46 @@ def test_lists_are_no_large_part_of_a_small_training_set(images: int, captions: 
         settings = [*settings, "mine_negatives.num_texts=30", "mine_negatives.num_images=24"]
     told = "".join(f" --set {each}" for each in settings)
     assert recommend(found).command.endswith(f"--negatives-from triplet{told}")
+
+
+@pytest.mark.parametrize("captions", [1, 4, 468, 471, 3000, 15_000])
+def test_lists_that_are_proposed_are_short_enough(captions: int) -> None:
+    images = max(1, captions // 2)
+    mined = Mined(300, 60, None, "vsrn", "")
+    shorter = mined.shorter(captions, images)
+    assert bool(shorter) == (captions < 3_000)
+    proposed = Mined(shorter.get("top_texts", 300), shorter.get("top_images", 60), None, "vsrn", "")
+    assert proposed.shorter(captions, images) == {}
+
+
+@pytest.mark.parametrize(("start", "action"), [(None, "mine"), (399.0, "mine"), (401.0, "lower")])
+def test_fine_tuning_that_did_harm_wants_a_lower_rate(start: float | None, action: str) -> None:
+    found = diagnostics()
+    found["model"] |= {"method": "clip-finetune", "objective": "contrastive"}
+    found["model"]["schedule"] |= {"learning_rate": 3e-5}
+    advice = recommend(found, "my", start)
+    assert advice.action == action
+    if action == "lower":
+        assert "validation is at 400.0 RSum, and at 401.0 of the model that it began from" in advice.sentences[0]
+        assert advice.command.endswith("--name my-lower --like my --seed 1 --set learning_rate=1e-05")
+
+
+def test_validation_that_fell_is_told_with_its_best_epoch() -> None:
+    found = diagnostics()
+    found["validation"] |= {"best_epoch": 2.0, "fell": 15.1}
+    assert "best after epoch 2 and fell by 15.1 RSum since" in " ".join(recommend(found).sentences)
+    found["validation"] |= {"fell": 1.0}
+    assert "fell by" not in " ".join(recommend(found).sentences)
+
+
+def test_what_a_training_began_from_is_the_same_encoders_untrained() -> None:
+    model = {"vision": "a", "text": "a", "augment": "none"}
+    tuned = {"method": "contrastive", "backbone": "dual-encoder", "features": "pixels", "model": model}
+    start = {**tuned, "method": "zero-shot", "model": {**model, "augment": "full"}}
+    assert is_start_of(start, tuned)
+    assert not is_start_of(tuned, tuned)
+    assert not is_start_of({**start, "model": {**model, "vision": "b"}}, tuned)
+    assert not is_start_of({**start, "features": "other"}, tuned)
 
 
 def test_signals_are_means_of_both_directions() -> None:

@@ -64,6 +64,11 @@ def test_better_negatives_are_judged_by_the_same_training_with_those_of_the_batc
     ]
 
 
+def test_a_published_model_that_no_training_reaches_is_named(tuned: Any) -> None:
+    models = (("clip-finetune", 2.4, {"named": "tuned"}), ("clip-finetune", 2.2, {"named": "mined", "loss": MINED}))
+    assert "No model that was trained reaches zero-shot, which has " in answer(tuned(("zero-shot", 1.2, {}), *models))
+
+
 def test_better_negatives_with_one_seed_are_asked_for_the_seed_that_their_control_has(tuned: Any) -> None:
     report = tuned(
         (*PUBLISHED, {}),

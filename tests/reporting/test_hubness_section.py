@@ -32,7 +32,8 @@ def test_a_model_that_returns_the_same_for_many_queries_is_warned_of() -> None:
     shown = {row.name: [cell.text for cell in row.cells] for row in found.table.table.rows}
     assert shown == {"AOQ": ["25.0", "25.0"], "VSE++": ["100.0", "84.0"], "random answers": ["33.8", "39.2"]}
     assert found.warning.startswith(
-        "VSE++: 10 captions are the first answer to 100 % of the queries and 10 images are the first answer to 84 %"
+        "VSE++: 10 captions are the first answer to 100 % of the queries, in random answers to 34 % and 10 images are "
+        "the first answer to 84 % of the queries, in random answers to 39 %"
     )
     assert [cell.marked for row in found.table.table.rows for cell in row.cells] == [
         False,
@@ -44,7 +45,7 @@ def test_a_model_that_returns_the_same_for_many_queries_is_warned_of() -> None:
     ]
     assert hubs_of([spread]).warning == ""
     other = run("SCAN", images=[row % 12 for row in range(200)], captions=[0] * 40)
-    assert "of the queries of 2 runs" in hubs_of([spread, hubs, other]).warning
+    assert hubs_of([spread, hubs, other]).warning.startswith("2 runs give the same 10 captions or 10 images first")
 
 
 def test_few_items_are_often_first_in_random_answers_too() -> None:

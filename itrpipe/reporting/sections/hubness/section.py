@@ -66,27 +66,28 @@ def hubs_of(runs: Sequence[Run]) -> Hubs:
     rows = [Row(run.name, _cells(own, random), run.label) for run, own in zip(runs, shares, strict=True)]
     rows.append(Row("random answers", _cells(random, random), published=True))
     table = Table("Answers that come again", list(_SHOWN.values()), rows, _CAPTION)
-    return Hubs(SpannedTable(table, [("", len(_SHOWN))]), _warning(warned))
+    return Hubs(SpannedTable(table, [("", len(_SHOWN))]), _warning(warned, random))
 
 
 def _is_warning(share: float, random: float) -> bool:
     return share > random + MANY * (1 - random)
 
 
-def _warning(warned: Sequence[tuple[Run, str, float]]) -> str:
+def _warning(warned: Sequence[tuple[Run, str, float]], random: dict[str, float]) -> str:
     if not warned:
         return ""
     names = list(dict.fromkeys(run.name for run, _, _ in warned))
     if len(names) > 1:
         return (
-            f"{MOST} captions or {MOST} images are the first answer to more than half of the queries of {len(names)} "
-            "runs (bold under Hubness), which tell few queries apart. More training helps where validation still rises."
+            f"{len(names)} runs give the same {MOST} captions or {MOST} images first to far more queries than random "
+            "answers would (bold under Hubness), and so tell few of them apart."
         )
     said = " and ".join(
-        f"{MOST} {'captions' if side == 'i2t' else 'images'} are the first answer to {100 * share:.0f} % of the queries"
+        f"{MOST} {'captions' if side == 'i2t' else 'images'} are the first answer to {100 * share:.0f} % of the "
+        f"queries, in random answers to {100 * random[side]:.0f} %"
         for _, side, share in warned
     )
-    return f"{names[0]}: {said}. It tells few of them apart; more training helps where validation still rises."
+    return f"{names[0]}: {said}. It tells few of them apart."
 
 
 def share_of_hubs(queries: Queries) -> float:
