@@ -107,9 +107,10 @@ def draw(found: list[Gained], path: Path) -> None:
         "RSum of mined negatives above the strongest control that learned from its batches alone", color=INK
     )
     above = sum(each.value > 0 for each in found)
-    mean = sum(each.value for each in found) / len(found)
+    mean, several = sum(each.value for each in found) / len(found), sum(each.seeds > 1 for each in found)
     axes.set_title(
-        f"{len(found)} settings: {mean:+.1f} on average, above zero in {above}, significant in none",
+        f"{len(found)} settings: {mean:+.1f} on average, above zero in {above}, significant in none of the {several} "
+        "with several seeds",
         loc="left",
         fontsize=11.5,
         fontweight="bold",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from itrpipe.artifacts.artifact import PARTIAL, Manifest
+from itrpipe.artifacts.artifact import PARTIAL, Manifest, folders_in, is_finished, read_manifest
 from itrpipe.config import leaves
 from itrpipe.datasets.truth import known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
@@ -298,10 +299,24 @@ def _precision(job: TrainingJob, model: AnyMatcher, data: SplitData) -> str:
         return settings.precision
     if world.leads:
         device = resolve_device(job.execution.device)
-        chosen = chosen_precision(job.work, model, data, settings.batch_size, device)
+        like = _earlier_precision(job)
+        chosen = chosen_precision(job.work, model, data, settings.batch_size, device, like)
+        why = "as earlier trainings of this model have" if like else "the faster one for this model on this machine"
+        job.reporter.say(f"  precision {chosen}, {why}")
     job.metrics["precision"] = world.agreed(chosen)
-    job.reporter.say(f"  precision {job.metrics['precision']}, the faster one for this model on this machine")
     return job.metrics["precision"]
+
+
+def _earlier_precision(job: TrainingJob) -> str:
+    """What `auto` was for the first training of the same model beside this one; empty where there is none."""
+    settings, found = job.settings.model_dump(mode="json"), {}
+    for folder in filter(is_finished, folders_in(job.folder.parent)):
+        with contextlib.suppress(DataError):  # a damaged one, which `itrpipe status` tells, says nothing
+            other = read_manifest(folder)
+            same = all(other.settings.get(name) == settings[name] for name in ("backbone", "model", "precision"))
+            if same and "precision" in other.metrics:
+                found[other.finished] = other.metrics["precision"]
+    return found[min(found)] if found else ""
 
 
 def _encode_chunk(job: TrainingJob, model: AnyMatcher, data: SplitData, precision: str) -> int:

@@ -20,8 +20,13 @@ _ROWS, _ROWS_OF_PAIRS = 128, 16
 """Images and captions at most, of models that compare embeddings, and of those that score pair by pair."""
 
 
-def chosen_precision(work: Path, model: AnyMatcher, data: SplitData, batch_size: int, device: str) -> Faster:
+def chosen_precision(
+    work: Path, model: AnyMatcher, data: SplitData, batch_size: int, device: str, like: str = ""
+) -> Faster:
     """The faster one, which an interrupted training keeps when it goes on, wherever that is.
+
+    What is compared is to differ in nothing else, and which one is faster may be a matter of what else a machine does.
+    So a training takes that of an earlier one that is otherwise alike.
 
     Args:
         work: folder of the unfinished artifact.
@@ -29,11 +34,14 @@ def chosen_precision(work: Path, model: AnyMatcher, data: SplitData, batch_size:
         data: the training set.
         batch_size: pairs that are encoded and scored.
         device: `cpu` or `cuda`.
+        like: that of an earlier training; empty where there is none.
 
     Raises:
         DataError: what was chosen before cannot be read.
     """
     path = work / CHOSEN
+    if not path.exists() and like:
+        write_stamped_json(path, {"precision": like, "seconds": {}})
     if not path.exists():
         found = training_seconds(model, data, batch_size, torch.device(device))
         write_stamped_json(path, {"precision": found.faster, "seconds": {"fp32": found.fp32, "bf16": found.bf16}})

