@@ -108,10 +108,11 @@ def draw(found: list[Gained], path: Path) -> None:
     )
     above = sum(each.value > 0 for each in found)
     mean, several = sum(each.value for each in found) / len(found), sum(each.seeds > 1 for each in found)
-    axes.set_title(
+    figure.suptitle(
         f"{len(found)} settings: {mean:+.1f} on average, above zero in {above}, significant in none of the {several} "
         "with several seeds",
-        loc="left",
+        x=0.01,
+        ha="left",
         fontsize=11.5,
         fontweight="bold",
         color=INK,
