@@ -21,11 +21,11 @@ from itrpipe.training.settings import is_start_of, not_round_one
 _DIRECTIONS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
 _ROWS = {
     "rank": ("candidates ahead of it", "{:,.0f}"),
-    "score": ("its score, of the pair {:.3f}", "{:.3f}"),
+    "score": ("its score, of the pair {positive:.3f}", "{:.3f}"),
     "beaten": ("beats the pair, %", "{:.1f}"),
-    "active": ("within the margin, %", "{:.1f}"),
+    "active": ("within the margin of {margin:g}, %", "{:.1f}"),
     "false": ("true matches, %", "{:.1f}"),
-    "estimated_false": ("the same, as FNE estimates, %", "{:.1f}"),
+    "estimated_false": ("true matches by FNE's estimate, %", "{:.1f}"),
     "gradient": ("negatives in the softmax, %", "{:.1f}"),
     "mined_gradient": ("a mined one among them, %", "{:.1f}"),
 }
@@ -149,7 +149,7 @@ def _ladder(side: Mapping[str, Any], title: str, model: Mapping[str, Any]) -> It
         if any(value is not None for value in values):
             rows.append(
                 (
-                    heading.format(side["positive"]),
+                    heading.format(positive=side["positive"], margin=model["margin"]),
                     [form.format(value) if value is not None else "–" for value in values],
                 )
             )

@@ -287,7 +287,8 @@ def _referenced(found: list[Entry], models: Mapping[str, str], superseded_too: b
     whole = [(entry, entry.manifest) for entry in found if entry.manifest and entry.state == "whole"]
     newest: dict[tuple, str] = {}
     for entry, manifest in sorted(whole, key=lambda pair: pair[1].finished):
-        run = (manifest.stage, manifest.label, manifest.settings.get("features"), _model_of(entry, models))
+        of_two = bool(manifest.settings.get("compare"))  # a page over two models replaces none over all
+        run = (manifest.stage, manifest.label, manifest.settings.get("features"), of_two, _model_of(entry, models))
         newest[run] = entry.name
     by_name = {entry.name: (entry, manifest) for entry, manifest in whole}
     evaluated = [entry.name for entry, manifest in whole if manifest.stage == EVALUATE and not superseded_too]

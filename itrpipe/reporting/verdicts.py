@@ -189,6 +189,8 @@ def _after(told: dict[str, list[SeedComparison]]) -> tuple[str, tuple[str, ...]]
     better = [each for each in told.values() if verdict([one.own[_RSUM] for one in each]) == "better"]
     if not better:
         first = next(iter(told.values()))[0]
+        if any(member.mining and member.named for member in first.series.first.members):
+            return "", ()
         run = first.series.first if first.reference.first.is_untrained else first.reference.first
         return "What negatives can do here, round one tells by", (_advise(run),)
     run = max(better, key=lambda each: _strongest(each).own[_RSUM].value)[0].series.first

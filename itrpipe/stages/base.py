@@ -11,6 +11,7 @@ without torch, and defines:
     needs(settings, definition) -> dict[str, Need]    input name -> the artifact it reads
     sources(settings, definition, cache) -> dict      digests of files outside the data folder
     fingerprinted(settings) -> dict                   optional: the settings as the fingerprint sees them
+    HAS_VERSIONS: bool                                optional: whether another one is an earlier version of it, True;
     check_read(step) -> None                          optional: refuses settings that the requested step does not read;
     check(step) -> None                               optional: refuses what cannot work before anything runs for it;
                                                       asked when a step is planned and, while it waits, whenever another

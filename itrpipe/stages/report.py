@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from itrpipe.reporting.departures import Declared
 
 SCHEMA_VERSION = 13
+HAS_VERSIONS = False  # a page over other models is another page
 PAGE, SUMMARY, MARKDOWN = REPORT_PAGE, "summary.txt", "summary.md"
 RESULTS, EXPECTED = "results.json", "expected.json"
 OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level", "sections"}

@@ -193,8 +193,8 @@ def _teacher(settings: TrainSettings, mined: Mined, definition: DatasetDefinitio
     except ValueError as error:
         if hint := did_you_mean(name, definition.models):
             raise UsageError(f"--negatives-from {name}: no model has this name{hint}") from None
-        known = f"; models with names: {', '.join(definition.models)}" if definition.models else ""
-        raise UsageError(f"--negatives-from {name}: {error}{known}") from None
+        known = f"no model has this name; known: {', '.join(definition.models)}; " if definition.models else ""
+        raise UsageError(f"--negatives-from {name}: {known}{error}") from None
 
 
 def _same_share(settings: TrainSettings) -> dict[str, float]:

@@ -78,7 +78,10 @@ def test_candidates_come_with_their_probabilities(toy: Any, section: Any) -> Non
     examples = section.all("article")
     assert len(examples) == 4
     shown = [[each.text() for each in example.all("span", "chance")] for example in examples]
-    likely, unlikely = ["97 % false", "50 % false", "< 1 % false", "0 % false"], ["10 % false", "5 % false"]
+    likely, unlikely = (
+        ["97 % true by FNE", "50 % true by FNE", "< 1 % true by FNE", "0 % true by FNE"],
+        ["10 % true by FNE", "5 % true by FNE"],
+    )
     assert shown[0] == shown[2] == likely
     assert shown[1][:2] == shown[3][:2] == unlikely
     assert examples[0].all("img")[0].attributes["alt"] == listed(toy)[0]["anchor_id"]

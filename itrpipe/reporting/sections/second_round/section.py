@@ -68,11 +68,23 @@ def view(source: Source) -> SecondRound | None:
     series = series_of([run for run, _ in measured])
     advice = [
         (run, recommend(run.figures(SECOND_ROUND), run.members[0].named, _start_of(run, runs)))
-        for run in (each.first for each in series)
+        for run in _first_rounds([each.first for each in series])
     ]
     rows = [Row(run.name, _cells(found, _start_of(run, runs)), run.label) for run, found in measured]
     table = SpannedTable(Table("Hard negatives of round one", list(_COLUMNS), rows, _CAPTION), _SPANS)
     return SecondRound(legend(series), [_plot(series)], table, advice, advice[0][1].evidence)
+
+
+def _first_rounds(runs: Sequence[Run]) -> list[Run]:
+    """Without controls that are another one, trained for longer."""
+
+    def kind(run: Run) -> tuple[str, str, bool]:
+        model = run.figures(SECOND_ROUND)["model"]
+        return run.backbone, model["objective"], bool(run.members[0].named)
+
+    shortest = sorted(runs, key=lambda run: run.figures(SECOND_ROUND)["model"]["schedule"]["epochs"])
+    first = {kind(run): run for run in reversed(shortest)}
+    return [run for run in runs if run.members[0].named or not run.is_control or first[kind(run)] is run]
 
 
 def _plot(series: Sequence[Series[Run]]) -> Plot:
