@@ -67,7 +67,7 @@ def test_help_lists_every_command_and_the_chain(invoke: Invoke) -> None:
     assert outcome.code == 0
     for name in COMMANDS:
         assert re.search(rf"^  {name} ", outcome.out, re.MULTILINE), name
-    assert "itrpipe run demo" in outcome.out
+    assert "itrpipe demo" in outcome.out
 
 
 def test_without_arguments_it_says_where_one_stands(

@@ -119,7 +119,7 @@ def test_what_verifying_found_can_be_removed(chain: Path, invoke: Callable[..., 
 
 def test_status_of_nothing(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_status(data_root, None)
-    assert "itrpipe run demo" in capsys.readouterr().out
+    assert "itrpipe demo" in capsys.readouterr().out
     with pytest.raises(MissingInputError, match="no dataset 'tiny' in"):
         print_status(data_root, "tiny")
 

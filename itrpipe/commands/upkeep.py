@@ -109,7 +109,7 @@ def print_status(root: Path, dataset: str | None, *, verify: bool = False) -> No
         _require_dataset(root, dataset)
     names = [dataset] if dataset else [path.name for path in folders_in(root)]
     if not names:
-        reporter.say(f"{root} holds no dataset yet; start with `itrpipe run demo`")
+        reporter.say(f"{root} holds no dataset yet; start with `itrpipe demo`")
     problems: dict[str, list[str]] = {"damaged": [], "unreadable": []}
     for name in names:
         definition = load_definition(root, name)

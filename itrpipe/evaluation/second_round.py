@@ -237,7 +237,7 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
         )
     true = "How many of the top candidates are true matches is not known."
     if found.top_false is not None:
-        estimate = ", as FNE estimates," if found.estimated else ""
+        estimate = ", as FNE estimates by this model's own scores," if found.estimated else ""
         true = f"Of the top candidates{estimate} {found.top_false:.0f} % are true matches."
     if _knows_by_heart(found):
         return (

@@ -115,7 +115,8 @@ def _evidence(series: Sequence[Series[Run]], prefix: str) -> Plot | None:
             ends = (rsum.mean - rsum.deviation, rsum.mean + rsum.deviation)
         intervals.append(Interval(rsum.mean, *ends))
     left_out = len(series) - len(shown)
-    title = "RSum, ± one standard deviation over seeds; of one seed the interval over test images"
+    level = f"{100 * shown[0].first.settings['interval_level']:g} %"
+    title = f"RSum, ± one standard deviation over seeds; of one seed the {level} interval over test images"
     title += f"; the {len(shown)} best of {len(series)}" if left_out and first in (None, *ranked[:_MOST_DRAWN]) else ""
     one_backbone = len({each.first.backbone for each in series}) == 1
     looks = looks_of(series)

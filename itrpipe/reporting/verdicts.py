@@ -97,7 +97,11 @@ def versus(comparison: SeedComparison) -> Finding:
     if len(comparison.seeds) > 1:
         return Finding(_claim([comparison]))
     trained = _trained(comparison)
-    return _of_one_seed([comparison]) if trained else Finding(f"{_one_seed(comparison)}; neither was trained here.")
+    if trained:
+        return _of_one_seed([comparison])
+    rsum = comparison.own[_RSUM].images
+    shown = "so that seeds play no part" if rsum.low > 0 or rsum.high < 0 else "and no difference is shown"
+    return Finding(f"{_one_seed(comparison)}; neither was trained here, {shown}.")
 
 
 def conclusion_of(comparison: SeedComparison) -> str:
