@@ -57,10 +57,13 @@ def state_of(
         and artifacts.same_run(manifest, location.label, step.settings.model_dump())
         and all(manifest.inputs[name].name in known for name, known in read.items() if name in manifest.inputs)
     ]
-    if not siblings or not getattr(load_stage(step.need.stage), "HAS_VERSIONS", True):
+    if not siblings:
         return "missing", ""
     newest = max(siblings, key=lambda manifest: manifest.finished)
-    return "stale" if _overtaken(newest, step) else "new settings", _difference(newest, step)
+    if _overtaken(newest, step):
+        return "stale", _difference(newest, step)
+    has_versions = getattr(load_stage(step.need.stage), "HAS_VERSIONS", True)
+    return ("new settings", _difference(newest, step)) if has_versions else ("missing", "")
 
 
 def to_be_made_again(step: Step) -> bool:

@@ -196,7 +196,12 @@ def test_a_photograph_is_read_by_the_extractor_of_the_features(
         (("--method", "itm"), {}, 2, "itm.uniter does not learn which words are wrong"),
         (("--method", "triplet", "--backbone", "vsepp"), {}, 2, "explain a run of --method tags-dc"),
         (("--method", "tags-dc", "--backbone", "vsepp"), {}, 2, "method 'tags-dc' does not train backbone 'vsepp'"),
-        (("--seed", 7, "--no-deps"), {}, 2, "run `itrpipe train --dataset tiny --method tags-dc --backbone uniter`"),
+        (
+            ("--seed", 7, "--no-deps"),
+            {},
+            2,
+            "run `itrpipe train --dataset tiny --method tags-dc --backbone uniter --data ",
+        ),
     ],
 )
 def test_what_cannot_be_explained_is_refused_in_one_line(
