@@ -307,6 +307,8 @@ def test_a_search_without_a_model_does_not_train_on_drawings_where_models_have_n
     for command in ("evaluate", "advise"):
         found = invoke(command, "--data", root, "--dry-run")
         assert (found.code, "name a model, such as --model small" in found.err) == (2, True), command
+    found = invoke("train", "--backbone", "vsepp", "--data", root, "--dry-run")
+    assert (found.code, "name the dataset, such as --dataset tiny" in found.err) == (2, True)
     found = invoke("report", "--data", root, "--dry-run")
     assert (found.code, "name the dataset, such as --dataset tiny" in found.err) == (2, True)
 

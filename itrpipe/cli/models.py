@@ -89,13 +89,15 @@ def train(
 
     Example: itrpipe train --method aoq --backbone vsrn --dataset scenes
     """
-    from itrpipe.commands.named import define_model, home_of, method_of_name
+    from itrpipe.commands.named import define_model, home_of, method_of_name, refuse_unnamed
     from itrpipe.commands.stages import run_stage
 
     restart_with(devices)
+    placed = bool(given.given & {"dataset", "named"})
     if name and "dataset" not in given.given:
         home = home_of(given.data, name) or (home_of(given.data, like) if like else None)
         given = replace(given, dataset=home or given.dataset)
+        placed = home is not None
     if like and not name:
         raise UsageError(f"--like {like} is for a model that gets a name; add --name")
     if name and "method" not in given.given:
@@ -118,6 +120,8 @@ def train(
         model, overrides = define_model(*given.where, name, named_method, method, overrides, like)
     if model:
         method, overrides = model.method, model.of_training() + overrides
+    if not placed:
+        refuse_unnamed(given.data, dataset=True)
     run_stage(*given.where, "train", overrides, conf=method, model=model, **given.how)
 
 

@@ -11,6 +11,7 @@ from itrpipe.commands.named import NAMING, NamedModel
 from itrpipe.commands.recipe_sources import defined
 from itrpipe.datasets.definition import EMBEDDED, PIXELS, DatasetDefinition, ModelDefinition, check_name
 from itrpipe.errors import UsageError
+from itrpipe.methods.declaration import Mined
 from itrpipe.plan.planning import Planner
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import prepare_need
@@ -147,12 +148,16 @@ def _prepared(dataset: str, definition: DatasetDefinition) -> str:
 
 
 def _lists(offered: tuple[int, int] | None) -> str:
-    """Settings for lists that are as long as a small training set allows."""
-    if offered is None or (offered[0] >= _LISTS[0] and offered[1] >= _LISTS[1]):
+    """Settings for lists that are as long as a small training set allows, and for draws from no large part of it."""
+    shorter = {} if offered is None else Mined(*_LISTS, None, "", "").shorter(*map(max, offered, (1, 1)))
+    if offered is None or not shorter:
         return ""
-    texts, images = (min(most, count) for most, count in zip(_LISTS, offered, strict=True))
-    settings = [f"{key}_texts = {texts}\n{key}_images = {images}\n" for key in ("mine_negatives.num", "aoq.top")]
-    return "".join(["[run.set]  # the training set is too small for lists of 300 captions and 60 images\n", *settings])
+    settings = [f"aoq.{name} = {count}\n" for name, count in shorter.items()]
+    if min(offered[0] - _LISTS[0], offered[1] - _LISTS[1]) < 0:
+        texts, images = (min(most, count) for most, count in zip(_LISTS, offered, strict=True))
+        settings += [f"mine_negatives.num_texts = {texts}\n", f"mine_negatives.num_images = {images}\n"]
+    why = "lists of 300 captions and 60 images are a large part of the training set"
+    return "".join([f"[run.set]  # {why}\n", *settings])
 
 
 def _offered(root: Path, dataset: str, definition: DatasetDefinition, reporter: Reporter) -> tuple[int, int] | None:

@@ -237,8 +237,8 @@ def forget_model(root: Path, dataset: str | None, name: str) -> str:
     models = {each: known for each, known in now.models.items() if each != name}
     save_definition(root, dataset, now.model_copy(update={"models": models}))
     return (
-        f"{dataset}: {name} is forgotten; its training stays until `itrpipe gc --dataset {dataset}` finds it unused, "
-        f"and the same training as --name {name} remembers it again"
+        f"{dataset}: {name} is forgotten; what was trained and evaluated stays, and the same training as --name {name} "
+        "remembers it again"
     )
 
 
@@ -300,7 +300,8 @@ def refuse_unnamed(root: Path, *, dataset: bool = False) -> None:
         first = next(each for each in models if each != EMBEDDED and models[each])
         named = f"the dataset, such as --dataset {first}" if dataset else f"a model, such as --model {others[0]}"
         raise UsageError(
-            f"name {named}; without a name the drawings of --dataset {EMBEDDED} are meant, which have no model with one"
+            f"name {named}; where nothing is named, the drawings of --dataset {EMBEDDED} are meant, and none of their "
+            "models has a name"
         )
 
 

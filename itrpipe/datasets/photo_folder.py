@@ -89,7 +89,7 @@ def require_photographs(folder: Path, apart_from: Path) -> None:
 
 def _none_in(folder: Path) -> MissingInputError:
     return MissingInputError(
-        f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}), hidden folders apart; name another"
+        f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}), hidden folders and links apart; name another"
     )
 
 

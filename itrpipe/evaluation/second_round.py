@@ -172,7 +172,7 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | No
 def _action(found: Signals, start: float | None) -> Action:
     if found.updates < found.warm_up:
         return "warm-up"
-    if start is not None and found.validation < start:
+    if start is not None and found.validation < start - RISING:
         return "lower"
     if _is_at_chance(found) and found.gained is not None and found.gained <= RISING:
         return "rate"
@@ -230,10 +230,12 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
             f" Validation gained {found.gained:.1f} RSum over the last third of the epochs while the learning rate "
             "fell, so compare with round one trained for twice as long, too."
         )
+    if start is not None and found.validation <= start:
+        unsure += f" Validation is not above the {start:.1f} of the model that it began from: compare with that, too."
     if found.fell > RISING:
         unsure += (
-            f" Validation was best after epoch {found.best_epoch:g} and fell by {found.fell:.1f} RSum since: fewer "
-            "epochs or a lower learning rate lose less."
+            f" Validation was best after epoch {found.best_epoch:g}, whose weights are kept, and fell by "
+            f"{found.fell:.1f} RSum since: a lower learning rate may go further."
         )
     true = "How many of the top candidates are true matches is not known."
     if found.top_false is not None:

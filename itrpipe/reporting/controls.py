@@ -47,6 +47,8 @@ def is_reference_of(reference: Run, run: Run, baseline_method: str) -> bool:
         return False
     if reference.is_untrained or _is_plain_twin(reference, run):
         return True
+    if _is_of_other_size(reference, run):
+        return False
     names = {member.method_name for member in reference.members}
     declared = reference.is_baseline or reference.is_control
     return declared and names - {baseline_method} <= set(controls_of(run, baseline_method))
@@ -103,6 +105,14 @@ def _is_own_control(model: Model) -> bool:
     if name not in declaration.confs or is_control(_STAGE, name) or model.artifact.manifest is None:
         return False
     return bool(choices_of(model.artifact.manifest.settings)) and len(extended(declaration, name)) > 1
+
+
+def _is_of_other_size(reference: Run, run: Run) -> bool:
+    """Whether both learn by the same method with other networks, which differ in more than in their negatives."""
+    both = [[each.artifact.manifest for each in one.members] for one in (reference, run)]
+    found = [[(each.settings["method"], each.settings.get("model")) for each in one if each] for one in both]
+    methods_ = [[method for method, _ in one] for one in found]
+    return methods_[0] == methods_[1] and found[0] != found[1]
 
 
 def _is_plain_twin(reference: Run, run: Run) -> bool:

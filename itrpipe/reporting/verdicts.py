@@ -49,7 +49,7 @@ def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], ba
         baseline_method: the method of round one.
     """
     found = _at_chance(series) or _answer(series, compared, baseline_method)
-    return replace(found, said=f"{found.said}{_below_published(series, found.said)}")
+    return replace(found, said=f"{found.said}{_below_published(series, found.said)}{_near_chance(series, found.said)}")
 
 
 def _answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], baseline_method: str) -> Finding:
@@ -85,6 +85,14 @@ def _below_published(series: Sequence[Series[Run]], said: str) -> str:
         if rivals and published.method not in said and max(map(_mean, rivals)) < _mean(published):
             return f" No model that was trained reaches {published.method}, which has {_mean(published):.1f}."
     return ""
+
+
+def _near_chance(series: Sequence[Series[Run]], said: str) -> str:
+    """That chance is within the interval of every run, where that is so and not said yet."""
+    runs = [run for each in series for run in each.all]
+    if "hance" in said or any(run.metrics["full"][_RSUM]["low"] > _chance(run) for run in runs):
+        return ""
+    return f" Chance, {_chance(runs[0]):.1f}, is within the intervals of all runs over test images."
 
 
 def _mean(series: Series[Run]) -> float:

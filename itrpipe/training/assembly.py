@@ -65,6 +65,7 @@ class TrainingJob(Protocol):
     """What a training is told, and what it tells; see `itrpipe.stages.base.Job`."""
 
     dataset: str
+    conf: str
     settings: TrainSettings
     execution: TrainExecution
     folder: Path
@@ -141,12 +142,12 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
     )
     if reason := trainer.idle_patience() or trainer.never_warm():
         job.warn(reason)
-    if reason := _hardly_hard(job.settings.loss.mined(), splits["train"]):
+    if reason := _hardly_hard(job.conf, job.settings.loss.mined(), splits["train"]):
         job.warn(reason)
     return trainer, splits, tokens
 
 
-def _hardly_hard(mined: Mined | None, train: SplitData) -> str:
+def _hardly_hard(conf: str, mined: Mined | None, train: SplitData) -> str:
     """What is to be known of lists that hold a large part of a small training set; empty where they do not."""
     shorter = {} if mined is None else mined.shorter(train.num_captions, train.num_images)
     if mined is None or not shorter:
@@ -154,7 +155,7 @@ def _hardly_hard(mined: Mined | None, train: SplitData) -> str:
     return (
         f"mined negatives are drawn from the first {mined.texts:,} of {train.num_captions:,} captions and the first "
         f"{mined.images:,} of {train.num_images:,} images, which are hardly harder than others; draw from fewer, such "
-        f"as {' '.join(f'--set loss.{name}={count}' for name, count in shorter.items())}"
+        f"as {' '.join(f'--set {conf}.loss.{name}={count}' for name, count in shorter.items())}"
     )
 
 

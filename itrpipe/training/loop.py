@@ -61,6 +61,10 @@ PLATEAUS = 2
 """How often validation is flat before schedule `plateau` ends the training."""
 
 
+_NO_MORE = 1e-9
+"""Score by which a validation is no better: the same recalls may be summed in another order."""
+
+
 class Trainer:
     """Trains one model with one method, alone or as one of several processes.
 
@@ -432,7 +436,7 @@ class Trainer:
         with self._average.applied():
             metrics = self.validate()
             score = metrics[self._settings.selection]
-            best = score > position.best_score
+            best = score > position.best_score + _NO_MORE
             if best:
                 position.best_score, position.best_row = score, len(position.history)
                 if self._world.leads:

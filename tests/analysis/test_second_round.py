@@ -271,7 +271,7 @@ def test_lists_that_are_proposed_are_short_enough(captions: int) -> None:
     assert proposed.shorter(captions, images) == {}
 
 
-@pytest.mark.parametrize(("start", "action"), [(None, "mine"), (399.0, "mine"), (401.0, "lower")])
+@pytest.mark.parametrize(("start", "action"), [(None, "mine"), (399.0, "mine"), (401.0, "mine"), (404.0, "lower")])
 def test_fine_tuning_that_did_harm_wants_a_lower_rate(start: float | None, action: str) -> None:
     found = diagnostics()
     found["model"] |= {"method": "clip-finetune", "objective": "contrastive"}
@@ -279,14 +279,17 @@ def test_fine_tuning_that_did_harm_wants_a_lower_rate(start: float | None, actio
     advice = recommend(found, "my", start)
     assert advice.action == action
     if action == "lower":
-        assert "validation is at 400.0 RSum, and at 401.0 of the model that it began from" in advice.sentences[0]
+        assert "validation is at 400.0 RSum, and at 404.0 of the model that it began from" in advice.sentences[0]
         assert advice.command.endswith("--name my-lower --like my --seed 1 --set learning_rate=1e-05")
+    assert ("not above the 401.0 of the model" in " ".join(advice.sentences)) == (start == 401.0)
 
 
 def test_validation_that_fell_is_told_with_its_best_epoch() -> None:
     found = diagnostics()
     found["validation"] |= {"best_epoch": 2.0, "fell": 15.1}
-    assert "best after epoch 2 and fell by 15.1 RSum since" in " ".join(recommend(found).sentences)
+    assert "best after epoch 2, whose weights are kept, and fell by 15.1 RSum since" in " ".join(
+        recommend(found).sentences
+    )
     found["validation"] |= {"fell": 1.0}
     assert "fell by" not in " ".join(recommend(found).sentences)
 

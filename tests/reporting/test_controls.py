@@ -69,6 +69,13 @@ def test_a_published_model_that_no_training_reaches_is_named(tuned: Any) -> None
     assert "No model that was trained reaches zero-shot, which has " in answer(tuned(("zero-shot", 1.2, {}), *models))
 
 
+def test_a_model_of_another_size_is_no_control_of_better_negatives(tuned: Any) -> None:
+    smaller = {"named": "small", "model": {"vision": "clip", "text": "clip", "embed_dim": 64}}
+    models = (("clip-finetune", 0.9, {"named": "tuned"}), ("clip-finetune", 0.8, {"named": "mined", "loss": MINED}))
+    found = answer(tuned(("clip-finetune", 0.5, smaller), *models))
+    assert found.startswith("Dual encoder, fine-tuned CLIP (mined) differs from fine-tuned CLIP (tuned) by +")
+
+
 def test_better_negatives_with_one_seed_are_asked_for_the_seed_that_their_control_has(tuned: Any) -> None:
     report = tuned(
         (*PUBLISHED, {}),

@@ -45,7 +45,7 @@ def test_a_model_that_returns_the_same_for_many_queries_is_warned_of() -> None:
     ]
     assert hubs_of([spread]).warning == ""
     other = run("SCAN", images=[row % 12 for row in range(200)], captions=[0] * 40)
-    assert hubs_of([spread, hubs, other]).warning.startswith("2 runs give the same 10 captions or 10 images first")
+    assert hubs_of([spread, hubs, other]).warning.startswith("In 2 runs, 10 captions or 10 images are the first answer")
 
 
 def test_few_items_are_often_first_in_random_answers_too() -> None:

@@ -91,6 +91,14 @@ def changed(**values: object) -> LoopSettings:
     return replace(SETTINGS, **values)  # pyright: ignore
 
 
+def test_the_same_recalls_summed_otherwise_are_no_better(features, tmp_path, monkeypatch):
+    run = trainer(features, tmp_path / "tie", changed(epochs=2))
+    validate, scores = run.validate, iter([248.48484848484847, 248.4848484848485])
+    monkeypatch.setattr(run, "validate", lambda: {**validate(), run._settings.selection: next(scores)})
+    run.run()
+    assert [row["best"] for row in run.position.history] == [True, False]
+
+
 def test_training_learns_what_the_captions_say(features, tmp_path):
     run = trainer(features, tmp_path / "a", changed(epochs=30, decay_every=25))
     run.run()

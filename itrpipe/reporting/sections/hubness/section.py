@@ -79,8 +79,8 @@ def _warning(warned: Sequence[tuple[Run, str, float]], random: dict[str, float])
     names = list(dict.fromkeys(run.name for run, _, _ in warned))
     if len(names) > 1:
         return (
-            f"{len(names)} runs give the same {MOST} captions or {MOST} images first to far more queries than random "
-            "answers would (bold under Hubness), and so tell few of them apart."
+            f"In {len(names)} runs, {MOST} captions or {MOST} images are the first answer to far more queries than in "
+            "random answers (bold under Hubness): these runs tell few of them apart."
         )
     said = " and ".join(
         f"{MOST} {'captions' if side == 'i2t' else 'images'} are the first answer to {100 * share:.0f} % of the "

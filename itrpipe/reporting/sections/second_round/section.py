@@ -32,7 +32,8 @@ _COLUMNS = (
     "advice",
 )
 _CAPTION = (
-    "Of 500 training pairs, mean of both directions. Beaten: percentage that scores below the hardest negative of a "
+    "Of 500 training pairs, or all where there are fewer, mean of both directions. "
+    "Beaten: percentage that scores below the hardest negative of a "
     "batch (expected), and of the whole training set. True matches: percentage of these that describe the image after "
     "all, and of the 10 hardest of the training set; ≈: by FNE's estimate, where the dataset does not know. RSum, last "
     "third: points that validation gained over the last third of the epochs; over val: RSum on as many training images "
