@@ -199,18 +199,23 @@ def _claims(told: dict[str, list[SeedComparison]]) -> str:
 def _after(told: dict[str, list[SeedComparison]]) -> tuple[str, tuple[str, ...]]:
     """What to do after a claim: give the best of the better ones to others, else ask why there is none."""
     better = [each for each in told.values() if verdict([one.own[_RSUM] for one in each]) == "better"]
-    if not better:
-        first = next(iter(told.values()))[0]
-        if any(member.mining and member.named for member in first.series.first.members):
-            return "", ()
-        run = first.series.first if first.reference.first.is_untrained else first.reference.first
-        return "What negatives can do here, round one tells by", (_advise(run),)
-    run = max(better, key=lambda each: _strongest(each).own[_RSUM].value)[0].series.first
-    method, backbone = run.members[0].method_name, run.settings["backbone"]
-    export = f"itrpipe export --method {method} --backbone {backbone} --dataset {run.manifest.dataset}"
-    if run.members[0].named:
-        export = f"itrpipe export --model {run.members[0].named}"
-    return "Others can use it after", (f"{export} --to {backbone}-{method}",)
+    if better:
+        run = max(better, key=lambda each: _strongest(each).own[_RSUM].value)[0].series.first
+        return "Others can use it after", (_export(run),)
+    first = next(iter(told.values()))[0]
+    if any(member.mining and member.named for member in first.series.first.members):  # round one was asked already
+        return "Others can use the simpler model after", (_export(first.reference.first),)
+    run = first.series.first if first.reference.first.is_untrained else first.reference.first
+    return "What negatives can do here, round one tells by", (_advise(run),)
+
+
+def _export(run: Run) -> str:
+    """The command that makes a folder of a model for others."""
+    first, backbone = run.members[0], run.settings["backbone"]
+    if first.named:
+        return f"itrpipe export --model {first.named} --to {backbone}-{first.named}"
+    named = f"--method {first.method_name} --backbone {backbone} --dataset {run.manifest.dataset}"
+    return f"itrpipe export {named} --to {backbone}-{first.method_name}"
 
 
 def _advise(run: Run) -> str:

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from itrpipe.evaluation.chance import random_recalls
-from itrpipe.reporting.verdicts import _strongest, versus
+from itrpipe.reporting.verdicts import _after, _strongest, versus
 
 CHANCE = random_recalls(30, 60)["rsum"]
 SEEDS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))
@@ -165,6 +166,17 @@ def test_a_training_that_changed_nothing_is_asked_what_it_learned() -> None:
     unchanged = versus(compared(0.0))
     assert "has the recalls of clip on these test images: training changed none" in unchanged.said
     assert unchanged.commands == ("itrpipe advise --model tuned",)
+
+
+@pytest.mark.parametrize(("value", "model"), [(-1.0, "first"), (9.0, "mined")])
+def test_after_a_claim_about_mined_negatives_the_model_to_keep_is_exported(value: float, model: str) -> None:
+    def side(name: str) -> Any:
+        members = [SimpleNamespace(named=name, mining=name == "mined")]
+        return SimpleNamespace(first=SimpleNamespace(members=members, settings={"backbone": "vsepp"}))
+
+    own = {"rsum": SimpleNamespace(value=value, significant=value > 1)}
+    compared: Any = SimpleNamespace(own=own, series=side("mined"), reference=side("first"))
+    assert _after({"mined": [compared]})[1] == (f"itrpipe export --model {model} --to vsepp-{model}",)
 
 
 def swap(one: Path, other: Path) -> None:
