@@ -9,7 +9,10 @@ from itrpipe.errors import MissingInputError
 
 GIVEN = "given"
 """Configuration of `train` for such embeddings, and the first word of their names."""
-NOT_HERE = "the model that made given embeddings is not here; only mine-negatives, evaluate and report do without it"
+NOT_HERE = (
+    "the model that made given embeddings is not here; only mine-negatives, export-negatives, evaluate and report do "
+    "without it"
+)
 
 
 def is_given(backbone: str) -> bool:

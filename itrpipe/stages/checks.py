@@ -16,7 +16,7 @@ from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.config import COMMAND_LINE
 from itrpipe.datasets.benchmarks.named import named
 from itrpipe.datasets.records import SPLITS
-from itrpipe.errors import UsageError
+from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN
 from itrpipe.features.hub import local_config, require_reachable
 from itrpipe.features.registry import passes_of
@@ -58,7 +58,7 @@ def check_training(step: Planned) -> None:
     check_read(step)
     for name, model in settings.model.pretrained().items():
         if model:
-            require_reachable(model, getattr(settings.model, f"{name}_revision", "main"))
+            _require_encoder(step, name, model, getattr(settings.model, f"{name}_revision", "main"))
     if isinstance(settings.model, DualEncoder):
         _refuse_half(settings.model)
     if settings.adapts and importlib.util.find_spec("peft") is None:
@@ -201,6 +201,23 @@ def candidates(caption_image: np.ndarray) -> tuple[int, int]:
 
     own = np.bincount(caption_image)
     return len(caption_image) - int(own.max()), len(own) - 1
+
+
+def _require_encoder(step: Planned, name: str, model: str, revision: str) -> None:
+    """Refuses an encoder that cannot be fetched, and says so where it is the one that is taken unless another is named.
+
+    Raises:
+        MissingInputError: likewise.
+    """
+    settings = cast(TrainSettings, step.settings)
+    try:
+        require_reachable(model, revision)
+    except MissingInputError as error:
+        if not step.resolved.origins.get(f"model.{name}", "").endswith("]"):  # of a declaration
+            raise
+        both = isinstance(settings.model, DualEncoder) and settings.model.is_joint()
+        option = "--vision" if both else f"--{name}" if name in ("vision", "text") else f"--set model.{name}=…"
+        raise MissingInputError(f"{str(error).rstrip('.')}; or name another than this default: {option}") from None
 
 
 def _refuse_half(model: DualEncoder) -> None:

@@ -81,3 +81,19 @@ def test_a_plan_asks_before_it_makes_anything(
         outcome = invoke(*arguments, "--dataset", "tiny", "--data", defined, *more)
         assert (outcome.code, "someone/none cannot be fetched from the hub (gone)" in outcome.err) == (3, True)
     assert not list(defined.glob("tiny/*/*/manifest.json"))
+
+
+def test_a_default_that_cannot_be_fetched_is_told_to_be_one(
+    asked: list, defined: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OfflineModeIsEnabled("offline")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
+    where = ["--dataset", "tiny", "--data", defined, "--dry-run"]
+    usual = invoke("train", "--method", "clip-finetune", *where).err
+    assert "openai/clip-vit-base-patch32 cannot be fetched" in usual
+    assert usual.rstrip().endswith("or name another than this default: --vision")
+    given = invoke("train", "--method", "clip-finetune", "--vision", "someone/none", *where).err
+    assert "someone/none cannot be fetched" in given
+    assert "default" not in given
