@@ -56,6 +56,10 @@ class BackboneSettings(Settings):
         """Setting -> hub id or folder of its encoders and tokenizers, empty for those that it has not."""
         return {}
 
+    def joint(self) -> str:
+        """Hub id or folder of the one model that both of its encoders are of, such as CLIP; empty where none is."""
+        return ""
+
     def encoders(self) -> tuple[str, ...]:
         """Names of those of its networks that can be frozen, adapted, or trained at a rate that falls by the layer."""
         return ()

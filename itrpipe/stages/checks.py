@@ -22,7 +22,6 @@ from itrpipe.features.hub import local_config, require_reachable
 from itrpipe.features.registry import passes_of
 from itrpipe.methods.declaration import Mined
 from itrpipe.mining.settings import MineSettings
-from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.given import GivenEmbeddings
 from itrpipe.stages.base import Planned
 from itrpipe.training.settings import TrainSettings
@@ -59,8 +58,7 @@ def check_training(step: Planned) -> None:
     for name, model in settings.model.pretrained().items():
         if model:
             _require_encoder(step, name, model, getattr(settings.model, f"{name}_revision", "main"))
-    if isinstance(settings.model, DualEncoder):
-        _refuse_half(settings.model)
+    _refuse_half(settings.model.joint())
     if settings.adapts and importlib.util.find_spec("peft") is None:
         raise UsageError(
             f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
@@ -215,17 +213,22 @@ def _require_encoder(step: Planned, name: str, model: str, revision: str) -> Non
     except MissingInputError as error:
         if not step.resolved.origins.get(f"model.{name}", "").endswith("]"):  # of a declaration
             raise
-        both = isinstance(settings.model, DualEncoder) and settings.model.is_joint()
-        option = "--vision" if both else f"--{name}" if name in ("vision", "text") else f"--set model.{name}=…"
+        option = (
+            "--vision"
+            if settings.model.joint()
+            else f"--{name}"
+            if name in ("vision", "text")
+            else f"--set model.{name}=…"
+        )
         raise MissingInputError(f"{str(error).rstrip('.')}; or name another than this default: {option}") from None
 
 
-def _refuse_half(model: DualEncoder) -> None:
+def _refuse_half(model: str) -> None:
     """Refuses as both encoders a folder that holds one of them."""
-    config = local_config(model.vision) if model.is_joint() else {}
+    config = local_config(model) if model else {}
     if config and not config.keys() & {"vision_config", "text_config"}:
         raise UsageError(
-            f"{model.vision} is a model of type {config.get('model_type')}, which is no encoder of both images and "
+            f"{model} is a model of type {config.get('model_type')}, which is no encoder of both images and "
             "captions; name one that is, such as CLIP or SigLIP, or one encoder as --vision and another as --text"
         )
 

@@ -85,6 +85,10 @@ class DualEncoder(BackboneSettings):
         named = (self.vision, self.vision_revision), (self.text, self.text_revision)
         return self.images == "pixels" and self.vision != RANDOM and named[0] == named[1]
 
+    def joint(self) -> str:
+        """The model that is named as both."""
+        return self.vision if self.is_joint() else ""
+
     def untrained(self) -> str:
         """Its encoders were trained together, and nothing is added to them."""
         if not self.is_joint():
