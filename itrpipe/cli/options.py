@@ -16,6 +16,12 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN, is_given
 
 
+def was_given(context: typer.Context, name: str) -> bool:
+    """Whether an option was given, on the command line or in the environment."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
 def _trust(trusted: bool) -> bool:
     from itrpipe.artifacts.integrity import trust_large_files
 
@@ -225,8 +231,7 @@ class ModelOptions(TrainedOptions):
 
     def _told(self, context: typer.Context) -> frozenset[str]:
         """Which options were given."""
-        sources = {each.name: context.get_parameter_source(each.name) for each in fields(self)}
-        return frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
+        return frozenset(each.name for each in fields(self) if was_given(context, each.name))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from itrpipe.cli.options import (
     overrides_of,
     resolved,
     taking,
+    was_given,
     whole_path,
 )
 from itrpipe.errors import UsageError
@@ -371,8 +372,7 @@ def report(
     from itrpipe.commands.report import report_dataset, report_of_two
 
     overrides = overrides_of(settings, {})
-    source = context.get_parameter_source("dataset")
-    if compare is None and source is not None and source.name == "DEFAULT":
+    if compare is None and not was_given(context, "dataset"):
         refuse_unnamed(data, dataset=True)
     if compare is not None:
         if backbone is not None or into is not None:

@@ -24,6 +24,7 @@ from itrpipe.cli.options import (
     WorkersOption,
     overrides_of,
     placed,
+    was_given,
 )
 from itrpipe.errors import UsageError
 
@@ -182,9 +183,7 @@ def gc(
     from itrpipe.commands.upkeep import collect_garbage
 
     if forget is not None:
-        source = context.get_parameter_source("dataset")
-        usual = source is not None and source.name == "DEFAULT"
-        typer.echo(forget_model(data, None if usual else dataset, forget))
+        typer.echo(forget_model(data, dataset if was_given(context, "dataset") else None, forget))
         return
     ask = None if yes else typer.confirm
     collect_garbage(data, dataset, damaged_only=damaged, verify=verify, superseded_too=superseded, ask=ask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from itrpipe.artifacts.artifact import Manifest, is_finished, list_artifacts, read_manifest
 from itrpipe.commands.trained import data_option, make_missing, train_settings, trained_run
 from itrpipe.datasets.definition import check_name
-from itrpipe.errors import UsageError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.second_round import Advice, recommend
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.printable import printable_json
@@ -127,7 +128,9 @@ def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
 def _start(root: Path, tuned: Manifest) -> float | None:
     """RSum on validation of the pretrained model that a training began from, where that was looked at."""
     for folder in list_artifacts(root, tuned.dataset):
-        if folder.parent.name == "train" and is_finished(folder):
+        if folder.parent.name != "train" or not is_finished(folder):
+            continue
+        with contextlib.suppress(DataError):  # a damaged one, which `itrpipe status` tells, says nothing
             other = read_manifest(folder)
             if is_start_of(other.settings, tuned.settings) and _read(other) == _read(tuned):
                 return other.metrics.get("validation_rsum")
