@@ -134,9 +134,21 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(ro
     assert "new settings, bootstrap_samples 100 → 120" in of_first
     asked = invoke("advise", "--model", "second", *where)
     assert "ask with its round one, `itrpipe advise --model first`" in asked.err
-    another = invoke("train", "--model", "second", "--seed", "1", *where)
-    assert another.code == 3
-    assert "first is not trained with seed 1; run `itrpipe train --model first --seed 1`" in another.err
+    # With another seed its round one is trained, too, as that was told and not as the second is.
+    planned = invoke("train", "--model", "second", "--seed", "1", "--dry-run", *where).out
+    assert re.search(r"\+ train/contrastive-batch.vsepp.s1-\w+ +missing\n", planned)
+    again = invoke("train", "--model", "second", "--seed", "1", "--set", "learning_rate=0.1", *where)
+    assert again.code == 0, again.err
+    models = load_definition(root, "tiny").models
+    name = models["first"].trained["contrastive-batch.vsepp.s1"]
+    assert read_manifest(root / "tiny" / "train" / name).settings["learning_rate"] != 0.1
+    third = ["--name", "third", "--like", "second", *lists, "--set", "mine_negatives.num_images=3"]
+    assert invoke("train", *third, "--negatives-from", "second", "--dry-run", *where).code == 0
+    circle = [*third, "--negatives-from", "second", *where]
+    assert invoke("train", *circle).code == 0
+    round_about = invoke("train", "--model", "second", "--negatives-from", "third", "--seed", "2", *where)
+    assert round_about.code == 2
+    assert "would be made from itself; name another model with --negatives-from" in round_about.err
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -225,9 +237,9 @@ def test_commands_of_a_card_need_no_model_that_they_do_not_train() -> None:
             "did you mean 'small'",
         ),
         (
-            ["train", "--name", "x", "-d", "tiny", "-m", "aoq", "-b", "vsepp", "--negatives-from", "small"],
-            3,
-            "train --model small`",
+            ["train", "--name", "x", "-d", "tiny", "-m", "aoq", "-b", "vsepp", "--negatives-from", "x"],
+            2,
+            "--negatives-from x is the model itself",
         ),
         (["evaluate", "--model", "smal"], 3, "did you mean 'small'"),
         (

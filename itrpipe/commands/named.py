@@ -127,7 +127,7 @@ def define_model(
         The model, and the overrides that change nothing but how it is trained.
 
     Raises:
-        UsageError: the name cannot be one, or is also that of the model that it is to be like.
+        UsageError: the name cannot be one, or is also that of the model that it is to be like or mined with.
         MissingInputError: there is no such model.
     """
     known = earlier = load_definition(root, dataset).models.get(check_name(name))
@@ -145,6 +145,8 @@ def define_model(
     conf = method or (known.method if known else usual)
     same = known is not None and known.method == conf and own.get("backbone") in (None, known.settings.get("backbone"))
     settings = {**known.settings, **own} if known is not None and same else own
+    if name in (settings.get("teacher"), settings.get(f"{_LOSS}teacher")):
+        raise UsageError(f"--negatives-from {name} is the model itself; name another that it is mined with")
     unchanged = known is not None and (conf, settings) == (known.method, known.settings)
     trained = known.trained if known is not None and unchanged else {}
     definition = ModelDefinition(method=conf, settings=settings, trained=trained)

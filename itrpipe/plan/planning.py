@@ -96,14 +96,14 @@ class Planner:
         """
         if inputs:
             return self._plan(need, requested, inputs)
-        asked = ((k, str(v)) for k, v in (*need.settings.items(), *need.pinned.items()))
+        asked = ((k, str(v)) for k, v in (*need.settings.items(), *need.pinned.items(), *need.named.items()))
         key = (need.stage, need.conf, tuple(sorted(asked)), requested)
         if key not in self._known:
             if key in self._underway:
                 raise UsageError(f"{need.stage} {need.conf} would be made from itself; give it another start_from")
             self._underway.append(key)
             try:
-                self._known[key] = self._plan(need, requested, self._pinned(need))
+                self._known[key] = self._plan(need, requested, self._pinned(need) | self._named(need))
             finally:
                 self._underway.pop()
             if not self._underway:
@@ -161,6 +161,22 @@ class Planner:
             if not folder.is_dir():
                 raise MissingInputError(f"{folder} was removed; make it again, or name another model")
         return {name: pinned_step(self.root, artifacts.read_manifest(folder)) for name, folder in folders.items()}
+
+    def _named(self, need: Need) -> dict[str, Step]:
+        """Trainings of named models with the seed of a step that reads them: with their own settings, not with its."""
+        found = {}
+        for name, model in need.named.items():
+            known, seed = self.definition.models[model], need.settings["seed"]
+            above = [each for each in self._underway if each[0] == "model"]
+            if ("model", model, seed) in above:
+                raise UsageError(f"model {model} would be made from itself; name another model with --negatives-from")
+            told = [item for item in self.overrides if item.scope == EVERYWHERE]
+            told += [scoped_override(key, value, f"model {model}") for key, value in known.settings.items()]
+            told += [Override(None, "name", model, f"model {model}"), Override(None, "seed", seed, COMMAND_LINE)]
+            other = replace(self, overrides=told, digests=self._cache)
+            other._underway += [*above, ("model", model, seed)]
+            found[name] = other.plan(Need("train", known.method))
+        return found
 
     def configure(
         self, need: Need, definition: StageDefinition | None, requested: bool = True, *, fill_features: bool = True

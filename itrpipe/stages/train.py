@@ -157,9 +157,8 @@ def _mining(settings: TrainSettings, mined: Mined, definition: DatasetDefinition
 
     Raises:
         UsageError: there is no model of the teacher's name.
-        MissingInputError: the model of that name is not trained yet.
     """
-    mining, pinned = _teacher(settings, mined, definition)
+    mining, given = _teacher(settings, mined, definition)
     asked = {
         "backbone": mining.backbone,
         "method": mining.method,
@@ -168,28 +167,25 @@ def _mining(settings: TrainSettings, mined: Mined, definition: DatasetDefinition
         **_same_share(settings),
         **({"guard": mined.guard} if mined.guard else {}),
     }
-    return Need("mine_negatives", "exact", asked, {"train": f"train/{pinned}"} if pinned else {})
+    return Need("mine_negatives", "exact", asked, **given)
 
 
-def _teacher(settings: TrainSettings, mined: Mined, definition: DatasetDefinition) -> tuple[Model, str]:
-    """The model that is mined with, and the name of its artifact where that is known beforehand."""
+def _teacher(
+    settings: TrainSettings, mined: Mined, definition: DatasetDefinition
+) -> tuple[Model, dict[str, dict[str, str]]]:
+    """The model that is mined with, and how a need says that it has a name: pinned where it is trained, else named."""
     usual = settings.backbone if settings.model.embeds else mined.teacher_of_pairs
     first, name = Model(training_settings.ROUND_ONE, usual, settings.seed), mined.teacher
     if name is None:
-        return first, ""
+        return first, {}
     if name in load_declaration("train").confs and name not in backbones():
-        return dataclasses.replace(first, method=name), ""
+        return dataclasses.replace(first, method=name), {}
     if name in definition.models:
         found = Model.defined_by(definition.models[name], settings.seed)
-        if found.label not in definition.models[name].trained:
-            seed = f" --seed {found.seed}" if found.seed else ""
-            raise MissingInputError(
-                f"--negatives-from {name}: model {name} is not trained{seed and f' with seed {found.seed}'}; run "
-                f"`itrpipe train --model {name}{seed}`"
-            )
-        return found, definition.models[name].trained[found.label]
+        trained = definition.models[name].trained.get(found.label)
+        return found, {"pinned": {"train": f"train/{trained}"}} if trained else {"named": {"train": name}}
     try:
-        return first.named_by(given if (given := f"{GIVEN}-{name}") in definition.embeddings else name), ""
+        return first.named_by(given if (given := f"{GIVEN}-{name}") in definition.embeddings else name), {}
     except ValueError as error:
         if hint := did_you_mean(name, definition.models):
             raise UsageError(f"--negatives-from {name}: no model has this name{hint}") from None
