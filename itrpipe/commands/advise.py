@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 
 from itrpipe.artifacts.artifact import Manifest, is_finished, list_artifacts, read_manifest
 from itrpipe.commands.trained import data_option, make_missing, train_settings, trained_run
-from itrpipe.datasets.definition import check_name
+from itrpipe.datasets.definition import ModelDefinition, check_name
 from itrpipe.errors import DataError, UsageError
-from itrpipe.evaluation.second_round import Advice, recommend
+from itrpipe.evaluation.second_round import ENDS, Advice, recommend
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
+from itrpipe.training.named_models import Model
 from itrpipe.training.settings import is_start_of, not_round_one
 
 _DIRECTIONS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
@@ -93,7 +95,8 @@ def advise(
     for line in lines(found, seconds):
         reporter.say(line)
     more = not named and any(item.key not in _NAMING for item in overrides)
-    _say(advice, reporter, data_option(root), ", and the other settings of this round one" if more else "")
+    after = _after(planner, named, advice, train_settings(step).seed)
+    _say(advice, reporter, data_option(root), ", and the other settings of this round one" if more else "", after)
 
 
 def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
@@ -125,16 +128,45 @@ def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
     yield f"  RSum on training images   {fit['train']:.1f} {on}"
 
 
+def _after(planner: Planner, named: str, advice: Advice, seed: int) -> list[str]:
+    """What to type where the training that is advised was done already under the name that is proposed; else nothing.
+
+    A model that negatives were mined with is compared with round one, any other is the round one to ask about.
+    """
+    other, models = f"{named}-{ENDS[advice.action]}", planner.definition.models
+    if not named or other not in models or not _trained(models[other], seed):
+        return []
+    again = ["--seed", str(seed)] if seed else []
+    if advice.action != "mine":
+        return [shlex.join(["itrpipe", "advise", "--model", other, *again])]
+    evaluations = _finished(planner.root, planner.dataset, "evaluate")
+    read = {each.name for evaluation in evaluations for each in evaluation.inputs.values()}
+    unread = [name for name in (named, other) if _trained(models[name], seed) not in read]
+    compared = ["itrpipe", "report", "--dataset", planner.dataset, "--compare", named, other]
+    return [
+        shlex.join(each) for each in (*(["itrpipe", "evaluate", "--model", name, *again] for name in unread), compared)
+    ]
+
+
+def _trained(model: ModelDefinition, seed: int) -> str:
+    """Artifact of a model with this seed; empty where it is not trained."""
+    return model.trained.get(Model.defined_by(model, seed).label, "")
+
+
 def _start(root: Path, tuned: Manifest) -> float | None:
     """RSum on validation of the pretrained model that a training began from, where that was looked at."""
-    for folder in list_artifacts(root, tuned.dataset):
-        if folder.parent.name != "train" or not is_finished(folder):
-            continue
-        with contextlib.suppress(DataError):  # a damaged one, which `itrpipe status` tells, says nothing
-            other = read_manifest(folder)
-            if is_start_of(other.settings, tuned.settings) and _read(other) == _read(tuned):
-                return other.metrics.get("validation_rsum")
+    for other in _finished(root, tuned.dataset, "train"):
+        if is_start_of(other.settings, tuned.settings) and _read(other) == _read(tuned):
+            return other.metrics.get("validation_rsum")
     return None
+
+
+def _finished(root: Path, dataset: str, stage: str) -> Iterator[Manifest]:
+    """What is finished of a stage; a damaged one, which `itrpipe status` tells, says nothing."""
+    for folder in list_artifacts(root, dataset):
+        if folder.parent.name == stage and is_finished(folder):
+            with contextlib.suppress(DataError):
+                yield read_manifest(folder)
 
 
 def _read(trained: Manifest) -> dict[str, str]:
@@ -163,9 +195,11 @@ def _ladder(side: Mapping[str, Any], title: str, model: Mapping[str, Any]) -> It
         yield f"  {heading:<{first}}{numbers}"
 
 
-def _say(advice: Advice, reporter: Reporter, data: str, more: str) -> None:
+def _say(advice: Advice, reporter: Reporter, data: str, more: str, after: list[str]) -> None:
     reporter.say("")
     for number, sentence in enumerate(advice.sentences):
         reporter.say(f"  {sentence}", style=None if number else "bold green")
-    reporter.say(f"  {advice.leads}: {advice.command}{data}{more}")
+    reporter.say(f"  {'done already' if after else advice.leads}: {advice.command}{data}{more}")
+    for number, command in enumerate(after):
+        reporter.say(f"  {'then' if number else 'next'}: {command}{data}")
     reporter.say(f"  {advice.evidence}", style="yellow")

@@ -21,8 +21,9 @@ ACTIONS: dict[Action, str] = {
     "mine": "mine",
 }
 
-RISING = 3.0
-"""RSum gained over the last third of the epochs, above which round one has not converged."""
+RISING, ANSWERS = 3.0, 3.0
+"""RSum gained over the last third of the epochs, above which round one has not converged; and that many answers, of
+which one counts 100 / N in a recall among N images."""
 ABOVE_CHANCE, OF_THE_REST = 1.5, 0.1
 """Round one has learned where validation is this many times chance, or this much of the way from chance to 600."""
 BY_HEART, LEAST_GAP = 0.5, 100.0
@@ -32,7 +33,8 @@ RATE = 3.0
 """How much larger the learning rate is that is tried where nothing was learned, and smaller where training did harm."""
 WARM_UP = 0.1
 """Share of the updates over which the rate rises where it never came to its height."""
-_ENDS: dict[Action, str] = {"warm-up": "warm", "rate": "rate", "lower": "lower", "train": "longer", "mine": "mined"}
+ENDS: dict[Action, str] = {"warm-up": "warm", "rate": "rate", "lower": "lower", "train": "longer", "mine": "mined"}
+"""What the command of an advice adds to the name of round one."""
 EVIDENCE = (
     "Expect about one RSum: in the study of this tool mined candidates were above longer training in 13 of 20 "
     "settings, significantly in none of the 12 with several seeds, and nothing that round one tells said where. "
@@ -72,6 +74,8 @@ class Signals:
     Attributes:
         images, batch_size: N and B.
         validation: best RSum.
+        noise: RSum that a change of validation has to exceed to say something: more where fewer images are validated
+            on.
         best_epoch, fell: of that, and how far the last validation is below it.
         gained: RSum over the last third of the epochs.
         falls: whether the learning rate fell over that third, which lifts validation whether or not round one has
@@ -89,6 +93,7 @@ class Signals:
     images: int
     batch_size: int
     validation: float
+    noise: float
     best_epoch: float
     fell: float
     gained: float | None
@@ -122,6 +127,7 @@ def signals(diagnostics: Mapping[str, Any]) -> Signals:
         images=model["images"],
         batch_size=size,
         validation=fit["validation"],
+        noise=max(RISING, 100 * ANSWERS / fit["images"]),
         best_epoch=diagnostics["validation"].get("best_epoch", 0),
         fell=diagnostics["validation"].get("fell") or 0.0,
         gained=diagnostics["validation"]["gained"],
@@ -172,11 +178,11 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | No
 def _action(found: Signals, start: float | None) -> Action:
     if found.updates < found.warm_up:
         return "warm-up"
-    if start is not None and found.validation < start - RISING:
+    if start is not None and found.validation < start - found.noise:
         return "lower"
-    if _is_at_chance(found) and found.gained is not None and found.gained <= RISING:
+    if _is_at_chance(found) and found.gained is not None and found.gained <= found.noise:
         return "rate"
-    if _is_at_chance(found) or found.gained is None or (found.gained > RISING and not found.falls):
+    if _is_at_chance(found) or found.gained is None or (found.gained > found.noise and not found.falls):
         return "train"
     return "mine"
 
@@ -225,14 +231,14 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
             rises = f"validation gained {found.gained:.1f} RSum over the last third of its epochs"
         return (f"Train round one longer before anything else: {rises}.", f"So far, {beaten}.")
     unsure = ""
-    if found.gained is not None and found.gained > RISING:
+    if found.gained is not None and found.gained > found.noise:
         unsure = (
             f" Validation gained {found.gained:.1f} RSum over the last third of the epochs while the learning rate "
             "fell, so compare with round one trained for twice as long, too."
         )
     if start is not None and found.validation <= start:
         unsure += f" Validation is not above the {start:.1f} of the model that it began from: compare with that, too."
-    if found.fell > RISING:
+    if found.fell > found.noise:
         unsure += (
             f" Validation was best after epoch {found.best_epoch:g}, whose weights are kept, and fell by "
             f"{found.fell:.1f} RSum since: a lower learning rate may go further."
@@ -259,7 +265,7 @@ def _command(action: Action, diagnostics: Mapping[str, Any], named: str) -> str:
     own = "contrastive" if method == "contrastive-batch" or not contrastive else method
     given = ["--dataset", model["dataset"]]
     if named:
-        given += ["--name", f"{named}-{_ENDS[action]}", "--like", named]
+        given += ["--name", f"{named}-{ENDS[action]}", "--like", named]
         other = ["--method", own] if action == "mine" and own != method else []
     else:
         given += ["--backbone", model["backbone"]]

@@ -79,6 +79,7 @@ class Planner:
         self._cache = self.digests or DigestCache(self.root / self.dataset / SOURCE_CACHE, self.reporter)
         self._known: dict[tuple, Step] = {}
         self._underway: list[tuple] = []
+        self._above: set[str] = set()
         self._applied: list[Override] = []
         self._shared = SharedKeys()
 
@@ -167,14 +168,14 @@ class Planner:
         found = {}
         for name, model in need.named.items():
             known, seed = self.definition.models[model], need.settings["seed"]
-            above = [each for each in self._underway if each[0] == "model"]
-            if ("model", model, seed) in above:
+            above = self._above | {item.value for item in self.overrides if item.key == "name"}
+            if model in above:
                 raise UsageError(f"model {model} would be made from itself; name another model with --negatives-from")
             told = [item for item in self.overrides if item.scope == EVERYWHERE]
             told += [scoped_override(key, value, f"model {model}") for key, value in known.settings.items()]
             told += [Override(None, "name", model, f"model {model}"), Override(None, "seed", seed, COMMAND_LINE)]
             other = replace(self, overrides=told, digests=self._cache)
-            other._underway += [*above, ("model", model, seed)]
+            other._above = above
             found[name] = other.plan(Need("train", known.method))
         return found
 

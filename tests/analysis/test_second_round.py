@@ -304,6 +304,15 @@ def test_what_a_training_began_from_is_the_same_encoders_untrained() -> None:
     assert not is_start_of({**start, "features": "other"}, tuned)
 
 
+@pytest.mark.parametrize(("images", "action"), [(1000, "train"), (100, "train"), (30, "mine")])
+def test_the_fewer_images_validate_the_more_a_rise_has_to_be(images: int, action: str) -> None:
+    found = diagnostics(gained=9.9)  # among 30 images less than three answers
+    found["fit"] |= {"images": images, "validation": 500.0}
+    advice = recommend(found)
+    assert advice.action == action
+    assert ("gained 9.9" in " ".join(advice.sentences)) == (action == "train")
+
+
 def test_signals_are_means_of_both_directions() -> None:
     found = signals(diagnostics(batch=12.0, false=7.0, truth=False))
     assert (found.batch_beaten, found.dataset_beaten, found.top_false, found.estimated) == (12, 60, 7, True)

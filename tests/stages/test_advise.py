@@ -46,6 +46,33 @@ def test_it_says_what_the_evaluation_of_round_one_found(chain: Path, invoke: Inv
     assert "and the other settings of this round one" in shown
 
 
+def test_what_was_advised_and_is_done_is_not_advised_again(
+    chain: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ["--dataset", "tiny", "--data", chain]
+    sets = [part for text in SMALL for part in ("--set", text)]
+    assert invoke("train", "--name", "first", "--method", "triplet", "--backbone", "vsepp", *sets, *where).code == 0
+    proposed = "itrpipe train --dataset tiny --name first-longer --like first --set epochs=2"
+    before = invoke("advise", "--model", "first", *where).out
+    assert f"next: {proposed}" in before
+    assert invoke("train", "--name", "first-longer", "--like", "first", "--set", "epochs=2", *where).code == 0
+    after = invoke("advise", "--model", "first", *where).out
+    assert f"done already: {proposed}" in after
+    assert f"next: itrpipe advise --model first-longer --data {chain}" in after
+    assert "done already" not in invoke("advise", "--model", "first", "--seed", "1", *where).out
+
+    monkeypatch.setattr("itrpipe.evaluation.second_round._action", lambda *_: "mine")
+    assert (
+        invoke("train", "--name", "first-mined", "--like", "first", "--seed", "3", "--set", "epochs=3", *where).code
+        == 0
+    )
+    assert "done already" not in invoke("advise", "--model", "first", *where).out, "only with another seed"
+    assert invoke("train", "--model", "first-mined", "--seed", "0", *where).code == 0
+    mined = invoke("advise", "--model", "first", *where).out
+    assert f"next: itrpipe evaluate --model first-mined --data {chain}" in mined
+    assert f"then: itrpipe report --dataset tiny --compare first first-mined --data {chain}" in mined
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
