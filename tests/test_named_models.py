@@ -385,13 +385,25 @@ def test_a_model_to_mine_with_is_refused_where_nothing_is_mined(defined: Path, i
 def test_a_name_that_gets_another_method_is_no_longer_what_was_trained_before(root: Path, invoke: Invoke) -> None:
     where = ["-d", "tiny", "--data", root]
     told = ["train", "--name", "small", "--backbone", "vsepp", *SMALL, *where]
-    said = "small was triplet until now"
-    assert said not in invoke(*told, "--method", "triplet").out
-    done = invoke(*told, "--method", "contrastive-batch")
+    said = re.compile(r"small stood for triplet\.vsepp-\w+, which has no name from now on; this gives it back: (.+)")
+    assert not said.search(" ".join(invoke(*told, "--method", "triplet").out.split()))
+    mined = ModelDefinition(method="contrastive", settings={"backbone": "vsepp", "teacher": "small"})
+    remember_model(root, "tiny", "mined", mined)
+    another = [*told, "--method", "contrastive-batch"]
+    planned = " ".join(invoke(*another, "--dry-run").out.split())
+    assert "small stands for triplet.vsepp-" in planned
+    assert "which would have no name then" in planned
+    done = invoke(*another)
     assert done.code == 0, done.err
-    assert said in done.out
-    assert said not in invoke(*told, "--method", "contrastive-batch", "--dry-run").out
+    found = said.search(" ".join(done.out.split()))
+    assert found is not None
+    assert "mined is mined with small: its next command mines and trains again" in done.out
+    assert "stands for" not in invoke(*another, "--dry-run").out
     assert set(load_definition(root, "tiny").models["small"].trained) == {"contrastive-batch.vsepp"}
+    back = found.group(1).partition(" mined is mined")[0]
+    assert back.startswith("itrpipe train --dataset tiny --name small --method triplet --backbone vsepp --set ")
+    assert invoke(*shlex.split(back)[1:], "--data", root).out.count("up to date") >= 3
+    assert set(load_definition(root, "tiny").models["small"].trained) == {"triplet.vsepp"}
 
 
 def test_two_names_of_one_model_are_told_and_both_compare(root: Path, invoke: Invoke) -> None:
@@ -431,9 +443,12 @@ def test_a_split_without_images_is_refused_before_a_model_is_trained_for_it(tmp_
         rows.append(f"{place}.jpg,{'train' if place < 4 else 'val'},a dog")
     (source / "captions.csv").write_text("\n".join(rows) + "\n")
     where = ["-d", "few", "--data", tmp_path / "data"]
-    assert invoke("prepare", "--source", source, *where).code == 0
+    prepared = invoke("prepare", "--source", source, *where)
+    assert prepared.code == 0
+    assert "no image is in split test; evaluate and search ask for --split val" in prepared.out
     told = ["--method", "triplet", "--backbone", "vsepp", "--features", "hog", "--dry-run"]
-    outcome = invoke("evaluate", *told, *where)
-    assert outcome.code == 2
-    assert "dataset 'few' has no test images, only train and val; evaluate on --split val" in outcome.err
+    for command in (["evaluate"], ["search", "a dog"]):
+        outcome = invoke(*command, *told, *where)
+        assert outcome.code == 2
+        assert "the dataset has no test images, only train and val; ask with --split val" in outcome.err
     assert invoke("evaluate", *told, "--split", "val", *where).code == 0

@@ -45,14 +45,12 @@ class NamedModel:
         dataset: that it is trained on.
         definition: what it is.
         typed: keys of its settings that the command itself gives, as messages say.
-        former: the method of a model of another method or backbone that had the name until now; empty: none had.
     """
 
     name: str
     dataset: str
     definition: ModelDefinition
     typed: frozenset[str] = frozenset()
-    former: str = ""
 
     @property
     def method(self) -> str:
@@ -130,7 +128,7 @@ def define_model(
         UsageError: the name cannot be one, or is also that of the model that it is to be like or mined with.
         MissingInputError: there is no such model.
     """
-    known = earlier = load_definition(root, dataset).models.get(check_name(name))
+    known = load_definition(root, dataset).models.get(check_name(name))
     given = list(overrides)
     execution = [item for item in given if _is_execution(item)]
     own = {_key(item): _whole(item) for item in given if item not in execution}
@@ -150,9 +148,7 @@ def define_model(
     unchanged = known is not None and (conf, settings) == (known.method, known.settings)
     trained = known.trained if known is not None and unchanged else {}
     definition = ModelDefinition(method=conf, settings=settings, trained=trained)
-    before = None if earlier is None else (earlier.method, earlier.settings.get("backbone"))
-    former = "" if before in (None, (conf, settings.get("backbone"))) else before[0]
-    return NamedModel(name, dataset, definition, typed, former), execution
+    return NamedModel(name, dataset, definition, typed), execution
 
 
 def alone(commands: Iterable[str], dataset: str, models: Mapping[str, ModelDefinition]) -> list[str]:

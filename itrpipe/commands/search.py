@@ -23,6 +23,7 @@ from itrpipe.reporting.answers import Answers, lines
 from itrpipe.scene_graph.declaration import backend_settings
 from itrpipe.stages import parse
 from itrpipe.stages.base import Need
+from itrpipe.stages.checks import check_split_of
 from itrpipe.stages.prepare import image_root
 from itrpipe.training.named_models import Model
 from itrpipe.training.settings import embeds, reads_phrases
@@ -119,6 +120,7 @@ def search(
     first = None if way.prefilter is None else _planned_prefilter(planner, step, way.prefilter)
     planner.refuse_unused_overrides()
     _refuse_unread_ways(step, first, way)
+    check_split_of(step, way.split)
     if question.caption is not None:
         check_words(step, question.caption, QUERY)
     if question.image is not None:

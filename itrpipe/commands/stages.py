@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from itrpipe.artifacts.artifact import MANIFEST, read_manifest
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.named import NamedModel
+from itrpipe.commands.trained import data_option
 from itrpipe.config import Settings, declared_stages, did_you_mean, kind_of, leaves, load_declaration
 from itrpipe.datasets.definition import (
     EMBEDDED,
@@ -27,7 +29,8 @@ from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
-from itrpipe.training.settings import TrainSettings
+from itrpipe.stages.checks import held_splits
+from itrpipe.training.settings import TrainSettings, not_round_one
 
 
 def run_stage(
@@ -70,9 +73,8 @@ def run_stage(
     step = planner.plan(need)
     planner.refuse_unused_overrides()
     _tell_miner(step, planner.definition, "" if model is None else model.name, reporter)
-    if model is not None and model.former:
-        was = f"another {model.former}" if model.former == model.method else model.former
-        reporter.say(f"  {model.name} was {was} until now, whose training stays and has no name", style="yellow")
+    if model is not None:
+        _tell_renamed(model, planner, reporter, dry_run=dry_run)
     if model is not None and not dry_run:
         remember_model(root, dataset, model.name, model.definition)
     (folder,) = run([step], reporter, dry_run=dry_run, with_upstream=not no_deps)
@@ -85,8 +87,25 @@ def run_stage(
         if step.state == "up to date" and (show := getattr(load_stage(stage), "show", None)):
             show(folder, reporter)
         reporter.say(str(folder))
+        if following := _next(root, dataset, step):
+            reporter.say(f"next: {following}{data_option(root)}")
         _refuse_incomplete(folder, strict=getattr(step.execution, "strict", False))
     return folder
+
+
+def _tell_renamed(model: NamedModel, planner: Planner, reporter: Reporter, *, dry_run: bool) -> None:
+    """Says what a name stood for that stands for another training from now on, and what is mined with it."""
+    models = planner.definition.models
+    before, now = models.get(model.name), model.definition
+    if before is None or not before.trained or (before.method, before.settings) == (now.method, now.settings):
+        return
+    stood, left = ("stands", "would have no name then") if dry_run else ("stood", "has no name from now on")
+    former = ", ".join(before.trained.values())
+    back = f"{replace(model, definition=before).command}{data_option(planner.root)}"
+    reporter.say(f"  {model.name} {stood} for {former}, which {left}; this gives it back: {back}", style="yellow")
+    mined = [name for name, other in models.items() if other.settings.get("teacher") == model.name]
+    for name in mined:
+        reporter.say(f"  {name} is mined with {model.name}: its next command mines and trains again", style="yellow")
 
 
 def _tell_miner(step: Step, definition: DatasetDefinition, own: str, reporter: Reporter) -> None:
@@ -100,6 +119,24 @@ def _tell_miner(step: Step, definition: DatasetDefinition, own: str, reporter: R
             f"  {miner.location.label} is trained to mine with; --negatives-from {others[0]} mines with that model",
             style="yellow",
         )
+
+
+def _next(root: Path, dataset: str, step: Step) -> str:
+    """What one would do after a named model was trained or evaluated; nothing after all else."""
+    train = step if isinstance(step.settings, TrainSettings) else step.inputs.get("train")
+    named = load_definition(root, dataset).named_trainings()
+    if step.need.stage not in ("train", "evaluate") or train is None or train.location.name not in named:
+        return ""
+    assert isinstance(train.settings, TrainSettings)
+    seed = ["--seed", str(train.settings.seed)] if train.settings.seed else []
+    model = ["--model", named[train.location.name], *seed]
+    if train is step:
+        held = held_splits(step)
+        split = ["--split", held[-1]] if held and "test" not in held else []
+        return shlex.join(["itrpipe", "evaluate", *model, *split])
+    if not not_round_one(train.settings.model_dump()):
+        return shlex.join(["itrpipe", "advise", *model])
+    return shlex.join(["itrpipe", "report", "--dataset", dataset])
 
 
 def _refuse_incomplete(folder: Path, *, strict: bool) -> None:

@@ -147,7 +147,7 @@ def say_results(results: Mapping[str, Figures], level: float, size: tuple[int, i
         reporter.say(_line(f" {percent}", [_span(each["low"], each["high"]) for each in found]))
     chance = random_recalls(*size)
     reporter.say(_line("chance", [f"{chance[metric]:.1f}" for metric in metrics]))
-    meaning = f"  {percent}: bootstrap interval over test images"
+    meaning = f"  {percent}: bootstrap interval over images"
     reporter.say(f"{meaning}; {ORACLE}: every true match is right" if ORACLE in results else meaning)
 
 

@@ -101,7 +101,7 @@ def _caption(asked: Asked, columns: Sequence[_Column]) -> str:
     if any(len(runs) == 1 for runs in answered):
         levels = sorted({run.settings["interval_level"] for runs in answered for run in runs})
         percent = " or ".join(f"{100 * level:g} %" for level in levels)
-        parts.append(f"Below a number of one seed its {percent} bootstrap interval over the test images.")
+        parts.append(f"Below a number of one seed its {percent} bootstrap interval over the images.")
     if any(len(runs) > 1 for runs in answered):
         parts.append("Of several seeds mean ± standard deviation.")
     if len(columns) > 1:

@@ -164,7 +164,7 @@ def _caveat(comparisons: Sequence[Comparison]) -> str:
     """What the intervals leave out: seeds, and the training that a second round has behind it."""
     seeds = len({each.run.settings["seed"] for each in comparisons})
     counted = "one seed was" if seeds == 1 else f"{seeds} seeds were"
-    intervals = f" These intervals cover the choice of test images, not that of the seed ({counted} trained)."
+    intervals = f" These intervals cover the choice of images, not that of the seed ({counted} trained)."
     controls = list(dict.fromkeys(each.run.method for each in comparisons if each.run.is_control))
     if controls:
         return f"{intervals} A second round cost two trainings: judge it also against {' and '.join(controls)}."

@@ -22,7 +22,7 @@ _MOST_DRAWN = 6
 _CAPTION = (
     "RSum is the sum of six recalls, in percent: how often the right caption is among the first 1, 5 and 10 found for "
     "an image, and the right image among those found for a caption; 600 is perfect. Of several seeds the mean ± "
-    "standard deviation, of one the bootstrap interval over test images below it."
+    "standard deviation, of one the bootstrap interval over images below it."
 )
 _DIFFERENCES = f"In its place the difference to round one of the same backbone, where it was measured. {RULE}"
 _PUBLISHED = "Published scores are quoted, not measured."
@@ -99,7 +99,7 @@ def overview_of(
 
 
 def _evidence(series: Sequence[Series[Run]], prefix: str) -> Plot | None:
-    """RSum of round one and of the best methods with intervals: over test images of one seed, else ± one deviation."""
+    """RSum of round one and of the best methods with intervals: over images of one seed, else ± one deviation."""
     if len(series) < 2:
         return None
     ranked = sorted(series, key=lambda each: _rsum(each).mean, reverse=True)
@@ -116,7 +116,7 @@ def _evidence(series: Sequence[Series[Run]], prefix: str) -> Plot | None:
         intervals.append(Interval(rsum.mean, *ends))
     left_out = len(series) - len(shown)
     level = f"{100 * shown[0].first.settings['interval_level']:g} %"
-    title = f"RSum, ± one standard deviation over seeds; of one seed the {level} interval over test images"
+    title = f"RSum, ± one standard deviation over seeds; of one seed the {level} interval over images"
     title += f"; the {len(shown)} best of {len(series)}" if left_out and first in (None, *ranked[:_MOST_DRAWN]) else ""
     one_backbone = len({each.first.backbone for each in series}) == 1
     looks = looks_of(series)

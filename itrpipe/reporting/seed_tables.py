@@ -35,7 +35,7 @@ def difference_tables(comparisons: Sequence[SeedComparison], level: float) -> li
         level: of their intervals, for the headings.
     """
     percent = f"{100 * level:g} %"
-    intervals = [f"{percent} over seeds", f"{percent} over test images"]
+    intervals = [f"{percent} over seeds", f"{percent} over images"]
     columns = [*(COLUMNS[name] for name in COMPARED), *intervals]
     own = Table(
         "Own image or caption right",
@@ -55,8 +55,8 @@ def meaning(level: float) -> str:
     return (
         f"Two things were left to chance. The {percent} interval over seeds (Student t over the differences of the "
         "single seeds, with one degree of freedom less than there are seeds) tells what other seeds could have given "
-        f"on these test images. The {percent} interval over test images (paired bootstrap; the same resampled images "
-        f"for all seeds) tells what other test images could have given with these seeds. {RULE}"
+        f"on these images. The {percent} interval over images (paired bootstrap; the same resampled images "
+        f"for all seeds) tells what other images could have given with these seeds. {RULE}"
     )
 
 

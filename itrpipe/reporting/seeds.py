@@ -99,7 +99,7 @@ def compare_with_references(
     Args:
         series: of all runs on one test set.
         split: they were evaluated on; None when the dataset was removed, and then nothing can be paired.
-        samples: resampled test sets behind an interval over test images.
+        samples: resampled test sets behind an interval over images.
         level: share of seeds, or of test sets, that an interval holds.
         baseline_method: the method of round one.
     """

@@ -72,11 +72,11 @@ class Gain:
 
     Attributes:
         value: mean over seeds.
-        interval: over seeds; of a single one over test images, where these were resampled.
+        interval: over seeds; of a single one over images, where these were resampled.
         seeds: how many.
         control: the strongest one, that with the smallest gain.
         differences: from every control, where test images were resampled.
-        images: interval over test images, likewise.
+        images: interval over images, likewise.
         significant: over every control, see `itrpipe.evaluation.claims`, among all differences of the study.
     """
 

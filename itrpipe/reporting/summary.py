@@ -224,7 +224,7 @@ def _mean_difference_lines(shown: Sequence[tuple[SeedComparison, Mapping[str, Di
         verdict = f"a significant {'gain' if rsum.value > 0 else 'loss'}" if rsum.significant else "not significant"
         assert rsum.seeds is not None
         seeds, images = interval_text(rsum.seeds), interval_text(rsum.images)
-        lines += [f"   {100 * level:g} % over seeds {seeds}, over test images {images}"]
+        lines += [f"   {100 * level:g} % over seeds {seeds}, over images {images}"]
         lines += [f"   {verdict}"] if differences is comparison.own else []
     return lines
 

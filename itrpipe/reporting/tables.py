@@ -143,7 +143,7 @@ def difference_tables(comparisons: Sequence[Comparison], level: float) -> list[T
         columns,
         [_difference_row(each, each.own) for each in comparisons],
         f"Percentage points, later round minus round one, with paired {percent} bootstrap intervals. "
-        "Bold: the interval excludes zero. Images are resampled, so the intervals speak of the choice of test images, "
+        "Bold: the interval excludes zero. Images are resampled, so the intervals speak of the choice of images, "
         "not of the seed of training, and no difference between single runs is called significant.",
     )
     rows = [_difference_row(each, each.oracle) for each in comparisons if each.oracle]
@@ -216,7 +216,7 @@ def _note(run: Run) -> str:
 
 def _describe(protocol: str, runs: Sequence[Run], published: bool) -> tuple[str, str]:
     levels = " or ".join(f"{100 * level:g} %" for level in sorted({run.settings["interval_level"] for run in runs}))
-    intervals = f"Below each number its {levels} bootstrap interval over the test images."
+    intervals = f"Below each number its {levels} bootstrap interval over the images."
     quoted = " Published rows are quoted, not measured." if published else ""
     if protocol == FULL:
         return "Own image or caption right", f"Recall in percent, the whole split ranked at once. {intervals}{quoted}"

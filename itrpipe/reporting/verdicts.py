@@ -15,7 +15,7 @@ from itrpipe.reporting.series import Series
 
 _RSUM, _NAMED = "rsum", 3
 RULE = (
-    "Significant: a mean over two seeds or more whose interval over seeds and whose interval over test images both "
+    "Significant: a mean over two seeds or more whose interval over seeds and whose interval over images both "
     "exclude zero, also where both vary at once and after Holm's correction over all comparisons on this page."
 )
 
@@ -92,7 +92,7 @@ def _near_chance(series: Sequence[Series[Run]], said: str) -> str:
     runs = [run for each in series for run in each.all]
     if "hance" in said or any(run.metrics["full"][_RSUM]["low"] > _chance(run) for run in runs):
         return ""
-    return f" Chance, {_chance(runs[0]):.1f}, is within the intervals of all runs over test images."
+    return f" Chance, {_chance(runs[0]):.1f}, is within the intervals of all runs over images."
 
 
 def _mean(series: Series[Run]) -> float:
@@ -269,10 +269,10 @@ def _of_one_seed(compared: Sequence[SeedComparison], baseline_method: str = "") 
 def _one_seed(comparison: SeedComparison) -> str:
     rsum = comparison.own[_RSUM]
     if _is_unchanged(comparison):
-        return f"{_capital(comparison.series.name)} has the recalls of {_reference(comparison)} on these test images"
+        return f"{_capital(comparison.series.name)} has the recalls of {_reference(comparison)} on these images"
     return (
         f"{_capital(comparison.series.name)} differs from {_reference(comparison)} by {signed(rsum.value)} points of "
-        f"RSum{' with one seed' if _trained(comparison) else ''} ({100 * rsum.level:g} % interval over test images "
+        f"RSum{' with one seed' if _trained(comparison) else ''} ({100 * rsum.level:g} % interval over images "
         f"{interval_text(rsum.images)})"
     )
 
@@ -326,7 +326,7 @@ def _at_chance(series: Sequence[Series[Run]]) -> Finding | None:
 def _reached(run: Run) -> str:
     rsum, chance = run.metrics["full"][_RSUM], _chance(run)
     said = f"{_capital(run.name)} reaches an RSum of {rsum['value']:.1f} of 600, and chance {chance:.1f}"
-    return f"{said}, which its interval over test images includes" if rsum["low"] <= chance else said
+    return f"{said}, which its interval over images includes" if rsum["low"] <= chance else said
 
 
 def _chance(run: Run) -> float:
@@ -337,7 +337,7 @@ def _intervals(difference: Difference) -> str:
     assert difference.seeds is not None
     return (
         f"{100 * difference.level:g} % interval over {difference.count} seeds {interval_text(difference.seeds)}, over "
-        f"test images {interval_text(difference.images)}"
+        f"images {interval_text(difference.images)}"
     )
 
 
@@ -351,7 +351,7 @@ def _reason(difference: Difference) -> str:
         return "both intervals exclude zero, but not with both at once and after Holm's correction: not significant"
     if not seeds and not images:
         return "both intervals include zero: not significant"
-    excluding, including = ("seeds", "test images") if seeds else ("test images", "seeds")
+    excluding, including = ("seeds", "images") if seeds else ("images", "seeds")
     return f"only the interval over {excluding} excludes zero, that over {including} does not: not significant"
 
 

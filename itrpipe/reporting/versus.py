@@ -161,8 +161,7 @@ def _tables(comparison: SeedComparison, level: float) -> list[SpannedTable]:
     columns = [COLUMNS[name] for name in COMPARED]
     tables = []
     captions = {
-        FULL: f"Mean over seeds; of the difference the {100 * level:g} % interval over test images. Bold: it excludes "
-        "zero.",
+        FULL: f"Mean over seeds; of the difference the {100 * level:g} % interval over images. Bold: it excludes zero.",
         ORACLE: "The same, with every true match counted as right.",
     }
     for protocol, found in ((FULL, comparison.own), (ORACLE, comparison.oracle)):

@@ -98,25 +98,29 @@ def check_language_model(step: Planned) -> None:
         require_reachable(model)
 
 
-def check_split_of(step: Planned) -> None:
+def check_split_of(train: Planned, split: str) -> None:
     """Refuses a split without images, where the dataset is prepared.
 
     Args:
-        step: of `evaluate`.
+        train: the training of what is asked about it.
+        split: its name.
 
     Raises:
         UsageError: likewise.
     """
-    prepared = step.inputs["train"].inputs["prepare"].finished
-    if prepared is None:
-        return
-    manifest, split = read_manifest(prepared), getattr(step.settings, "split", "")
-    held = [name for name in SPLITS if name in manifest.metrics]
+    held = held_splits(train)
     if held and split not in held:
         raise UsageError(
-            f"dataset {manifest.dataset!r} has no {split} images, only {' and '.join(held)}; evaluate on --split "
-            f"{held[-1]}, or add photographs, or a column split, and prepare again"
+            f"the dataset has no {split} images, only {' and '.join(held)}; ask with --split {held[-1]}, or add "
+            "photographs, or a column split, and prepare again"
         )
+
+
+def held_splits(train: Planned) -> list[str]:
+    """Splits that have images, of the dataset that a model is trained on; none as long as it is not prepared."""
+    prepared = train.inputs["prepare"].finished
+    metrics = {} if prepared is None else read_manifest(prepared).metrics
+    return [name for name in SPLITS if name in metrics]
 
 
 def check_benchmarks(step: Planned) -> None:

@@ -265,7 +265,7 @@ def check(step: Planned) -> None:
     """Refuses a split without images, a benchmark whose images cannot be read as those of the dataset were, and models
     that are not there.
     """
-    checks.check_split_of(step)
+    checks.check_split_of(step.inputs["train"], getattr(step.settings, "split", ""))
     checks.check_benchmarks(step)
     checks.check_language_model(step)
 

@@ -233,6 +233,14 @@ def _prepare_given(job: Job) -> None:
     job.metrics["captions_with_text"] = worded
 
 
+_WITHOUT = {
+    "train": "nothing can be trained on this dataset",
+    "val": "training chooses the epoch that is kept by it",
+    "test": "evaluate and search ask for --split val",
+}
+"""What becomes of a dataset that lacks a split."""
+
+
 def _prepare_files(job: Job) -> None:
     from itrpipe.datasets.image_check import check_images, find_leaks
 
@@ -252,6 +260,9 @@ def _prepare_files(job: Job) -> None:
             f"all are listed in {LEAKS} of this artifact"
         )
     _write_tables(job, usable, check.facts)
+    for name in SPLITS:
+        if name not in job.metrics:
+            job.warn(f"no image is in split {name}; {_WITHOUT[name]}")
     job.metrics["leaks"] = len(leaks)
 
 

@@ -56,7 +56,7 @@ def test_the_answer_stands_first_and_one_seed_allows_no_claim(toy: Any, done: An
     rsum = written["full"]["rsum"]
     assert answer_of(done) == (
         f"VSE++, AOQ differs from round one by +{rsum['value']:.1f} points of RSum with one seed "
-        f"(95 % interval over test images +{rsum['low']:.1f} to +{rsum['high']:.1f}), which allows no claim: how much "
+        f"(95 % interval over images +{rsum['low']:.1f} to +{rsum['high']:.1f}), which allows no claim: how much "
         "seeds differ is not known. Another seed takes `itrpipe evaluate --method triplet --backbone vsepp "
         "--dataset toy --seed 1` and `itrpipe evaluate --method aoq --backbone vsepp --dataset toy --seed 1`."
     )
@@ -91,7 +91,7 @@ def test_several_seeds_are_a_mean_and_both_intervals_decide(seeded: Any) -> None
     assert cell.all("span", "interval")[0].text() == f"+{rsum['value']:.1f} to round one"
     assert bool(cell.all("span", "verdict")) == rsum["significant"]
     ends = [rsum[name][end] for name in ("over_seeds", "over_images") for end in ("low", "high")]
-    said = "(95 % interval over 3 seeds {:+.1f} to {:+.1f}, over test images {:+.1f} to {:+.1f})".format(*ends)
+    said = "(95 % interval over 3 seeds {:+.1f} to {:+.1f}, over images {:+.1f} to {:+.1f})".format(*ends)
     found = answer_of(report)
     assert said.replace("-", "\N{MINUS SIGN}") in found.replace("--", "==")
     assert "a claim takes a control with as many epochs as well, and none was evaluated with these seeds. Run " in found
@@ -164,7 +164,7 @@ def test_a_training_that_changed_nothing_is_asked_what_it_learned() -> None:
         )
 
     unchanged = versus(compared(0.0))
-    assert "has the recalls of clip on these test images: training changed none" in unchanged.said
+    assert "has the recalls of clip on these images: training changed none" in unchanged.said
     assert unchanged.commands == ("itrpipe advise --model tuned",)
 
 

@@ -130,7 +130,7 @@ def test_page_and_terminal_show_the_same_numbers(over_seeds: Any, found: Any) ->
         assert marks == [False] * 6 + [each["full"]["rsum"]["significant"], False, False]
         assert row.all("td")[7].text() == f"{over['low']:+.1f} to {over['high']:+.1f}".replace("-", "−")
         assert row.all("td")[7].attributes["data-heading"] == "95 % over seeds"
-        assert f"over seeds {row.all('td')[7].text()}, over test images {row.all('td')[8].text()}" in text
+        assert f"over seeds {row.all('td')[7].text()}, over images {row.all('td')[8].text()}" in text
         assert f"against {each['reference'].removeprefix('VSE++, ')};" in row.all("th")[0].text("")
 
 
@@ -260,8 +260,8 @@ def test_other_mining_makes_another_series() -> None:
             (2, 4),
             "both intervals exclude zero, but not with both at once and after Holm's correction: not significant",
         ),
-        ((-1, 5), (2, 4), "only the interval over test images excludes zero, that over seeds does not"),
-        ((1, 5), (-2, 8), "only the interval over seeds excludes zero, that over test images does not"),
+        ((-1, 5), (2, 4), "only the interval over images excludes zero, that over seeds does not"),
+        ((1, 5), (-2, 8), "only the interval over seeds excludes zero, that over images does not"),
         ((-1, 7), (-2, 8), "both intervals include zero: not significant"),
     ],
 )
