@@ -415,6 +415,10 @@ def test_two_names_of_one_model_are_told_and_both_compare(root: Path, invoke: In
         assert ("model again is the same as first: no setting differs" in told.out) == (name == "again")
     for name in ("first", "other"):
         assert invoke("evaluate", "--model", name, *few, *where).code == 0
+    assert invoke("evaluate", "--model", "first", "--split", "val", *few, *where).code == 0
+    one = invoke("report", "--compare", "first", "other", *where)
+    assert one.code == 0, "also where one of them was evaluated on another split, too"
+    assert "on the test split of tiny" in one.out
     for name in ("first", "again"):  # the dataset is that of the models
         compared = invoke("report", "--compare", name, "other", "--data", root, "--dry-run")
         assert compared.code == 0, compared.err

@@ -87,8 +87,18 @@ def report_of_two(
     reporter = Reporter()
     planner = Planner(root, dataset, overrides, reporter=reporter, remember=not dry_run)
     evaluations = _evaluations(root, dataset)
-    first, second = (_called(root, each, evaluations, planner.definition, dataset) for each in compared)
+    first, second = _on_one_split(*(_called(root, each, evaluations, planner.definition, dataset) for each in compared))
     _report(planner, [*{**first, **second}.values()], {"compare": sorted(first)}, reporter, dry_run=dry_run)
+
+
+def _on_one_split(first: dict[str, Manifest], second: dict[str, Manifest]) -> tuple[dict[str, Manifest], ...]:
+    """The evaluations on a split that both have: test where both have it; all where they have none in common."""
+    both = {each.settings["split"] for each in first.values()} & {each.settings["split"] for each in second.values()}
+    chosen = next((split for split in ("test", "val", "train") if split in both), None)
+    return tuple(
+        {folder: each for folder, each in one.items() if chosen in (None, each.settings["split"])}
+        for one in (first, second)
+    )
 
 
 def _report(
