@@ -43,7 +43,7 @@ class Command(TyperCommand):
         """Reads the options.
 
         Raises:
-            UsageError: there is no such option, and a setting of this name; or words that belong to no option.
+            UsageError: there is no such option, a value is none of its, or words belong to no option.
         """
         given = list(args)
         try:
@@ -55,6 +55,7 @@ class Command(TyperCommand):
                 _refuse_setting(str(self.name), option)
             if extra := re.search(r"extra argument.*\((.*)\)", str(error)):
                 _refuse_words(str(self.name), extra[1], self.params, given)
+            _refuse_in_one_line(ctx, error)
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -73,6 +74,30 @@ class Command(TyperCommand):
 class Commands(TyperGroup):
     """A group whose commands stand in theirs."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the options before the command.
+
+        Raises:
+            UsageError: there is no such option.
+        """
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            _refuse_in_one_line(ctx, error)
+            raise
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Finds the command.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            _refuse_in_one_line(ctx, error)
+            raise
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes every group with the whole first sentence of each command's help."""
         for panel, names in PANELS.items():
@@ -80,6 +105,18 @@ class Commands(TyperGroup):
             rows = [(name, each.get_short_help_str(limit=1_000)) for name, each in known if each is not None]
             with formatter.section(panel):
                 formatter.write_dl(rows)
+
+
+def _refuse_in_one_line(ctx: Any, error: Exception) -> None:
+    """Says in one line what typer would say below the usage.
+
+    Raises:
+        UsageError: the command line is wrong.
+    """
+    said = getattr(error, "format_message", None)
+    if said is not None and getattr(error, "exit_code", None) == UsageError.exit_code:
+        command = " ".join(["itrpipe", *ctx.command_path.split()[1:], "--help"])  # however the program was started
+        raise UsageError(f"{said().rstrip('.')}; see `{command}`") from None
 
 
 def _refuse_words(command: str, words: str, params: Iterable[Any], given: Iterable[str]) -> None:
