@@ -115,8 +115,8 @@ def _refuse_in_one_line(ctx: Any, error: Exception) -> None:
     """
     said = getattr(error, "format_message", None)
     if said is not None and getattr(error, "exit_code", None) == UsageError.exit_code:
-        command = " ".join(["itrpipe", *ctx.command_path.split()[1:], "--help"])  # however the program was started
-        raise UsageError(f"{said().rstrip('.')}; see `{command}`") from None
+        command = "itrpipe" if ctx.parent is None else f"itrpipe {ctx.info_name}"  # however the program was started
+        raise UsageError(f"{said().rstrip('.')}; see `{command} --help`") from None
 
 
 def _refuse_words(command: str, words: str, params: Iterable[Any], given: Iterable[str]) -> None:
