@@ -406,6 +406,23 @@ def test_a_name_that_gets_another_method_is_no_longer_what_was_trained_before(ro
     assert set(load_definition(root, "tiny").models["small"].trained) == {"triplet.vsepp"}
 
 
+def test_a_model_that_is_tried_with_another_setting_keeps_its_name(root: Path, invoke: Invoke) -> None:
+    where = ["-d", "tiny", "--data", root]
+    assert invoke("train", "--name", "small", "--backbone", "vsepp", *SMALL, *where).code == 0
+    own = load_definition(root, "tiny").models["small"].trained
+    listed = sum("model small" in line for line in invoke("status", *where).out.splitlines())
+    assert listed
+    for command in (["train"], ["evaluate", "--set", "bootstrap_samples=100"]):
+        tried = invoke(*command, "--model", "small", "--set", "train.epochs=3", *where)
+        assert tried.code == 0, tried.err
+        assert ("is not what small was told to be, and gets no name" in tried.out) == (command == ["train"])
+        assert "next: " not in tried.out
+        assert load_definition(root, "tiny").models["small"].trained == own
+    assert sum("model small" in line for line in invoke("status", *where).out.splitlines()) == listed
+    named = invoke("train", "--name", "long", "--like", "small", "--set", "epochs=3", *where)
+    assert f"next: itrpipe evaluate --model long --data {root}" in named.out
+
+
 def test_two_names_of_one_model_are_told_and_both_compare(root: Path, invoke: Invoke) -> None:
     where = ["-d", "tiny", "--data", root]
     few = ["--set", "bootstrap_samples=100"]

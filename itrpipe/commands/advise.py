@@ -110,9 +110,11 @@ def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
 
     model, fit, validation = (found[name] for name in ("model", "fit", "validation"))
     cost = f", {duration(seconds)} of processor time" if seconds is not None else ""
+    drawn = min(side.get("anchors", model["captions"]) for side in found["directions"].values())
+    sample = f", of which {drawn:,} pairs are looked at" if drawn < model["captions"] else ""
     yield (
-        f"  {model['images']:,} images, {model['captions']:,} captions; batches of {model['batch_size']:,} pairs, "
-        f"{model['schedule']['epochs']} epochs{cost}"
+        f"  {model['images']:,} images, {model['captions']:,} captions{sample}; batches of {model['batch_size']:,} "
+        f"pairs, {model['schedule']['epochs']} epochs{cost}"
     )
     for name, title in _DIRECTIONS.items():
         yield ""

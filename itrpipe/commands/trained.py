@@ -81,7 +81,7 @@ def make_missing(
         location = missing[0].location
         raise UsageError(
             f"{location.stage}/{location.name} is not up to date and --no-deps was given; run "
-            f"`{_command(missing[0], dataset)}{data_option(location.root)}` with the same settings"
+            f"{_command(missing[0], dataset, data_option(location.root))}"
         )
     if missing or dry_run:
         reporter.say(f"{dataset}: {what}", style="bold")
@@ -91,13 +91,17 @@ def make_missing(
     return not dry_run
 
 
-def _command(step: Step, dataset: str) -> str:
+def _command(step: Step, dataset: str, data: str) -> str:
     settings, stage = step.settings.model_dump(), step.need.stage
-    command = f"itrpipe {stage.replace('_', '-')} --dataset {dataset}"
+    command = f"itrpipe {stage.replace('_', '-')}"
+    if name := getattr(step.execution, "name", ""):
+        seed = f" --seed {settings['seed']}" if settings["seed"] else ""
+        return f"`{command} --model {name}{seed}{data}`"
+    command = f"{command} --dataset {dataset}"
     if stage == "synthesize":
-        return f"{command} --by {step.need.conf}"
+        return f"`{command} --by {step.need.conf}{data}` with the same settings"
     method = step.need.conf if stage == "train" else settings["method"]
-    return f"{command} --method {method} --backbone {settings['backbone']}"
+    return f"`{command} --method {method} --backbone {settings['backbone']}{data}` with the same settings"
 
 
 def trained_run(step: Step) -> TrainedRun:

@@ -61,6 +61,8 @@ def _made(found: list[Entry]) -> Iterator[str]:
 
 def _next(root: Path, dataset: str, found: list[Entry]) -> str:
     """The command that one would type next."""
+    if running := [each.name for each in found if each.state == "running"]:
+        return f"wait for {running[0]}, which another process is making"
     damaged = [each for each in found if each.state == "damaged"]
     if damaged:
         return f"itrpipe gc --damaged --dataset {dataset}{data_option(root)}"
@@ -82,13 +84,16 @@ def _next(root: Path, dataset: str, found: list[Entry]) -> str:
         assert entry.manifest is not None
         return _of_model(verb, root, entry.manifest, names.get(entry.folder.name, ""))
 
-    unmeasured = [each for each in models if each.manifest and each.manifest.fingerprint not in evaluated]
+    tried = [each for each in models if each.manifest and (each.folder.name in names or not _was_set(each.manifest))]
+    if not tried:  # no short command says all that was set
+        return f"itrpipe status --dataset {dataset}{data_option(root)}"
+    unmeasured = [each for each in tried if each.manifest and each.manifest.fingerprint not in evaluated]
     if unmeasured:
         return on(unmeasured[-1], "evaluate")
     reported = max((each.finished for each in made.get("report", [])), default="")
     if max(each.finished for each in made["evaluate"]) > reported:
         return f"itrpipe report --dataset {dataset}{data_option(root)}"
-    return on(models[0], "serve" if "mine_negatives" in made else "advise")
+    return on(tried[0], "serve" if "mine_negatives" in made else "advise")
 
 
 def _of_photographs(root: Path, photos: str) -> str:
@@ -101,10 +106,12 @@ def _is_model(entry: Entry) -> bool:
 
 def _of_model(verb: str, root: Path, manifest: Manifest, name: str) -> str:
     """A command on a model, by its name if it has one."""
-    start = f"itrpipe {verb} --dataset {manifest.dataset}"
-    if name:
-        return f"{start} --model {shlex.quote(name)}{data_option(root)}"
-    settings = manifest.settings
+    start, settings = f"itrpipe {verb} --dataset {manifest.dataset}", manifest.settings
     seed = f" --seed {settings['seed']}" if settings.get("seed") else ""
-    told = " and what was --set for its training" if "--set" in manifest.command else ""
-    return f"{start} --method {manifest.conf} --backbone {settings['backbone']}{seed}{data_option(root)}{told}"
+    model = f"--model {shlex.quote(name)}" if name else f"--method {manifest.conf} --backbone {settings['backbone']}"
+    return f"{start} {model}{seed}{data_option(root)}"
+
+
+def _was_set(manifest: Manifest) -> bool:
+    """Whether settings were given when it was made, which a model without a name is not named without."""
+    return "--set" in manifest.command

@@ -74,8 +74,8 @@ def recognise(source: Path) -> str:
         if photograph := _photograph_in(source):
             raise MissingInputError(
                 f"{source}: holds photographs, such as {photograph.name}, and no captions; write captions.csv beside "
-                "them, with the columns file and caption, or search without captions: `itrpipe index --photos "
-                f"{source}`"
+                "them, with the columns file and caption, or search without captions, with a model that is trained on "
+                f"others: `itrpipe index --model NAME --photos {source}`"
             )
         looked = "; ".join(f"{name}: {format_module(name).LOOKED_FOR}" for name in FORMATS)
         raise MissingInputError(f"{source}: no known dataset format; looked for {looked}")

@@ -250,8 +250,8 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
     if _knows_by_heart(found):
         return (
             f"It knows its training images by heart: RSum {found.validation + found.gap:.0f} on them, "
-            f"{found.validation:.0f} on validation. More images, features of a pretrained encoder, or a smaller model "
-            "are worth trying before other negatives.",
+            f"{found.validation:.0f} on validation. More images, or features of a pretrained encoder, are worth "
+            "trying before other negatives.",
             f"Of mining: {beaten}. {true}{unsure}",
         )
     return (f"Mine: {beaten}.", true + unsure)

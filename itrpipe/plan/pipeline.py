@@ -21,7 +21,7 @@ from itrpipe.datasets.definition import load_definition, remember_model
 from itrpipe.engine.execution import share_of, whole
 from itrpipe.engine.part import OthersMissing, Share
 from itrpipe.errors import DataError, LockedError, UsageError
-from itrpipe.plan.planning import refuse_hopeless
+from itrpipe.plan.planning import Planner, refuse_hopeless
 from itrpipe.plan.staleness import state_of
 from itrpipe.plan.steps import State, Step, pending_steps, unique_steps
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
@@ -34,6 +34,7 @@ _MARKS: dict[State, tuple[str, str]] = {
     "up to date": ("✓", "green"),
     "missing": ("+", "cyan"),
     "interrupted": ("▸", "cyan"),
+    "running": ("▸", "cyan"),
     "new settings": ("+", "cyan"),
     "stale": ("!", "yellow"),
     "damaged": ("✗", "red"),
@@ -80,6 +81,7 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
         raise DataError(damaged[0].reason)
     for dataset in {step.location.root / step.location.dataset for step in steps}:
         remove_leftovers(dataset)
+    called = _called(steps, reporter)
     requested = {step.location.folder for step in steps}
     blocked = [step for step in todo if step.location.folder not in requested]
     if blocked and not with_upstream:
@@ -88,17 +90,39 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
     for number, step in enumerate(todo):
         run_step(step, reporter, needed=number + 1 < len(todo))
         refuse_hopeless(todo[number + 1 :])
-    _remember_names(steps, reporter)
+    _remember_names(steps, called, reporter)
     return [step.location.folder for step in steps]
 
 
-def _remember_names(steps: Iterable[Step], reporter: Reporter) -> None:
-    """Notes which artifacts the named models of a plan are, for `status`, `gc` and reports."""
+def _called(steps: Iterable[Step], reporter: Reporter) -> dict[Path, str]:
+    """Trainings of a plan -> the named models that they are; one with other settings than its model has no name."""
+    found = {}
     for step in unique_steps(steps):
         location, name = step.location, getattr(step.execution, "name", "")
+        known = load_definition(location.root, location.dataset).models.get(name) if name else None
+        if known is None:
+            continue
+        seed = step.settings.model_dump()["seed"]
+        told = Planner(location.root, location.dataset, remember=False).of_model(name, seed)
+        if told.location.folder == location.folder:
+            found[location.folder] = name
+        elif step.state != "up to date":
+            reporter.say(
+                f"  {location.label} is not what {name} was told to be, and gets no name; --name NAME --like {name} "
+                "gives it one",
+                style="yellow",
+            )
+    return found
+
+
+def _remember_names(steps: Iterable[Step], called: Mapping[Path, str], reporter: Reporter) -> None:
+    """Notes which artifacts the named models of a plan are, for `status`, `gc` and reports."""
+    for step in unique_steps(steps):
+        location, name = step.location, called.get(step.location.folder, "")
+        if not name or step.finished is None:
+            continue
         definition = load_definition(location.root, location.dataset)
-        known = definition.models.get(name) if name else None
-        if known is not None and step.finished is not None:
+        if (known := definition.models.get(name)) is not None:
             trained = known.trained | {location.label: location.name}
             remember_model(location.root, location.dataset, name, known.model_copy(update={"trained": trained}))
             if same := sorted(definition.names_of(location.name) - {name}):

@@ -165,19 +165,30 @@ class Planner:
 
     def _named(self, need: Need) -> dict[str, Step]:
         """Trainings of named models with the seed of a step that reads them: with their own settings, not with its."""
-        found = {}
-        for name, model in need.named.items():
-            known, seed = self.definition.models[model], need.settings["seed"]
-            above = self._above | {item.value for item in self.overrides if item.key == "name"}
-            if model in above:
-                raise UsageError(f"model {model} would be made from itself; name another model with --negatives-from")
-            told = [item for item in self.overrides if item.scope == EVERYWHERE]
-            told += [scoped_override(key, value, f"model {model}") for key, value in known.settings.items()]
-            told += [Override(None, "name", model, f"model {model}"), Override(None, "seed", seed, COMMAND_LINE)]
-            other = replace(self, overrides=told, digests=self._cache)
-            other._above = above
-            found[name] = other.plan(Need("train", known.method))
-        return found
+        return {name: self.of_model(model, need.settings["seed"]) for name, model in need.named.items()}
+
+    def of_model(self, model: str, seed: int) -> Step:
+        """The training of a named model as the dataset's definition tells it, whatever else is planned.
+
+        Args:
+            model: its name.
+            seed: of the training.
+
+        Raises:
+            UsageError: it would be made from itself, or cannot be planned.
+            MissingInputError: what it reads is not there.
+        """
+        above = self._above | {item.value for item in self.overrides if item.key == "name"}
+        if model in above:
+            raise UsageError(f"model {model} would be made from itself; name another model with --negatives-from")
+        known = self.definition.models[model]
+        told = [item for item in self.overrides if item.scope == EVERYWHERE]
+        told += [scoped_override(key, value, f"model {model}") for key, value in known.settings.items()]
+        told += [Override(None, "name", model, f"model {model}"), Override(None, "seed", seed, COMMAND_LINE)]
+        other = replace(self, overrides=told, digests=self._cache)
+        other._above = above
+        other._underway.append(("model", model))  # what cannot work is refused by the plan that this is part of
+        return other.plan(Need("train", known.method))
 
     def configure(
         self, need: Need, definition: StageDefinition | None, requested: bool = True, *, fill_features: bool = True

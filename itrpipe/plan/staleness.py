@@ -10,6 +10,7 @@ from typing import Any
 
 from itrpipe.artifacts import artifact as artifacts
 from itrpipe.artifacts.artifact import Manifest
+from itrpipe.artifacts.locks import is_locked
 from itrpipe.config import Settings, leaves
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.plan.steps import State, Step
@@ -48,6 +49,8 @@ def state_of(
         made_again = _made_again(manifest, step)
         return ("stale", made_again) if made_again else ("up to date", "")
     if location.partial.exists():
+        if is_locked(location.partial):
+            return "running", "in another process, which is waited for"
         return "interrupted", "goes on where it stopped"
     siblings = [
         manifest

@@ -12,7 +12,7 @@ from itrpipe.config import Resolved, Settings
 from itrpipe.datasets.definition import StageDefinition
 from itrpipe.stages.base import Need
 
-State = Literal["up to date", "missing", "interrupted", "new settings", "stale", "damaged"]
+State = Literal["up to date", "missing", "interrupted", "running", "new settings", "stale", "damaged"]
 """`missing`: nothing of this name was ever made; `new settings`: another version of it was, which stays right; `stale`:
 what was made is overtaken by a source that changed, by a newer version of a stage, or because something that it read
 was made again with another result."""
