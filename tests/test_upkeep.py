@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from itrpipe.artifacts.artifact import Location, read_manifest
 from itrpipe.artifacts.files import PICTURES
 from itrpipe.artifacts.locks import locked
 from itrpipe.commands.stages import run_stage
-from itrpipe.commands.upkeep import collect_garbage, entries, print_status
+from itrpipe.commands.upkeep import _of_two, collect_garbage, entries, print_status
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.plan.planning import Override
 
@@ -344,3 +345,14 @@ def test_what_was_replaced_goes_when_it_is_asked_for(chain: Path) -> None:
     assert collect_garbage(chain, "tiny", ask=lambda question: False) == []
     assert collect_garbage(chain, "tiny") == [replaced]
     assert folder.exists()
+
+
+def test_a_page_over_two_models_replaces_only_an_earlier_one_over_the_same_two() -> None:
+    def page(*names: str, evaluation: str = "0123abcd") -> Any:
+        settings = {"compare": ["x"], "names": [(f"folder-{name}", name) for name in names]}
+        return SimpleNamespace(settings=settings, inputs={f"triplet.vsepp-{evaluation}": None})
+
+    assert _of_two(page("a", "b")) == _of_two(page("b", "a", evaluation="89abcdef"))
+    assert _of_two(page("a", "b")) != _of_two(page("a", "c"))
+    all_models: Any = SimpleNamespace(settings={"compare": []}, inputs={"x-1": None})
+    assert _of_two(all_models) == ()

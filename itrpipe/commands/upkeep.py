@@ -287,8 +287,8 @@ def _referenced(found: list[Entry], models: Mapping[str, str], superseded_too: b
     whole = [(entry, entry.manifest) for entry in found if entry.manifest and entry.state == "whole"]
     newest: dict[tuple, str] = {}
     for entry, manifest in sorted(whole, key=lambda pair: pair[1].finished):
-        of_two = bool(manifest.settings.get("compare"))  # a page over two models replaces none over all
-        run = (manifest.stage, manifest.label, manifest.settings.get("features"), of_two, _model_of(entry, models))
+        features, of_two = manifest.settings.get("features"), _of_two(manifest)
+        run = (manifest.stage, manifest.label, features, of_two, _model_of(entry, models))
         newest[run] = entry.name
     by_name = {entry.name: (entry, manifest) for entry, manifest in whole}
     evaluated = [entry.name for entry, manifest in whole if manifest.stage == EVALUATE and not superseded_too]
@@ -301,6 +301,14 @@ def _referenced(found: list[Entry], models: Mapping[str, str], superseded_too: b
         kept.add(entry.folder)
         queue += [f"{each.stage}/{each.name}" for each in manifest.inputs.values()]
     return kept
+
+
+def _of_two(manifest: Manifest) -> tuple[str, ...]:
+    """The two models that a page compares, by name or label; it replaces none over all, and none over others."""
+    if not manifest.settings.get("compare"):
+        return ()
+    names = {name for _, name in manifest.settings.get("names", ())}
+    return tuple(sorted(names | {name.rpartition("-")[0] for name in manifest.inputs}))
 
 
 def _inputs_of_running(found: list[Entry]) -> list[str]:

@@ -236,6 +236,8 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
             f" Validation gained {found.gained:.1f} RSum over the last third of the epochs while the learning rate "
             "fell, so compare with round one trained for twice as long, too."
         )
+    elif found.gained is not None and found.gained > RISING:
+        unsure = f" That validation gained {found.gained:.1f} RSum at last is little for so few images."
     if start is not None and found.validation <= start:
         unsure += f" Validation is not above the {start:.1f} of the model that it began from: compare with that, too."
     if found.fell > found.noise:

@@ -17,6 +17,16 @@ from itrpipe.reporting.titles import choices_of
 from itrpipe.training.settings import newer_defaults, unread
 
 _STAGE, _LOSS = "train", "loss."
+_SCHEDULE = (
+    "epochs",
+    "schedule",
+    "decay_at",
+    "decay_every",
+    "decay_factor",
+    "warmup_updates",
+    "max_updates",
+    "patience",
+)
 _MADE = (_STAGE, "mine_negatives", "synthesize")
 """Stages whose artifacts a training reads, and whose settings may have been given for it."""
 
@@ -116,22 +126,31 @@ def _is_of_other_size(reference: Run, run: Run) -> bool:
 
 
 def _is_plain_twin(reference: Run, run: Run) -> bool:
-    """Whether both differ in nothing but the seed, and in that the run has learned from more than its batches."""
+    """Whether both differ in nothing but the seed, and in that the run has learned from more than its batches.
+
+    The reference may have learned for longer, and by another schedule.
+    """
     return (
         reference.is_plain
         and len(reference.members) == len(run.members) == 1
         and not run.is_plain
         and reference.members[0].method_name == run.members[0].method_name
         and _shared(reference.members[0]) == _shared(run.members[0])
+        and _asked_epochs(reference) >= _asked_epochs(run)
     )
 
 
+def _asked_epochs(run: Run) -> int:
+    manifest = run.members[0].artifact.manifest
+    return 0 if manifest is None else manifest.settings.get("epochs", 0)
+
+
 def _shared(model: Model) -> dict[str, Any] | None:
-    """What a control has in common with a model: the settings of training outside the loss, and the objective."""
+    """What a control has in common with a model: all settings but those of loss and schedule, and the objective."""
     manifest = model.artifact.manifest
     if manifest is None:
         return None
-    skipped = {"seed", *unread(manifest.settings)}
+    skipped = {"seed", *_SCHEDULE, *unread(manifest.settings)}
     known = {
         key: value
         for key, value in leaves(manifest.settings)

@@ -83,7 +83,7 @@ def _below_published(series: Sequence[Series[Run]], said: str) -> str:
             each for each in series if not each.first.is_untrained and each.first.backbone == published.first.backbone
         ]
         if rivals and published.method not in said and max(map(_mean, rivals)) < _mean(published):
-            return f" No model that was trained reaches {published.method}, which has {_mean(published):.1f}."
+            return f" No model that was trained here reaches {published.method}, which has {_mean(published):.1f}."
     return ""
 
 
@@ -204,6 +204,9 @@ def _after(told: dict[str, list[SeedComparison]]) -> tuple[str, tuple[str, ...]]
         return "Others can use it after", (_export(run),)
     first = next(iter(told.values()))[0]
     if any(member.mining and member.named for member in first.series.first.members):  # round one was asked already
+        started = [each.reference for each in next(iter(told.values())) if each.reference.first.is_untrained]
+        if any(_mean(each) > _mean(first.reference) for each in started):  # what is simpler still is there already
+            return "What training lacks here, round one tells by", (_advise(first.reference.first),)
         return "Others can use the simpler model after", (_export(first.reference.first),)
     run = first.series.first if first.reference.first.is_untrained else first.reference.first
     return "What negatives can do here, round one tells by", (_advise(run),)

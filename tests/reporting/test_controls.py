@@ -66,7 +66,9 @@ def test_better_negatives_are_judged_by_the_same_training_with_those_of_the_batc
 
 def test_a_published_model_that_no_training_reaches_is_named(tuned: Any) -> None:
     models = (("clip-finetune", 2.4, {"named": "tuned"}), ("clip-finetune", 2.2, {"named": "mined", "loss": MINED}))
-    assert "No model that was trained reaches zero-shot, which has " in answer(tuned(("zero-shot", 1.2, {}), *models))
+    assert "No model that was trained here reaches zero-shot, which has " in answer(
+        tuned(("zero-shot", 1.2, {}), *models)
+    )
 
 
 def test_a_model_of_another_size_is_no_control_of_better_negatives(tuned: Any) -> None:
@@ -87,10 +89,21 @@ def test_better_negatives_with_one_seed_are_asked_for_the_seed_that_their_contro
     assert following(report) == ["itrpipe evaluate --model mined --seed 2"]
 
 
+def test_the_batch_alone_for_longer_is_a_control_of_better_negatives_too(tuned: Any) -> None:
+    mined = ("clip-finetune", 1.6, {"named": "mined", "loss": MINED, "epochs": 3})
+    short = ("clip-finetune", 2.4, {"named": "tuned", "epochs": 3})
+    longer = {"named": "longer", "epochs": 6, "schedule": "linear", "warmup_updates": 7}
+    found = answer(tuned(short, ("clip-finetune", 0.9, longer), mined))
+    assert found.startswith("Dual encoder, fine-tuned CLIP (mined) differs from fine-tuned CLIP (longer) by −")
+    shorter = {"named": "shorter", "epochs": 2}
+    found = answer(tuned(short, ("clip-finetune", 0.9, shorter), mined))
+    assert found.startswith("Dual encoder, fine-tuned CLIP (mined) differs from fine-tuned CLIP (tuned) by +")
+
+
 @pytest.mark.parametrize(
-    "other", [{"model": {"vision": "siglip", "text": "siglip"}}, {"epochs": 3}, {"loss": {"objective": "sigmoid"}}]
+    "other", [{"model": {"vision": "siglip", "text": "siglip"}}, {"loss": {"objective": "sigmoid"}}]
 )
-def test_another_encoder_schedule_or_objective_is_no_control(tuned: Any, other: dict[str, Any]) -> None:
+def test_another_encoder_or_objective_is_no_control(tuned: Any, other: dict[str, Any]) -> None:
     report = tuned(("clip-finetune", 0.9, other), ("clip-finetune", 0.8, {"loss": MINED}))
     assert "no control is there to compare with" in answer(report)
 

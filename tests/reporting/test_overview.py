@@ -168,15 +168,28 @@ def test_a_training_that_changed_nothing_is_asked_what_it_learned() -> None:
     assert unchanged.commands == ("itrpipe advise --model tuned",)
 
 
-@pytest.mark.parametrize(("value", "model"), [(-1.0, "first"), (9.0, "mined")])
-def test_after_a_claim_about_mined_negatives_the_model_to_keep_is_exported(value: float, model: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "published", "command"),
+    [
+        (-1.0, 1.0, "itrpipe export --model first --to vsepp-first"),
+        (-1.0, 3.0, "itrpipe advise --model first"),
+        (9.0, 1.0, "itrpipe export --model mined --to vsepp-mined"),
+    ],
+)
+def test_after_a_claim_about_mined_negatives_the_model_to_keep_is_exported(
+    value: float, published: float, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {"first": 2.0, "clip": published}
+    monkeypatch.setattr("itrpipe.reporting.verdicts._mean", lambda series: scores[series.first.members[0].named])
+
     def side(name: str) -> Any:
         members = [SimpleNamespace(named=name, mining=name == "mined")]
-        return SimpleNamespace(first=SimpleNamespace(members=members, settings={"backbone": "vsepp"}))
+        first = SimpleNamespace(members=members, settings={"backbone": "vsepp"}, is_untrained=name == "clip")
+        return SimpleNamespace(first=first)
 
     own = {"rsum": SimpleNamespace(value=value, significant=value > 1)}
-    compared: Any = SimpleNamespace(own=own, series=side("mined"), reference=side("first"))
-    assert _after({"mined": [compared]})[1] == (f"itrpipe export --model {model} --to vsepp-{model}",)
+    compared: Any = [SimpleNamespace(own=own, series=side("mined"), reference=side(name)) for name in ("first", "clip")]
+    assert _after({"mined": compared})[1] == (command,)
 
 
 def swap(one: Path, other: Path) -> None:
