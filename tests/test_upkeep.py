@@ -17,8 +17,10 @@ from itrpipe.artifacts.files import PICTURES
 from itrpipe.artifacts.locks import locked
 from itrpipe.commands.stages import run_stage
 from itrpipe.commands.upkeep import _of_two, collect_garbage, entries, print_status
+from itrpipe.commands.where import print_where
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.plan.planning import Override
+from itrpipe.plan.staleness import state_of
 
 Tiny = Callable[..., list[Override]]
 SIX_AND_ONE = 7
@@ -83,6 +85,17 @@ def test_interrupted_running_and_damaged_are_told_apart(chain: Path, interrupted
     with locked(lock_of(interrupted)):
         assert states(chain)[f"evaluate/{interrupted.name}"] == "running"
     assert states(chain)[f"evaluate/{interrupted.name}"] == "interrupted"
+
+
+def test_what_another_process_makes_is_waited_for_and_not_proposed(
+    chain: Path, interrupted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step: Any = SimpleNamespace(location=lock_of(interrupted))
+    assert state_of(step)[0] == "interrupted"
+    with locked(lock_of(interrupted)):
+        assert state_of(step)[0] == "running"
+        print_where(chain)
+    assert f"next: wait for evaluate/{interrupted.name}, which another process is making" in capsys.readouterr().out
 
 
 def test_a_changed_byte_is_found_by_verifying_only(chain: Path) -> None:

@@ -124,12 +124,14 @@ def _tell_miner(step: Step, definition: DatasetDefinition, own: str, reporter: R
 def _next(root: Path, dataset: str, step: Step) -> str:
     """What one would do after a named model was trained or evaluated; nothing after all else."""
     train = step if isinstance(step.settings, TrainSettings) else step.inputs.get("train")
-    named = load_definition(root, dataset).named_trainings()
+    definition = load_definition(root, dataset)
+    named = definition.named_trainings()
     if step.need.stage not in ("train", "evaluate") or train is None or train.location.name not in named:
         return ""
     assert isinstance(train.settings, TrainSettings)
-    seed = ["--seed", str(train.settings.seed)] if train.settings.seed else []
-    model = ["--model", named[train.location.name], *seed]
+    name, seed = named[train.location.name], train.settings.seed
+    usual = definition.models[name].settings.get("seed", 0)  # which the name alone stands for
+    model = ["--model", name, *(["--seed", str(seed)] if seed != usual else [])]
     if train is step:
         held = held_splits(step)
         split = ["--split", held[-1]] if held and "test" not in held else []
