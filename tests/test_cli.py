@@ -21,7 +21,7 @@ from itrpipe import cli as command_line
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.cli.help import LISTS, PANELS, SHARED, everything, principal
 from itrpipe.commands import doctor
-from itrpipe.datasets.definition import load_definition, save_definition
+from itrpipe.datasets.definition import ModelDefinition, load_definition, save_definition
 from itrpipe.errors import (
     DataError,
     DiskFullError,
@@ -85,6 +85,14 @@ def test_without_arguments_it_says_where_one_stands(
     command, *arguments = shlex.split(following.partition(" and what was")[0])
     COMMANDS[command].make_context(command, arguments)
     assert command == "report", "all models are evaluated"
+    shutil.rmtree(chain / "tiny" / "evaluate")
+    definition = load_definition(chain, "tiny")
+    trained = max((chain / "tiny" / "train").glob("*"), key=lambda folder: read_manifest(folder).finished).name
+    for seed, option in ((0, ""), (3, " --seed 0")):
+        model = ModelDefinition(method="triplet", settings={"seed": seed}, trained={"triplet.vsepp": trained})
+        save_definition(chain, "tiny", definition.model_copy(update={"models": {"first": model}}))
+        assert f"next: itrpipe evaluate --dataset tiny --model first{option}\n" in invoke().out
+    save_definition(chain, "tiny", definition)
     shutil.rmtree(chain / "tiny" / "train")
     assert "next: itrpipe train --dataset tiny" in invoke().out
     shutil.rmtree(chain / "tiny" / "extract")

@@ -473,3 +473,8 @@ def test_a_split_without_images_is_refused_before_a_model_is_trained_for_it(tmp_
         assert outcome.code == 2
         assert "the dataset has no test images, only train and val; ask with --split val" in outcome.err
     assert invoke("evaluate", *told, "--split", "val", *where).code == 0
+    captions = source / "captions.csv"
+    captions.write_text(captions.read_text().replace(",val,", ",train,"))
+    alone = invoke("prepare", "--source", source, *where).out
+    assert "no image is in split test; evaluate and search need one" in alone
+    assert "--split val" not in alone

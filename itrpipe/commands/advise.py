@@ -11,7 +11,7 @@ from typing import Any
 
 from itrpipe.artifacts.artifact import Manifest, is_finished, list_artifacts, read_manifest
 from itrpipe.commands.trained import data_option, make_missing, train_settings, trained_run
-from itrpipe.datasets.definition import ModelDefinition, check_name
+from itrpipe.datasets.definition import ModelDefinition, check_name, seed_option
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.second_round import ENDS, Advice, recommend
 from itrpipe.plan.planning import Override, Planner
@@ -86,7 +86,8 @@ def advise(
     trained = trained_run(step)
     found = diagnose(trained.folder)
     named = planner.definition.named_trainings().get(trained.folder.name, "")
-    advice = recommend(found, named, _start(root, trained.manifest))
+    usual = planner.definition.models[named].seed if named else 0
+    advice = recommend(found, named, _start(root, trained.manifest), usual)
     seconds = trained.manifest.timings.get("processor")
     if as_json:
         Reporter().say(printable_json({"advice": asdict(advice), "processor_seconds": seconds, **found}))
@@ -138,16 +139,14 @@ def _after(planner: Planner, named: str, advice: Advice, seed: int) -> list[str]
     other, models = f"{named}-{ENDS[advice.action]}", planner.definition.models
     if not named or other not in models or not _trained(models[other], seed):
         return []
-    again = ["--seed", str(seed)] if seed else []
     if advice.action != "mine":
-        return [shlex.join(["itrpipe", "advise", "--model", other, *again])]
+        return [shlex.join(["itrpipe", "advise", "--model", other, *seed_option(seed, models[other])])]
     evaluations = _finished(planner.root, planner.dataset, "evaluate")
     read = {each.name for evaluation in evaluations for each in evaluation.inputs.values()}
     unread = [name for name in (named, other) if _trained(models[name], seed) not in read]
     compared = ["itrpipe", "report", "--dataset", planner.dataset, "--compare", named, other]
-    return [
-        shlex.join(each) for each in (*(["itrpipe", "evaluate", "--model", name, *again] for name in unread), compared)
-    ]
+    evaluating = (["itrpipe", "evaluate", "--model", name, *seed_option(seed, models[name])] for name in unread)
+    return [shlex.join(each) for each in (*evaluating, compared)]
 
 
 def _trained(model: ModelDefinition, seed: int) -> str:

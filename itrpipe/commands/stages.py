@@ -20,6 +20,7 @@ from itrpipe.datasets.definition import (
     load_definition,
     remember,
     remember_model,
+    seed_option,
 )
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.declaration import names_a_file
@@ -130,8 +131,7 @@ def _next(root: Path, dataset: str, step: Step) -> str:
         return ""
     assert isinstance(train.settings, TrainSettings)
     name, seed = named[train.location.name], train.settings.seed
-    usual = definition.models[name].settings.get("seed", 0)  # which the name alone stands for
-    model = ["--model", name, *(["--seed", str(seed)] if seed != usual else [])]
+    model = ["--model", name, *seed_option(seed, definition.models[name])]
     if train is step:
         held = held_splits(step)
         split = ["--split", held[-1]] if held and "test" not in held else []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
 from itrpipe.commands.estimates import estimate, print_costs
+from itrpipe.datasets.definition import load_definition, seed_option
 from itrpipe.errors import UsageError
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.steps import Step, pending_steps
@@ -95,8 +96,8 @@ def _command(step: Step, dataset: str, data: str) -> str:
     settings, stage = step.settings.model_dump(), step.need.stage
     command = f"itrpipe {stage.replace('_', '-')}"
     if name := getattr(step.execution, "name", ""):
-        seed = f" --seed {settings['seed']}" if settings["seed"] else ""
-        return f"`{command} --model {name}{seed}{data}`"
+        definition = load_definition(step.location.root, dataset).models.get(name)
+        return f"`{command} {shlex.join(['--model', name, *seed_option(settings['seed'], definition)])}{data}`"
     command = f"{command} --dataset {dataset}"
     if stage == "synthesize":
         return f"`{command} --by {step.need.conf}{data}` with the same settings"

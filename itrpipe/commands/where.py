@@ -9,7 +9,7 @@ from pathlib import Path
 from itrpipe.artifacts.artifact import Manifest, folders_in
 from itrpipe.commands.trained import data_option
 from itrpipe.commands.upkeep import Entry, entries
-from itrpipe.datasets.definition import load_definition
+from itrpipe.datasets.definition import DatasetDefinition, load_definition, seed_option
 from itrpipe.progress import Reporter
 
 _WITHOUT_WEIGHTS = "--name first --features hog --backbone vsepp --method contrastive-batch"
@@ -78,11 +78,12 @@ def _next(root: Path, dataset: str, found: list[Entry]) -> str:
         return f"itrpipe {stage} --dataset {dataset}{data_option(root)}"
     models = sorted(filter(_is_model, found), key=lambda each: each.manifest.finished if each.manifest else "")
     evaluated = {each.inputs["train"].fingerprint for each in made.get("evaluate", []) if "train" in each.inputs}
-    names = load_definition(root, dataset).named_trainings()
+    definition = load_definition(root, dataset)
+    names = definition.named_trainings()
 
     def on(entry: Entry, verb: str) -> str:
         assert entry.manifest is not None
-        return _of_model(verb, root, entry.manifest, names.get(entry.folder.name, ""))
+        return _of_model(verb, root, entry.manifest, names.get(entry.folder.name, ""), definition)
 
     tried = [each for each in models if each.manifest and (each.folder.name in names or not _was_set(each.manifest))]
     if not tried:  # no short command says all that was set
@@ -104,12 +105,12 @@ def _is_model(entry: Entry) -> bool:
     return entry.manifest is not None and entry.manifest.stage == "train"
 
 
-def _of_model(verb: str, root: Path, manifest: Manifest, name: str) -> str:
+def _of_model(verb: str, root: Path, manifest: Manifest, name: str, definition: DatasetDefinition) -> str:
     """A command on a model, by its name if it has one."""
-    start, settings = f"itrpipe {verb} --dataset {manifest.dataset}", manifest.settings
-    seed = f" --seed {settings['seed']}" if settings.get("seed") else ""
-    model = f"--model {shlex.quote(name)}" if name else f"--method {manifest.conf} --backbone {settings['backbone']}"
-    return f"{start} {model}{seed}{data_option(root)}"
+    settings = manifest.settings
+    model = ["--model", name] if name else ["--method", manifest.conf, "--backbone", settings["backbone"]]
+    model += seed_option(settings.get("seed", 0), definition.models.get(name))
+    return f"{shlex.join(['itrpipe', verb, '--dataset', manifest.dataset, *model])}{data_option(root)}"
 
 
 def _was_set(manifest: Manifest) -> bool:

@@ -154,7 +154,7 @@ def beaten_by_size(diagnostics: Mapping[str, Any]) -> dict[int, float]:
     return {batches[0]["size"]: _known(batches, "beaten") for batches in sides}
 
 
-def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | None = None) -> Advice:
+def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | None = None, usual: int = 0) -> Advice:
     """Says what to do after round one.
 
     Where the learning rate never rose to its height, a shorter warm-up comes first, where validation stays at chance
@@ -168,11 +168,14 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | No
         diagnostics: of `itrpipe.analysis.second_round.diagnose`.
         named: what the user calls the model of round one; often nothing.
         start: RSum on validation of the pretrained model that it began from; None where that is not known.
+        usual: the seed that this name alone stands for.
     """
     found = signals(diagnostics)
     action = _action(found, start)
     by_heart = action == "mine" and _knows_by_heart(found)
-    return Advice(action, _sentences(action, found, start), _command(action, diagnostics, named), EVIDENCE, by_heart)
+    return Advice(
+        action, _sentences(action, found, start), _command(action, diagnostics, named, usual), EVIDENCE, by_heart
+    )
 
 
 def _action(found: Signals, start: float | None) -> Action:
@@ -259,7 +262,7 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
     return (f"Mine: {beaten}.", true + unsure)
 
 
-def _command(action: Action, diagnostics: Mapping[str, Any], named: str) -> str:
+def _command(action: Action, diagnostics: Mapping[str, Any], named: str, usual: int) -> str:
     """What to type next, with the settings of round one: those of its name, else as they are declared."""
     model: Mapping[str, Any] = diagnostics["model"]
     method: str = model["method"]
@@ -272,7 +275,7 @@ def _command(action: Action, diagnostics: Mapping[str, Any], named: str) -> str:
     else:
         given += ["--backbone", model["backbone"]]
         other = ["--method", own if action == "mine" else method]
-    given += ["--seed", str(model["seed"])] if model["seed"] else []
+    given += ["--seed", str(model["seed"])] if model["seed"] != usual else []
     rate = model["schedule"].get("learning_rate")  # what was evaluated earlier does not tell it
     options: dict[Action, list[str]] = {
         "warm-up": [*other, "--set", f"warmup_updates={max(1, round(WARM_UP * model.get('updates', 0)))}"],

@@ -237,6 +237,9 @@ def test_a_rate_that_never_rose_comes_before_everything_else(updates: int, actio
     if action == "warm-up":
         assert "ended after 30 updates, at 60 % of the rate" in advice.sentences[0]
         assert advice.command.endswith("--name my-warm --like my --seed 1 --set warmup_updates=3")
+        assert "--seed" not in recommend(found, "my", usual=1).command, "the name stands for it"
+        found["model"]["seed"] = 0
+        assert "--like my --seed 0 --set" in recommend(found, "my", usual=1).command
 
 
 @pytest.mark.parametrize(
