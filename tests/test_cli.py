@@ -87,11 +87,11 @@ def test_without_arguments_it_says_where_one_stands(
     assert command == "report", "all models are evaluated"
     shutil.rmtree(chain / "tiny" / "evaluate")
     definition = load_definition(chain, "tiny")
-    trained = max((chain / "tiny" / "train").glob("*"), key=lambda folder: read_manifest(folder).finished).name
+    trained = max((chain / "tiny" / "train").glob("[!.]*"), key=lambda folder: read_manifest(folder).finished).name
     for seed, option in ((0, ""), (3, " --seed 0")):
         model = ModelDefinition(method="triplet", settings={"seed": seed}, trained={"triplet.vsepp": trained})
         save_definition(chain, "tiny", definition.model_copy(update={"models": {"first": model}}))
-        assert f"next: itrpipe evaluate --dataset tiny --model first{option}\n" in invoke().out
+        assert f"next: itrpipe evaluate --dataset tiny --model first{option} --data " in invoke().out
     save_definition(chain, "tiny", definition)
     shutil.rmtree(chain / "tiny" / "train")
     assert "next: itrpipe train --dataset tiny" in invoke().out
