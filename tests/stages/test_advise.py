@@ -69,7 +69,7 @@ def test_what_was_advised_and_is_done_is_not_advised_again(
     assert "done already" not in invoke("advise", "--model", "first", *where).out, "only with another seed"
     assert invoke("train", "--model", "first-mined", "--seed", "0", *where).code == 0
     mined = invoke("advise", "--model", "first", *where).out
-    assert f"next: itrpipe evaluate --model first-mined --data {chain}" in mined
+    assert f"next: itrpipe evaluate --model first-mined --seed 0 --data {chain}" in mined, mined
     assert f"then: itrpipe report --dataset tiny --compare first first-mined --data {chain}" in mined
 
 
