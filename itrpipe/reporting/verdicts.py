@@ -201,15 +201,15 @@ def _after(told: dict[str, list[SeedComparison]]) -> tuple[str, tuple[str, ...]]
     better = [each for each in told.values() if verdict([one.own[_RSUM] for one in each]) == "better"]
     if better:
         run = max(better, key=lambda each: _strongest(each).own[_RSUM].value)[0].series.first
-        return "Others can use it after", (_export(run),)
+        return "Export it with", (_export(run),)
     first = next(iter(told.values()))[0]
     if any(member.mining and member.named for member in first.series.first.members):  # round one was asked already
         started = [each.reference for each in next(iter(told.values())) if each.reference.first.is_untrained]
         if any(_mean(each) > _mean(first.reference) for each in started):  # what is simpler still is there already
-            return "What training lacks here, round one tells by", (_advise(first.reference.first),)
-        return "Others can use the simpler model after", (_export(first.reference.first),)
+            return "Ask what the training lacks with", (_advise(first.reference.first),)
+        return "Export the simpler model with", (_export(first.reference.first),)
     run = first.series.first if first.reference.first.is_untrained else first.reference.first
-    return "What negatives can do here, round one tells by", (_advise(run),)
+    return "Ask what other negatives can do with", (_advise(run),)
 
 
 def _export(run: Run) -> str:
@@ -257,14 +257,14 @@ def _of_one_seed(compared: Sequence[SeedComparison], baseline_method: str = "") 
     shown = _strongest(controls or compared)
     run = shown.series.first
     if _is_unchanged(shown) and run.is_plain and shown.reference.first.is_untrained:
-        return Finding(f"{_one_seed(shown)}: training changed none.", "What it has learned is told by", (_advise(run),))
+        return Finding(f"{_one_seed(shown)}: training changed none.", "See what it has learned with", (_advise(run),))
     if baseline_method and not controls and shown.reference.first.is_untrained:
         wanted = controls_of(run, baseline_method)
         said = f"{_one_seed(shown)}; a claim takes a control that was trained as well, and several seeds."
         return Finding(said, "Run", tuple(control_command(run, name, shown.seeds[0]) for name in wanted[:1]))
     return Finding(
         f"{_one_seed(shown)}, which allows no claim: how much seeds differ is not known.",
-        "Another seed takes",
+        "Evaluate another seed with",
         _another_seed(shown),
     )
 
@@ -305,7 +305,7 @@ def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) 
         alone = f"{reached}; no other method is compared with it."
         if run.is_untrained:
             return Finding(alone)
-        return Finding(alone, "Whether a second round is worth it, round one tells by", (_advise(run),))
+        return Finding(alone, "Ask whether a second round is worth it with", (_advise(run),))
     wanted = next(iter(controls_of(run, baseline_method)), baseline_method)
     return Finding(
         f"{reached}; no control is there to compare with.",
@@ -323,7 +323,7 @@ def _at_chance(series: Sequence[Series[Run]]) -> Finding | None:
         return None
     said = f"No model is above chance: the best reaches an RSum of {rsum:.1f} of 600, and a random order {chance:.1f}."
     asked = next((run for run in runs if run.is_baseline or run.is_plain), None)
-    return Finding(said) if asked is None else Finding(said, "What it has learned tells", (_advise(asked),))
+    return Finding(said) if asked is None else Finding(said, "See what it has learned with", (_advise(asked),))
 
 
 def _reached(run: Run) -> str:

@@ -57,7 +57,7 @@ def test_the_answer_stands_first_and_one_seed_allows_no_claim(toy: Any, done: An
     assert answer_of(done) == (
         f"VSE++, AOQ differs from round one by +{rsum['value']:.1f} points of RSum with one seed "
         f"(95 % interval over images +{rsum['low']:.1f} to +{rsum['high']:.1f}), which allows no claim: how much "
-        "seeds differ is not known. Another seed takes `itrpipe evaluate --method triplet --backbone vsepp "
+        "seeds differ is not known. Evaluate another seed with `itrpipe evaluate --method triplet --backbone vsepp "
         "--dataset toy --seed 1` and `itrpipe evaluate --method aoq --backbone vsepp --dataset toy --seed 1`."
     )
 
@@ -65,7 +65,7 @@ def test_the_answer_stands_first_and_one_seed_allows_no_claim(toy: Any, done: An
 def test_one_seed_is_compared_with_its_control_where_there_is_one(seeded: Any) -> None:
     found = answer_of(seeded.report(("triplet.vsepp", "triplet-long.vsepp", "aoq.vsepp")))
     assert found.startswith("VSE++, AOQ differs from longer round one by +")
-    assert "takes `itrpipe evaluate --method triplet-long --backbone vsepp --dataset toy --seed 1` and" in found
+    assert "with `itrpipe evaluate --method triplet-long --backbone vsepp --dataset toy --seed 1` and" in found
 
 
 def test_a_method_with_seeds_and_controls_is_told_against_the_strongest(seeded: Any) -> None:
@@ -113,8 +113,8 @@ def test_without_anything_to_compare_with_the_answer_names_the_missing_run(toy: 
 def test_round_one_alone_is_compared_with_nothing(toy: Any, tmp_path: Path) -> None:
     report = toy.copy(tmp_path / "data").report(("triplet.vsepp",))
     assert answer_of(report).endswith(
-        f" of 600, and chance {CHANCE:.1f}; no other method is compared with it. Whether a second round is worth it, "
-        "round one tells by `itrpipe advise --backbone vsepp --dataset toy`."
+        f" of 600, and chance {CHANCE:.1f}; no other method is compared with it. Ask whether a second round is "
+        "worth it with `itrpipe advise --backbone vsepp --dataset toy`."
     )
 
 
