@@ -75,8 +75,8 @@ def is_control_of(reference: Run, run: Run) -> bool:
 def seed_command(run: Run, seed: int) -> str:
     """The command that evaluates another seed of a run on its test set."""
     first = run.members[0]
-    if first.named:  # the name stands for all of its settings
-        return _command(run, f"--model {first.named}", seed)
+    if first.named:  # the name stands for all of its settings, among them a seed that need not be 0
+        return _command(run, f"--model {first.named} --seed {seed}")
     return _command(run, _unnamed(run, first.method_name), seed, _options(run, first.changed()))
 
 
@@ -88,7 +88,7 @@ def control_command(run: Run, method: str, seed: int) -> str:
     return _command(run, _unnamed(run, method), seed, options)
 
 
-def _command(run: Run, model: str, seed: int, options: Sequence[str] = ()) -> str:
+def _command(run: Run, model: str, seed: int = 0, options: Sequence[str] = ()) -> str:
     parts = ["itrpipe evaluate", model]
     parts += [f"--seed {seed}"] if seed else []
     parts += [f"--split {run.settings['split']}"] if run.settings["split"] != "test" else []

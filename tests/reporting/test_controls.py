@@ -89,6 +89,14 @@ def test_better_negatives_with_one_seed_are_asked_for_the_seed_that_their_contro
     assert following(report) == ["itrpipe evaluate --model mined --seed 2"]
 
 
+def test_the_seed_is_named_that_the_names_of_the_models_need_not_stand_for(tuned: Any) -> None:
+    models = (
+        ("clip-finetune", 0.9, {"named": "tuned", "seed": 3}),
+        ("clip-finetune", 0.8, {"named": "mined", "seed": 3, "loss": MINED}),
+    )
+    assert following(tuned(*models)) == [f"itrpipe evaluate --model {name} --seed 0" for name in ("tuned", "mined")]
+
+
 def test_the_batch_alone_for_longer_is_a_control_of_better_negatives_too(tuned: Any) -> None:
     mined = ("clip-finetune", 1.6, {"named": "mined", "loss": MINED, "epochs": 3})
     short = ("clip-finetune", 2.4, {"named": "tuned", "epochs": 3})
