@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +14,10 @@ from itrpipe.reporting.versus import Versus
 
 TEMPLATE = "versus.html.j2"
 _NAME, _NUMBER = 16, 8
+_LISTED = 6
+"""Settings that lines for the terminal name; the page has all."""
+_FIRST = ("method", "backbone", "epochs", "max_updates")
+"""Settings that are named first: whether both learned by the same method, and for as long."""
 _KINDS = {"better": "moved up", "worse": "moved down"}
 
 
@@ -25,7 +29,7 @@ def render(found: Versus) -> str:
 
 
 def lines(found: Versus) -> Iterator[str]:
-    """Title, answer, and the tables of scores."""
+    """Title, the tables of scores, settings that differ, and the answer."""
     yield from wrapped(found.title)
     yield f"on the {found.test_set}"
     for spanned in found.tables:
@@ -35,6 +39,9 @@ def lines(found: Versus) -> Iterator[str]:
     yield ""
     yield "queries, in percent, whose right answer stands first"
     yield from _rows(found.turned)
+    if found.settings:
+        yield ""
+        yield from wrapped(f"settings that differ (first; second): {_listed(found.settings)}")
     yield ""
     yield from wrapped(str(found.answer))
 
@@ -52,6 +59,14 @@ def as_json(found: Versus) -> dict[str, Any]:
         "oracle": comparison.oracle and {name: asdict(each) for name, each in comparison.oracle.items()},
         "settings": {key: {"first": first, "second": second} for key, first, second in found.settings},
     }
+
+
+def _listed(settings: Sequence[tuple[str, str, str]]) -> str:
+    """Each setting with the values of both models, and how many more there are."""
+    ordered = sorted(settings, key=lambda each: _FIRST.index(each[0]) if each[0] in _FIRST else len(_FIRST))
+    named = [f"{key} ({first}; {second})" for key, first, second in ordered[:_LISTED]]
+    more = len(ordered) - _LISTED
+    return ", ".join(named) + (f"; and {more} more on the page" if more > 0 else "")
 
 
 def _rows(table: Table) -> Iterator[str]:

@@ -14,6 +14,7 @@ from itrpipe.artifacts import artifact as artifacts
 from itrpipe.commands.report import report_of_two
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.reporting.versus import _settings
+from itrpipe.reporting.versus_page import _listed
 
 TWO = ("triplet.vsepp", "aoq.vsepp")
 
@@ -78,6 +79,14 @@ def test_settings_that_differ_are_listed(page: Any) -> None:
     rows = {row.all("code")[0].text(): [cell.text() for cell in row.all("td")] for row in section.all("tr")[1:]}
     assert rows["method"] == ["triplet", "aoq"]
     assert "backbone" not in rows
+    assert "settings that differ (first; second): method (triplet; aoq)\n" in (page.folder / "summary.txt").read_text()
+
+
+def test_the_terminal_names_first_how_long_both_learned_and_counts_what_it_leaves_to_the_page() -> None:
+    settings = [*((f"loss.{letter}", "1", "2") for letter in "abcdefg"), ("epochs", "30", "60")]
+    told = _listed(settings)
+    assert told.startswith("epochs (30; 60), loss.a (1; 2), ")
+    assert told.endswith(", loss.e (1; 2); and 2 more on the page")
 
 
 def test_what_was_not_trained_has_no_settings_of_training() -> None:
