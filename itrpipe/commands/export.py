@@ -13,7 +13,7 @@ from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
 from itrpipe.artifacts.disk import write_json, write_text
 from itrpipe.artifacts.files import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.artifacts.integrity import read_checked_json
-from itrpipe.commands.named import alone
+from itrpipe.commands.named import commands_behind
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean
@@ -380,6 +380,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str], elsewhere: Elsew
     title = model_title(backbone_title(backbone), method_title(trained.conf, training_settings.ROUND_ONE))
     prepared = PreparedDataset.open(chain.prepared.folder)
     splits = {name: prepared.split(name) for name in prepared.splits}
+    definition = load_definition(chain.evaluated.folder.parents[2], trained.dataset)
     return Card(
         title=f"{title}, {trained.dataset}",
         run=trained.label,
@@ -395,7 +396,9 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str], elsewhere: Elsew
         level=evaluated.settings["interval_level"],
         counts={name: (len(split.images), len(split.captions)) for name, split in splits.items()},
         fingerprints=chain.fingerprints,
-        commands=tuple(dict.fromkeys(map(command_without_places, _commands(chain)))),
+        commands=tuple(
+            dict.fromkeys(map(command_without_places, commands_behind([chain.evaluated.folder], definition)))
+        ),
         trained=trained.finished,
         versions=trained.versions,
         files=files,
@@ -403,17 +406,6 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str], elsewhere: Elsew
         elsewhere=elsewhere,
         tables=tables() if wanted.embeddings == "parquet" else {},
     )
-
-
-def _commands(chain: _Chain) -> list[str]:
-    """The command lines behind everything that the evaluation was made from and that is still there, as they ended."""
-    from itrpipe.reporting.chain import Artifact
-
-    folder, manifest = chain.evaluated.folder, chain.evaluated.manifest
-    whole = Artifact(manifest.stage, folder.name, manifest.fingerprint, folder, manifest).chain()
-    known = [each.manifest for each in whole if each.manifest is not None]
-    commands = [each.command for each in sorted(known, key=lambda each: each.finished)]
-    return alone(commands, manifest.dataset, load_definition(folder.parents[2], manifest.dataset).models)
 
 
 def _reads(chain: _Chain) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from itrpipe import __version__
 from itrpipe.artifacts.artifact import Manifest, existing_input, fingerprint, read_manifest
 from itrpipe.artifacts.disk import write_text
-from itrpipe.commands.named import alone
+from itrpipe.commands.named import commands_behind
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean, load_declaration
-from itrpipe.datasets.definition import DatasetDefinition, check_name, load_definition
+from itrpipe.datasets.definition import DatasetDefinition, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import FinishedFiles, new_folder, open_target
 from itrpipe.exporting.negatives.formats import FORMATS, Description
@@ -125,6 +125,7 @@ class _Sources:
         images: folder of the images.
         manifest: of the lists.
         fingerprints: artifact -> fingerprint.
+        commands: that made all of it, in their order.
     """
 
     mined: Path
@@ -133,6 +134,7 @@ class _Sources:
     images: Path
     manifest: Manifest
     fingerprints: dict[str, str]
+    commands: list[str]
 
     @classmethod
     def of(cls, folders: list[Path], definition: DatasetDefinition) -> _Sources:
@@ -142,7 +144,7 @@ class _Sources:
         images = image_root(read_manifest(prepared).settings, prepared, definition)
         known = {f"{each.stage}/{each.name}": each.fingerprint for each in manifest.inputs.values()}
         known |= {f"{each.parent.name}/{each.name}": read_manifest(each).fingerprint for each in folders}
-        return cls(mined, sentences, prepared, images, manifest, known)
+        return cls(mined, sentences, prepared, images, manifest, known, commands_behind(folders, definition))
 
 
 def _refuse_unknown(wanted: Wanted) -> None:
@@ -280,15 +282,9 @@ def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format) -> str:
             whole=Path(wanted.image_root).is_absolute(),
             fingerprints=sources.fingerprints,
             version=__version__,
-            command="\n".join(map(command_without_places, _commands(sources))),
+            commands=tuple(dict.fromkeys(map(command_without_places, sources.commands))),
         )
     )
-
-
-def _commands(sources: _Sources) -> list[str]:
-    """What mines these lists: where a training had them mined on the way, that training; see `alone`."""
-    mined = sources.manifest
-    return alone([mined.command], mined.dataset, load_definition(sources.mined.parents[2], mined.dataset).models)
 
 
 def _say(form: Format, target: Path, reporter: Reporter) -> None:

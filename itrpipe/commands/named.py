@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import folders_in
+from itrpipe.artifacts.artifact import folders_in, read_manifest
 from itrpipe.config import COMMAND_LINE, assignment, did_you_mean
 from itrpipe.datasets.definition import (
     DEFINITION,
@@ -149,6 +149,26 @@ def define_model(
     trained = known.trained if known is not None and unchanged else {}
     definition = ModelDefinition(method=conf, settings=settings, trained=trained)
     return NamedModel(name, dataset, definition, typed), execution
+
+
+def commands_behind(folders: Iterable[Path], definition: DatasetDefinition) -> list[str]:
+    """The command lines behind artifacts and all that they were made from and is still there; see `alone`.
+
+    Args:
+        folders: of finished artifacts of one dataset.
+        definition: of that dataset.
+
+    Returns:
+        Each once, in the order in which they ended.
+    """
+    from itrpipe.reporting.chain import Artifact
+
+    wholes = []
+    for folder in folders:
+        manifest = read_manifest(folder)
+        wholes += Artifact(manifest.stage, folder.name, manifest.fingerprint, folder, manifest).chain()
+    known = sorted((each.manifest for each in wholes if each.manifest is not None), key=lambda each: each.finished)
+    return alone(dict.fromkeys(each.command for each in known), known[-1].dataset, definition.models)
 
 
 def alone(commands: Iterable[str], dataset: str, models: Mapping[str, ModelDefinition]) -> list[str]:

@@ -151,17 +151,20 @@ def _called(
 ) -> dict[str, Manifest]:
     """Evaluations of a model by folder: by its own name, by METHOD.BACKBONE of any seed, or by that of a folder.
 
-    Embeddings from files have names of their own, with `given-` before them or without.
+    Embeddings from files have names of their own, with `given-` before them or without. The mean of several models is
+    named by its label alone, and what was re-ranked only where it was not evaluated without.
     """
     found = {}
     for each in evaluations:
         folder = pinned_step(root, each).location.name
-        trained = [own.name for own in each.inputs.values() if own.stage == "train"]
-        models = set().union(*map(definition.names_of, trained))
-        embeddings = each.settings["backbone"] if is_given(each.settings["backbone"]) else ""
-        names = (each.label, folder, *models, embeddings, embeddings.removeprefix(f"{GIVEN}-"))
+        names = {each.label, folder}
+        if not each.settings.get("ensemble_with"):
+            names |= definition.names_of(each.inputs["train"].name)
+            backbone = each.settings["backbone"]
+            names |= {backbone, backbone.removeprefix(f"{GIVEN}-")} if is_given(backbone) else set()
         if name in names or re.fullmatch(rf"{re.escape(name)}\.s\d+", each.label):
             found[folder] = each
+    found = {folder: each for folder, each in found.items() if not each.settings.get("rerank")} or found
     if not found and name in definition.models:
         raise MissingInputError(f"--compare: {name!r} is not evaluated yet; run `itrpipe evaluate --model {name}`")
     if not found:

@@ -99,24 +99,19 @@ def overview_of(
 
 
 def _evidence(series: Sequence[Series[Run]], prefix: str) -> Plot | None:
-    """RSum of round one and of the best methods with intervals: over images of one seed, else ± one deviation."""
+    """RSum of round one and of the best methods with intervals: over seeds where all have several, else over images."""
     if len(series) < 2:
         return None
     ranked = sorted(series, key=lambda each: _rsum(each).mean, reverse=True)
     first = next((each for each in ranked if each.first.is_baseline), None)
     best = [each for each in ranked if each is not first][: _MOST_DRAWN - (first is not None)]
     shown = [each for each in ranked if each in (*best, first)]
-    intervals = []
-    for each in shown:
-        rsum = _rsum(each)
-        own = each.first.metrics[FULL][RSUM]
-        ends = (own["low"], own["high"])
-        if rsum.deviation is not None:
-            ends = (rsum.mean - rsum.deviation, rsum.mean + rsum.deviation)
-        intervals.append(Interval(rsum.mean, *ends))
+    seeds = [len(by_seed(each)) for each in shown]
+    intervals = [(_over_images if min(seeds) == 1 else _over_seeds)(each) for each in shown]
     left_out = len(series) - len(shown)
     level = f"{100 * shown[0].first.settings['interval_level']:g} %"
-    title = f"RSum, ± one standard deviation over seeds; of one seed the {level} interval over images"
+    title = f"RSum with the {level} interval over images" if min(seeds) == 1 else "RSum ± one standard deviation"
+    title += ", means over seeds" if max(seeds) > 1 else ""
     title += f"; the {len(shown)} best of {len(series)}" if left_out and first in (None, *ranked[:_MOST_DRAWN]) else ""
     one_backbone = len({each.first.backbone for each in series}) == 1
     looks = looks_of(series)
@@ -128,6 +123,18 @@ def _evidence(series: Sequence[Series[Run]], prefix: str) -> Plot | None:
         [looks[each.name] for each in shown],
         reference=None if first is None else _rsum(first).mean,
     )
+
+
+def _over_seeds(series: Series[Run]) -> Interval:
+    rsum = _rsum(series)
+    assert rsum.deviation is not None
+    return Interval(rsum.mean, rsum.mean - rsum.deviation, rsum.mean + rsum.deviation)
+
+
+def _over_images(series: Series[Run]) -> Interval:
+    """The mean of the seeds, with the means of the ends of their intervals."""
+    own = [run.metrics[FULL][RSUM] for run in by_seed(series).values()]
+    return Interval(*(sum(each[end] for each in own) / len(own) for end in ("value", "low", "high")))
 
 
 def _settings(series: Series[Run]) -> str:

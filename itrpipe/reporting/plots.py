@@ -38,6 +38,7 @@ _VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _PAPER: "paper", _ROU
     colour: f"series-{index + 1}" for index, colour in enumerate(_COLOURS)
 }
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
+_TICKS = 6
 _TICK_ROOM = 0.08
 """Of an axis, that the number below a tick takes."""
 _DASHES = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
@@ -363,7 +364,9 @@ def panel(height: float = _HEIGHT) -> tuple[Any, Axes]:
 
     with matplotlib.rc_context(_style()):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-        return figure, figure.add_subplot()
+        axes = figure.add_subplot()
+        axes.locator_params(axis="x", nbins=_TICKS)  # else other ticks than those that the layout left room for
+        return figure, axes
 
 
 def _style() -> Any:

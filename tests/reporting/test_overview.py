@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.chance import random_recalls
+from itrpipe.reporting import overview
+from itrpipe.reporting.plots import Look, bars
 from itrpipe.reporting.verdicts import _after, _strongest, versus
 
 CHANCE = random_recalls(30, 60)["rsum"]
@@ -97,6 +101,41 @@ def test_several_seeds_are_a_mean_and_both_intervals_decide(seeded: Any) -> None
     assert "a claim takes a control with as many epochs as well, and none was evaluated with these seeds. Run " in found
     for end in ("", " --seed 1", " --seed 2"):
         assert f"`itrpipe evaluate --method triplet-long --backbone vsepp --dataset toy{end}`" in found
+
+
+@pytest.mark.parametrize(
+    ("runs", "title"),
+    [
+        (SEEDS, "RSum ± one standard deviation, means over seeds"),
+        (SEEDS[2:], "RSum with the 95 % interval over images, means over seeds"),
+        (("triplet.vsepp", "aoq.vsepp"), "RSum with the 95 % interval over images"),
+    ],
+)
+def test_the_first_drawing_has_intervals_of_one_kind(
+    seeded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: tuple[str, ...], title: str
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(overview, "bars", lambda *given, **more: drawn.append(given) or bars(*given, **more))
+    seeded.copy(tmp_path / "data").report(runs)
+    ((_, told, _, intervals, _),) = drawn
+    assert told == title
+    found = [rsum_of(seeded, run) for run in runs if run.startswith("aoq")]
+    mean = float(np.mean([each["value"] for each in found]))
+    ends = [float(np.mean([each[end] for each in found])) for end in ("low", "high")]
+    if runs == SEEDS:
+        deviation = float(np.std([each["value"] for each in found], ddof=1))
+        ends = [mean - deviation, mean + deviation]
+    assert [intervals[0].value, intervals[0].low, intervals[0].high] == pytest.approx([mean, *ends])
+
+
+@pytest.mark.parametrize("high", [314.5, 320])
+def test_numbers_at_the_end_of_an_axis_are_not_cut(high: float) -> None:
+    look = Look("#050501", ())
+    labels = [f"dual encoder, fine-tuned CLIP ({name})" for name in ("tuned", "tuned-warm", "tuned-warm-mined")]
+    drawing = bars("x", "t", labels, [Interval(250, 183.5, high)] * 3, [look] * 3, reference=None)
+    numbers = re.findall(r'text-anchor: middle[^>]*x="([\d.]+)" y="[\d.]+">(\d+)</text>', drawing.svg)
+    place, digits = max(((float(x), digits) for x, digits in numbers), key=lambda each: each[0])
+    assert place + len(digits) * 9.5 * 0.64 / 2 < 360
 
 
 def test_without_anything_to_compare_with_the_answer_names_the_missing_run(toy: Any, tmp_path: Path) -> None:

@@ -12,11 +12,14 @@ import pytest
 
 from itrpipe.artifacts import artifact as artifacts
 from itrpipe.commands.report import report_of_two
+from itrpipe.datasets.definition import ModelDefinition, load_definition, save_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.reporting.versus import _settings
 from itrpipe.reporting.versus_page import _listed
 
 TWO = ("triplet.vsepp", "aoq.vsepp")
+NAMED = {"triplet.vsepp": "triplet", "triplet.vsepp.s1": "triplet.s1"}
+"""Evaluations that an ensemble is the mean of -> their trainings, by the keys of the toy."""
 
 
 def against(toy: Any, first: tuple[str, ...], second: tuple[str, ...], **given: Any) -> Any:
@@ -118,6 +121,23 @@ def test_what_is_no_pair_is_refused(seeded: Any, tmp_path: Path) -> None:
         against(copy, ("triplet.vsepp",), ("triplet.vsepp.s1",))
     with pytest.raises(UsageError, match="one name stands for 2 models; name one of the folders"):
         against(copy, ("triplet.vsepp",), ("aoq.vsepp", "triplet-long.vsepp"))
+
+
+def test_the_name_of_a_model_is_none_of_a_mean_of_several(
+    seeded: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = seeded.copy(tmp_path / "data")
+    trained = {label: copy.made[key].name for label, key in NAMED.items()}
+    first = ModelDefinition(method="triplet", trained=trained)
+    definition = load_definition(copy.root, "toy")
+    save_definition(copy.root, "toy", definition.model_copy(update={"models": {"first": first}}))
+    report_of_two(copy.root, "toy", [], ("first", "aoq.vsepp"), dry_run=True)
+    planned = capsys.readouterr().out
+    assert all(copy.made[name].name in planned for name in (*NAMED, "aoq.vsepp"))
+    ensemble = "triplet.vsepp+vsepp.s1"
+    assert copy.made[ensemble].name not in planned
+    report_of_two(copy.root, "toy", [], (ensemble, "aoq.vsepp"), dry_run=True)
+    assert copy.made[ensemble].name in capsys.readouterr().out
 
 
 def test_models_are_named_as_elsewhere(seeded: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

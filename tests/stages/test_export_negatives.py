@@ -90,6 +90,19 @@ def test_the_folder_opens_by_its_card(export: Callable[..., Any], chain: Path, t
     assert [path.name for path in target.parent.iterdir()] == ["negatives"]
 
 
+def test_the_card_tells_the_commands_of_all_that_the_lists_were_made_from(
+    export: Callable[..., Any], chain: Path, tmp_path: Path
+) -> None:
+    for path in chain.glob("tiny/*/*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        path.write_text(json.dumps(manifest | {"command": f"itrpipe {path.parent.parent.name}", "checksum": ""}))
+    outcome = export(tmp_path / "out", "--negatives", 3)
+    assert outcome.code == 0, outcome.err
+    told = (tmp_path / "out" / "README.md").read_text().partition("## How it was made")[2].split("```")[1]
+    made = told.strip().split("\n")
+    assert made == ["itrpipe prepare", "itrpipe extract", "itrpipe train", "itrpipe mine_negatives"]
+
+
 def test_what_is_missing_is_planned_and_named(export: Callable[..., Any], chain: Path, tmp_path: Path) -> None:
     shutil.rmtree(only(chain, "mine_negatives/exact.triplet.vsepp"))
     outcome = export(tmp_path / "out", "--negatives", 3, "--dry-run", "--synthetic", "vse-c")

@@ -29,7 +29,7 @@ class Card:
         whole: whether paths are whole ones of the machine that wrote them; then that is the last part alone.
         fingerprints: artifact -> fingerprint.
         version: of itrpipe.
-        command: that made it, without places.
+        commands: that made it and what it was made from, in their order, without places.
     """
 
     dataset: str
@@ -45,7 +45,7 @@ class Card:
     whole: bool
     fingerprints: Mapping[str, str]
     version: str
-    command: str
+    commands: tuple[str, ...]
 
 
 def render(card: Card) -> str:
