@@ -63,11 +63,12 @@ def release_canary(folder: Path, device: str | None, reporter: Reporter) -> None
         reporter: prints the recalls.
 
     Raises:
-        DataError: a recall is not within three standard deviations of chance, or the saved model does not give the
+        DataError: a recall is not within `LIMIT` standard deviations of chance, or the saved model does not give the
             scores that were evaluated.
         MissingInputError: what the model was trained on was removed.
     """
     from itrpipe.analysis.canary import ExchangedImages, NoiseImages
+    from itrpipe.evaluation.chance import LIMIT
 
     manifest = read_manifest(folder)
     trained, split = existing_input(folder, manifest, "train"), manifest.settings["split"]
@@ -94,7 +95,7 @@ def release_canary(folder: Path, device: str | None, reporter: Reporter) -> None
             f"the canary died: {'; '.join(failures)}; {folder / CANARY} holds all of it; do not report this run before "
             "you know why"
         )
-    reporter.say("  canary: passed, every recall is within three standard deviations of chance", style="green")
+    reporter.say(f"  canary: passed, every recall is within {LIMIT:g} standard deviations of chance", style="green")
     if not telling:
         reporter.say(
             "  so is the recall of the model itself, and a leak could not have shown: take more images or train longer",
@@ -169,13 +170,15 @@ def can_fail(folder: Path, chances: Mapping[str, Chance]) -> bool:
 
 
 def _say(name: str, chances: Mapping[str, Chance], reporter: Reporter) -> None:
+    from itrpipe.evaluation.chance import LIMIT
+
     if name == "exchanged":
         titles = [metric.replace("_r", " R@") for metric in chances]
         reporter.say("  canary            " + "".join(f"{title:>10}" for title in titles))
     for title, numbers in (
         (f"images {name}", [each.value for each in chances.values()]),
         ("  chance", [each.mean for each in chances.values()]),
-        ("  ± 3 deviations", [each.high - each.mean for each in chances.values()]),
+        (f"  ± {LIMIT:g} deviations", [each.high - each.mean for each in chances.values()]),
     ):
         reporter.say(f"  {title:<18}" + "".join(f"{number:>10.2f}" for number in numbers))
 

@@ -25,7 +25,7 @@ from itrpipe.commands.canary import CANARY, can_fail
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError, UsageError
-from itrpipe.evaluation.chance import Chance, chance_of_recalls
+from itrpipe.evaluation.chance import LIMIT, Chance, chance_of_recalls
 from itrpipe.evaluation.results import FULL
 from itrpipe.features.scores import SCORES
 from itrpipe.features.store import FEATURES, FeatureFile
@@ -248,6 +248,8 @@ def test_the_canary_tests_models_of_both_kinds_and_leaves_the_results_alone(
     assert found["passed"]
     assert not found["telling"]  # trained on noise, the model itself is at chance
     assert "a leak could not have shown" in outcome.out
+    assert f"every recall is within {LIMIT:g} standard deviations of chance" in outcome.out
+    assert f"± {LIMIT:g} deviations" in outcome.out
     assert (found["images"], found["captions"], found["split"]) == (30, 150, "test")
     assert found["difference"]["value"] < 1e-3
     for kind in ("exchanged", "noise"):
