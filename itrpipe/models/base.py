@@ -84,18 +84,27 @@ class TextBatch:
         phrases: of the captions, for models that read them.
         in_training: whether a training step reads them. A model that counts padding then counts the padding of this
             batch, as FNE's released code does, and else that up to a fixed length, whatever mode the model is in.
+        on_host: the lengths once more, where `to` has taken the batch to a device: what decides shapes is read here,
+            and nothing waits for the device.
     """
 
     tokens: Tensor
     lengths: Tensor
     phrases: PhraseBatch | None = None
     in_training: bool = False
+    on_host: Tensor | None = None
+
+    @property
+    def host_lengths(self) -> Tensor:
+        """The lengths [T] on the host; waits for the device where the batch was made there."""
+        return self.lengths.cpu() if self.on_host is None else self.on_host
 
     def to(self, device: torch.device | str) -> TextBatch:
         """The same batch on `device`, copied asynchronously where the memory is pinned."""
         phrases = None if self.phrases is None else self.phrases.to(device)
         tokens, lengths = (tensor.to(device, non_blocking=True) for tensor in (self.tokens, self.lengths))
-        return TextBatch(tokens, lengths, phrases, self.in_training)
+        on_host = self.on_host if self.lengths.device.type != "cpu" else self.lengths
+        return TextBatch(tokens, lengths, phrases, self.in_training, on_host)
 
 
 def _move(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
 from itrpipe.models.base import TextBatch, l2_normalise
-from itrpipe.models.recurrent import last_states
+from itrpipe.models.recurrent import last_states, pack
 from itrpipe.models.vectors import at_least_single
 
 
@@ -31,8 +30,5 @@ class GruTextEncoder(nn.Module):
 
     def forward(self, texts: TextBatch) -> Tensor:
         """Caption vectors [T, D] of unit length, in the order of the batch."""
-        # The lengths decide the shape of the packed sequence, so they are needed on the host.
-        packed = pack_padded_sequence(
-            self.embed(texts.tokens), texts.lengths.cpu(), batch_first=True, enforce_sorted=False
-        )
+        packed = pack(self.embed(texts.tokens), texts.host_lengths)
         return l2_normalise(at_least_single(last_states(self.rnn, packed)), dim=-1)

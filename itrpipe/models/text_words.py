@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from itrpipe.models.base import TextBatch, unit_vectors
+from itrpipe.models.recurrent import pack, unpack
 from itrpipe.models.vectors import at_least_single
 
 
@@ -30,10 +30,7 @@ class BiGruWordEncoder(nn.Module):
 
     def forward(self, texts: TextBatch) -> Tensor:
         """Word vectors [T, W, D] in the order of the batch: unit length up to the caption's length, then zero."""
-        # The lengths decide the shape of the packed sequence, so they are needed on the host.
-        packed = pack_padded_sequence(
-            self.embed(texts.tokens), texts.lengths.cpu(), batch_first=True, enforce_sorted=False
-        )
-        states, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=texts.tokens.shape[1])
+        packed = pack(self.embed(texts.tokens), texts.host_lengths)
+        states = unpack(self.rnn(packed)[0], texts.tokens.shape[1])
         forward, backward = at_least_single(states).chunk(2, dim=-1)  # [T, W, D] each
         return unit_vectors((forward + backward) / 2)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from itrpipe.artifacts.artifact import partial_of
 from itrpipe.artifacts.disk import read_stamped_json, write_stamped_json
@@ -56,6 +57,9 @@ def training_seconds(model: AnyMatcher, data: SplitData, batch_size: int, device
     most = _ROWS if isinstance(model, DualEncoder) else _ROWS_OF_PAIRS
     rows = np.arange(min(batch_size, most, data.num_captions))
     model.to(device).eval()
+    for part in model.modules():
+        if isinstance(part, nn.RNNBase):
+            part.train()  # cuDNN has no backward pass of these in evaluation mode
     images, texts = data.images(data.caption_image[rows]).to(device), data.texts(rows).to(device)
 
     def step(bf16: bool) -> None:

@@ -17,6 +17,7 @@ import os
 import statistics
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -163,7 +164,7 @@ class Line:
         seconds, limit: medians of ours and of the limit.
         limited_by: what the limit is.
         amount: the same as a rate, for orientation.
-        waits: how often a step waits for the device; None where nobody counted.
+        waits: lines of code where a step waits for the device; None where nobody looked.
     """
 
     name: str
@@ -171,10 +172,10 @@ class Line:
     limit: float
     limited_by: str
     amount: str
-    waits: float | None = None
+    waits: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
-        waits = "" if self.waits is None else f"; {self.waits:g} waits"
+        waits = "" if self.waits is None else f"; {len(self.waits)} waits {' '.join(self.waits)}"
         times = f"{self.seconds:9.4f} s, {self.seconds / self.limit:5.2f} x {self.limited_by} ({self.limit:.4f} s)"
         return f"{self.name:<34} {times}: {self.amount}{waits}"
 
@@ -247,18 +248,27 @@ class Clock:
         first, second = zip(*taken, strict=True)
         return statistics.median(first), statistics.median(second)
 
-    def waits(self, function: Callable[[], object]) -> float | None:
-        """How often a call waits for a GPU."""
+    def waits(self, function: Callable[[], object]) -> tuple[str, ...] | None:
+        """Where a call waits for a GPU, a line of code for every time."""
         if self.device.type != "cuda":
             return None
-        with warnings.catch_warnings(record=True) as caught:
+        found: list[str] = []
+
+        def note(message: Warning | str, *rest: object) -> None:
+            if "called a synchronizing" in str(message):
+                frames = [each for each in traceback.extract_stack()[:-1] if not each.filename.endswith("warnings.py")]
+                outside = [each for each in frames if f"{os.sep}torch{os.sep}" not in each.filename]
+                found.append(f"{Path(outside[-1].filename).name}:{outside[-1].lineno}")
+
+        with warnings.catch_warnings():
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
+            warnings.showwarning = note
             try:
                 function()
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        return sum("synchroniz" in str(each.message) for each in caught)
+        return tuple(found)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

@@ -112,7 +112,8 @@ def test_labels_follow_the_published_rule(reference, batch):
     steps = caption_steps(batch[1], max_length=12)
     labels = reference["in_cap_labels"][steps.order.numpy()]
     mask = reference["in_cap_masks"][steps.order.numpy()][:, 1:12].astype(bool)
-    assert len(steps.inputs) == len(steps.wanted) == sum(steps.held)
+    assert len(steps.inputs) == sum(steps.held)
+    assert len(steps.targets) == len(steps.wanted) == mask.sum()
     assert sorted(steps.held, reverse=True) == steps.held
     np.testing.assert_array_less(mask.sum(axis=0) - 1, steps.held)
     np.testing.assert_array_equal(steps.inputs[steps.wanted], labels[:, :11].T[mask.T])

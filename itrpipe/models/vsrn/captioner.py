@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from itrpipe.datasets.vocabulary import END
 from itrpipe.models.base import TextBatch
-from itrpipe.models.recurrent import gru_step
+from itrpipe.models.recurrent import gru_step, to_device
 from itrpipe.models.vsrn.declaration import Vsrn
 
 
@@ -26,7 +26,7 @@ class CaptionSteps(NamedTuple):
         held: per step, how many captions are computed: those that still have a word to predict, rounded up to a
             quarter of the batch; never rises. Each fall costs a gradient as large as the regions of all images.
         inputs: [Q] token fed in, step by step, Q = sum(held).
-        wanted: [Q] whether a word is to be predicted there; P of them.
+        wanted: [P] the places, 0..Q - 1, where a word is to be predicted, rising.
         targets: [P] token to predict.
     """
 
@@ -49,18 +49,20 @@ def caption_steps(texts: TextBatch, max_length: int) -> CaptionSteps:
         texts: [B, W] captions.
         max_length: longest label, start and end token included.
     """
-    steps, order = texts.lengths.clamp(max=max_length - 1).sort(descending=True, stable=True)
-    labels = F.pad(texts.tokens[order, :max_length], (0, 1))  # a pad token to predict after a full-width caption
-    if labels.shape[1] > max_length:
-        cut = texts.lengths[order] >= max_length
-        labels[cut, max_length - 1] = END
-    position = torch.arange(labels.shape[1] - 1, device=steps.device)
-    wanted = position[:, None] < steps  # [S, B]
+    lengths, device = texts.host_lengths, texts.tokens.device  # what follows from them is laid out on the host
+    steps, order = lengths.clamp(max=max_length - 1).sort(descending=True, stable=True)
+    wanted = torch.arange(min(texts.tokens.shape[1], max_length))[:, None] < steps  # [S, B]
     quarter = -(-len(order) // 4)
     held = [min(len(order), -(-count // quarter) * quarter) for count in wanted.sum(dim=1).tolist() if count]
-    computed = torch.arange(len(order), device=steps.device) < torch.tensor(held, device=steps.device)[:, None]
-    inputs, wanted = labels[:, : len(held)].T[computed], wanted[: len(held)]
-    return CaptionSteps(order, held, inputs, wanted[computed], labels[:, 1 : len(held) + 1].T[wanted])
+    computed, wanted = torch.arange(len(order)) < torch.tensor(held)[:, None], wanted[: len(held)]
+    places = (mask.flatten().nonzero()[:, 0] for mask in (computed, wanted, wanted[computed]))
+    there, fed, predicted, kept = (to_device(rows, device) for rows in (order, *places))
+    labels = F.pad(texts.tokens[there, :max_length], (0, 1))  # a pad token to predict after a full-width caption
+    if labels.shape[1] > max_length:
+        last = labels[:, max_length - 1]
+        labels[:, max_length - 1] = torch.where(texts.lengths[there] >= max_length, END, last)
+    inputs, targets = labels[:, : len(held)].T.flatten(), labels[:, 1 : len(held) + 1].T.flatten()
+    return CaptionSteps(there, held, inputs[fed], kept, targets[predicted])
 
 
 class RegionCaptioner(nn.Module):
