@@ -116,11 +116,11 @@ def decide(monkeypatch: pytest.MonkeyPatch, wrong: set[int], written: int) -> No
         return embed(self, texts)
 
     def judge(self: UniterEncoder, states: torch.Tensor) -> torch.Tensor:
-        bad = torch.isin(kept[0], torch.tensor(sorted(wrong)))
-        return torch.stack([bad.float() * 6 - 3, torch.zeros(bad.shape)], dim=-1)
+        bad = torch.isin(kept[0], torch.tensor(sorted(wrong), device=kept[0].device))
+        return torch.stack([bad.float() * 6 - 3, torch.zeros_like(bad, dtype=torch.float32)], dim=-1)
 
     def correct(self: UniterEncoder, states: torch.Tensor) -> torch.Tensor:
-        logits = torch.zeros(len(states), self.text.word.num_embeddings)
+        logits = torch.zeros(len(states), self.text.word.num_embeddings, device=states.device)
         logits[:, written], logits[:, :4] = 1.0, 2.0  # special tokens are likelier, and never written
         return logits
 
