@@ -133,7 +133,7 @@ def pair_table(benchmarks: Mapping[str, tuple[Sequence[Pair], ScoredPairs]]) -> 
         texts = ("id", "file", "category", "group", "caption", "negative")
         columns: dict[str, Any] = {"benchmark": pa.array([name] * len(pairs), pa.string())}
         columns |= {each: pa.array([getattr(pair, each) for pair in pairs], pa.string()) for each in texts}
-        columns["box"] = pa.array([pair.box and list(pair.box) for pair in pairs], pa.list_(pa.int32(), 4))
+        columns["box"] = pa.array([pair.box and list(pair.box) for pair in pairs], pa.list_(pa.int32()))
         columns |= {"score": scored.scores, "negative_score": scored.negative_scores, "right": scored.right}
         tables.append(pa.table(columns))
     return pa.concat_tables(tables)

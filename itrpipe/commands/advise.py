@@ -203,4 +203,6 @@ def _say(advice: Advice, reporter: Reporter, data: str, more: str, after: list[s
     reporter.say(f"  {'done already' if after else advice.leads}: {advice.command}{data}{more}")
     for number, command in enumerate(after):
         reporter.say(f"  {'then' if number else 'next'}: {command}{data}")
+    if advice.control:
+        reporter.say(f"  to compare with: {advice.control}{data}{more}")
     reporter.say(f"  {advice.evidence}", style="yellow")

@@ -53,6 +53,7 @@ class Advice:
         command: to type next.
         by_heart: whether the model knows its training images so well that other data come first.
         evidence: how sure this is.
+        control: trains what the result is to be compared with, where a sentence says so; else empty.
     """
 
     action: Action
@@ -60,6 +61,7 @@ class Advice:
     command: str
     evidence: str
     by_heart: bool = False
+    control: str = ""
 
     @property
     def leads(self) -> str:
@@ -173,9 +175,9 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | No
     found = signals(diagnostics)
     action = _action(found, start)
     by_heart = action == "mine" and _knows_by_heart(found)
-    return Advice(
-        action, _sentences(action, found, start), _command(action, diagnostics, named, usual), EVIDENCE, by_heart
-    )
+    command = _command(action, diagnostics, named, usual)
+    control = _command("train", diagnostics, named, usual) if action == "mine" and _rises_as_rate_falls(found) else ""
+    return Advice(action, _sentences(action, found, start), command, EVIDENCE, by_heart, control)
 
 
 def _action(found: Signals, start: float | None) -> Action:
@@ -197,6 +199,11 @@ def _is_at_chance(found: Signals) -> bool:
 
 def _knows_by_heart(found: Signals) -> bool:
     return found.gap > max(LEAST_GAP, BY_HEART * (BEST - found.validation))
+
+
+def _rises_as_rate_falls(found: Signals) -> bool:
+    """Whether validation rose over the last third of the epochs, as it would whether or not round one has converged."""
+    return found.gained is not None and found.gained > found.noise and found.falls
 
 
 def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str, ...]:
@@ -234,7 +241,7 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
             rises = f"validation gained {found.gained:.1f} RSum over the last third of its epochs"
         return (f"Train round one longer before anything else: {rises}.", f"So far, {beaten}.")
     unsure = ""
-    if found.gained is not None and found.gained > found.noise:
+    if _rises_as_rate_falls(found):
         unsure = (
             f" Validation gained {found.gained:.1f} RSum over the last third of the epochs while the learning rate "
             "fell, so compare with round one trained for twice as long, too."

@@ -344,6 +344,17 @@ def test_what_is_no_better_than_chance_wants_another_rate_or_more_epochs(
         )
 
 
+@pytest.mark.parametrize(("gained", "schedule", "said"), [(9.0, "cosine", True), (1.0, "cosine", False)])
+def test_the_control_that_a_sentence_asks_for_has_its_command(gained: float, schedule: str, said: bool) -> None:
+    found = diagnostics(gained=gained)
+    found["model"]["schedule"] |= {"schedule": schedule, "epochs": 4}
+    advice = recommend(found, "my")
+    assert advice.action == "mine"
+    assert any("trained for twice as long" in sentence for sentence in advice.sentences) == said
+    longer = "itrpipe train --dataset mine --name my-longer --like my --seed 1 --set epochs=8"
+    assert advice.control == (longer if said else "")
+
+
 @pytest.mark.parametrize(
     ("validation", "gap", "said"), [(179.0, 322.0, True), (179.0, 210.0, False), (560.0, 30.0, False)]
 )
