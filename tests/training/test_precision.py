@@ -36,6 +36,24 @@ def test_measuring_leaves_the_model_and_the_draws_alone() -> None:
     assert all(weights.grad is None for weights in model.parameters())
 
 
+def test_recurrent_layers_train_and_others_do_not_while_it_is_measured() -> None:
+    model = build()
+    assert isinstance(model, torch.nn.Module)
+    modes: dict[str, set[bool]] = {}
+    for name, part in model.named_modules():
+        part.register_forward_hook(lambda part, *_, name=name: modes.setdefault(name, set()).add(part.training))
+    training_seconds(model, ToyPairs(0), 4, CPU)  # pyright: ignore
+    # The recurrent layer itself runs no hook on a CPU, where its steps are our own.
+    assert modes["text"] == {False}
+    assert [part.training for part in model.modules() if isinstance(part, torch.nn.RNNBase)] == [True]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_recurrent_model_is_measured_on_a_gpu() -> None:
+    assert training_seconds(build(), ToyPairs(0), 4, torch.device("cuda")).fp32 > 0  # pyright: ignore
+
+
 def test_what_was_chosen_stays_when_the_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Seconds(1.0, 2.0), Seconds(2.0, 1.0)]
     monkeypatch.setattr(precision, "training_seconds", lambda *arguments: found.pop())
