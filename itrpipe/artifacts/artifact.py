@@ -29,6 +29,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from itrpipe import __version__
 from itrpipe.artifacts.disk import (
     TEMPORARY,
     file_digest,
@@ -423,8 +424,8 @@ def recover_sealed(location: Location) -> bool:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of the packages that can change a result; those not installed are left out."""
-    versions = {}
+    """Versions of the packages that can change a result; those not installed are left out, but not itrpipe itself."""
+    versions = {"itrpipe": __version__}
     for package in RECORDED_PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
