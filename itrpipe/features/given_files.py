@@ -206,7 +206,8 @@ def _parquet(path: Path, side: Side) -> GivenSide:
     if not (pa.types.is_fixed_size_list(listed) or pa.types.is_list(listed) or pa.types.is_large_list(listed)):
         raise ValueError(f"its {_VECTOR} is {listed} and not a list of numbers")
     width = len(next(files[0].iter_batches(1, columns=[_VECTOR])).column(0)[0])
-    shape, kind = _matrix((sum(each.metadata.num_rows for each in files), width), listed.value_type.to_pandas_dtype())
+    kept = pa.array([], listed.value_type).to_numpy(zero_copy_only=False).dtype
+    shape, kind = _matrix((sum(each.metadata.num_rows for each in files), width), kept)
 
     def column(name: str) -> pa.Array | None:
         if name not in names:

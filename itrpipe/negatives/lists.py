@@ -81,7 +81,7 @@ class ListWriter:
         columns: list[pa.Array] = [pa.array(anchor_ids, pa.string())]
         for values, field in zip((candidates, scores, probability), list(self._schema)[1:], strict=False):
             assert values is not None
-            plain = values.astype(field.type.value_type.to_pandas_dtype())
+            plain = values.astype(pa.array([], field.type.value_type).to_numpy().dtype)
             columns.append(pa.FixedSizeListArray.from_arrays(pa.array(plain.reshape(-1)), self._width))
         table = pa.Table.from_arrays(columns, schema=self._schema)
         with full_disk_as_error(self._path):
