@@ -107,7 +107,10 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
     _require_words(tokens, job.settings.min_word_count)
     for split in ("train", "val"):
         if split not in splits:
-            raise MissingInputError(f"dataset {job.dataset!r} has no {split} split, which training needs")
+            raise MissingInputError(
+                f"dataset {job.dataset!r} has no {split} split, which training needs; "
+                "add images, or give a column split, and prepare it again"
+            )
     image_dim = splits["train"].image_dim
     settings = job.settings.model_dump(mode="json")
     model = build_model(settings, image_dim, len(tokens), encoders)

@@ -228,7 +228,7 @@ def _steps(reading: Reading, max_tokens: int) -> list[Any]:
 
 
 def _write_sentence_transformers(folder: Path, *, padded: bool) -> None:
-    """What sentence-transformers 5.4 or later opens beside the files of transformers, as its own `save` writes it."""
+    """What sentence-transformers 6.0 or later opens beside the files of transformers, as its own `save` writes it."""
     base = "sentence_transformers.base.modules"
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": f"{base}.transformer.Transformer"},
