@@ -204,6 +204,7 @@ def level(axes: Axes, height: float, name: str) -> None:
         fontsize=_NAME_SIZE,
         color=_MUTED,
         horizontalalignment="right" if below else "left",
+        bbox={"facecolor": _PAPER, "edgecolor": "none", "pad": 1},  # else lines cross its letters
     )
 
 
