@@ -12,8 +12,9 @@ from pathlib import Path
 
 STAGES = Path(__file__).parents[1] / "stages"
 PAGE, PICTURE = STAGES / "when-negatives-pay.md", STAGES / "when-negatives-pay.png"
-COLUMN = "InfoNCE, mined"
 PLACES = {"scenes": "drawings", "photographs": "photographs"}
+COLUMNS = {"scenes": "InfoNCE, mined", "photographs": "InfoNCE, mined (loss.top_texts 60, loss.top_images 12)"}
+"""What is drawn, by dataset: lists of one length, which the settings of drawings have by default."""
 KEYS = {
     "caption_detail 0.25": "captions true of many",
     "caption_detail 1.0": "captions that tell everything",
@@ -37,6 +38,7 @@ class Gained:
         value: gain in RSum over the strongest control, every true match counted as right where these are known.
         seeds: that were trained.
         low, high: its 95 % interval, over seeds where there are several, else over test images.
+        significant: whether it is against every control.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Gained:
     seeds: int
     low: float
     high: float
+    significant: bool
 
 
 def gains(page: str) -> list[Gained]:
@@ -55,22 +58,24 @@ def gains(page: str) -> list[Gained]:
             backbone, _, measure = name.partition(": ")
             known = f"{backbone}: RSum, every true match" in tables
             if measure == ("RSum, every true match" if known else "RSum"):
-                found += _rows(table, backbone, PLACES[dataset])
+                found += _rows(table, backbone, dataset)
     return sorted(found, key=lambda each: -each.value)
 
 
-def _rows(table: str, backbone: str, place: str) -> Iterator[Gained]:
+def _rows(table: str, backbone: str, dataset: str) -> Iterator[Gained]:
     heads, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
     for setting, *cells in rows:
-        cell = cells[heads[1:].index(COLUMN)]
+        cell = cells[heads[1:].index(COLUMNS[dataset])]
         if setting.startswith("mean of") or cell == "–":
             continue
         numbers = [float(each.replace("−", "-")) for each in re.findall(r"[+−]?\d+\.\d", cell)]
         seeds = int(re.search(r"(\d+) seed", cell)[1])  # pyright: ignore[reportOptionalSubscript]
         images, *more = setting.split(", ")
         what = [KEYS[each] for each in more if each != "batch 128"]
-        title = ", ".join([f"{images.removesuffix(' images')} {place}", *what, BACKBONES.get(backbone, backbone)])
-        yield Gained(title, numbers[0], seeds, numbers[1], numbers[2])
+        title = ", ".join(
+            [f"{images.removesuffix(' images')} {PLACES[dataset]}", *what, BACKBONES.get(backbone, backbone)]
+        )
+        yield Gained(title, numbers[0], seeds, numbers[1], numbers[2], "**" in cell)
 
 
 def draw(found: list[Gained], path: Path) -> None:
@@ -106,18 +111,15 @@ def draw(found: list[Gained], path: Path) -> None:
     axes.set_xlabel(
         "RSum of mined negatives above the strongest control that learned from its batches alone", color=INK
     )
-    above = sum(each.value > 0 for each in found)
-    mean, several = sum(each.value for each in found) / len(found), sum(each.seeds > 1 for each in found)
     figure.suptitle(
-        f"{len(found)} settings: {mean:+.1f} on average, above zero in {above}, significant in none of the {several} "
-        "with several seeds",
+        f"{len(found)} settings: {summary(found)}",
         x=0.01,
         ha="left",
         fontsize=11.5,
         fontweight="bold",
         color=INK,
     )
-    axes.plot([], [], "-o", color=SEVERAL, label="two to four seeds, 95 % interval over seeds")
+    axes.plot([], [], "-o", color=SEVERAL, label="two or three seeds, 95 % interval over seeds")
     axes.plot(
         [],
         [],
@@ -130,6 +132,17 @@ def draw(found: list[Gained], path: Path) -> None:
     axes.plot([], [], ">", color=SEVERAL, linestyle="", label="the interval goes on (two seeds)")
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.savefig(path, dpi=110, metadata={"Description": described(found), "Software": None})
+
+
+def summary(found: list[Gained]) -> str:
+    """One sentence of all settings, without its first words."""
+    mean, above = sum(each.value for each in found) / len(found), sum(each.value > 0 for each in found)
+    several = [each for each in found if each.seeds > 1]
+    significant = sum(each.significant for each in several) or "none"
+    return (
+        f"on average {mean:+.1f} RSum, above zero in {above}, significant in {significant} of the {len(several)} "
+        "with several seeds"
+    ).replace("-", "−")
 
 
 def described(found: list[Gained]) -> str:

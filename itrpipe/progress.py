@@ -72,13 +72,15 @@ class Reporter:
 
         Args:
             name: what is being done.
-            total: number of units in all.
+            total: number of units in all; of none nothing is shown.
             unit: what is counted, in the plural.
             done: units that an earlier, interrupted run finished.
         """
         if self.console.is_terminal:
             with _live_progress(self.console) as progress:
-                identifier = progress.add_task(name, total=total, completed=done, note="", unit=unit, rate="")
+                identifier = progress.add_task(
+                    name, total=total, completed=done, visible=total > 0, note="", unit=unit, rate=""
+                )
                 yield _LiveTask(progress, identifier, unit)
         else:
             task = _PlainTask(self, name, total, unit, done)
@@ -146,7 +148,7 @@ class _PlainTask:
             self._print()
 
     def close(self) -> None:
-        if self._done != self._printed:
+        if self._total and self._done != self._printed:
             self._print()
 
     def _print(self) -> None:

@@ -431,6 +431,8 @@ def _extractors(chain: _Chain) -> Mapping[str, FeatureSettings]:
 
 
 def _say(target: Path, reporter: Reporter) -> None:
-    for path in sorted(path for path in target.rglob("*") if path.is_file()):
-        reporter.say(f"  {path.relative_to(target).as_posix():<32} {path.stat().st_size / 2**20:>10,.2f} MiB")
+    sizes = {path.relative_to(target).as_posix(): path.stat().st_size for path in target.rglob("*") if path.is_file()}
+    width = max(map(len, sizes))
+    for name in sorted(sizes):
+        reporter.say(f"  {name:<{width}} {sizes[name] / 2**10:>12,.1f} KiB")
     reporter.say(str(target))

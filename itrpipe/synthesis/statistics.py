@@ -102,7 +102,7 @@ def facts(statistics: Mapping[str, Any]) -> list[str]:
     if statistics["words_changed"] is not None:
         said[0] += f", {statistics['words_changed']:.2f} places changed in each"
     if bare:
-        said.append(f"{bare:,} captions have no sentence")
+        said.append(f"{bare:,} caption{' has' if bare == 1 else 's have'} no sentence")
     if statistics["gap"] is not None:
         beaten = statistics["beats_caption_percent"]
         said.append(
