@@ -115,7 +115,7 @@ def test_what_a_training_would_warn_of_is_told_beforehand(
     chain: Path, tiny: Tiny, capsys: pytest.CaptureFixture[str]
 ) -> None:
     warnings = [
-        "warmup_updates = 50, and all epochs have ",
+        "warmup_updates = 50, and all epochs together have ",
         "mined negatives are drawn from the first ",
     ]
     found = costs(chain, tiny("aoq", WIDER, "aoq.warmup_updates=50"))
@@ -123,6 +123,19 @@ def test_what_a_training_would_warn_of_is_told_beforehand(
     shown = " ".join(capsys.readouterr().out.split())
     for warning in warnings:
         assert f"warning: {warning}" in shown
+
+
+@pytest.mark.parametrize("changed", [(), ("train.epochs=7",)])
+def test_also_where_an_earlier_training_tells_the_seconds(
+    chain: Path, tiny: Tiny, asked: list[Job], changed: tuple[str, ...]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in chain.rglob("*")}
+    (cost,) = costs(chain, tiny("triplet", "train.warmup_updates=50", *changed))
+    assert cost.earlier == trained_seconds(chain)[0]
+    (warning,) = cost.warnings
+    assert warning.startswith("warmup_updates = 50, and all epochs together have ")
+    assert not asked
+    assert {path: path.stat().st_mtime_ns for path in chain.rglob("*")} == before
 
 
 def test_what_lacks_its_data_is_unknown(defined: Path, tiny: Tiny) -> None:

@@ -37,7 +37,7 @@ class Cost:
         unlike: in what it differs, seed aside; empty where in nothing.
         scaled: what its time was scaled to; empty where it was not.
         measured: what the stage itself measured, or why it did not; empty where there is nothing to tell.
-        warnings: of the stage, while it measured.
+        warnings: of the stage, before it runs.
     """
 
     step: Step
@@ -83,20 +83,28 @@ def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
 
 
 def _with_measured(costs: Iterable[Cost]) -> list[Cost]:
-    """Measures what is unknown, once of steps that differ in nothing that decides how long they take."""
+    """Measures what is unknown, once of steps that differ in nothing that decides how long they take.
+
+    Of others the stage is only asked what it would warn of.
+    """
     known: dict[str, tuple[float | None, str, tuple[str, ...]]] = {}
 
     def measured(cost: Cost) -> Cost:
-        measure = getattr(load_stage(cost.step.need.stage), "measured", None)
-        if cost.seconds is not None or measure is None:
+        stage = load_stage(cost.step.need.stage)
+        if (measure := getattr(stage, "measured", None)) is None:
             return cost
         if (key := _key(cost.step)) not in known:
             full = sum(seconds is not None for seconds, *_ in known.values()) >= MOST_MEASURED
-            enough, job = (None, f"not measured: {MOST_MEASURED} others were"), _planned_job(cost.step)
-            seconds, told = enough if full else measure(job)
+            seconds, told, job = cost.seconds, "", _planned_job(cost.step)
+            if full:
+                told = f"not measured: {MOST_MEASURED} others were"
+            elif seconds is None:
+                seconds, told = measure(job)
+            else:
+                stage.foreseen(job)
             known[key] = seconds, told, tuple(job.messages)
         seconds, told, warnings = known[key]
-        return replace(cost, seconds=seconds, measured=told, warnings=warnings)
+        return replace(cost, warnings=warnings, **({} if cost.earlier else {"seconds": seconds, "measured": told}))
 
     return [measured(cost) for cost in costs]
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -296,18 +297,45 @@ def measured(job: Job) -> tuple[float | None, str]:
 
     Lists that are not mined yet are drawn, and weights to start from are random: neither changes the pace.
     """
-    from itrpipe.training.probe import probe, write_drawn_lists
+    from itrpipe.training.probe import probe
+
+    if (reason := _not_tried(job)) is not None:
+        return None, reason
+    with _tried(job) as tried:
+        found = probe(tried)
+    return found.pace.seconds(found.course), _told(found, job.settings)
+
+
+def foreseen(job: Job) -> None:
+    """Warns of what the data and the settings alone show."""
+    from itrpipe.training.probe import assembled
+
+    if _not_tried(job) is None:
+        with _tried(job) as tried:
+            assembled(tried)
+
+
+def _not_tried(job: Job) -> str | None:
+    """Why a training cannot be tried before it runs, empty where nobody would ask; None where it can."""
     from itrpipe.training.world import World
 
     awaited = job.awaited.keys() - {MINED, "start"}
     missing = sorted(awaited & {"prepare", "extract", "parse"} or awaited)  # the data first, which others need, too
     if isinstance(job.settings.model, GivenEmbeddings) or World.joined().size > 1:
-        return None, ""
+        return ""
     if missing:
-        return None, f"a training is measured once {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} done"
+        return f"a training is measured once {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} done"
     wanted = job.settings.model.pretrained()
     if local_folders(wanted).keys() < {name for name, value in wanted.items() if value}:
-        return None, "not measured: encoders are of the hub, and a plan downloads nothing"
+        return "not measured: encoders are of the hub, and a plan downloads nothing"
+    return None
+
+
+@contextmanager
+def _tried(job: Job) -> Iterator[Job]:
+    """The same training in a folder for the time being, which prints nothing but keeps its warnings."""
+    from itrpipe.training.probe import write_drawn_lists
+
     with tempfile.TemporaryDirectory() as folder:
         execution = job.execution.model_copy(update={"trackers": (), "compile": False})
         quiet = Reporter(Console(quiet=True))
@@ -318,8 +346,7 @@ def measured(job: Job) -> tuple[float | None, str]:
             widths = {"texts_for_images": mining.num_texts, "images_for_texts": mining.num_images}
             write_drawn_lists(tried, tried.work, widths, guarded=mining.guard != "none")
             tried.inputs |= {MINED: Input(tried.work, job.inputs["prepare"].manifest)}
-        found = probe(tried)
-    return found.pace.seconds(found.course), _told(found, job.settings)
+        yield tried
 
 
 def _told(found: Probed, settings: TrainSettings) -> str:

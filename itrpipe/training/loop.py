@@ -212,7 +212,7 @@ class Trainer:
         if not updates or rising <= updates:
             return ""
         return (
-            f"warmup_updates = {rising:,}, and all epochs have {updates:,} updates: the learning rate ends at "
+            f"warmup_updates = {rising:,}, and all epochs together have {updates:,} updates: the learning rate ends at "
             f"{100 * updates / rising:.0f} % of its height; set fewer, or a smaller batch_size"
         )
 

@@ -84,7 +84,7 @@ def probe(job: TrainingJob) -> Probed:
         ItrpipeError: this cannot be trained, see `trainer_of`.
     """
     begun = time.monotonic()
-    trainer, splits, _ = trainer_of(job, _mine_nothing)
+    trainer, splits = assembled(job)
     opened, course = time.monotonic() - begun, trainer.course
     embeds = isinstance(trainer.model, DualEncoder)
     start, step = _steps(trainer, trainer.last_epoch) if course.steps else (0.0, 0.0)
@@ -96,6 +96,16 @@ def probe(job: TrainingJob) -> Probed:
     test_pairs = pairs_of(splits["test"]) if "test" in splits else 0
     pace = Pace(opened + max(0.0, start - step), first_step, step, validation, end)
     return Probed(course, pace, test_pairs, 0.0 if embeds else validation / (images * captions))
+
+
+def assembled(job: TrainingJob) -> tuple[Trainer, dict[str, SplitData]]:
+    """What trains the model, before its first step, with the data; it warns of what can be seen by then.
+
+    Raises:
+        ItrpipeError: this cannot be trained, see `trainer_of`.
+    """
+    trainer, splits, _ = trainer_of(job, _mine_nothing)
+    return trainer, splits
 
 
 def write_drawn_lists(job: TrainingJob, folder: Path, widths: Mapping[str, int], guarded: bool) -> None:

@@ -319,7 +319,7 @@ def test_training_ends_where_validation_is_flat(features, tmp_path, changes, sai
 def test_a_rate_that_never_rises_to_its_height_is_told(features, tmp_path):
     run = trainer(features, tmp_path / "a", changed(schedule="cosine", warmup_updates=1000))
     updates = run.course.updates
-    assert f"warmup_updates = 1,000, and all epochs have {updates} updates" in run.never_warm()
+    assert f"warmup_updates = 1,000, and all epochs together have {updates} updates" in run.never_warm()
     assert f"at {updates / 10:.0f} % of its height" in run.never_warm()
     assert not trainer(features, tmp_path / "b", changed(schedule="cosine", warmup_updates=updates)).never_warm()
 
