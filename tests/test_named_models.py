@@ -133,7 +133,7 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(ro
     of_first = invoke("evaluate", "--model", "first", "--set", "bootstrap_samples=120", "--dry-run", *where).out
     assert "new settings, bootstrap_samples 100 → 120" in of_first
     asked = invoke("advise", "--model", "second", *where)
-    assert "ask with its round one, `itrpipe advise --model first`" in asked.err
+    assert "ask with a training on those, such as `itrpipe advise --model first`" in asked.err
     # With another seed its round one is trained, too, as that was told and not as the second is.
     planned = invoke("train", "--model", "second", "--seed", "1", "--dry-run", *where).out
     assert re.search(r"\+ train/contrastive-batch.vsepp.s1-\w+ +missing\n", planned)
@@ -143,6 +143,8 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(ro
     name = models["first"].trained["contrastive-batch.vsepp.s1"]
     assert read_manifest(root / "tiny" / "train" / name).settings["learning_rate"] != 0.1
     assert invoke("train", "--name", "fourth", "--like", "second", "--negatives-from", "second", *where).code == 0
+    asked = invoke("advise", "--model", "fourth", *where)
+    assert "such as `itrpipe advise --model third`" in asked.err, "its teacher is none, and this has its learning rate"
     # Its teacher is contrastive as it is, which is no circle; one of two names is.
     assert invoke("train", "--model", "fourth", "--seed", "2", "--dry-run", *where).code == 0
     round_about = invoke("train", "--name", "second", "--negatives-from", "fourth", "--seed", "2", *where)

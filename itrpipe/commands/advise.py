@@ -19,7 +19,7 @@ from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
 from itrpipe.training.named_models import Model
-from itrpipe.training.settings import is_start_of, not_round_one
+from itrpipe.training.settings import TrainSettings, is_start_of, not_round_one
 
 _DIRECTIONS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
 _ROWS = {
@@ -74,9 +74,7 @@ def advise(
     step = planner.plan(Need("train", method))
     planner.refuse_unused_overrides()
     if reason := not_round_one(train_settings(step).model_dump()):
-        teacher = getattr(train_settings(step).loss, "teacher", None)
-        asked = f", `itrpipe advise --model {teacher}`" if teacher in planner.definition.models else ""
-        raise UsageError(f"{step.location.label}: {reason}{asked}")
+        raise UsageError(f"{step.location.label}: {reason}{_instead(planner, train_settings(step))}")
     if not make_missing(
         f"advise on {step.location.label}", [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run
     ):
@@ -98,6 +96,23 @@ def advise(
     more = not named and any(item.key not in _NAMING for item in overrides)
     after = _after(planner, named, advice, train_settings(step).seed)
     _say(advice, reporter, data_option(root), ", and the other settings of this round one" if more else "", after)
+
+
+def _instead(planner: Planner, settings: TrainSettings) -> str:
+    """What to type to ask about a named round one of the same backbone and features; empty where there is none.
+
+    The model that negatives were mined with comes first, and of others the one that has most settings in common.
+    """
+    asked, named = settings.model_dump(mode="json"), planner.definition.named_trainings()
+    same = {name: asked[name] for name in ("backbone", "features")}
+    mined, common = settings.loss.mined(), {}
+    for name, trained in _finished(planner.root, planner.dataset, "train").items():
+        own = trained.settings
+        if name in named and same.items() <= own.items() and not not_round_one(own):
+            model = named[name]
+            alike = sum(own.get(key) == value for key, value in asked.items())
+            common[model] = (mined is not None and model == mined.teacher, alike)
+    return f", such as `itrpipe advise --model {max(common, key=common.__getitem__)}`" if common else ""
 
 
 def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
@@ -124,11 +139,18 @@ def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
     yield "  * the batch of round one; the others are computed from its embeddings"
     yield f"  {_KEY.format(temperature=model['temperature'])}"
     gained = validation["gained"]
-    rise = f", {gained:+.1f} over the last third of the epochs" if gained is not None else ""
-    fell = f", {-validation['fell']:+.1f} at the end" if validation.get("fell") else ""
+    rise = f"; {_change(gained)} over the last third of the epochs" if gained is not None else ""
+    fell = f"; {validation['fell']:.1f} lower at the end" if validation.get("fell") else ""
     yield f"  validation RSum           {validation['best']:.1f} after epoch {validation['best_epoch']:g}{rise}{fell}"
-    on = f"on {fit['images']:,} of them, {fit['gap']:+.1f} to validation"
-    yield f"  RSum on training images   {fit['train']:.1f} {on}"
+    more = f"{abs(fit['gap']):.1f} {'more' if fit['gap'] >= 0 else 'less'} than on as many of validation"
+    yield f"  RSum on training images   {fit['train']:.1f} on {fit['images']:,} of them, {more}"
+
+
+def _change(gained: float) -> str:
+    """How a measure changed, to one decimal."""
+    if round(abs(gained), 1) == 0:
+        return "unchanged"
+    return f"{abs(gained):.1f} {'gained' if gained > 0 else 'lost'}"
 
 
 def _after(planner: Planner, named: str, advice: Advice, seed: int) -> list[str]:
@@ -141,7 +163,7 @@ def _after(planner: Planner, named: str, advice: Advice, seed: int) -> list[str]
         return []
     if advice.action != "mine":
         return [shlex.join(["itrpipe", "advise", "--model", other, *seed_option(seed, models[other])])]
-    evaluations = _finished(planner.root, planner.dataset, "evaluate")
+    evaluations = _finished(planner.root, planner.dataset, "evaluate").values()
     read = {each.name for evaluation in evaluations for each in evaluation.inputs.values()}
     unread = [name for name in (named, other) if _trained(models[name], seed) not in read]
     compared = ["itrpipe", "report", "--dataset", planner.dataset, "--compare", named, other]
@@ -156,18 +178,20 @@ def _trained(model: ModelDefinition, seed: int) -> str:
 
 def _start(root: Path, tuned: Manifest) -> float | None:
     """RSum on validation of the pretrained model that a training began from, where that was looked at."""
-    for other in _finished(root, tuned.dataset, "train"):
+    for other in _finished(root, tuned.dataset, "train").values():
         if is_start_of(other.settings, tuned.settings) and _read(other) == _read(tuned):
             return other.metrics.get("validation_rsum")
     return None
 
 
-def _finished(root: Path, dataset: str, stage: str) -> Iterator[Manifest]:
-    """What is finished of a stage; a damaged one, which `itrpipe status` tells, says nothing."""
+def _finished(root: Path, dataset: str, stage: str) -> dict[str, Manifest]:
+    """What is finished of a stage, by its folder; a damaged one, which `itrpipe status` tells, says nothing."""
+    found = {}
     for folder in list_artifacts(root, dataset):
         if folder.parent.name == stage and is_finished(folder):
             with contextlib.suppress(DataError):
-                yield read_manifest(folder)
+                found[folder.name] = read_manifest(folder)
+    return found
 
 
 def _read(trained: Manifest) -> dict[str, str]:

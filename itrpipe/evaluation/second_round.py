@@ -220,9 +220,10 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
             f"So far, {beaten}.",
         )
     if action == "rate":
+        rose = "did not rise" if not found.gained or found.gained <= 0 else f"rose by only {found.gained:.1f}"
         return (
             f"Nothing was learned: validation is at {found.validation:.1f} RSum, chance at {found.chance:.1f}, and it "
-            "did not rise over the last third of the epochs. Try another learning rate before more epochs or other "
+            f"{rose} over the last third of the epochs. Try another learning rate before more epochs or other "
             "negatives, and see that captions belong to their images.",
             f"So far, {beaten}.",
         )

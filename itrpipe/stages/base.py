@@ -21,8 +21,8 @@ without torch, and defines:
                                                       seconds where no earlier artifact tells; None where that cannot
                                                       be; and what was measured, or why not. `job.inputs` holds what is
                                                       finished, `job.awaited` the rest, and `job.folder` is not there
-    foreseen(job) -> None                             with `measured`, where an earlier artifact tells the seconds: warns
-                                                      of what can be known before the step runs
+    foreseen(job) -> None                             with `measured`, where an earlier artifact tells the seconds:
+                                                      warns of what can be known before the step runs
     UNTIMED: frozenset[str]                           with `measured`: settings that do not decide how long it takes
     cost(job) -> tuple[float, str]                    optional: seconds that the step will take, and for what, where
                                                       earlier artifacts do not tell; `job` as for `measured`

@@ -448,7 +448,7 @@ def not_round_one(settings: Mapping[str, Any]) -> str:
         other = "clip-finetune" if backbone_family(backbone) == "dual-encoder" else ROUND_ONE
         return f"{method} trains nothing, so that there is no round one; ask with a method that does, such as {other}"
     if settings.get("start_from") or not loss.batch_alone():
-        return f"it has learned from more than the negatives of its batches ({method}); ask with its round one"
+        return f"it has learned from more than the negatives of its batches ({method}); ask with a training on those"
     if settings["model"].get("measure", "cosine") != "cosine":
         return f"{backbone} compares by {settings['model']['measure']}, which mining cannot search; ask for cosine"
     return ""

@@ -326,7 +326,14 @@ def test_signals_are_means_of_both_directions() -> None:
 
 @pytest.mark.parametrize(
     ("validation", "gained", "action"),
-    [(4.7, 0.0, "rate"), (4.7, 9.0, "train"), (4.7, None, "train"), (5.0, 0.0, "mine")],
+    [
+        (4.7, 0.0, "rate"),
+        (4.7, -1.0, "rate"),
+        (4.7, 2.9, "rate"),
+        (4.7, 9.0, "train"),
+        (4.7, None, "train"),
+        (5.0, 0.0, "mine"),
+    ],
 )
 def test_what_is_no_better_than_chance_wants_another_rate_or_more_epochs(
     validation: float, gained: float | None, action: str
@@ -338,6 +345,7 @@ def test_what_is_no_better_than_chance_wants_another_rate_or_more_epochs(
     assert advice.action == action
     assert ("chance at 3.2" in advice.sentences[0]) == (action != "mine")
     if action == "rate":
+        assert ("rose by only 2.9 over" if gained == 2.9 else "did not rise over") in advice.sentences[0]
         assert (
             advice.command
             == "itrpipe train --dataset mine --name my-rate --like my --seed 1 --set learning_rate=0.0006"
