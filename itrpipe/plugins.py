@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import itertools
 import tomllib
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -63,10 +64,24 @@ class Plugin:
     @property
     def tables(self) -> Path | None:
         """The file of its configurations, beside the declaration; None where there is none."""
-        spec = importlib.util.find_spec(self.module)
-        name = f"{_STAGES[self.group]}.toml"
-        path = Path(spec.origin).with_name(name) if spec is not None and spec.origin else None
+        path = self._tables_path
         return path if path is not None and path.is_file() else None
+
+    @property
+    def lacks(self) -> str:
+        """What is missing where a method or an extractor has no configuration; empty where nothing is.
+
+        A backbone needs none: methods declare what it is trained with.
+        """
+        if self.group == BACKBONES or self.tables is not None:
+            return ""
+        path = self._tables_path or f"{_STAGES[self.group]}.toml"
+        return f"its configurations are missing: there is no {path}; the package has to bring it as package data"
+
+    @property
+    def _tables_path(self) -> Path | None:
+        spec = importlib.util.find_spec(self.module)
+        return Path(spec.origin).with_name(f"{_STAGES[self.group]}.toml") if spec is not None and spec.origin else None
 
 
 @functools.cache
@@ -89,7 +104,10 @@ def unusable() -> dict[tuple[str, str], str]:
 
 def why_unusable(name: str) -> str:
     """Why nothing of this name can be used, where an installed package brings something of it; else empty."""
-    return next((reason for (_, each), reason in unusable().items() if each == name), "")
+    broken = (reason for (_, each), reason in unusable().items() if each == name)
+    named = (each for each in plugins() if each.name == name and (each.group, name) not in unusable())
+    lacking = (f"{each.lacks} ({each.package} brings it)" for each in named if each.lacks)
+    return next(itertools.chain(broken, lacking), "")
 
 
 def usable(group: str) -> dict[str, Plugin]:

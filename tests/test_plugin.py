@@ -207,6 +207,31 @@ def test_tables_that_are_declared_already_are_refused(site: Path, tmp_path: Path
     assert "[conf.aoq] is declared in" in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("folder", "table", "shown"),
+    [
+        ("smooth", "train.toml", ("train", "smooth")),
+        ("mean_colours", "extract.toml", ("extract", "mean-colours")),
+        ("mean_words", "train.toml", ()),  # methods declare what a backbone is trained with
+    ],
+)
+def test_tables_that_were_not_packaged_are_named(
+    folder: str, table: str, shown: tuple[str, ...], site: Path, tmp_path: Path
+) -> None:
+    found = shutil.copytree(site, tmp_path / "site")
+    path = found / "itrpipe_example" / folder / table
+    path.unlink()
+    run = run_with(found)
+    told = run("-m", "itrpipe", "doctor")
+    assert told.returncode == 0
+    reason = f"its configurations are missing: there is no {path}; the package has to bring it as package data"
+    assert (reason in "".join(told.stdout.split("\n"))) == bool(shown)
+    if shown:
+        done = run("-m", "itrpipe", "show", *shown)
+        assert done.returncode == 2
+        assert f"{shown[1]!r} cannot be used: {reason} (itrpipe-example 0.1 brings it)" in done.stderr
+
+
 def test_tables_that_cannot_be_read_harm_nothing_else(site: Path, tmp_path: Path) -> None:
     found = shutil.copytree(site, tmp_path / "site")
     folder = found / "itrpipe_example" / "smooth"

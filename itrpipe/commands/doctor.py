@@ -70,7 +70,7 @@ def examine(root: Path, address: str | None = None) -> bool:
     reporter.say(f"  {'disk':<15} {free:.1f} GiB free at {place}{low}")
     reporter.say(f"  {'stages':<15} {', '.join(declared_stages())}")
     for each in plugins.plugins():
-        reason = plugins.unusable().get((each.group, each.name))
+        reason = plugins.unusable().get((each.group, each.name)) or each.lacks
         what = f"{each.group.removeprefix('itrpipe.')} {each.name}"
         reporter.say(f"  {'plug-in':<15} {what}, {reason or each.package}", style="red" if reason else None)
     reporter.say(f"  {'ray':<15} {_version('ray') or 'not installed; clusters need it: pip install itrpipe[ray]'}")
