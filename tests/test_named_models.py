@@ -387,14 +387,17 @@ def test_a_model_to_mine_with_is_refused_where_nothing_is_mined(defined: Path, i
 def test_a_name_that_gets_another_method_is_no_longer_what_was_trained_before(root: Path, invoke: Invoke) -> None:
     where = ["-d", "tiny", "--data", root]
     told = ["train", "--name", "small", "--backbone", "vsepp", *SMALL, *where]
-    said = re.compile(r"small stood for triplet\.vsepp-\w+, which has no name from now on; this gives it back: (.+)")
+    said = re.compile(
+        r"small has been triplet\.vsepp-\w+; with these settings it is another model, and the former one has no name; "
+        r"to go back: (.+)"
+    )
     assert not said.search(" ".join(invoke(*told, "--method", "triplet").out.split()))
     mined = ModelDefinition(method="contrastive", settings={"backbone": "vsepp", "teacher": "small"})
     remember_model(root, "tiny", "mined", mined)
     another = [*told, "--method", "contrastive-batch"]
     planned = " ".join(invoke(*another, "--dry-run").out.split())
-    assert "small stands for triplet.vsepp-" in planned
-    assert "which would have no name then" in planned
+    assert "small has been triplet.vsepp-" in planned
+    assert "it would be another model, and the former one would have no name" in planned
     done = invoke(*another)
     assert done.code == 0, done.err
     found = said.search(" ".join(done.out.split()))

@@ -100,10 +100,14 @@ def _tell_renamed(model: NamedModel, planner: Planner, reporter: Reporter, *, dr
     before, now = models.get(model.name), model.definition
     if before is None or not before.trained or (before.method, before.settings) == (now.method, now.settings):
         return
-    stood, left = ("stands", "would have no name then") if dry_run else ("stood", "has no name from now on")
+    would = ("would be", "would have") if dry_run else ("is", "has")
     former = ", ".join(before.trained.values())
     back = f"{replace(model, definition=before).command}{data_option(planner.root)}"
-    reporter.say(f"  {model.name} {stood} for {former}, which {left}; this gives it back: {back}", style="yellow")
+    reporter.say(
+        f"  {model.name} has been {former}; with these settings it {would[0]} another model, and the former one "
+        f"{would[1]} no name; to go back: {back}",
+        style="yellow",
+    )
     mined = [name for name, other in models.items() if other.settings.get("teacher") == model.name]
     for name in mined:
         reporter.say(f"  {name} is mined with {model.name}: its next command mines and trains again", style="yellow")

@@ -272,7 +272,7 @@ def _of_one_seed(compared: Sequence[SeedComparison], baseline_method: str = "") 
 def _one_seed(comparison: SeedComparison) -> str:
     rsum = comparison.own[_RSUM]
     if _is_unchanged(comparison):
-        return f"{_capital(comparison.series.name)} has the recalls of {_reference(comparison)} on these images"
+        return f"{_capital(comparison.series.name)} has the same recalls as {_reference(comparison)} on these images"
     return (
         f"{_capital(comparison.series.name)} differs from {_reference(comparison)} by {signed(rsum.value)} points of "
         f"RSum{' with one seed' if _trained(comparison) else ''} ({100 * rsum.level:g} % interval over images "

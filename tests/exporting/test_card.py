@@ -16,6 +16,7 @@ from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.registry import methods
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.methods.triplet.declaration import Triplet
+from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.registry import backbones
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.uniter.declaration import Uniter
@@ -113,6 +114,21 @@ def test_a_paper_of_method_and_backbone_is_cited_once() -> None:
     assert papers_of(Aoq(false_negatives="weigh"), Vsrn()) == [papers.AOQ, papers.FNE, papers.VSRN]
     assert papers_of(Aoq(), Scan()) == [papers.AOQ, papers.SCAN]
     assert papers_of(TagsDc(), Uniter()) == [papers.TAGS_DC, papers.UNITER]
+
+
+@pytest.mark.parametrize(
+    ("vision", "text", "cited"),
+    [
+        ("openai/clip-vit-base-patch32", "openai/clip-vit-base-patch32", [papers.VSEPP, papers.CLIP]),
+        ("google/siglip2-base-patch16-224", "google/siglip2-base-patch16-224", [papers.VSEPP, papers.SIGLIP]),
+        ("models/ours", "models/ours", [papers.VSEPP]),
+        ("google/vit-base-patch16-384", "bert-base-uncased", [papers.VSEPP, papers.FNE]),
+    ],
+)
+def test_encoders_that_were_trained_together_are_not_those_of_fne(
+    vision: str, text: str, cited: list[papers.Paper]
+) -> None:
+    assert papers_of(Triplet(), DualEncoder(vision=vision, text=text)) == cited
 
 
 def test_bibtex_is_whole() -> None:

@@ -203,7 +203,7 @@ def test_a_training_that_changed_nothing_is_asked_what_it_learned() -> None:
         )
 
     unchanged = versus(compared(0.0))
-    assert "has the recalls of clip on these images: training changed none" in unchanged.said
+    assert "has the same recalls as clip on these images: training changed none" in unchanged.said
     assert unchanged.commands == ("itrpipe advise --model tuned",)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from itrpipe.models.declaration import DEEPEST, LONGEST, RANDOM, WIDEST, BackboneSettings
-from itrpipe.papers import FNE, Paper
+from itrpipe.papers import CLIP, FNE, SIGLIP, Paper
 
 
 class DualEncoder(BackboneSettings):
@@ -94,6 +94,13 @@ class DualEncoder(BackboneSettings):
         if not self.is_joint():
             return "its encoders were not trained together; name one joint model, such as CLIP, as --vision and --text"
         return f"its projection to embed_dim = {self.embed_dim} is random; leave that out" if self.embed_dim else ""
+
+    def cited(self) -> tuple[Paper, ...]:
+        """That of a joint model, as far as its name tells it; FNE's of two encoders."""
+        if not self.is_joint():
+            return self.papers
+        name = self.joint().rpartition("/")[2].lower()
+        return (SIGLIP,) if "siglip" in name else (CLIP,) if "clip" in name else ()
 
     def encoders(self) -> tuple[str, ...]:
         """Both, that of images where it reads pixels."""
