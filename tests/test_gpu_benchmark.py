@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from traceback import FrameSummary
 
 import pytest
 import torch
+import transformers
 
+import itrpipe
 from tests.benchmarks import gpu
 
 
@@ -32,6 +35,17 @@ def test_full_size_needs_a_device(capsys: pytest.CaptureFixture[str]) -> None:
         gpu.main([])
     assert caught.value.code == 2
     assert "no CUDA device is visible; --tiny runs anywhere" in capsys.readouterr().err
+
+
+def test_a_wait_inside_a_library_is_told_by_the_line_that_calls_it() -> None:
+    def frame(file: str, line: int) -> FrameSummary:
+        return FrameSummary(file, line, "forward")
+
+    package = Path(itrpipe.__file__).parent
+    libraries = [frame(transformers.__file__, 354), frame(torch.__file__, 8)]
+    stack = [frame(gpu.__file__, 3), frame(str(package / "models" / "text_tower.py"), 267), *libraries]
+    assert gpu.line_of_ours(stack) == "text_tower.py:267"
+    assert gpu.line_of_ours([stack[0], *libraries]) == "gpu.py:3"
 
 
 @pytest.mark.gpu

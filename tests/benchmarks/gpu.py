@@ -19,7 +19,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import itrpipe
 from itrpipe.features.extractors.butd.declaration import Butd
 from itrpipe.features.extractors.frcnn.declaration import Frcnn
 from itrpipe.features.extractors.vit.declaration import Vit
@@ -59,6 +60,7 @@ from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.training.feed import Feed
 from itrpipe.training.prefetch import Prefetcher
 
+_PACKAGE = os.path.join(os.path.dirname(itrpipe.__file__), "")
 COCO_PAIRS = 5_000 * 25_000
 _ROWS_AT_ONCE = 100_000
 SCORINGS = {
@@ -249,16 +251,14 @@ class Clock:
         return statistics.median(first), statistics.median(second)
 
     def waits(self, function: Callable[[], object]) -> tuple[str, ...] | None:
-        """Where a call waits for a GPU, a line of code for every time."""
+        """Where a call waits for a GPU, for every time the innermost line of itrpipe or of this file."""
         if self.device.type != "cuda":
             return None
         found: list[str] = []
 
         def note(message: Warning | str, *rest: object) -> None:
             if "called a synchronizing" in str(message):
-                frames = [each for each in traceback.extract_stack()[:-1] if not each.filename.endswith("warnings.py")]
-                outside = [each for each in frames if f"{os.sep}torch{os.sep}" not in each.filename]
-                found.append(f"{Path(outside[-1].filename).name}:{outside[-1].lineno}")
+                found.append(line_of_ours(traceback.extract_stack()[:-1]))
 
         with warnings.catch_warnings():
             warnings.simplefilter("always")
@@ -273,6 +273,12 @@ class Clock:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def line_of_ours(stack: Sequence[traceback.FrameSummary]) -> str:
+    """`file:line` of the innermost frame in itrpipe or in this file; what libraries do is told by who calls them."""
+    ours = [each for each in stack if each.filename == __file__ or each.filename.startswith(_PACKAGE)]
+    return f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
 
 
 def mining(scale: Scale, clock: Clock) -> Iterator[Line]:
