@@ -36,8 +36,8 @@ UNITER = (*TRANSFORMER, *sets("train.learning_rate=5e-4"))
 # A batch of 13 pairs is no multiple of two.
 SHORT = sets("train.batch_size=13", "train.min_word_count=1")
 UPDATES = "max_updates=3"
-# Chunks of each half of a batch, and two batches an update.
-PIXELS = sets("train.model.width=16", "train.encode_chunk=4", "train.accumulate=2")
+# Chunks of each half of a batch, and two batches an update. An epoch of the model that mines and starts is enough.
+PIXELS = sets("train.model.width=16", "train.encode_chunk=4", "train.accumulate=2", "train.epochs=1")
 ALL = ("--negatives", "mined,memory,synthetic", "--weigh", "fne", "--batches", "neighbours")
 ALL += sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12", "contrastive.loss.memory_size=20")
 ALL += sets("contrastive.sentences=vse-c", "contrastive.loss.min_count=0")
