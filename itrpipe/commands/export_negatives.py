@@ -245,7 +245,7 @@ def _write(sources: _Sources, wanted: Wanted, target: Path, reporter: Reporter) 
     with new_folder(target, facts, force=wanted.force, on_wait=say_waiting, resumes=made_from) as work:
         files = FinishedFiles(work, made_from)
         _make(form, files, reporter)
-        write_text(work / CARD, _card(sources, wanted, mined, form))
+        write_text(work / CARD, _card(sources, wanted, mined, form, made_from))
     _say(form, target, reporter)
 
 
@@ -263,7 +263,7 @@ def _make(form: Format, files: FinishedFiles, reporter: Reporter) -> None:
     form.finish(files)
 
 
-def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format) -> str:
+def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format, made_from: str) -> str:
     from itrpipe.exporting.negatives.card import Card, render
     from itrpipe.exporting.places import command_without_places, without_places
 
@@ -280,6 +280,7 @@ def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format) -> str:
             holds_images=not FORMATS[wanted.form].paths,
             image_root=without_places(wanted.image_root),
             whole=Path(wanted.image_root).is_absolute(),
+            made_from=made_from,
             fingerprints=sources.fingerprints,
             version=__version__,
             commands=tuple(dict.fromkeys(map(command_without_places, sources.commands))),

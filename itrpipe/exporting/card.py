@@ -155,8 +155,11 @@ def front_matter(card: Card) -> str:
     """YAML that the hub reads, without the lines that set it off."""
     from huggingface_hub import ModelCardData  # not needed to plan
 
+    # `datasets` caches what it reads by the name of the folder and these settings, not by what the files hold.
+    made_from = f"made from {', '.join(card.fingerprints.values())}"
     tables: list[Any] = [
-        {"config_name": name, "data_files": [{"split": card.split, "path": path}]} for name, path in card.tables.items()
+        {"config_name": name, "description": made_from, "data_files": [{"split": card.split, "path": path}]}
+        for name, path in card.tables.items()
     ]
     known: dict[str, Any] = {"configs": tables} if tables else {}
     return ModelCardData(

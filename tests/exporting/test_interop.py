@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
@@ -162,7 +163,6 @@ def test_the_scale_of_the_logits_is_what_training_made_of_it(
         untrained = transformers.AutoModel.from_pretrained(exported(kind, kind)[0])
         torch.testing.assert_close(untrained.logit_scale, first.logit_scale)
     folder, trained = exported("clip", "clip", "contrastive.loss.temperature=0.05", method="contrastive")
-    import pyarrow.parquet as pq
 
     row = pq.read_table(trained / "history.parquet").to_pylist()[-1]
     moved = transformers.AutoModel.from_pretrained(folder).logit_scale.detach()
@@ -315,6 +315,17 @@ def test_open_clip_is_refused_for_what_it_has_not(exported: Callable[..., Any], 
 
 
 # datasets
+
+
+def test_datasets_does_not_take_one_export_for_another_of_the_same_name(
+    exported: Callable[..., Any], tmp_path: Path
+) -> None:
+    from datasets import load_dataset
+
+    for name in ("clip", "siglip"):
+        folder = Path(shutil.copytree(exported(name, name)[0], tmp_path / name / "model"))
+        found = load_dataset(str(folder), "images", split="test", cache_dir=str(tmp_path / "cache"))
+        assert found["embedding"] == pq.read_table(folder / "embeddings" / "images.parquet")["embedding"].to_pylist()
 
 
 def test_datasets_opens_every_table_by_its_name(exported: Callable[..., Any], tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ def test_the_folder_opens_by_its_card(export: Callable[..., Any], chain: Path, t
     split = PreparedDataset.open(only(chain, "prepare/files")).split("train")
     mined = only(chain, "mine_negatives/exact.triplet.vsepp")
     images = read_list(mined, "images_for_texts").candidates[:, :3]
-    captions = read_list(mined, "texts_for_images").candidates[:, :3]
+    candidates = read_list(mined, "texts_for_images").candidates
+    captions = candidates[:, :3]
     own: dict[str, list[str]] = {}
     for row in SentenceFile(only(chain, "synthesize/vse-c")).kept(["caption_id", "text"]).to_pylist():
         own.setdefault(row["caption_id"], []).append(row["text"])
@@ -61,7 +62,7 @@ def test_the_folder_opens_by_its_card(export: Callable[..., Any], chain: Path, t
     found = datasets.load_dataset(str(target), "i2t", split="train", cache_dir=cache)
     assert len(list((target / "i2t").iterdir())) == 3
     full = [row for row, each in enumerate(split.caption_ids.tolist()) if each in own]
-    mined_fourth = read_list(mined, "texts_for_images").candidates[:, 3]
+    mined_fourth = candidates[:, 3]
     expected = [
         own[each][0] if each in own else split.texts[mined_fourth[image]]
         for each, image in zip(split.caption_ids.tolist(), split.caption_image.tolist(), strict=True)
@@ -85,6 +86,10 @@ def test_the_folder_opens_by_its_card(export: Callable[..., Any], chain: Path, t
     assert "whole ones of the machine that wrote these files, where their folder is called `photographs`" in card
     shutil.rmtree(tmp_path / "other")
     assert (target / "export.json").read_bytes() == before
+    other = tmp_path / "elsewhere" / "negatives"
+    assert export(other, "--negatives", 3, "--set", "range_min=1").code == 0
+    again = datasets.load_dataset(str(other), "i2t", split="train", cache_dir=cache)  # not what is cached by this name
+    assert again["negative_1"] == [split.texts[candidates[image, 1]] for image in split.caption_image]
     assert export(target, "--negatives", 2, "--force", "--format", "webdataset").code == 0
     assert [path.name for path in target.glob("*.tar")] == ["train-00000-of-00001.tar"]
     assert [path.name for path in target.parent.iterdir()] == ["negatives"]

@@ -27,6 +27,8 @@ class Card:
         holds_images: whether the images are in the files.
         image_root: what stands before every path; empty for the folder of the images.
         whole: whether paths are whole ones of the machine that wrote them; then that is the last part alone.
+        made_from: fingerprint of the options and artifacts. `datasets` caches what it reads by the name of the folder
+            and these settings, not by what the files hold: without it, it gives the rows of an earlier export.
         fingerprints: artifact -> fingerprint.
         version: of itrpipe.
         commands: that made it and what it was made from, in their order, without places.
@@ -43,6 +45,7 @@ class Card:
     holds_images: bool
     image_root: str
     whole: bool
+    made_from: str
     fingerprints: Mapping[str, str]
     version: str
     commands: tuple[str, ...]
