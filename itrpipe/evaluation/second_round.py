@@ -159,12 +159,13 @@ def beaten_by_size(diagnostics: Mapping[str, Any]) -> dict[int, float]:
 def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | None = None, usual: int = 0) -> Advice:
     """Says what to do after round one.
 
-    Where the learning rate never rose to its height, a shorter warm-up comes first, where validation stays at chance
-    another rate, and where it stays below that of the model that fine-tuning began from, a lower one. Round one is
-    trained on while its validation rises at a rate that does not fall. Then negatives are mined, however many of them
-    are true matches: without these, mined candidates gained no more. They are candidates of InfoNCE, also in lists that
-    a model of the triplet loss mined: AOQ gained nothing over it. How much harder the hardest of the dataset are than
-    those of a batch is shown; it did not tell where they pay.
+    Where the learning rate never rose to its height, a shorter warm-up comes first, where validation and training
+    images stay at chance another rate, where validation alone does more images, and where it stays below that of the
+    model that fine-tuning began from, a lower rate. Round one is trained on while its validation rises at a rate that
+    does not fall. Then negatives are mined, however many of them are true matches: without these, mined candidates
+    gained no more. They are candidates of InfoNCE, also in lists that a model of the triplet loss mined: AOQ gained
+    nothing over it. How much harder the hardest of the dataset are than those of a batch is shown; it did not tell
+    where they pay.
 
     Args:
         diagnostics: of `itrpipe.analysis.second_round.diagnose`.
@@ -174,7 +175,7 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | No
     """
     found = signals(diagnostics)
     action = _action(found, start)
-    by_heart = action == "mine" and _knows_by_heart(found)
+    by_heart = action == "mine" and (_knows_by_heart(found) or _is_at_chance(found))
     command = _command(action, diagnostics, named, usual)
     control = _command("train", diagnostics, named, usual) if action == "mine" and _rises_as_rate_falls(found) else ""
     return Advice(action, _sentences(action, found, start), command, EVIDENCE, by_heart, control)
@@ -186,15 +187,18 @@ def _action(found: Signals, start: float | None) -> Action:
     if start is not None and found.validation < start - found.noise:
         return "lower"
     if _is_at_chance(found) and found.gained is not None and found.gained <= found.noise:
-        return "rate"
+        return "mine" if _has_learned(found.validation + found.gap, found.chance) else "rate"
     if _is_at_chance(found) or found.gained is None or (found.gained > found.noise and not found.falls):
         return "train"
     return "mine"
 
 
 def _is_at_chance(found: Signals) -> bool:
-    learned = min(ABOVE_CHANCE * found.chance, found.chance + OF_THE_REST * (BEST - found.chance))
-    return found.validation < learned
+    return not _has_learned(found.validation, found.chance)
+
+
+def _has_learned(score: float, chance: float) -> bool:
+    return score >= min(ABOVE_CHANCE * chance, chance + OF_THE_REST * (BEST - chance))
 
 
 def _knows_by_heart(found: Signals) -> bool:
@@ -260,11 +264,12 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
     if found.top_false is not None:
         estimate = ", as FNE estimates by this model's own scores," if found.estimated else ""
         true = f"Of the top candidates{estimate} {found.top_false:.0f} % are true matches."
-    if _knows_by_heart(found):
+    alone = f", where chance has {found.chance:.0f}" if _is_at_chance(found) else ""
+    if alone or _knows_by_heart(found):
         return (
-            f"It knows its training images by heart: RSum {found.validation + found.gap:.0f} on them, "
-            f"{found.validation:.0f} on validation. More images, or features of a pretrained encoder, are worth "
-            "trying before other negatives.",
+            f"It {'has learned' if alone else 'knows'} its training images {'alone' if alone else 'by heart'}: RSum "
+            f"{found.validation + found.gap:.0f} on them, {found.validation:.0f} on validation{alone}. More images, or "
+            "features of a pretrained encoder, are worth trying before other negatives.",
             f"Of mining: {beaten}. {true}{unsure}",
         )
     return (f"Mine: {beaten}.", true + unsure)

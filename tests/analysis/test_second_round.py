@@ -352,6 +352,18 @@ def test_what_is_no_better_than_chance_wants_another_rate_or_more_epochs(
         )
 
 
+@pytest.mark.parametrize("gap", [1.7, 400.0])
+def test_what_learned_its_training_images_alone_is_not_sent_to_another_rate(gap: float) -> None:
+    found = diagnostics(gained=-1.0)
+    found["fit"] |= {"validation": 3.3, "gap": gap}
+    advice = recommend(found, "my")
+    assert advice.action == "mine"
+    assert f"alone: RSum {3.3 + gap:.0f} on them, 3 on validation, where chance has 3. More" in advice.sentences[0]
+    assert advice.leads == "to mine all the same"
+    found["fit"]["gap"] = 1.3
+    assert recommend(found, "my").action == "rate"
+
+
 @pytest.mark.parametrize(("gained", "schedule", "said"), [(9.0, "cosine", True), (1.0, "cosine", False)])
 def test_the_control_that_a_sentence_asks_for_has_its_command(gained: float, schedule: str, said: bool) -> None:
     found = diagnostics(gained=gained)
