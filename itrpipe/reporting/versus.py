@@ -16,7 +16,7 @@ from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.collect import DIRECTIONS, Run, collect
 from itrpipe.reporting.comparisons import COMPARED, check_rankings, interval_text, signed
-from itrpipe.reporting.departures import shown
+from itrpipe.reporting.departures import Declared, shown
 from itrpipe.reporting.examples import Example, Gallery, example_of
 from itrpipe.reporting.groups import Options, describe_test_set
 from itrpipe.reporting.library import Library
@@ -81,6 +81,7 @@ def compare_two(
     first: Collection[str],
     baseline_method: str,
     options: Options,
+    declared: Declared,
     names: Mapping[str, str],
     find_root: Callable[[Artifact], Path | None],
 ) -> Versus:
@@ -91,6 +92,7 @@ def compare_two(
         first: names of the folders of the first model.
         baseline_method: the method of round one.
         options: of the report.
+        declared: settings of an artifact's configuration by the declarations.
         names: folder of a training artifact -> name of its model, where it has one.
         find_root: folder of the photographs of a dataset's artifact, or None when they are gone.
 
@@ -98,7 +100,7 @@ def compare_two(
         UsageError: they were not evaluated on the same images, share no seed, or are no two models.
         DataError: an artifact is damaged, or the dataset was removed.
     """
-    found = collect(evaluations, baseline_method, lambda _: None, names)
+    found = collect(evaluations, baseline_method, declared, names)
     if len(found) > 1:
         sets = "; ".join(describe_test_set(runs[0]) for runs in found.values())
         raise UsageError(f"--compare: the models were evaluated on different images ({sets}); evaluate both on one")

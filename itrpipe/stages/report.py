@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
     from itrpipe.reporting.departures import Declared
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 HAS_VERSIONS = False  # a page over other models is another page
 PAGE, SUMMARY, MARKDOWN = REPORT_PAGE, "summary.txt", "summary.md"
 RESULTS, EXPECTED = "results.json", "expected.json"
@@ -130,6 +130,7 @@ def _compare(job: Job) -> None:
         job.settings.compare,
         ROUND_ONE,
         Options(**job.settings.model_dump(include=OPTIONS), published=()),
+        _declared(job),
         dict(job.settings.names),
         lambda prepare: _photographs(job, prepare),
     )
