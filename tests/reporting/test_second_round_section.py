@@ -12,11 +12,15 @@ from tests.analysis.test_second_round import diagnostics
 
 
 @pytest.fixture(scope="module")
-def section(toy: Any, add_second_round: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def page(toy: Any, add_second_round: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Two seeds of a round one, of which one is to be trained on, beside runs of which nothing was found out."""
     found = toy.copy(tmp_path_factory.mktemp("second-round") / "data")
     names = [add_second_round(found, diagnostics(gained=4.0 * seed, truth=False), seed) for seed in range(2)]
-    page = found.report((*names, "aoq.vsepp", "triplet.vsepp")).page
+    return found.report((*names, "aoq.vsepp", "triplet.vsepp")).page
+
+
+@pytest.fixture(scope="module")
+def section(page: Any) -> Any:
     (section,) = [each for each in page.all("section") if each.attributes.get("id") == "second-round"]
     return section
 
@@ -28,6 +32,15 @@ def test_every_run_has_its_figures(section: Any) -> None:
     figures = ["3,000", "128", "10.0 %", "60.0 %", "≈ 5.0 %", "≈ 5.0 %", "≈ 5.0 %"]
     assert rows["VSE++, batch alone"] == [*figures, "+0.0", "+80.0", "mine"]
     assert rows["VSE++, batch alone, seed 1"] == [*figures, "+4.0", "+80.0", "train longer"]
+
+
+def test_a_model_has_the_colour_that_it_has_elsewhere_on_the_page(page: Any, section: Any) -> None:
+    def colours(part: Any) -> set[str]:
+        keys = [each for each in part.all("li") if each.all("svg") and each.text().strip() == "VSE++, batch alone"]
+        return {each.attributes["style"] for key in keys for each in (*key.all("path"), *key.all("line"))}
+
+    assert colours(section) == colours(page)
+    assert len(colours(page)) == 1
 
 
 def test_what_knows_its_training_images_by_heart_wants_more_of_them() -> None:
