@@ -122,8 +122,9 @@ def draw(found: list[Gained], path: Path) -> None:
         "(drawings: every true match counted; photographs: the own one)",
         color=INK,
     )
+    title = f"{len(found)} settings: {summary(found)}".replace("; ", ";\n")
     figure.suptitle(
-        f"{len(found)} settings: {summary(found).replace('; ', ';' + chr(10))}",
+        title,
         x=0.01,
         ha="left",
         fontsize=11.5,

@@ -175,7 +175,7 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | No
     """
     found = signals(diagnostics)
     action = _action(found, start)
-    by_heart = action == "mine" and (_knows_by_heart(found) or _is_at_chance(found))
+    by_heart = action == "mine" and _knows_training_only(found)
     command = _command(action, diagnostics, named, usual)
     control = _command("train", diagnostics, named, usual) if action == "mine" and _rises_as_rate_falls(found) else ""
     return Advice(action, _sentences(action, found, start), command, EVIDENCE, by_heart, control)
@@ -201,8 +201,9 @@ def _has_learned(score: float, chance: float) -> bool:
     return score >= min(ABOVE_CHANCE * chance, chance + OF_THE_REST * (BEST - chance))
 
 
-def _knows_by_heart(found: Signals) -> bool:
-    return found.gap > max(LEAST_GAP, BY_HEART * (BEST - found.validation))
+def _knows_training_only(found: Signals) -> bool:
+    """Whether little of what it learned carries over; of a model that is not sent to another rate."""
+    return _is_at_chance(found) or found.gap > max(LEAST_GAP, BY_HEART * (BEST - found.validation))
 
 
 def _rises_as_rate_falls(found: Signals) -> bool:
@@ -264,12 +265,14 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
     if found.top_false is not None:
         estimate = ", as FNE estimates by this model's own scores," if found.estimated else ""
         true = f"Of the top candidates{estimate} {found.top_false:.0f} % are true matches."
-    alone = f", where chance has {found.chance:.0f}" if _is_at_chance(found) else ""
-    if alone or _knows_by_heart(found):
+    if _knows_training_only(found):
+        known, chance = "knows its training images by heart", ""
+        if _is_at_chance(found):
+            known, chance = "has learned its training images alone", f", where chance has {found.chance:.0f}"
         return (
-            f"It {'has learned' if alone else 'knows'} its training images {'alone' if alone else 'by heart'}: RSum "
-            f"{found.validation + found.gap:.0f} on them, {found.validation:.0f} on validation{alone}. More images, or "
-            "features of a pretrained encoder, are worth trying before other negatives.",
+            f"It {known}: RSum {found.validation + found.gap:.0f} on them, {found.validation:.0f} on "
+            f"validation{chance}. More images, or features of a pretrained encoder, are worth trying before other "
+            "negatives.",
             f"Of mining: {beaten}. {true}{unsure}",
         )
     return (f"Mine: {beaten}.", true + unsure)

@@ -237,6 +237,12 @@ def looks_of(series: Sequence[Series[Run]] | Sequence[Series[Model]]) -> dict[st
     return looks
 
 
+def looks_by_label(series: Sequence[Series[Run]]) -> dict[str, Look]:
+    """Colour and dashes of each run, by its label."""
+    looks = looks_of(series)
+    return {run.label: looks[each.name] for each in series for run in each.all}
+
+
 def difference_plots(comparisons: Sequence[Comparison], series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
     """RSum of all comparisons, then the recalls of each, on one scale, unless there are too many to look at.
 
@@ -247,9 +253,8 @@ def difference_plots(comparisons: Sequence[Comparison], series: Sequence[Series[
     """
     if not comparisons:
         return []
-    looks = looks_of(series)
-    of_runs = {run.label: looks[each.name].colour for each in series for run in each.all}
-    colours = [of_runs[each.run.label] for each in comparisons]
+    looks = looks_by_label(series)
+    colours = [looks[each.run.label].colour for each in comparisons]
     if len(comparisons) > MOST_PANELS:
         return [_rsum_plot(comparisons, colours, f"{prefix}-difference-rsum")]
     names = [f"{'i→t' if name.startswith('i2t') else 't→i'}  R@{name.rpartition('r')[2]}" for name in RECALLS]

@@ -9,7 +9,7 @@ from typing import Any
 from itrpipe.artifacts.files import SECOND_ROUND
 from itrpipe.evaluation.second_round import ACTIONS, Advice, beaten_by_size, recommend, signals
 from itrpipe.reporting.collect import Run
-from itrpipe.reporting.plots import Key, Look, Plot, legend_of, looks_of, panel, plain_ticks, svg
+from itrpipe.reporting.plots import Key, Look, Plot, legend_of, looks_by_label, panel, plain_ticks, svg
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.sections.curves.section import lines
 from itrpipe.reporting.series import Series, series_of
@@ -73,16 +73,9 @@ def view(source: Source) -> SecondRound | None:
     ]
     rows = [Row(run.name, _cells(found, _start_of(run, runs)), run.label) for run, found in measured]
     table = SpannedTable(Table("Hard negatives of round one", list(_COLUMNS), rows, _CAPTION), _SPANS)
-    looks = _looks(series, runs)
+    of_all = looks_by_label(series_of(runs))  # a colour is one method on the whole page
+    looks = {each.name: of_all[each.first.label] for each in series}
     return SecondRound(legend_of(looks), [_plot(series, looks)], table, advice, advice[0][1].evidence)
-
-
-def _looks(series: Sequence[Series[Run]], runs: Sequence[Run]) -> dict[str, Look]:
-    """The look that each has among all runs of the report, so that a colour is one method on the whole page."""
-    whole = series_of(runs)
-    looks = looks_of(whole)
-    by_label = {run.label: looks[each.name] for each in whole for run in each.all}
-    return {each.name: by_label[each.first.label] for each in series}
 
 
 def _first_rounds(runs: Sequence[Run]) -> list[Run]:
