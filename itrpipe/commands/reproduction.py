@@ -189,9 +189,9 @@ class Reproduction:
 
     def _refuse_unused(self) -> None:
         """Refuses settings of the command line that no run reads, and those of a recipe whose runs were all planned."""
-        planners = list(self._planners.values())
-        read = [item for each in planners for item in each.overrides if item not in each.unused_overrides()]
-        never = [item for each in planners for item in each.unused_overrides() if item not in read]
+        unused = [(each.overrides, each.unused_overrides()) for each in self._planners.values()]
+        read = [item for overrides, left in unused for item in overrides if item not in left]
+        never = [item for _, left in unused for item in left if item not in read]
         some = self.options.only or self.options.tiny
         refuse_unused(item for item in never if not item.backbone and (item.origin == COMMAND_LINE or not some))
 

@@ -22,9 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
-
-import numpy as np
+from statistics import NormalDist, fmean
 
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.student_t import probability_within, quantile_within
@@ -97,8 +95,9 @@ def seed_interval(differences: Sequence[float], level: float) -> Interval:
         differences: one for each seed, two at least.
         level: 0..1.
     """
-    count, mean = len(differences), float(np.mean(differences))
-    half = quantile_within(level, count - 1) * float(np.std(differences, ddof=1)) / math.sqrt(count)
+    count, mean = len(differences), fmean(differences)
+    deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in differences) / (count - 1))
+    half = quantile_within(level, count - 1) * deviation / math.sqrt(count)
     return Interval(mean, mean - half, mean + half)
 
 

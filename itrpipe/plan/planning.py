@@ -80,7 +80,7 @@ class Planner:
         self._known: dict[tuple, Step] = {}
         self._underway: list[tuple] = []
         self._above: set[str] = set()
-        self._applied: list[Override] = []
+        self._applied: set[int] = set()  # overrides by their id
         self._shared = SharedKeys()
 
     def plan(self, need: Need, *, requested: bool = True, inputs: Mapping[str, Step] | None = None) -> Step:
@@ -214,7 +214,7 @@ class Planner:
             if (requested if item.scope is None else item.scope in scopes)
             or (item.scope == EVERYWHERE and item.key in module.Execution.model_fields)
         ]
-        self._applied += chosen
+        self._applied.update(map(id, chosen))
         chosen = [Override(None, key, value, "dataset.json") for key, value in remembered.items()] + chosen
         execution, chosen = split_execution(module, declaration, [below_part(item, conf, module) for item in chosen])
 
@@ -245,7 +245,7 @@ class Planner:
 
     def unused_overrides(self) -> list[Override]:
         """Overrides that are scoped to a stage or configuration that nothing planned so far has."""
-        return [item for item in self.overrides if item not in self._applied]
+        return [item for item in self.overrides if id(item) not in self._applied]
 
     def refuse_unused_overrides(self) -> None:
         """Call once everything is planned.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,8 @@ def losses_leave_autocast(build: BuildMethod, build_model: BuildModel, uneven: b
 def a_killed_training_goes_on_as_if_it_had_not_been(build: BuildMethod, build_model: BuildModel, uneven: bool) -> None:
     """Training that stops within an epoch and goes on gives the weights of training that does not, bit for bit."""
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
-        whole = _trainer(build, build_model, uneven, Path(folder) / "whole").run()
+        once = replace(LOOP_SETTINGS, checkpoint_seconds=3600)
+        whole = _trainer(build, build_model, uneven, Path(folder) / "whole", once).run()
         stopped = _trainer(build, build_model, uneven, Path(folder) / "stopped")
         method, count = stopped._method, 0
         losses = method.losses
@@ -177,9 +179,11 @@ def _told(losses: dict[str, Tensor]) -> dict[str, float]:
     return {name: loss.item() for name, loss in losses.items()}
 
 
-def _trainer(build: BuildMethod, build_model: BuildModel, uneven: bool, work: Path) -> Trainer:
+def _trainer(
+    build: BuildMethod, build_model: BuildModel, uneven: bool, work: Path, settings: LoopSettings = LOOP_SETTINGS
+) -> Trainer:
     work.mkdir(exist_ok=True)
     torch.manual_seed(0)
     train, validation = ToyPairs(uneven=uneven), ToyPairs(seed=1, uneven=uneven)
     data: Any = {"train": train, "validation": validation}
-    return Trainer(LOOP_SETTINGS, build_model(), build(train), device="cpu", work=work, reporter=Reporter(), **data)
+    return Trainer(settings, build_model(), build(train), device="cpu", work=work, reporter=Reporter(), **data)

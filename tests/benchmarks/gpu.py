@@ -414,7 +414,9 @@ def extraction(scale: Scale, clock: Clock) -> Iterator[Line]:
     from itrpipe.features.extractors.vit import extractor as vit
     from tests.benchmarks.extraction import whole_and_forward, write_photographs
 
-    regions = {"min_regions": scale.regions, "max_regions": scale.regions, "min_score": 0.2, "precision": "bf16"}
+    # Processors without bfloat16 units take a minute for a detector's convolutions.
+    precision = "bf16" if clock.device.type == "cuda" else "fp32"
+    regions = {"min_regions": scale.regions, "max_regions": scale.regions, "min_score": 0.2, "precision": precision}
     sides = {"short_side": scale.short_side, "long_side": 2 * scale.short_side, "nms": 0.3, "proposals": 300}
     detector = Frcnn.model_validate({"kind": "frcnn", "weights": "random", **regions, **sides})
     published = Butd.model_validate(
@@ -433,7 +435,7 @@ def extraction(scale: Scale, clock: Clock) -> Iterator[Line]:
         )
         config.save_pretrained(folder)
         ViTImageProcessor(**({"size": size} if size else {})).save_pretrained(folder)
-        encoder = Vit(kind="vit", model=str(folder), revision="main", weights="random", precision="bf16")
+        encoder = Vit(kind="vit", model=str(folder), revision="main", weights="random", precision=precision)
         kinds = [("vit", vit.build, encoder, scale.encoded, 64), ("frcnn", frcnn.build, detector, scale.detected, 8)]
         kinds += [("butd", butd.build, published, scale.detected, 8)] if scale.short_side >= 600 else []
         for kind, build, settings, count, batch in kinds:

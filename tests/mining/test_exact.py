@@ -67,8 +67,8 @@ def test_bfloat16_keeps_nearly_all_of_the_reference_lists(reference):
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
-    block=st.sampled_from([1, 2, 3, 5, 7, 13, 15, 16, 29, 30, 31, 40]),  # few of one image, which take long
-    text_block=st.integers(1, 80),
+    block=st.sampled_from([1, 2, 3, 5, 7, 8, 13, 14, 15, 20]),
+    text_block=st.integers(1, 40),
     levels=st.sampled_from([2, 100]),
     precision=st.sampled_from(["fp32", "bf16+fp32", "fp32+fp32"]),
     nobodys=st.booleans(),
@@ -77,13 +77,13 @@ def test_bfloat16_keeps_nearly_all_of_the_reference_lists(reference):
 def test_equals_a_stable_sort_with_ties_and_uneven_captions(seed, block, text_block, levels, precision, nobodys, data):
     generator = np.random.default_rng(seed)
     # Small whole numbers: products are exact and, with two levels, mostly tied.
-    images = generator.integers(-levels, levels, (30, 3)).astype(np.float32)
-    caption_image = generator.permutation(np.concatenate([np.arange(30), generator.integers(0, 30, 40)]))
-    caption_image[generator.random(70) < 0.4 * nobodys] = -1
-    texts = generator.integers(-levels, levels, (70, 3)).astype(np.float32)
-    own = np.bincount(caption_image[caption_image >= 0], minlength=30)
-    num_texts = data.draw(st.integers(1, 70 - int(own.max())))
-    num_images = data.draw(st.integers(1, 29))
+    images = generator.integers(-levels, levels, (14, 3)).astype(np.float32)
+    caption_image = generator.permutation(np.concatenate([np.arange(14), generator.integers(0, 14, 20)]))
+    caption_image[generator.random(34) < 0.4 * nobodys] = -1
+    texts = generator.integers(-levels, levels, (34, 3)).astype(np.float32)
+    own = np.bincount(caption_image[caption_image >= 0], minlength=14)
+    num_texts = data.draw(st.integers(1, 34 - int(own.max())))
+    num_images = data.draw(st.integers(1, 13))
     options = {"block": block, "text_block": text_block, "precision": precision}
     lists = mine(
         images, texts, caption_image, num_texts, num_images, order=lambda parts: generator.permutation(parts), **options

@@ -54,7 +54,7 @@ def report(toy: Any, add_sentences: Any, tmp_path_factory: pytest.TempPathFactor
     copy = toy.copy(tmp_path_factory.mktemp("browser") / "data")
     settings = {"maker": "model", "method": "pretrain", "backbone": "uniter", "seed": 0}
     sentences = add_sentences(copy, "tags-static", settings)
-    return copy.report(("triplet.vsepp", "aoq.vsepp", sentences))
+    return copy.report(("triplet.vsepp", "aoq.vsepp", sentences), drawn=True)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium is installed")

@@ -48,7 +48,7 @@ def lines(axes: Any) -> list[tuple[list[float], list[float]]]:
 
 def test_a_run_is_its_median_within_its_quartiles_by_step(trained: Any, drawn: list[Any]) -> None:
     found, names = trained
-    found.report(names, title="drawn")
+    found.report(names, drawn=True, title="drawn")
     (axes,) = drawn
     first, second, mean, static = lines(axes)
     assert first == ([20.0, 60.0], [-0.1, -0.3])

@@ -116,7 +116,7 @@ def test_the_first_drawing_has_intervals_of_one_kind(
 ) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(overview, "bars", lambda *given, **more: drawn.append(given) or bars(*given, **more))
-    seeded.copy(tmp_path / "data").report(runs)
+    seeded.copy(tmp_path / "data").report(runs, drawn=True)
     ((_, told, _, intervals, _),) = drawn
     assert told == title
     found = [rsum_of(seeded, run) for run in runs if run.startswith("aoq")]

@@ -248,7 +248,7 @@ def test_a_source_that_is_gone_becomes_a_warning(toy_from_files: Any, tmp_path: 
 
 
 def test_equal_artifacts_give_equal_bytes(toy: Any, done: Any, tmp_path: Path) -> None:
-    found = toy.copy(tmp_path / "data").report(("triplet.vsepp", "aoq.vsepp"))
+    found = toy.copy(tmp_path / "data").report(("triplet.vsepp", "aoq.vsepp"), drawn=True)
     for name in ("index.html", "summary.txt", "results.json"):
         assert (found.folder / name).read_bytes() == (done.folder / name).read_bytes()
 

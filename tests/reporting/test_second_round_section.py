@@ -16,7 +16,7 @@ def page(toy: Any, add_second_round: Any, tmp_path_factory: pytest.TempPathFacto
     """Two seeds of a round one, of which one is to be trained on, beside runs of which nothing was found out."""
     found = toy.copy(tmp_path_factory.mktemp("second-round") / "data")
     names = [add_second_round(found, diagnostics(gained=4.0 * seed, truth=False), seed) for seed in range(2)]
-    return found.report((*names, "aoq.vsepp", "triplet.vsepp")).page
+    return found.report((*names, "aoq.vsepp", "triplet.vsepp"), drawn=True).page
 
 
 @pytest.fixture(scope="module")

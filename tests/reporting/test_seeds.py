@@ -31,7 +31,7 @@ CAPTION_IMAGE = np.arange(60) // 2
 
 @pytest.fixture(scope="module")
 def over_seeds(seeded: Any) -> Any:
-    return seeded.report((*RUNS, "aoq.vsepp+vsepp.s1", "triplet.vsepp+vsepp.s1"))
+    return seeded.report((*RUNS, "aoq.vsepp+vsepp.s1", "triplet.vsepp+vsepp.s1"), drawn=True)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ NAMED = {"triplet.vsepp": "triplet", "triplet.vsepp.s1": "triplet.s1"}
 
 def against(toy: Any, first: tuple[str, ...], second: tuple[str, ...], **given: Any) -> Any:
     """The page that sets the second against the first."""
-    return toy.report((*first, *second), compare=tuple(toy.made[name].name for name in first), **given)
+    return toy.report((*first, *second), drawn=True, compare=tuple(toy.made[name].name for name in first), **given)
 
 
 @pytest.fixture(scope="module")
