@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import h5py
@@ -17,6 +17,20 @@ import pytest
 import itrpipe
 
 PLUGIN = Path(__file__).parent / "plugin"
+# Several commands in one process, since importing torch takes longer than most of them.
+SEVERAL = """import contextlib, io, json, sys
+from itrpipe.cli import main
+ended = []
+for arguments in json.loads(sys.argv[1]):
+    sys.argv, said, complained, code = ["itrpipe", *arguments], io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
+        try:
+            main()
+        except SystemExit as leaving:
+            code = leaving.code or 0
+    ended.append([code, said.getvalue(), complained.getvalue()])
+print(json.dumps(ended))
+"""
 PACKAGES = str(Path(itrpipe.__file__).parents[1])
 SMALL = ("epochs=2", "batch_size=16", "min_word_count=1", "model.embed_dim=16", "validation_images=8")
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -45,65 +59,84 @@ def run_with(*folders: Path) -> Run:
     return run
 
 
+def several_with(*folders: Path) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
+    """Runs commands of itrpipe one after the other in one process, each given as its arguments."""
+
+    def run(*commands: Sequence[object]) -> list[subprocess.CompletedProcess[str]]:
+        given = [list(map(str, each)) for each in commands]
+        done = run_with(*folders)("-c", SEVERAL, json.dumps(given))
+        assert done.returncode == 0, done.stderr
+        ended = json.loads(done.stdout.splitlines()[-1])
+        return [subprocess.CompletedProcess(each, *end) for each, end in zip(given, ended, strict=True)]
+
+    return run
+
+
 def trained(root: Path, *more: str) -> tuple[object, ...]:
     given = [part for value in SMALL for part in ("--set", f"train.{value}")]
     features = () if "--features" in more else ("--features", "precomp")
     named = ("--method", "smooth", "--backbone", "mean-words", *features)
-    return ("-m", "itrpipe", "evaluate", "--dataset", "tiny", "--data", root, *named, *given, *more)
+    return ("evaluate", "--dataset", "tiny", "--data", root, *named, *given, *more)
 
 
 @pytest.mark.slow
 def test_a_method_and_a_backbone_of_others_go_through_the_whole_chain(
     site: Path, finished_chain: Path, tmp_path: Path
 ) -> None:
-    root, run = shutil.copytree(finished_chain / "data", tmp_path / "data"), run_with(site)
-    done = run(*trained(root, "--set", "evaluate.bootstrap_samples=100"))
-    assert done.returncode == 0, done.stderr
+    root, run = shutil.copytree(finished_chain / "data", tmp_path / "data"), several_with(site)
+    few = ("--set", "evaluate.bootstrap_samples=100")
+    report = ("report", "--dataset", "tiny", "--data", root, "--set", "bootstrap_samples=100")
+    made, again, told = run(trained(root, *few), trained(root, *few), report)
+    assert made.returncode == 0, made.stderr
     (manifest,) = (root / "tiny" / "train").glob("smooth.mean-words-*/manifest.json")
     settings = json.loads(manifest.read_text())["settings"]
     assert (settings["loss"]["temperature"], settings["model"]["embed_dim"]) == (0.1, 16)
-    assert run(*trained(root, "--set", "evaluate.bootstrap_samples=100")).stdout.count("up to date") >= 3
-    report = ("-m", "itrpipe", "report", "--dataset", "tiny", "--data", root, "--set", "bootstrap_samples=100")
-    done = run(*report)
-    assert done.returncode == 0, done.stderr
-    assert "smooth maximum" in done.stdout
+    assert again.stdout.count("up to date") >= 3
+    assert told.returncode == 0, told.stderr
+    assert "smooth maximum" in told.stdout
     table = site / "itrpipe_example" / "smooth" / "train.toml"
     declared = table.read_text()
     table.write_text(f"{declared}\n# A comment more.\n")
-    assert "declarations of itrpipe_example.smooth changed" in run(*report, "--dry-run").stdout
+    (done,) = run((*report, "--dry-run"))
+    assert "declarations of itrpipe_example.smooth changed" in done.stdout
     table.write_text(declared)
     out = tmp_path / "exported"
-    wanted = [each for each in trained(root, "--to", str(out)) if each != "evaluate"]
-    done = run(*wanted[:2], "export", *wanted[2:], "--set", "evaluate.bootstrap_samples=100")
+    (done,) = run(("export", *trained(root, "--to", str(out))[1:], *few))
     assert done.returncode == 0, done.stderr
     assert (out / "README.md").is_file()
 
 
 def test_its_configurations_are_shown_and_spelled_for_the_user(site: Path) -> None:
-    run = run_with(site)
-    done = run("-m", "itrpipe", "show", "train", "smooth-soft", "--backbone", "mean-words")
-    assert done.returncode == 0, done.stderr
-    assert "train.toml [conf.smooth-soft]" in done.stdout
-    assert "train.toml [defaults.mean-words.scenes]" in done.stdout
-    shown = run("-m", "itrpipe", "train", "--help").stdout
-    assert "triplet loss with a soft maximum over the negatives" in " ".join(shown.split())
-    assert "mean-colours       mean colours of the cells of a grid" in run("-m", "itrpipe", "extract", "--help").stdout
-    done = run("-m", "itrpipe", "train", "--method", "smoth", "--dry-run")
-    assert done.returncode == 2
-    assert "did you mean 'smooth'?" in done.stderr
-    done = run("-m", "itrpipe", "doctor")
-    assert "methods smooth, itrpipe-example 0.1" in done.stdout
-    assert "backbones mean-words, itrpipe-example 0.1" in done.stdout
-    assert "extractors mean-colours, itrpipe-example 0.1" in done.stdout
+    shown, train, extract, misspelt, found = several_with(site)(
+        ("show", "train", "smooth-soft", "--backbone", "mean-words"),
+        ("train", "--help"),
+        ("extract", "--help"),
+        ("train", "--method", "smoth", "--dry-run"),
+        ("doctor",),
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "train.toml [conf.smooth-soft]" in shown.stdout
+    assert "train.toml [defaults.mean-words.scenes]" in shown.stdout
+    assert "triplet loss with a soft maximum over the negatives" in " ".join(train.stdout.split())
+    assert "mean-colours       mean colours of the cells of a grid" in extract.stdout
+    assert misspelt.returncode == 2
+    assert "did you mean 'smooth'?" in misspelt.stderr
+    for said in ("methods smooth", "backbones mean-words", "extractors mean-colours"):
+        assert f"{said}, itrpipe-example 0.1" in found.stdout
 
 
 def test_an_extractor_of_others_makes_features_alone_and_beside_ours(
     site: Path, finished_chain: Path, tmp_path: Path
 ) -> None:
-    root, run = shutil.copytree(finished_chain / "data", tmp_path / "data"), run_with(site)
-    for features, regions in (("mean-colours", 16), ("mean-colours-fine+pixels", 64)):
-        given = ("--dataset", "tiny", "--data", root, "--features", features, "--set", "workers=0")
-        done = run("-m", "itrpipe", "extract", *given)
+    root = shutil.copytree(finished_chain / "data", tmp_path / "data")
+    tiny = ("--dataset", "tiny", "--data", root)
+    kinds = {"mean-colours": 16, "mean-colours-fine+pixels": 64}
+    *extracted, used, misspelt = several_with(site)(
+        *(("extract", *tiny, "--features", features, "--set", "workers=0") for features in kinds),
+        trained(root, "--features", "mean-colours"),
+        ("extract", *tiny, "--features", "mean-colour"),
+    )
+    for (features, regions), done in zip(kinds.items(), extracted, strict=True):
         assert done.returncode == 0, done.stderr
         (path,) = (root / "tiny" / "extract").glob(f"{features}-????????/features.h5")
         with h5py.File(path) as file:
@@ -113,10 +146,8 @@ def test_an_extractor_of_others_makes_features_alone_and_beside_ours(
             np.testing.assert_allclose(file["boxes"][0, -1, 2:], 1)
     (manifest,) = (root / "tiny" / "extract").glob("mean-colours-????????/manifest.json")
     assert json.loads(manifest.read_text())["settings"]["cells"] == 4
-    done = run(*trained(root, "--features", "mean-colours"))
-    assert done.returncode == 0, done.stderr
-    done = run("-m", "itrpipe", "extract", "--dataset", "tiny", "--data", root, "--features", "mean-colour")
-    assert "did you mean 'mean-colours'" in done.stderr
+    assert used.returncode == 0, used.stderr
+    assert "did you mean 'mean-colours'" in misspelt.stderr
 
 
 @pytest.fixture
@@ -132,15 +163,24 @@ def newer(site: Path, tmp_path: Path) -> Path:
 def test_another_version_is_another_model(site: Path, newer: Path, finished_chain: Path) -> None:
     names = []
     for folder in (site, newer):
-        done = run_with(folder)(*trained(finished_chain / "data", "--dry-run"))
+        (done,) = several_with(folder)(trained(finished_chain / "data", "--dry-run"))
         assert done.returncode == 0, done.stderr
         names += [word for word in done.stdout.split() if word.startswith("train/smooth.mean-words-")][:1]
     assert len(set(names)) == 2
 
 
 def test_features_of_another_version_are_others(site: Path, newer: Path, finished_chain: Path) -> None:
-    given = ("--dataset", "tiny", "--data", finished_chain / "data", "--features", "mean-colours", "--dry-run")
-    plans = [run_with(folder)("-m", "itrpipe", "extract", *given).stdout for folder in (site, newer)]
+    given = (
+        "extract",
+        "--dataset",
+        "tiny",
+        "--data",
+        finished_chain / "data",
+        "--features",
+        "mean-colours",
+        "--dry-run",
+    )
+    plans = [several_with(folder)(given)[0].stdout for folder in (site, newer)]
     names = [word for plan in plans for word in plan.split() if word.startswith("extract/mean-colours-")]
     assert len(names) == len(set(names)) == 2
 
@@ -185,24 +225,23 @@ def broken_package(folder: Path, name: str, declaration: str, group: str = "itrp
 def test_a_package_that_cannot_be_used_is_one_line_and_harms_nothing(
     name: str, declaration: str, reason: str, site: Path, tmp_path: Path
 ) -> None:
-    run = run_with(broken_package(tmp_path, name, declaration), site)
-    done = run("-m", "itrpipe", "doctor")
-    assert f"methods {name}, {reason} ({name}-package 1.0 brings it)" in " ".join(done.stdout.split())
-    done = run("-m", "itrpipe", "show", "train", name)
+    commands = (("doctor",), ("show", "train", name), ("show", "train", "smooth"))
+    found, shown, other = several_with(broken_package(tmp_path, name, declaration), site)(*commands)
+    assert f"methods {name}, {reason} ({name}-package 1.0 brings it)" in " ".join(found.stdout.split())
     if name == "triplet":
-        assert done.returncode == 0
+        assert shown.returncode == 0
     else:
-        assert done.returncode == 2
-        assert f"'{name}' cannot be used: {reason}" in " ".join(done.stderr.split())
-        assert "Traceback" not in done.stderr
-    assert run("-m", "itrpipe", "show", "train", "smooth").returncode == 0
+        assert shown.returncode == 2
+        assert f"'{name}' cannot be used: {reason}" in " ".join(shown.stderr.split())
+        assert "Traceback" not in shown.stderr
+    assert other.returncode == 0
 
 
 def test_tables_that_are_declared_already_are_refused(site: Path, tmp_path: Path) -> None:
     found = shutil.copytree(site, tmp_path / "site")
     path = found / "itrpipe_example" / "smooth" / "train.toml"
     path.write_text(path.read_text() + '\n[conf.aoq]\nmethod = "smooth"\n')
-    done = run_with(found)("-m", "itrpipe", "show", "train", "smooth")
+    (done,) = several_with(found)(("show", "train", "smooth"))
     assert done.returncode == 4
     assert "[conf.aoq] is declared in" in " ".join(done.stderr.split())
 
@@ -221,15 +260,13 @@ def test_tables_that_were_not_packaged_are_named(
     found = shutil.copytree(site, tmp_path / "site")
     path = found / "itrpipe_example" / folder / table
     path.unlink()
-    run = run_with(found)
-    told = run("-m", "itrpipe", "doctor")
+    told, *done = several_with(found)(("doctor",), *((("show", *shown),) if shown else ()))
     assert told.returncode == 0
     reason = f"its configurations are missing: there is no {path}; the package has to bring it as package data"
     assert (reason in "".join(told.stdout.split("\n"))) == bool(shown)
-    if shown:
-        done = run("-m", "itrpipe", "show", *shown)
-        assert done.returncode == 2
-        assert f"{shown[1]!r} cannot be used: {reason} (itrpipe-example 0.1 brings it)" in done.stderr
+    for each in done:
+        assert each.returncode == 2
+        assert f"{shown[1]!r} cannot be used: {reason} (itrpipe-example 0.1 brings it)" in each.stderr
 
 
 def test_tables_that_cannot_be_read_harm_nothing_else(site: Path, tmp_path: Path) -> None:
@@ -237,9 +274,8 @@ def test_tables_that_cannot_be_read_harm_nothing_else(site: Path, tmp_path: Path
     folder = found / "itrpipe_example" / "smooth"
     (folder / "train.toml").write_text("[conf.smooth\n")
     (folder / "evaluate.toml").write_text("[conf.smooth\n")  # read by nobody
-    run = run_with(found)
-    assert run("-m", "itrpipe", "show", "train", "aoq").returncode == 0
-    assert run("-m", "itrpipe", "show", "evaluate").returncode == 0
-    done = run("-m", "itrpipe", "show", "train", "smooth")
+    commands = (("show", "train", "aoq"), ("show", "evaluate"), ("show", "train", "smooth"))
+    *others, done = several_with(found)(*commands)
+    assert [each.returncode for each in others] == [0, 0]
     assert done.returncode == 2
     assert "'smooth' cannot be used: TOMLDecodeError" in done.stderr

@@ -87,8 +87,9 @@ def probe(job: TrainingJob) -> Probed:
     trainer, splits = assembled(job)
     opened, course = time.monotonic() - begun, trainer.course
     embeds = isinstance(trainer.model, DualEncoder)
-    start, step = _steps(trainer, trainer.last_epoch) if course.steps else (0.0, 0.0)
-    first_step = _steps(trainer, 0)[1] if 0 < course.first_steps < course.steps else step
+    later = course.steps - course.first_steps
+    start, step = _steps(trainer, trainer.last_epoch, later or course.steps) if course.steps else (0.0, 0.0)
+    first_step = _steps(trainer, 0, course.first_steps)[1] if 0 < course.first_steps < course.steps else step
     images = min(job.settings.validation_images, splits["val"].num_images)
     validation = _grown(lambda count: trainer.validate(count), images, trainer.device, power=1 if embeds else 2)
     end = _embedding(trainer, splits, job.execution.encode_block) if embeds else 0.0
@@ -134,13 +135,15 @@ def _mine_nothing(folder: Path) -> None:
     raise AssertionError("a probe does not mine")
 
 
-def _steps(trainer: Trainer, epoch: int) -> tuple[float, float]:
-    """Seconds of the first step, and of a later one: the median of groups of them; of an epoch, 0-based."""
-    paces, begun = [], time.monotonic()
+def _steps(trainer: Trainer, epoch: int, most: int) -> tuple[float, float]:
+    """Seconds of the first step of an epoch, 0-based, and of a later one: the median of groups, of `most` at most."""
+    paces, left, begun = [], most, time.monotonic()
     with closing(_endless(trainer, epoch)) as steps:
-        first = _pace(steps, trainer.device, 0)
-        while not paces or (len(paces) < _GROUPS and time.monotonic() - begun < _ENOUGH):
-            paces.append(_pace(steps, trainer.device, _GROUP))
+        first, _ = _pace(steps, trainer.device, 0, 1)
+        while not paces or (left > 0 and len(paces) < _GROUPS and time.monotonic() - begun < _ENOUGH):
+            pace, count = _pace(steps, trainer.device, _GROUP, max(1, left))
+            paces.append(pace)
+            left -= count
     return first, statistics.median(paces)
 
 
@@ -153,14 +156,14 @@ def _endless(trainer: Trainer, epoch: int) -> Generator[bool, None, None]:
         yield from trainer.steps()
 
 
-def _pace(steps: Iterator[bool], device: torch.device, seconds: float) -> float:
-    """Seconds of a step, of as many as begin in the given time, one at least."""
+def _pace(steps: Iterator[bool], device: torch.device, seconds: float, most: int) -> tuple[float, int]:
+    """Seconds of a step, and how many it is of: those that begin in the given time, one at least and `most` at most."""
     count, begun = 0, time.monotonic()
-    while not count or time.monotonic() - begun < seconds:
+    while not count or (count < most and time.monotonic() - begun < seconds):
         next(steps)
         count += 1
     _wait(device)
-    return (time.monotonic() - begun) / count
+    return (time.monotonic() - begun) / count, count
 
 
 def _embedding(trainer: Trainer, splits: Mapping[str, SplitData], block: int) -> float:

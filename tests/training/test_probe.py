@@ -66,6 +66,9 @@ def test_what_takes_no_time_is_measured_whole(clock: Clock) -> None:
     assert few == [3, 3]
 
 
+MANY = 1_000
+
+
 class Toy:
     """A trainer whose steps take the given times."""
 
@@ -87,18 +90,25 @@ class Toy:
 
 def test_a_step_is_the_median_of_groups_and_the_first_is_apart(clock: Clock) -> None:
     toy = Toy(clock, [1.0, 0.5, 0.5, 2.0, 0.5, 0.5])
-    assert probe._steps(toy, 7) == (1.0, 0.5)  # pyright: ignore[reportArgumentType]
+    assert probe._steps(toy, 7, MANY) == (1.0, 0.5)  # pyright: ignore[reportArgumentType]
     assert toy.position.epoch == 7
     assert toy.begun == 3
 
 
 def test_slow_steps_end_the_measurement(clock: Clock) -> None:
     toy = Toy(clock, [60.0, 40.0, 99.0])
-    assert probe._steps(toy, 7) == (60.0, 40.0)  # pyright: ignore[reportArgumentType]
+    assert probe._steps(toy, 7, MANY) == (60.0, 40.0)  # pyright: ignore[reportArgumentType]
+
+
+def test_no_more_steps_are_timed_than_a_training_has(clock: Clock) -> None:
+    toy = Toy(clock, [1.0, 0.25, 0.25, 0.5])
+    assert probe._steps(toy, 7, 3) == (1.0, 0.375)  # pyright: ignore[reportArgumentType]
+    toy = Toy(clock, [1.0, 0.5])
+    assert probe._steps(toy, 7, 1) == (1.0, 0.5)  # pyright: ignore[reportArgumentType]
 
 
 def test_fast_steps_are_timed_together(clock: Clock) -> None:
     toy = Toy(clock, np.full(1_000, 0.01).tolist())
-    first, step = probe._steps(toy, 7)  # pyright: ignore[reportArgumentType]
+    first, step = probe._steps(toy, 7, MANY)  # pyright: ignore[reportArgumentType]
     assert (first, step) == (pytest.approx(0.01), pytest.approx(0.01))
     assert clock.now == pytest.approx(0.01 + probe._GROUPS * probe._GROUP, abs=0.1)
