@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -11,11 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import settings
 from PIL import Image
+from typer.main import get_command
 
 from itrpipe import cli as command_line
 from itrpipe.artifacts.artifact import OutputFile, read_manifest, write_manifest
@@ -201,6 +204,13 @@ def boxed_chain(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) 
 def any_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model of the hub can be fetched, as far as plans ask; nothing is."""
     monkeypatch.setattr("itrpipe.features.hub._ask", lambda model, revision: None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built_once() -> Iterable[None]:
+    """Builds the command line once and not for every command, which takes a tenth of a second."""
+    with mock.patch("typer.main.get_command", functools.cache(get_command)):
+        yield
 
 
 @pytest.fixture
