@@ -207,9 +207,12 @@ def any_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def built_once() -> Iterable[None]:
-    """Builds the command line once and not for every command, which takes a tenth of a second."""
-    with mock.patch("typer.main.get_command", functools.cache(get_command)):
+def faster() -> Iterable[None]:
+    """Builds the command line once and not for every command, and waits for no disk, whose power does not fail."""
+    with (
+        mock.patch("typer.main.get_command", functools.cache(get_command)),
+        mock.patch("os.fsync", lambda descriptor: None),
+    ):
         yield
 
 
