@@ -43,7 +43,6 @@ class Gained:
         value: gain in RSum over the strongest control, every true match counted as right where these are known.
         seeds: that were trained.
         low, high: its 95 % interval, over seeds where there are several, else over test images.
-        significant: whether it is against every control.
         for_as_long: whether there is a control that was trained for as long as both rounds take.
     """
 
@@ -52,7 +51,6 @@ class Gained:
     seeds: int
     low: float
     high: float
-    significant: bool
     for_as_long: bool
 
 
@@ -83,7 +81,7 @@ def _rows(table: str, backbone: str, dataset: str) -> Iterator[Gained]:
             [f"{images.removesuffix(' images')} {PLACES[dataset]}", *what, BACKBONES.get(backbone, backbone)]
         )
         missing = dataset == "scenes" and any(each in NOT_FOR_AS_LONG for each in (images, *more, backbone))
-        yield Gained(title, numbers[0], seeds, numbers[1], numbers[2], "**" in cell, not missing)
+        yield Gained(title, numbers[0], seeds, numbers[1], numbers[2], not missing)
 
 
 def draw(found: list[Gained], path: Path) -> None:
@@ -122,7 +120,7 @@ def draw(found: list[Gained], path: Path) -> None:
         "(drawings: every true match counted; photographs: the own one)",
         color=INK,
     )
-    title = f"{len(found)} settings: {summary(found)}".replace("; ", ";\n")
+    title = f"{len(found)} settings: {summary(found)}".replace("; ", ";\n").replace(", which", ",\nwhich")
     figure.suptitle(
         title,
         x=0.01,
@@ -152,11 +150,11 @@ def summary(found: list[Gained]) -> str:
     values, several = [each.value for each in found], [each for each in found if each.seeds > 1]
     over = seed_interval(values, 0.95)
     shown = sorted((each.high - each.low) / 2 for each in several)
-    significant = sum(each.significant for each in several) or "none"
+    above = sum(each.low > 0 for each in several) or "none"
     return (
         f"on average {mean(values):+.1f} RSum ({over.low:+.1f} to {over.high:+.1f}), above zero in "
-        f"{sum(value > 0 for value in values)}; significant in {significant} of the {len(several)} with several seeds, "
-        f"which could show {shown[0]:.1f} at best, {median(shown):.1f} in the median"
+        f"{sum(value > 0 for value in values)}; of the {len(several)} with several seeds {above} has an interval over "
+        f"seeds above zero, which takes {shown[0]:.1f} at least, {median(shown):.1f} in the median"
     ).replace("-", "−")
 
 

@@ -77,7 +77,13 @@ def seed_command(run: Run, seed: int) -> str:
     first = run.members[0]
     if first.named:  # the name stands for all of its settings, among them a seed that need not be 0
         return _command(run, f"--model {first.named} --seed {seed}")
-    return _command(run, _unnamed(run, first.method_name), seed, _options(run, first.changed()))
+    return _command(run, _unnamed(run, first.method_name), seed, own_options(run))
+
+
+def own_options(run: Run) -> list[str]:
+    """Options that give a model without a name the settings that it has; none of a model that was removed."""
+    first = run.members[0]
+    return [] if first.artifact.manifest is None else _options(run, first.changed())
 
 
 def control_command(run: Run, method: str, seed: int) -> str:

@@ -23,6 +23,7 @@ from itrpipe.reporting.sections.second_round.section import SecondRound
 from itrpipe.reporting.sections.wrong_words.section import figure_of
 from itrpipe.reporting.seeds import SeedComparison, SeedScores
 from itrpipe.reporting.tables import DASH, FULL, ORACLE, Table, duration
+from itrpipe.reporting.titles import model_title
 
 WIDTH = 80
 """Columns of a terminal that no line exceeds but a command."""
@@ -66,7 +67,7 @@ def text(content: Content) -> str:
         return "\n".join(lines) + "\n"
     for group in content.groups:
         lines += ["", *wrapped(group.description), "", *wrapped(str(group.overview.answer))]
-        lines += [*_results(group), *_departures(group.runs)]
+        lines += [*_results(group), *_departures(group)]
         concluded = ["", *wrapped(group.conclusion)] if group.conclusion else []
         lines += [*_differences(group, content.level), *concluded, *_sentence(group.epochs)]
         lines += _across_seeds(group.seeds, content.level) if group.seeds else []
@@ -107,34 +108,42 @@ def _results(group: Group) -> list[str]:
     lines = ["", f"{'':<{_NAME}}{sides}{'':<{_RSUM}}  {percent}"]
     lines += [f"{'run':<{_NAME}}{recalls * 2}{'RSum'.rjust(_RSUM)}  interval", _RULE]
     for run in group.runs:
-        lines += _result(run, FULL)
+        lines += _result(group, run, FULL)
     chance = random_recalls(*group.runs[0].size)
     numbers = "".join(f"{chance[recall]:.1f}".rjust(_NUMBER) for recall in RECALLS)
     lines += _row("chance", f"{numbers}{chance['rsum']:{_RSUM}.1f}")
     if any(ORACLE in run.metrics for run in group.runs):
         lines += ["", "with every true match counted as right"]
-        lines += [line for run in group.runs if ORACLE in run.metrics for line in _result(run, ORACLE)]
+        lines += [line for run in group.runs if ORACLE in run.metrics for line in _result(group, run, ORACLE)]
     return [*lines, *(line for each in group.precision for line in _precision(each.table))]
 
 
-def _result(run: Run, protocol: str) -> list[str]:
+def _result(group: Group, run: Run, protocol: str) -> list[str]:
     metrics = run.metrics[protocol]
     numbers = "".join(f"{metrics[recall]['value']:.1f}".rjust(_NUMBER) for recall in RECALLS)
     rsum = metrics["rsum"]
     interval = f"{rsum['low']:.1f}{DASH}{rsum['high']:.1f}"
-    return _row(_title(run), f"{numbers}{rsum['value']:{_RSUM}.1f}  {interval}")
+    return _row(_title(group, run), f"{numbers}{rsum['value']:{_RSUM}.1f}  {interval}")
 
 
-def _title(run: Run) -> str:
-    return f"{run.name} {DEPARTS}" if run.departures else run.name
+def _title(group: Group, run: Run) -> str:
+    """The name of a run with what tells it from others of the same."""
+    return f"{_name(group, run)} {DEPARTS}" if run.departures else _name(group, run)
 
 
-def _departures(runs: Sequence[Run]) -> list[str]:
+def _name(group: Group, run: Run) -> str:
+    plain = model_title(run.backbone, run.method)
+    alike = [each for each in group.series if model_title(each.first.backbone, each.first.method) == plain]
+    own = next(each.name for each in group.series if any(one is run for one in each.all))
+    return run.name.replace(plain, own, 1) if len(alike) > 1 and own.startswith(plain) else run.name
+
+
+def _departures(group: Group) -> list[str]:
     """Which settings of which runs are not as declared."""
-    departing = [run for run in runs if run.departures]
+    departing = [run for run in group.runs if run.departures]
     lines = ["", f"{DEPARTS} with settings that are not as declared"] if departing else []
     for run in departing:
-        lines += wrapped(f"{run.name}: {listed(run.departures, _LISTED)}", indent="  ")
+        lines += wrapped(f"{_name(group, run)}: {listed(run.departures, _LISTED)}", indent="  ")
     return lines
 
 
@@ -157,9 +166,12 @@ def _differences(group: Group, level: float) -> list[str]:
     lines = ["", "difference to round one", f"{'':<{_DIFFERENCE_NAME}}{sides}"]
     lines += [f"{'':<{_DIFFERENCE_NAME}}{columns}", _RULE]
     for each in group.comparisons:
-        lines += _difference_line(_title(each.run), each.own)
+        lines += _difference_line(_title(group, each.run), each.own)
     oracle = [
-        line for each in group.comparisons if each.oracle for line in _difference_line(_title(each.run), each.oracle)
+        line
+        for each in group.comparisons
+        if each.oracle
+        for line in _difference_line(_title(group, each.run), each.oracle)
     ]
     if oracle:
         lines += ["", "with every true match counted as right", *oracle]

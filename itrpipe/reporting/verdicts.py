@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.claims import Difference, excludes_zero, verdict
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
-from itrpipe.reporting.controls import control_command, controls_of, seed_command
+from itrpipe.reporting.controls import control_command, controls_of, own_options, seed_command
 from itrpipe.reporting.seeds import SeedComparison, by_seed
 from itrpipe.reporting.series import Series
 
@@ -97,6 +98,13 @@ def _near_chance(series: Sequence[Series[Run]], said: str) -> str:
 
 def _mean(series: Series[Run]) -> float:
     values = [run.metrics["full"][_RSUM]["value"] for run in by_seed(series).values()]
+    return sum(values) / len(values)
+
+
+def _validated(series: Series[Run]) -> float:
+    """RSum on the validation split, of several seeds the mean; below any where a model of them has none."""
+    manifests = [run.members[0].artifact.manifest for run in by_seed(series).values()]
+    values = [-math.inf if each is None else each.metrics.get("validation_rsum", -math.inf) for each in manifests]
     return sum(values) / len(values)
 
 
@@ -202,12 +210,15 @@ def _after(told: dict[str, list[SeedComparison]]) -> tuple[str, tuple[str, ...]]
     if better:
         run = max(better, key=lambda each: _strongest(each).own[_RSUM].value)[0].series.first
         return "Export it with", (_export(run),)
-    first = next(iter(told.values()))[0]
+    compared = next(iter(told.values()))
+    first = compared[0]
     if any(member.mining and member.named for member in first.series.first.members):  # round one was asked already
-        started = [each.reference for each in next(iter(told.values())) if each.reference.first.is_untrained]
-        if any(_mean(each) > _mean(first.reference) for each in started):  # what is simpler still is there already
-            return "Ask what the training lacks with", (_advise(first.reference.first),)
-        return "Export the simpler model with", (_export(first.reference.first),)
+        started = [each.reference for each in compared if each.reference.first.is_untrained]
+        trained = [each.reference for each in compared if not each.reference.first.is_untrained]
+        simpler = max(trained, key=_validated, default=first.reference)
+        if any(_mean(each) > _mean(simpler) for each in started):  # what is simpler still is there already
+            return "Ask what the training lacks with", (_advise(simpler.first),)
+        return "Export the simpler model with", (_export(simpler.first),)
     run = first.series.first if first.reference.first.is_untrained else first.reference.first
     return "Ask what other negatives can do with", (_advise(run),)
 
@@ -218,7 +229,7 @@ def _export(run: Run) -> str:
     if first.named:
         return f"itrpipe export --model {first.named} --to {backbone}-{first.named}"
     named = f"--method {first.method_name} --backbone {backbone} --dataset {run.manifest.dataset}"
-    return f"itrpipe export {named} --to {backbone}-{first.method_name}"
+    return " ".join([f"itrpipe export {named} --to {backbone}-{first.method_name}", *own_options(run)])
 
 
 def _advise(run: Run) -> str:
@@ -227,7 +238,8 @@ def _advise(run: Run) -> str:
     if first.named:
         return f"itrpipe advise --model {first.named}"
     method = "" if run.is_baseline else f" --method {first.method_name}"
-    return f"itrpipe advise{method} --backbone {first.backbone_name} --dataset {run.manifest.dataset}"
+    named = f"itrpipe advise{method} --backbone {first.backbone_name} --dataset {run.manifest.dataset}"
+    return " ".join([named, *own_options(run)])
 
 
 def _without_control(comparison: SeedComparison, baseline_method: str) -> Finding:
@@ -299,8 +311,9 @@ def _another_seed(comparison: SeedComparison) -> tuple[str, ...]:
 
 
 def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) -> Finding:
-    run = next((each.first for each in series if not each.first.is_baseline), series[0].first)
-    reached = _reached(run)
+    others = [each for each in series if not each.first.is_baseline] or list(series)
+    best = max(others, key=_mean)
+    run, reached = best.first, _reached(best, len(others))
     if run.is_about_training:
         alone = f"{reached}; no other method is compared with it."
         if run.is_untrained:
@@ -326,10 +339,18 @@ def _at_chance(series: Sequence[Series[Run]]) -> Finding | None:
     return Finding(said) if asked is None else Finding(said, "See what it has learned with", (_advise(asked),))
 
 
-def _reached(run: Run) -> str:
-    rsum, chance = run.metrics["full"][_RSUM], _chance(run)
-    said = f"{_capital(run.name)} reaches an RSum of {rsum['value']:.1f} of 600, and chance {chance:.1f}"
-    return f"{said}, which its interval over images includes" if rsum["low"] <= chance else said
+def _reached(series: Series[Run], others: int) -> str:
+    """RSum of the best of so many series, of several seeds the mean."""
+    runs = list(by_seed(series).values())
+    chance, several = _chance(runs[0]), len(runs) > 1
+    name = f"{_capital(series.name)}, seed {runs[0].seed}" if runs[0].seed and not several else _capital(series.name)
+    most = f", the most of {others}," if others > 1 else ""
+    mean = f" on average of {len(runs)} seeds" if several else ""
+    said = f"{name}{most} reaches an RSum of {_mean(series):.1f} of 600{mean}, and chance {chance:.1f}"
+    if any(run.metrics["full"][_RSUM]["low"] > chance for run in runs):
+        return said
+    whose = "all their intervals over images include" if several else "its interval over images includes"
+    return f"{said}, which {whose}"
 
 
 def _chance(run: Run) -> float:

@@ -146,3 +146,21 @@ def test_nothing_is_concluded_from_models_at_chance(tuned: Any) -> None:
     report = tuned(("zero-shot", 91.0, {}), ("clip-finetune", 95.0, {"named": "tuned"}))
     assert answer(report).startswith("No model is above chance: the best reaches an RSum of ")
     assert following(report) == ["itrpipe advise --model tuned"]
+
+
+def test_of_trainings_of_one_method_the_best_is_told_by_the_mean_of_its_seeds(tuned: Any) -> None:
+    small = {"model": {"vision": "clip", "text": "clip", "embed_dim": 64}}
+    models = [
+        ("clip-finetune", noise, {"seed": seed, **more}) for seed in (0, 1) for noise, more in ((3, {}), (1, small))
+    ]
+    report = tuned(*models)
+    first, second = sorted(run["metrics"]["full"]["rsum"]["value"] for run in report.results["runs"])[2:]
+    name = "Dual encoder, fine-tuned CLIP (model.embed_dim 64)"
+    assert answer(report).startswith(
+        f"{name}, the most of 2, reaches an RSum of {(first + second) / 2:.1f} of 600 on average of 2 seeds, and chance "
+    )
+    (command,) = following(report)
+    assert command.startswith("itrpipe advise --method clip-finetune --backbone dual-encoder --dataset toy --set ")
+    assert command.endswith("--set clip-finetune.model.embed_dim=64")
+    text = " ".join((report.folder / "summary.txt").read_text().split())
+    assert text.count(f"{name}, seed 1 ") == 2, "every row of recalls says which"

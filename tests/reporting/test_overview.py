@@ -208,26 +208,31 @@ def test_a_training_that_changed_nothing_is_asked_what_it_learned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "published", "command"),
+    ("value", "published", "longer", "command"),
     [
-        (-1.0, 1.0, "itrpipe export --model first --to vsepp-first"),
-        (-1.0, 3.0, "itrpipe advise --model first"),
-        (9.0, 1.0, "itrpipe export --model mined --to vsepp-mined"),
+        (-1.0, 1.0, 1.5, "itrpipe export --model first --to vsepp-first"),
+        (-1.0, 1.0, 2.5, "itrpipe export --model longer --to vsepp-longer"),
+        (-1.0, 3.0, 1.5, "itrpipe advise --model first"),
+        (9.0, 1.0, 1.5, "itrpipe export --model mined --to vsepp-mined"),
     ],
 )
 def test_after_a_claim_about_mined_negatives_the_model_to_keep_is_exported(
-    value: float, published: float, command: str, monkeypatch: pytest.MonkeyPatch
+    value: float, published: float, longer: float, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scores = {"first": 2.0, "clip": published}
+    """Among the simpler ones the validation split decides."""
+    scores = {"first": 2.0, "longer": longer, "clip": published}
     monkeypatch.setattr("itrpipe.reporting.verdicts._mean", lambda series: scores[series.first.members[0].named])
+    monkeypatch.setattr("itrpipe.reporting.verdicts.by_seed", lambda series: {0: series.first})
 
     def side(name: str) -> Any:
-        members = [SimpleNamespace(named=name, mining=name == "mined")]
+        metrics = {"validation_rsum": scores[name]} if name in scores else {}
+        artifact = SimpleNamespace(manifest=SimpleNamespace(metrics=metrics))
+        members = [SimpleNamespace(named=name, mining=name == "mined", artifact=artifact)]
         first = SimpleNamespace(members=members, settings={"backbone": "vsepp"}, is_untrained=name == "clip")
         return SimpleNamespace(first=first)
 
     own = {"rsum": SimpleNamespace(value=value, significant=value > 1)}
-    compared: Any = [SimpleNamespace(own=own, series=side("mined"), reference=side(name)) for name in ("first", "clip")]
+    compared: Any = [SimpleNamespace(own=own, series=side("mined"), reference=side(name)) for name in scores]
     assert _after({"mined": compared})[1] == (command,)
 
 
