@@ -155,12 +155,11 @@ def test_of_trainings_of_one_method_the_best_is_told_by_the_mean_of_its_seeds(tu
     ]
     report = tuned(*models)
     first, second = sorted(run["metrics"]["full"]["rsum"]["value"] for run in report.results["runs"])[2:]
-    name = "Dual encoder, fine-tuned CLIP (model.embed_dim 64)"
-    assert answer(report).startswith(
-        f"{name}, the most of 2, reaches an RSum of {(first + second) / 2:.1f} of 600 on average of 2 seeds, and chance "
-    )
+    name, mean = "ual encoder, fine-tuned CLIP (model.embed_dim 64)", (first + second) / 2
+    said = f"D{name}, the most of 2, reaches an RSum of {mean:.1f} of 600 on average of 2 seeds, and chance "
+    assert answer(report).startswith(said)
     (command,) = following(report)
     assert command.startswith("itrpipe advise --method clip-finetune --backbone dual-encoder --dataset toy --set ")
     assert command.endswith("--set clip-finetune.model.embed_dim=64")
     text = " ".join((report.folder / "summary.txt").read_text().split())
-    assert text.count(f"{name}, seed 1 ") == 2, "every row of recalls says which"
+    assert text.count(f" d{name}, seed 1 ") == 2, "every row of recalls says which"
