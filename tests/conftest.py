@@ -211,7 +211,7 @@ def faster() -> Iterable[None]:
     """Builds the command line once and not for every command, and waits for no disk, whose power does not fail."""
     with (
         mock.patch("typer.main.get_command", functools.cache(get_command)),
-        mock.patch("os.fsync", lambda descriptor: None),
+        mock.patch("os.fsync", return_value=None),
     ):
         yield
 

@@ -78,6 +78,8 @@ def test_without_arguments_it_says_where_one_stands(
     assert outcome.code == 0
     assert "holds no dataset yet" in outcome.out
     assert "itrpipe demo" in outcome.out
+    outcome = invoke("advise")
+    assert (outcome.code, "there is no dataset in" in outcome.err) == (2, True), "it trains nothing that was not named"
     monkeypatch.setenv("ITRPIPE_DATA", str(chain))
     outcome = invoke()
     assert re.search(r"^  mine-negatives +exact", outcome.out, re.MULTILINE)
@@ -120,6 +122,10 @@ def test_every_command_has_its_group(invoke: Invoke) -> None:
         (("mine-negatives", "--num-texts", "8"), "--set num_texts=…"),
         (("prepare", "--from", "photos"), "--from is no option of prepare; give it as --source"),
         (("export", "--output", "there"), "--output is no option of export; give it as --to"),
+        (
+            ("evaluate", "--negatives", "mined"),
+            "itrpipe train --name NAME --negatives …, and then use it: itrpipe evaluate",
+        ),
     ],
 )
 def test_a_setting_that_is_written_as_an_option_and_an_option_by_its_habitual_name_are_named(

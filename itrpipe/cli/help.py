@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -52,6 +52,7 @@ class Command(TyperCommand):
             if type(error).__name__ == "NoSuchOption":  # of click, of which typer may bring a copy
                 option = str(getattr(error, "option_name", ""))
                 _refuse_habitual(str(self.name), option, [name for each in self.params for name in each.opts])
+                _refuse_of_training(ctx, str(self.name), option, {each.name for each in self.params})
                 _refuse_setting(str(self.name), option)
             if extra := re.search(r"extra argument.*\((.*)\)", str(error)):
                 _refuse_words(str(self.name), extra[1], self.params, given)
@@ -153,6 +154,21 @@ def _refuse_habitual(command: str, option: str, known: Iterable[str]) -> None:
     name = _HABITUAL.get(option, "")
     if name in known:
         raise UsageError(f"{option} is no option of {command}; give it as {name}")
+
+
+def _refuse_of_training(context: Any, command: str, option: str, own: Collection[str | None]) -> None:
+    """Says that a model is trained with an option before a command reads it.
+
+    Raises:
+        UsageError: likewise.
+    """
+    group = getattr(context.parent, "command", None)
+    training = getattr(group, "commands", {}).get("train")
+    if training is not None and "named" in own and any(option in each.opts for each in training.params):
+        raise UsageError(
+            f"{option} is an option of train and none of {command}; train the model with a name, itrpipe train --name "
+            f"NAME {option} …, and then use it: itrpipe {command} --model NAME"
+        )
 
 
 def _refuse_setting(command: str, option: str) -> None:

@@ -218,8 +218,11 @@ class ModelOptions(TrainedOptions):
         naming = {key: value for key, value in known.naming.items() if key not in given}
         return replace(self, dataset=known.dataset, method=known.method, known=known, given=given, **naming)
 
-    def require_model(self) -> None:
+    def require_model(self, *, begun: bool = False) -> None:
         """Refuses to take the drawings for granted where nothing is named and models of other datasets have names.
+
+        Args:
+            begun: also where there is no dataset yet.
 
         Raises:
             UsageError: likewise.
@@ -227,7 +230,7 @@ class ModelOptions(TrainedOptions):
         from itrpipe.commands.named import refuse_unnamed
 
         if not self.given & {"dataset", "seed", *_NO_SINGLE_MODEL}:
-            refuse_unnamed(self.data)
+            refuse_unnamed(self.data, begun=begun)
 
     def _told(self, context: typer.Context) -> frozenset[str]:
         """Which options were given."""

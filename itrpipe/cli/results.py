@@ -244,7 +244,7 @@ def advise(
     """
     from itrpipe.commands.advise import advise as advise_on
 
-    given.require_model()
+    given.require_model(begun=True)
     overrides = given.overrides(of_training=True, **given.model, device=given.device)
     advise_on(*given.where, given.method, overrides, **given.how, as_json=as_json)
 

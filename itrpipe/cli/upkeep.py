@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from itrpipe.artifacts.artifact import folders_in
 from itrpipe.cli.app import app
 from itrpipe.cli.help import LISTS, everything
 from itrpipe.cli.launcher import restart_with
@@ -186,6 +187,9 @@ def gc(
         typer.echo(forget_model(data, dataset if was_given(context, "dataset") else None, forget))
         return
     ask = None if yes else typer.confirm
+    found = [folder.name for folder in folders_in(data)]
+    if not was_given(context, "dataset") and found and dataset not in found:
+        raise UsageError(f"name the dataset: --dataset {' or '.join(found)}")
     collect_garbage(data, dataset, damaged_only=damaged, verify=verify, superseded_too=superseded, ask=ask)
 
 

@@ -267,6 +267,7 @@ def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format, made_fr
     from itrpipe.exporting.negatives.card import Card, render
     from itrpipe.exporting.places import command_without_places, without_places
 
+    whole = Path(wanted.image_root).is_absolute()
     return render(
         Card(
             dataset=sources.manifest.dataset,
@@ -278,8 +279,8 @@ def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format, made_fr
             sentences=wanted.most_sentences,
             guarded=mined.guarded,
             holds_images=not FORMATS[wanted.form].paths,
-            image_root=without_places(wanted.image_root),
-            whole=Path(wanted.image_root).is_absolute(),
+            image_root=without_places(wanted.image_root) if whole else wanted.image_root,
+            whole=whole,
             made_from=made_from,
             fingerprints=sources.fingerprints,
             version=__version__,

@@ -296,7 +296,7 @@ def find_model(root: Path, dataset: str | None, name: str, option: str = "--mode
     """
     names = [dataset] if dataset else _datasets(root)
     definitions = {each: load_definition(root, each) for each in names}
-    models = {each: _models(definition) for each, definition in definitions.items()}
+    models = {each: models_of(definition) for each, definition in definitions.items()}
     found = [each for each in names if name in models[each]]
     if len(found) > 1:
         raise UsageError(f"{option} {name}: datasets {', '.join(found)} have a model of this name; add --dataset")
@@ -306,13 +306,24 @@ def find_model(root: Path, dataset: str | None, name: str, option: str = "--mode
     return NamedModel(name, found[0], models[found[0]][name])
 
 
-def refuse_unnamed(root: Path, *, dataset: bool = False) -> None:
+def refuse_unnamed(root: Path, *, dataset: bool = False, begun: bool = False) -> None:
     """Refuses to take a model of the embedded dataset for granted where models of other datasets have names.
 
+    Args:
+        root: the data folder.
+        dataset: the message asks for a dataset and not for a model.
+        begun: refuses also where nothing is there yet.
+
     Raises:
-        UsageError: there are some, and none of the embedded dataset.
+        UsageError: there are some, and none of the embedded dataset; or nothing is there.
     """
-    models = {each: list(_models(load_definition(root, each))) for each in _datasets(root)}
+    definitions = {each: load_definition(root, each) for each in _datasets(root)}
+    models = {name: [*dict.fromkeys([*own.models, *models_of(own)])] for name, own in definitions.items()}
+    if begun and not folders_in(root):
+        raise UsageError(
+            f"there is no dataset in {root} yet; begin with itrpipe prepare --dataset NAME --source FOLDER, or name "
+            f"the drawings: --dataset {EMBEDDED}"
+        )
     others = [name for dataset, names in models.items() if dataset != EMBEDDED for name in names]
     if others and not models.get(EMBEDDED):
         first = next(each for each in models if each != EMBEDDED and models[each])
@@ -325,11 +336,11 @@ def refuse_unnamed(root: Path, *, dataset: bool = False) -> None:
 
 def _first_with(root: Path, dataset: str, name: str) -> NamedModel:
     """The model of this name, of this dataset before all others."""
-    own = name in _models(load_definition(root, dataset))
+    own = name in models_of(load_definition(root, dataset))
     return find_model(root, dataset if own else None, name, "--like")
 
 
-def _models(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
+def models_of(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
     """The named models of a dataset, and embeddings from files by their names."""
     given = {
         each.removeprefix(f"{GIVEN}-"): ModelDefinition(method=GIVEN, settings={"backbone": each})

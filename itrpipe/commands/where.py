@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from itrpipe.artifacts.artifact import Manifest, folders_in
+from itrpipe.commands.named import models_of
 from itrpipe.commands.trained import data_option
 from itrpipe.commands.upkeep import Entry, entries
 from itrpipe.datasets.definition import DatasetDefinition, load_definition, seed_option
+from itrpipe.features.given_source import GIVEN
 from itrpipe.progress import Reporter
 
 _WITHOUT_WEIGHTS = "--name first --features hog --backbone vsepp --method contrastive-batch"
@@ -37,10 +39,8 @@ def print_where(root: Path) -> None:
         found = entries(root, name)
         for line in _made(found):
             reporter.say(f"  {line}")
-        if definition.models:
-            reporter.say(
-                f"  {'models':<15} {', '.join(definition.models)}, such as --model {next(iter(definition.models))}"
-            )
+        if known := [*dict.fromkeys([*definition.models, *models_of(definition)])]:
+            reporter.say(f"  {'models':<15} {', '.join(known)}, such as --model {known[0]}")
         reporter.say(f"  next: {_next(root, name, found) if photos is None else _of_photographs(root, photos)}")
     reporter.say("`itrpipe --help` lists all commands, `itrpipe status` every artifact.")
 
@@ -88,13 +88,16 @@ def _next(root: Path, dataset: str, found: list[Entry]) -> str:
     tried = [each for each in models if each.manifest and (each.folder.name in names or not _was_set(each.manifest))]
     if not tried:  # no short command says all that was set
         return f"itrpipe status --dataset {dataset}{data_option(root)}"
-    unmeasured = [each for each in tried if each.manifest and each.manifest.fingerprint not in evaluated]
+    ours = [each for each in tried if each.manifest and each.manifest.conf != GIVEN]
+    unmeasured = [each for each in ours if each.manifest and each.manifest.fingerprint not in evaluated]
     if unmeasured:
         return on(unmeasured[-1], "evaluate")
     reported = max((each.finished for each in made.get("report", [])), default="")
-    if max(each.finished for each in made["evaluate"]) > reported:
+    if max((each.finished for each in made.get("evaluate", [])), default="") > reported:
         return f"itrpipe report --dataset {dataset}{data_option(root)}"
-    return on(tried[0], "serve" if "mine_negatives" in made else "advise")
+    if not ours:  # embeddings that were given, which nothing here can train
+        return on(tried[0], "export-negatives" if "mine_negatives" in made else "mine-negatives")
+    return on(ours[0], "serve" if "mine_negatives" in made else "advise")
 
 
 def _of_photographs(root: Path, photos: str) -> str:

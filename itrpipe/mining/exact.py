@@ -418,7 +418,7 @@ def check_inputs(images: Rows, texts: Rows, owners: Rows, num_texts: int, num_im
     if images.shape[1] != texts.shape[1] or owners.shape[0] != texts.shape[0]:
         raise DataError(
             f"embeddings of images {images.shape}, of captions {texts.shape} and {owners.shape[0]} caption rows "
-            "do not fit each other: encode the split again with one model"
+            "do not fit each other: embed both sides with one model, each caption with its row"
         )
     if max(images.shape[0], texts.shape[0]) >= LARGEST_INDEX:
         raise UsageError(f"more than {LARGEST_INDEX - 1:,} rows of one side cannot be mined: leave some out")

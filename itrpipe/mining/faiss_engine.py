@@ -303,5 +303,5 @@ def _plain(name: str, vectors: np.ndarray) -> np.ndarray:
     plain = np.ascontiguousarray(vectors, dtype=np.float32)
     bad = len(plain) - int(np.isfinite(plain.sum(axis=1, dtype=np.float64)).sum())
     if bad:
-        raise DataError(f"{bad} of {len(plain)} {name} embeddings hold NaN or infinity: train the model again")
+        raise DataError(f"{bad} of {len(plain)} {name} embeddings hold NaN or infinity: embed or train again")
     return plain

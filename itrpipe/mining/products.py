@@ -110,7 +110,7 @@ def _measure(name: str, values: Rows, writer: ArrayWriter) -> None:
             bad += int((~vectors.isfinite().all(dim=1)).sum())
         writer.write(name, part.start, torch.stack([norms, lost], dim=1).numpy())
     if bad:
-        raise DataError(f"{bad} of {values.shape[0]} {name} embeddings hold NaN or infinity: train the model again")
+        raise DataError(f"{bad} of {values.shape[0]} {name} embeddings hold NaN or infinity: embed or train again")
 
 
 def _largest(values: Rows) -> float:

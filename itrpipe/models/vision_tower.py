@@ -57,10 +57,13 @@ class VisionTower(nn.Module):
     Attributes:
         network, pool, frame: as given.
         width: D of the vectors it gives.
+        crops: whether it was trained on the middle of images that keep their shape; known of a pretrained one.
     """
 
     mean: Tensor
     std: Tensor
+
+    crops = False
 
     def __init__(
         self, network: Any, pool: str, mean: Sequence[float], std: Sequence[float], frame: tuple[int, int]
@@ -118,7 +121,10 @@ def pretrained(settings: DualEncoder) -> tuple[VisionTower, tuple[str, ...]]:
     if settings.normalisation == "own" or (settings.normalisation == "auto" and own):
         normalization = found.preprocessing.normalization
         colours = normalization.mean.flatten().tolist(), normalization.std.flatten().tolist()
-    return VisionTower(network, pool, *colours, found.preprocessing.frame), found.notes
+    tower = VisionTower(network, pool, *colours, found.preprocessing.frame)
+    framing = found.preprocessing.framing
+    tower.crops = framing.crop is not None and not isinstance(framing.resize, tuple)
+    return tower, found.notes
 
 
 def random(settings: DualEncoder) -> VisionTower:

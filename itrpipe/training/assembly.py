@@ -14,6 +14,7 @@ import torch
 
 from itrpipe.artifacts.artifact import PARTIAL, Manifest, folders_in, is_finished, read_manifest
 from itrpipe.config import leaves
+from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
 from itrpipe.engine.device import resolve_device
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
 
 TRACKING = "tracking"
+_STRETCHED = 0.01
+"""Change of an image's shape, relative, from which on it is worth telling."""
 
 
 class Read(Protocol):
@@ -170,9 +173,27 @@ def open_encoders(job: TrainingJob) -> Encoders | None:
     global_dim = 0 if features.global_ is None else features.global_.shape[1]
     has = global_dim, features.boxes is not None
     encoders = network_module(job.settings.backbone).open_encoders(job.settings.model, *has)
-    for note in encoders.notes:
-        job.warn(note)
+    for note in (*encoders.notes, _framed_otherwise(job, getattr(encoders, "vision", None))):
+        if note:
+            job.warn(note)
     return encoders
+
+
+def _framed_otherwise(job: TrainingJob, vision: Any) -> str:
+    """That an encoder was trained on the middle of images and sees these stretched; empty where that is not so."""
+    pixels = job.inputs["extract"].manifest.settings
+    if not getattr(vision, "crops", False) or pixels.get("fit") != "stretch":
+        return ""
+    sizes = PreparedDataset.open(job.inputs["prepare"].folder).sizes()
+    shape, known = pixels["height"] / pixels["width"], sizes[sizes.min(axis=1) > 0]
+    stretched = int((abs(known[:, 0] / known[:, 1] / shape - 1) > _STRETCHED).sum())
+    if not stretched:
+        return ""
+    return (
+        f"the vision encoder was trained on the middle of photographs, and {stretched:,} of {len(known):,} are "
+        "stretched here, so that it is not quite the model that was published; crop them once, before you train the "
+        f"models that you compare: itrpipe extract --dataset {job.dataset} --features pixels --set fit=crop"
+    )
 
 
 def _require_words(tokens: CaptionTokens, min_word_count: int) -> None:

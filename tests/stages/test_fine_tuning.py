@@ -259,3 +259,24 @@ def test_a_folder_with_one_encoder_or_none_is_refused_before_anything_is_made(
         outcome = invoke("train", "--method", "zero-shot", "--vision", folder, *arguments(root), "--dry-run")
         assert outcome.code != 0
         assert f"{folder} {told}" in outcome.err
+
+
+def test_who_stretches_photographs_for_a_model_that_crops_them_is_told_so(
+    prepared: Path, saved_encoders: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    root = Path(shutil.copytree(prepared, tmp_path / "data"))
+
+    def said(kind: str) -> str:
+        outcome = invoke("train", "--method", "zero-shot", *named(saved_encoders, kind), *arguments(root))
+        assert outcome.code == 0, outcome.err
+        return " ".join((outcome.out + outcome.err).split())
+
+    assert "on the middle of photographs, and 20 of 20 are stretched here" in said("clip")
+    (manifest,) = (root / "tiny" / "train").glob("zero-shot.dual-encoder-*/manifest.json")
+    (told,) = [each for each in read_manifest(manifest.parent).messages if "stretched" in each]
+    assert "stretched" not in said("siglip")
+    command = told.partition("that you compare: itrpipe ")[2].split()
+    small = ("--set", "height=32", "--set", "width=32", "--set", "workers=0", "--data", root)
+    assert invoke(*command, *small).code == 0
+    shutil.rmtree(manifest.parent)
+    assert "stretched" not in said("clip")
