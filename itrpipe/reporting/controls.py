@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -67,9 +68,11 @@ def is_reference_of(reference: Run, run: Run, baseline_method: str) -> bool:
 def is_control_of(reference: Run, run: Run) -> bool:
     """Whether a reference had the same training but for what the run is about.
 
-    What learned from its batches alone is about training at all: the model that it began with is its control.
+    What learned from its batches alone is about training at all: the model that it began with is its control. One that
+    was trained for fewer epochs is none, but where a declaration gives it the epochs of both rounds.
     """
-    return reference.is_control or _is_plain_twin(reference, run) or (reference.is_untrained and run.is_plain)
+    declared = reference.is_control and not (reference.is_plain and _asked_epochs(reference) < _asked_epochs(run))
+    return declared or _is_plain_twin(reference, run) or (reference.is_untrained and run.is_plain)
 
 
 def seed_command(run: Run, seed: int) -> str:
@@ -84,6 +87,16 @@ def own_options(run: Run) -> list[str]:
     """Options that give a model without a name the settings that it has; none of a model that was removed."""
     first = run.members[0]
     return [] if first.artifact.manifest is None else _options(run, first.changed())
+
+
+def longer_command(reference: Run, epochs: float) -> str:
+    """The command that trains a reference for so many epochs, for a control, and evaluates it."""
+    first, asked = reference.members[0], math.ceil(epochs)
+    if first.named:
+        return f"itrpipe train --name {first.named}-longer --like {first.named} --set epochs={asked}"
+    given = [each for each in own_options(reference) if ".epochs=" not in each]
+    options = [*given, f"--set {first.method_name}.epochs={asked}"]
+    return _command(reference, _unnamed(reference, first.method_name), reference.seed, options)
 
 
 def control_command(run: Run, method: str, seed: int) -> str:

@@ -124,13 +124,25 @@ class Model:
 
         None when one of the models was removed, and of given embeddings.
         """
-        done, artifact = 0.0, self.artifact
-        while artifact is not None:
-            if artifact.manifest is None or HISTORY not in artifact.manifest.outputs:
-                return None
-            done += read_table(artifact.folder / HISTORY)["epoch"][-1].as_py()
-            artifact = artifact.input(START_INPUT)
-        return round(done, 3)
+        return _epochs(self.artifact)
+
+    @cached_property
+    def epochs_of_both(self) -> float | None:
+        """The same with those of the model that mined for it, unless it started from one."""
+        mined = self.mining.input("train") if self.mining and not self.artifact.input(START_INPUT) else None
+        if self.epochs is None or mined is None:
+            return self.epochs
+        return self.epochs + (_epochs(mined) or 0.0)
+
+
+def _epochs(artifact: Artifact | None) -> float | None:
+    done = 0.0
+    while artifact is not None:
+        if artifact.manifest is None or HISTORY not in artifact.manifest.outputs:
+            return None
+        done += read_table(artifact.folder / HISTORY)["epoch"][-1].as_py()
+        artifact = artifact.input(START_INPUT)
+    return round(done, 3)
 
 
 def member_prefix(number: int) -> str:

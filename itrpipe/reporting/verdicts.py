@@ -10,7 +10,7 @@ from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.claims import Difference, excludes_zero, verdict
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
-from itrpipe.reporting.controls import control_command, controls_of, own_options, seed_command
+from itrpipe.reporting.controls import control_command, controls_of, longer_command, own_options, seed_command
 from itrpipe.reporting.seeds import SeedComparison, by_seed
 from itrpipe.reporting.series import Series
 
@@ -64,11 +64,11 @@ def _answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], b
     waiting = next((single[each.name] for each in asked if each.name in single), None)
     if waiting is not None:
         return _of_one_seed([waiting], baseline_method)
-    if len(claimed) == 1:
-        return Finding(_claim(told[claimed[0].name]), *_after({claimed[0].name: told[claimed[0].name]}))
     if claimed:
         claims = {each.name: told[each.name] for each in claimed}
-        return Finding(_claims(claims), *_after(claims))
+        said = _claim(told[claimed[0].name]) if len(claimed) == 1 else _claims(claims)
+        short = _too_short(claims)
+        return Finding(f"{said} {short[0]}", *short[1:]) if short else Finding(said, *_after(claims))
     several = next((each for each in methods if told[each.name]), None)
     if several is not None:
         return _without_control(told[several.name][0], baseline_method)
@@ -202,6 +202,23 @@ def _claims(told: dict[str, list[SeedComparison]]) -> str:
         ]
         parts.append(f"{', '.join(named) or 'none'} {'are' if len(named) > 1 else 'is'} {words}")
     return f"Of {len(told)} methods that were compared with controls over seeds, {parts[0]}, and {parts[1]}, in RSum."
+
+
+def _too_short(told: dict[str, list[SeedComparison]]) -> tuple[str, str, tuple[str, ...]] | None:
+    """That no control of a better second round has the epochs of both rounds, and what trains one."""
+    for compared in told.values():
+        run = compared[0].series.first
+        both = run.members[0].epochs_of_both
+        trained = [each.reference.first for each in compared if not each.reference.first.is_untrained]
+        better = verdict([each.own[_RSUM] for each in compared]) == "better"
+        declared = any(each.is_control and not each.is_plain for each in trained)  # to take as long as both rounds
+        if not better or declared or not run.members[0].mining or both is None:
+            continue
+        longest = max(trained, key=lambda each: each.members[0].epochs or 0.0, default=None)
+        if longest is not None and (longest.members[0].epochs or 0.0) < both:
+            said = f"No run to compare it with was trained for the {both:g} epochs that both rounds take."
+            return said, "Train one with", (longer_command(longest, both),)
+    return None
 
 
 def _after(told: dict[str, list[SeedComparison]]) -> tuple[str, tuple[str, ...]]:

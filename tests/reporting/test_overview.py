@@ -14,8 +14,9 @@ import pytest
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.chance import random_recalls
 from itrpipe.reporting import overview
+from itrpipe.reporting.controls import is_control_of
 from itrpipe.reporting.plots import Look, bars
-from itrpipe.reporting.verdicts import _after, _strongest, versus
+from itrpipe.reporting.verdicts import _after, _strongest, _too_short, versus
 
 CHANCE = random_recalls(30, 60)["rsum"]
 SEEDS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))
@@ -234,6 +235,43 @@ def test_after_a_claim_about_mined_negatives_the_model_to_keep_is_exported(
     own = {"rsum": SimpleNamespace(value=value, significant=value > 1)}
     compared: Any = [SimpleNamespace(own=own, series=side("mined"), reference=side(name)) for name in scores]
     assert _after({"mined": compared})[1] == (command,)
+
+
+@pytest.mark.parametrize(
+    ("longer", "declared", "value", "command"),
+    [
+        (2, False, 9.0, "itrpipe train --name longer-longer --like longer --set epochs=4"),
+        (4, False, 9.0, None),
+        (2, True, 9.0, None),
+        (2, False, -1.0, None),
+    ],
+)
+def test_a_gain_over_runs_that_were_trained_for_less_than_both_rounds_asks_for_a_longer_one(
+    longer: int, declared: bool, value: float, command: str | None
+) -> None:
+    def side(name: str, epochs: float, *, is_control: bool = False) -> Any:
+        model = SimpleNamespace(named=name, mining=name == "mined", epochs=epochs, epochs_of_both=epochs + 2)
+        first = SimpleNamespace(members=[model], is_untrained=False, is_control=is_control, is_plain=not is_control)
+        return SimpleNamespace(first=first)
+
+    own = {"rsum": SimpleNamespace(value=value, significant=True)}
+    references = side("first", 1), side("longer", longer, is_control=declared)
+    compared: Any = [SimpleNamespace(own=own, series=side("mined", 2), reference=each) for each in references]
+    found = _too_short({"mined": compared})
+    assert (found and found[2][0]) == command
+    if found:
+        assert "the 4 epochs that both rounds take" in found[0]
+
+
+@pytest.mark.parametrize(("epochs", "controls"), [(2, False), (16, True), (20, True)])
+def test_a_training_on_its_batches_alone_is_a_control_only_for_as_many_epochs(epochs: int, controls: bool) -> None:
+    def run(method: str, epochs: int) -> Any:
+        artifact = SimpleNamespace(manifest=SimpleNamespace(settings={"epochs": epochs}))
+        plain = method == "contrastive-batch"
+        members = [SimpleNamespace(artifact=artifact, method_name=method)]
+        return SimpleNamespace(members=members, is_control=plain, is_plain=plain, is_untrained=False)
+
+    assert is_control_of(run("contrastive-batch", epochs), run("contrastive", 16)) is controls
 
 
 def swap(one: Path, other: Path) -> None:
