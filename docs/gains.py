@@ -120,7 +120,9 @@ def draw(found: list[Gained], path: Path) -> None:
         "(drawings: every true match counted; photographs: the own one)",
         color=INK,
     )
-    title = f"{len(found)} settings: {summary(found)}".replace("; ", ";\n").replace(", which", ",\nwhich")
+    title = f"{len(found)} settings, lists of 60 captions and 12 images: {summary(found)}"
+    for end in (": ", "; ", ", which"):
+        title = title.replace(end, f"{end.partition(' ')[0]}\n{end.partition(' ')[2]}")
     figure.suptitle(
         title,
         x=0.01,
