@@ -101,6 +101,7 @@ def list_names(
         return
     if what not in LISTS:
         hint = did_you_mean(what, LISTS) or f"; known: {', '.join(LISTS)}"
+        hint = "; `itrpipe` alone and `itrpipe status` list models" if what == "models" else hint
         raise UsageError(f"there is no list of {what!r}{hint}")
     rows = everything(what)
     width = max(len(name) for name, _ in rows)

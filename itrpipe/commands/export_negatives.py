@@ -200,7 +200,8 @@ def _refuse_unfit(steps: list[Step], wanted: Wanted) -> None:
         if held[name] < wanted.negatives:
             raise UsageError(
                 f"--negatives {wanted.negatives}: the lists hold {name} = {held[name]} candidates; give --negatives "
-                f"{held[name]} at most, or mine more with --set {name}={wanted.negatives}"
+                f"{held[name]} at most, or mine more, where there are so many candidates, with --set "
+                f"{name}={wanted.negatives}"
             )
 
 

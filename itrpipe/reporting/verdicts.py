@@ -352,8 +352,11 @@ def _at_chance(series: Sequence[Series[Run]]) -> Finding | None:
     if rsum > chance:
         return None
     said = f"No model is above chance: the best reaches an RSum of {rsum:.1f} of 600, and a random order {chance:.1f}."
-    asked = next((run for run in runs if run.is_baseline or run.is_plain), None)
-    return Finding(said) if asked is None else Finding(said, "See what it has learned with", (_advise(asked),))
+    asked = [run for run in runs if run.is_baseline or run.is_plain]
+    if not asked:
+        return Finding(said)
+    run = max(asked, key=lambda each: (not each.is_untrained, each.metrics["full"][_RSUM]["value"]))
+    return Finding(said, f"See what {'it' if run is best else run.name} has learned with", (_advise(run),))
 
 
 def _reached(series: Series[Run], others: int) -> str:
