@@ -37,7 +37,7 @@ ENDS: dict[Action, str] = {"warm-up": "warm", "rate": "rate", "lower": "lower", 
 """What the command of an advice adds to the name of round one."""
 EVIDENCE = (
     "Expect little: in 20 settings of small models from random weights mined candidates were 0.8 RSum (−0.5 to +2.1) "
-    "above longer training on average, and nothing that round one tells said where. "
+    "above the strongest control on average, and nothing that round one tells said where. "
     "Synthetic negatives may help to tell edited captions from true ones."
 )
 """How sure the rule is."""
