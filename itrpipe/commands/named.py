@@ -317,8 +317,7 @@ def refuse_unnamed(root: Path, *, dataset: bool = False, begun: bool = False) ->
     Raises:
         UsageError: there are some, and none of the embedded dataset; or nothing is there.
     """
-    definitions = {each: load_definition(root, each) for each in _datasets(root)}
-    models = {name: [*dict.fromkeys([*own.models, *models_of(own)])] for name, own in definitions.items()}
+    models = {each: list(models_of(load_definition(root, each))) for each in _datasets(root)}
     if begun and not folders_in(root):
         raise UsageError(
             f"there is no dataset in {root} yet; begin with itrpipe prepare --dataset NAME --source FOLDER, or name "
@@ -341,12 +340,12 @@ def _first_with(root: Path, dataset: str, name: str) -> NamedModel:
 
 
 def models_of(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
-    """The named models of a dataset, and embeddings from files by their names."""
+    """The named models of a dataset, and behind them embeddings from files by their names."""
     given = {
         each.removeprefix(f"{GIVEN}-"): ModelDefinition(method=GIVEN, settings={"backbone": each})
         for each in definition.embeddings
     }
-    return given | definition.models
+    return definition.models | {name: each for name, each in given.items() if name not in definition.models}
 
 
 def _unknown(root: Path, known: list[str], name: str, dataset: str | None) -> str:

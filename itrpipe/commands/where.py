@@ -39,7 +39,7 @@ def print_where(root: Path) -> None:
         found = entries(root, name)
         for line in _made(found):
             reporter.say(f"  {line}")
-        if known := [*dict.fromkeys([*definition.models, *models_of(definition)])]:
+        if known := list(models_of(definition)):
             reporter.say(f"  {'models':<15} {', '.join(known)}, such as --model {known[0]}")
         reporter.say(f"  next: {_next(root, name, found) if photos is None else _of_photographs(root, photos)}")
     reporter.say("`itrpipe --help` lists all commands, `itrpipe status` every artifact.")

@@ -90,7 +90,7 @@ def own_options(run: Run) -> list[str]:
 
 
 def longer_command(reference: Run, epochs: float) -> str:
-    """The command that trains a reference for so many epochs, for a control, and evaluates it."""
+    """The command that trains a reference for so many epochs, for a control; without a name it is evaluated, too."""
     first, asked = reference.members[0], math.ceil(epochs)
     if first.named:
         return f"itrpipe train --name {first.named}-longer --like {first.named} --set epochs={asked}"

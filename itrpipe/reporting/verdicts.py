@@ -216,7 +216,8 @@ def _too_short(told: dict[str, list[SeedComparison]]) -> tuple[str, str, tuple[s
             continue
         longest = max(trained, key=lambda each: each.members[0].epochs or 0.0, default=None)
         if longest is not None and (longest.members[0].epochs or 0.0) < both:
-            said = f"No run to compare it with was trained for the {both:g} epochs that both rounds take."
+            what = "it" if len(told) == 1 else compared[0].series.name
+            said = f"No run to compare {what} with was trained for the {both:g} epochs that both rounds take."
             return said, "Train one with", (longer_command(longest, both),)
     return None
 
