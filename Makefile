@@ -12,7 +12,7 @@ TORCH_INDEX ?=
 UV     := $(shell command -v uv)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test faults mutants lint docs bench bench-gpu reproduce-flickr reproduce-coco clean
+.PHONY: help install demo test faults mutants lint size docs bench bench-gpu reproduce-flickr reproduce-coco clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,10 +50,13 @@ faults: install ## kills, full disks, flipped bits and other faults over the who
 mutants: install ## one mistake after the other in a copy of the code: do the tests notice? ARGS='--area training'
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-lint: install ## ruff and pyright
+lint: install size ## ruff, pyright and the budget of sizes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+size: install ## lines, tokens, files and functions, beside the budget of tests/size.toml
+	$(BIN)/python -m tests.size
 
 docs: install ## the site of docs/, with a reference made from the code, in build/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
