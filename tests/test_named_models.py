@@ -15,8 +15,7 @@ from PIL import Image
 from itrpipe.artifacts.artifact import list_artifacts, read_manifest
 from itrpipe.cli.choices import both_encoders
 from itrpipe.commands.named import alone, define_model
-from itrpipe.commands.recipes import load_recipe
-from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model, save_definition
+from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from itrpipe.plan.overrides import Override
 from tests.conftest import TINY, TINY_AOQ, Outcome
 
@@ -283,25 +282,6 @@ def test_a_name_that_two_datasets_have_needs_the_dataset(defined: Path, invoke: 
     assert (outcome.code, "other, tiny have a model of this name; add --dataset" in outcome.err) == (2, True)
 
 
-def test_init_writes_a_recipe_that_runs_on_the_dataset_as_it_is_defined(
-    root: Path, invoke: Invoke, tmp_path: Path
-) -> None:
-    path = tmp_path / "tiny.toml"
-    assert invoke("init", "tiny", "--to", path, "--data", root).code == 0
-    text = path.read_text()
-    assert 'features = "precomp"' in text
-    assert "mine_negatives.num_texts = 55" in text  # 12 training images with five captions each
-    few = [part for each in (*TINY, "triplet.epochs=1") for part in ("--set", each)]
-    planned = invoke("run", path, "--only", "triplet", "--dry-run", "--data", root, *few)
-    assert planned.code == 0, planned.err
-    assert "extract/precomp" in planned.out
-    assert [line for line in planned.out.splitlines() if "extract/" in line and "up to date" not in line] == []
-    assert invoke("run", path, "--source", tmp_path, "--data", root).err.count("takes no --source") == 1
-    again = invoke("init", "tiny", "--to", path, "--data", root)
-    assert (again.code, "is there already" in again.err) == (2, True)
-    assert invoke("init", "nothing", "--data", root).code == 3
-
-
 def test_a_name_alone_finds_its_dataset_to_change_the_model(root: Path, invoke: Invoke) -> None:
     invoke("train", "--name", "small", "-d", "tiny", "--backbone", "vsepp", *SMALL, "--data", root)
     again = invoke("train", "--name", "small", "--set", "train.model.embed_dim=16", "--dry-run", "--data", root)
@@ -334,22 +314,6 @@ def test_a_name_is_forgotten_and_what_was_trained_stays(root: Path, invoke: Invo
     assert (load_definition(root, "tiny").models, set(list_artifacts(root, "tiny"))) == ({}, before)
     again = invoke("gc", "-d", "tiny", "--forget", "small", "--yes", "--data", root)
     assert (again.code, "--forget small: dataset 'tiny' has no model of this name" in again.err) == (3, True)
-
-
-def test_init_writes_named_models_as_runs_of_which_nothing_is_made_again(
-    root: Path, invoke: Invoke, tmp_path: Path
-) -> None:
-    sets = [*SMALL, "--set", "epochs=1"]
-    for name, more in (("small", ()), ("second", ("--seed", 1))):
-        invoke("train", "--name", name, "-d", "tiny", "--backbone", "vsepp", *sets, *more, "--data", root)
-    path = tmp_path / "models.toml"
-    assert invoke("init", "tiny", "--to", path, "--data", root).code == 0
-    recipe = load_recipe(str(path))
-    assert [(run.name, run.seeds) for run in recipe.run[:2]] == [("triplet.vsepp", (0,)), ("triplet.vsepp", (1,))]
-    path.write_text(path.read_text().partition("# Round one")[0])
-    planned = invoke("run", path, "--dry-run", "--data", root, "--set", "evaluate.bootstrap_samples=100")
-    assert planned.code == 0, planned.err
-    assert [line for line in planned.out.splitlines() if "train/" in line and "up to date" not in line] == []
 
 
 def test_one_encoder_says_both_of_a_method_of_joint_models() -> None:
@@ -445,19 +409,6 @@ def test_two_names_of_one_model_are_told_and_both_compare(root: Path, invoke: In
         compared = invoke("report", "--compare", name, "other", "--data", root, "--dry-run")
         assert compared.code == 0, compared.err
         assert compared.out.count("✓ evaluate/") >= 2
-
-
-def test_init_takes_the_features_of_models_and_no_model_twice(defined: Path, invoke: Invoke, tmp_path: Path) -> None:
-    first = ModelDefinition(method="triplet", settings={"backbone": "vsepp", "features": "hog"})
-    definition = load_definition(defined, "tiny")
-    models = {"first": first, "again": first}
-    save_definition(defined, "tiny", definition.model_copy(update={"features": {}, "models": models}))
-    path = tmp_path / "tiny.toml"
-    assert invoke("init", "tiny", "--to", path, "--data", defined).code == 0
-    written = path.read_text()
-    assert 'features = "hog"' in written
-    assert "no extracted features" not in written
-    assert written.count("# The model ") == 1
 
 
 def test_a_split_without_images_is_refused_before_a_model_is_trained_for_it(tmp_path: Path, invoke: Invoke) -> None:

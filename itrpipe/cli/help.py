@@ -22,7 +22,7 @@ SHARED: Mapping[str, tuple[str, ...]] = {
 }
 """Group -> options that several commands share, in their order behind the command's own."""
 PANELS: Mapping[str, tuple[str, ...]] = {
-    "Data": ("prepare", "extract", "parse", "index", "init"),
+    "Data": ("prepare", "extract", "parse", "index"),
     "Models": ("train", "mine-negatives", "synthesize", "export", "export-negatives"),
     "Results": ("evaluate", "advise", "explain", "search", "serve", "review", "report"),
     "Upkeep": ("run", "demo", "status", "list", "show", "gc", "doctor"),

@@ -1,4 +1,4 @@
-"""What is about the whole of a data folder or a configuration: run, init, status, show, gc, doctor."""
+"""What is about the whole of a data folder or a configuration: run, demo, list, status, show, gc, doctor."""
 
 from __future__ import annotations
 
@@ -107,21 +107,6 @@ def list_names(
     width = max(len(name) for name, _ in rows)
     for name, about in rows:
         typer.echo(f"{name:<{width}}  {about}")
-
-
-@app.command()
-def init(
-    dataset: Annotated[str, typer.Argument(help="Name of a dataset that is prepared.")],
-    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="The recipe; default: DATASET.toml.")] = None,
-    data: DataOption = Path("data"),
-) -> None:
-    """Write a commented recipe for a dataset, for `itrpipe run`.
-
-    Example: itrpipe init mine
-    """
-    from itrpipe.commands.init import write_recipe
-
-    write_recipe(data, dataset, to)
 
 
 @app.command()

@@ -68,18 +68,20 @@ class NamedModel:
         given = {key: self.definition.settings[key] for key in NAMING if key in self.definition.settings}
         return {**given, "backbone": self.backbone}
 
-    def told(self, settings: Mapping[str, Any]) -> list[Override]:
+    @property
+    def told(self) -> list[Override]:
         """Settings of its definition as overrides."""
+        settings = self.definition.settings
         origins = {key: COMMAND_LINE if key in self.typed else f"model {self.name}" for key in settings}
         return [scoped_override(key, value, origins[key]) for key, value in settings.items()]
 
     def of_training(self) -> list[Override]:
         """What it was told, for the step that trains it when that step is the requested one."""
-        return [*self.told(self.definition.settings), self._called]
+        return [*self.told, self._called]
 
     def of_reader(self) -> list[Override]:
         """The same for a plan of another step, which reads the model: what has no scope is limited to its training."""
-        told = [item for item in self.told(self.definition.settings) if item.scope or item.key not in NAMING]
+        told = [item for item in self.told if item.scope or item.key not in NAMING]
         return [
             item if item.scope else replace(item, scope=self.method, backbone=self.backbone)
             for item in (*told, self._called)

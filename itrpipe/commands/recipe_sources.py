@@ -49,7 +49,7 @@ def define(
             raise UsageError(
                 f"recipe {name} runs on dataset {recipe.dataset!r} as it is prepared and takes no --source"
             )
-        return defined(root, recipe.dataset), {}
+        return load_definition(root, recipe.dataset), {}
     names = dict.fromkeys(recipe.features_of(run, tiny=tiny) for run in runs)
     needed = {each: recipe.made_from(each) for each in names}
     if recipe.source is None:
@@ -71,21 +71,6 @@ def define(
     features = {each: _definition(made, source) for each, made in needed.items()}
     definition = DatasetDefinition(prepare=prepare, features=features)
     return definition, {each: str(path.resolve()) for each, path in files.items()}
-
-
-def defined(root: Path, dataset: str) -> DatasetDefinition:
-    """The definition of a dataset that was prepared.
-
-    Raises:
-        MissingInputError: it was not.
-    """
-    definition = load_definition(root, dataset)
-    if definition.prepare is None:
-        raise MissingInputError(
-            f"dataset {dataset!r} is not defined in {root.resolve()}; run `itrpipe prepare --dataset {dataset} "
-            "--source FOLDER`"
-        )
-    return definition
 
 
 def explain(source: RecipeSource, command: str, needed: Mapping[str, SourceFeatures], files: Sequence[str]) -> str:
