@@ -37,29 +37,6 @@ LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 SettingsType = TypeVar("SettingsType", bound="Settings")
 _MANY = 20
 """Names that are too many for a line."""
-HABITUAL = {
-    "lr": ("learning_rate",),
-    "batch": ("batch_size",),
-    "bs": ("batch_size",),
-    "clip": ("gradient_clip", "vit"),
-    "grad_clip": ("gradient_clip",),
-    "max_grad_norm": ("gradient_clip",),
-    "wd": ("weight_decay",),
-    "warmup": ("warmup_updates",),
-    "warmup_steps": ("warmup_updates",),
-    "epoch": ("epochs",),
-    "num_epochs": ("epochs",),
-    "max_steps": ("max_updates",),
-    "steps": ("max_updates",),
-    "gradient_accumulation_steps": ("accumulate",),
-    "dino": ("vit",),
-    "dinov2": ("vit",),
-    "siglip": ("vit",),
-    "fasterrcnn": ("frcnn",),
-    "faster-rcnn": ("frcnn",),
-    "bottom-up": ("butd",),
-}
-"""What others call a setting or an extractor -> what it is here."""
 _OWNERS = {"loss": "method", "model": "backbone"}
 """Group of settings -> the setting that names whose they are."""
 
@@ -381,16 +358,10 @@ def set_dotted(table: dict[str, Any], key: str, value: Any) -> None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean 'x'?` for the nearest known word, or an empty string.
-
-    What other trainers call a setting leads to ours.
-    """
-    known, written = list(known), word.lower()
-    named = [each for each in known if each.lower() == written or each in HABITUAL.get(written, ())]
-    if named:
-        return f"; did you mean {named[0]!r}?"
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    """Returns `; did you mean 'x'?` for the nearest known word, in whatever case, or an empty string."""
+    folded = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
+    return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
 def extended(declaration: Declaration, conf: str) -> list[str]:

@@ -113,39 +113,6 @@ def test_every_command_has_its_group(invoke: Invoke) -> None:
     assert not [line for line in lines if line.endswith("...")], "whole summaries"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "setting"),
-    [
-        (("train", "--epochs", "3"), "--set epochs=…"),
-        (("train", "--lr=1e-3"), "--set learning_rate=…"),
-        (("train", "--batch-size", "8"), "--set batch_size=…"),
-        (("mine-negatives", "--num-texts", "8"), "--set num_texts=…"),
-        (("prepare", "--from", "photos"), "--from is no option of prepare; give it as --source"),
-        (("export", "--output", "there"), "--output is no option of export; give it as --to"),
-        (
-            ("evaluate", "--negatives", "mined"),
-            "itrpipe train --name NAME --negatives …, and then use it: itrpipe evaluate",
-        ),
-    ],
-)
-def test_a_setting_that_is_written_as_an_option_and_an_option_by_its_habitual_name_are_named(
-    arguments: tuple[str, ...], setting: str, invoke: Invoke
-) -> None:
-    outcome = invoke(*arguments)
-    assert (outcome.code, setting in outcome.err) == (2, True), outcome.err
-    assert "No such option" in invoke(arguments[0], "--nothing").err
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"), [("lr", "learning_rate"), ("clip", "gradient_clip"), ("batch", "batch_size")]
-)
-def test_what_other_trainers_call_a_setting_is_understood(
-    written: str, meant: str, invoke: Invoke, data_root: Path
-) -> None:
-    outcome = invoke("train", "--data", data_root, "--set", f"{written}=1", "--dry-run")
-    assert f"did you mean {meant!r}?" in outcome.err
-
-
 def test_shared_options_stand_behind_those_of_the_command(invoke: Invoke) -> None:
     out = invoke("train", "--help").out
     places = [out.index(f"\n{title}:\n") for title in ("Options", *SHARED)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Collection, Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -28,36 +27,10 @@ PANELS: Mapping[str, tuple[str, ...]] = {
     "Upkeep": ("run", "demo", "status", "list", "show", "gc", "doctor"),
 }
 """Group -> its commands."""
-_HABITUAL = {
-    **dict.fromkeys(("--from", "--path", "--folder", "--images", "--input", "--photos"), "--source"),
-    **dict.fromkeys(("--out", "--output", "--output-dir"), "--to"),
-    "--name": "--model",
-}
-"""What other programs call an option -> its name here."""
 
 
 class Command(TyperCommand):
-    """A command whose options stand in their groups, and which knows settings from options."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Reads the options.
-
-        Raises:
-            UsageError: there is no such option, a value is none of its, or words belong to no option.
-        """
-        given = list(args)
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            if type(error).__name__ == "NoSuchOption":  # of click, of which typer may bring a copy
-                option = str(getattr(error, "option_name", ""))
-                _refuse_habitual(str(self.name), option, [name for each in self.params for name in each.opts])
-                _refuse_of_training(ctx, str(self.name), option, {each.name for each in self.params})
-                _refuse_setting(str(self.name), option)
-            if extra := re.search(r"extra argument.*\((.*)\)", str(error)):
-                _refuse_words(str(self.name), extra[1], self.params, given)
-            _refuse_in_one_line(ctx, error)
-            raise
+    """A command whose options stand in their groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes arguments, the command's own options, and then those that are shared."""
@@ -75,29 +48,15 @@ class Command(TyperCommand):
 class Commands(TyperGroup):
     """A group whose commands stand in theirs."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Reads the options before the command.
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        """Reads the options before the command; what click refuses is told as all else is."""
+        with _in_one_line():
+            return super().make_context(*arguments, **settings)
 
-        Raises:
-            UsageError: there is no such option.
-        """
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            _refuse_in_one_line(ctx, error)
-            raise
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Finds the command.
-
-        Raises:
-            UsageError: there is none of this name.
-        """
-        try:
-            return super().resolve_command(ctx, args)
-        except Exception as error:
-            _refuse_in_one_line(ctx, error)
-            raise
+    def invoke(self, ctx: Any) -> Any:
+        """Reads and runs the command likewise."""
+        with _in_one_line():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes every group with the whole first sentence of each command's help."""
@@ -108,86 +67,22 @@ class Commands(TyperGroup):
                 formatter.write_dl(rows)
 
 
-def _refuse_in_one_line(ctx: Any, error: Exception) -> None:
+@contextlib.contextmanager
+def _in_one_line() -> Iterator[None]:
     """Says in one line what typer would say below the usage.
 
     Raises:
         UsageError: the command line is wrong.
     """
-    said = getattr(error, "format_message", None)
-    if said is not None and getattr(error, "exit_code", None) == UsageError.exit_code:
-        command = "itrpipe" if ctx.parent is None else f"itrpipe {ctx.info_name}"  # however the program was started
+    try:
+        yield
+    except Exception as error:
+        said = getattr(error, "format_message", None)  # of click, of which typer may bring a copy
+        if said is None or getattr(error, "exit_code", None) != UsageError.exit_code:
+            raise
+        context = getattr(error, "ctx", None)
+        command = f"itrpipe {context.info_name}" if context and context.parent else "itrpipe"
         raise UsageError(f"{said().rstrip('.')}; see `{command} --help`") from None
-
-
-def _refuse_words(command: str, words: str, params: Iterable[Any], given: Iterable[str]) -> None:
-    """Says where words belong that no option was named for.
-
-    Args:
-        command: its name.
-        words: these.
-        params: of the command.
-        given: everything behind the command's name.
-
-    Raises:
-        UsageError: likewise.
-    """
-    if command == "search":
-        sentence = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), given)) or "two dogs"
-        raise UsageError(f'{words} is outside of the sentence; put all of it into quotes: itrpipe search "{sentence}"')
-    if any(each.name == "source" for each in params):
-        raise UsageError(
-            f"{words} belongs to no option; the folder is named as --source FOLDER, the dataset as --dataset NAME"
-        )
-    known = {"named": f"a model as --model {words}", "dataset": f"a dataset as --dataset {words}"}
-    options = [known[each.name] for each in params if each.name in known]
-    if options:
-        raise UsageError(f"{words} belongs to no option; name {', or '.join(options)}")
-
-
-def _refuse_habitual(command: str, option: str, known: Iterable[str]) -> None:
-    """Says what an option is called here.
-
-    Raises:
-        UsageError: likewise.
-    """
-    name = _HABITUAL.get(option, "")
-    if name in known:
-        raise UsageError(f"{option} is no option of {command}; give it as {name}")
-
-
-def _refuse_of_training(context: Any, command: str, option: str, own: Collection[str | None]) -> None:
-    """Says that a model is trained with an option before a command reads it.
-
-    Raises:
-        UsageError: likewise.
-    """
-    group = getattr(context.parent, "command", None)
-    training = getattr(group, "commands", {}).get("train")
-    if training is not None and "named" in own and any(option in each.opts for each in training.params):
-        raise UsageError(
-            f"{option} is an option of train and none of {command}; train the model with a name, itrpipe train --name "
-            f"NAME {option} …, and then use it: itrpipe {command} --model NAME"
-        )
-
-
-def _refuse_setting(command: str, option: str) -> None:
-    """Says how a setting is given where it was written as an option.
-
-    Raises:
-        UsageError: likewise.
-    """
-    from itrpipe.config import HABITUAL, declared_stages, leaves, load_declaration
-
-    stage, written = command.replace("-", "_"), option.lstrip("-").replace("-", "_")
-    if stage not in declared_stages():
-        return
-    declaration = load_declaration(stage)
-    tables = (declaration.defaults, *declaration.confs.values())
-    known = {key.rpartition(".")[2] for table in tables for key, _ in leaves(table)}
-    named = [name for name in (written, *HABITUAL.get(written, ())) if name in known]
-    if named:
-        raise UsageError(f"{option} is no option of {command} but a setting; give it as --set {named[0]}=…")
 
 
 def listing(*shown: str) -> type[Command]:

@@ -76,7 +76,7 @@ def demo(
     data: DataOption = Path("data"),
     dry_run: DryRunOption = False,
 ) -> None:
-    """Run the whole chain on drawings, in about four minutes: the same as run demo.
+    """Run the whole chain on drawings: the same as run demo.
 
     Example: itrpipe demo
     """
@@ -89,7 +89,7 @@ def demo(
 def list_names(
     what: Annotated[str | None, typer.Argument(metavar="|".join(LISTS), help="What is listed.")] = None,
 ) -> None:
-    """List methods, backbones, extractors (features) or recipes, each in one line.
+    """List methods, backbones, extractors or recipes, each in one line.
 
     Example: itrpipe list methods
     """

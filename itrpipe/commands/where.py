@@ -17,7 +17,7 @@ from itrpipe.progress import Reporter
 _WITHOUT_WEIGHTS = "--name first --features hog --backbone vsepp --method contrastive-batch"
 _FIRST = """\
 {root} holds no dataset yet.
-  itrpipe demo                                              all of it on drawings, in about four minutes
+  itrpipe demo                                              all of it on drawings
   itrpipe prepare --dataset mine --source FOLDER            photographs with captions
   itrpipe index --photos FOLDER --model MODEL               photographs alone, to search in
   itrpipe mine-negatives --embeddings IMAGES CAPTIONS       embeddings of a model of yours"""
