@@ -1,4 +1,4 @@
-"""Draws `stages/when-negatives-pay.png`: what mined negatives gained, from the tables of the page beside it.
+"""Draws `stages/when-negatives-pay.png`: what mined negatives gained, from the tables of all-runs.md.
 
 .venv/bin/python docs/gains.py
 """
@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, median
 
+from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import seed_interval
 
-STAGES = Path(__file__).parents[1] / "stages"
-PAGE, PICTURE = STAGES / "when-negatives-pay.md", STAGES / "when-negatives-pay.png"
+DOCS = Path(__file__).parent
+PAGE, PICTURE = DOCS / "all-runs.md", DOCS.parent / "stages" / "when-negatives-pay.png"
 PLACES = {"scenes": "drawings", "photographs": "photographs"}
 COLUMNS = {"scenes": "InfoNCE, mined", "photographs": "InfoNCE, mined (loss.top_texts 60, loss.top_images 12)"}
 """What is drawn, by dataset: lists of one length, which the settings of drawings have by default."""
@@ -29,7 +29,7 @@ KEYS = {
 }
 """What a setting is called in the tables, and in the drawing; batches of 128 are not named."""
 NOT_FOR_AS_LONG = ("5,000 images", "10,000 images", "20,000 images", "noise 0.5", "occlusion 0.5", "dual encoder")
-"""Settings of drawings whose only control has as many epochs as both rounds, and takes less time than they do."""
+"""Settings of drawings whose only baseline has as many epochs as both rounds, and takes less time than they do."""
 BACKBONES = {"dual encoder": "region tokens"}
 INK, MUTED, SEVERAL, ONE = "#1f2328", "#656d76", "#0969da", "#8c959f"
 
@@ -40,10 +40,10 @@ class Gained:
 
     Attributes:
         name: of it, for people.
-        value: gain in RSum over the strongest control, every true match counted as right where these are known.
+        value: gain in RSum over the best baseline, every true match counted as right where these are known.
         seeds: that were trained.
         low, high: its 95 % interval, over seeds where there are several, else over test images.
-        for_as_long: whether there is a control that was trained for as long as both rounds take.
+        for_as_long: whether there is a baseline that was trained for as long as both rounds take.
     """
 
     name: str
@@ -98,6 +98,9 @@ def draw(found: list[Gained], path: Path) -> None:
         "axes.spines.right": False,
     }
     figure, axes = plt.subplots(figsize=(10, 6.4), layout="constrained")
+    over = overall(found)
+    axes.axvspan(over.low, over.high, color=SEVERAL, alpha=0.14, linewidth=0, label="mean, 95 % interval")
+    axes.axvline(over.value, color=SEVERAL, alpha=0.5, linewidth=1)
     axes.axvline(0, color=INK, linewidth=1)
     limit = 20.0
     for row, each in enumerate(found):
@@ -116,21 +119,11 @@ def draw(found: list[Gained], path: Path) -> None:
     axes.grid(axis="x", color="#eaeef2", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.set_xlabel(
-        "RSum of mined negatives above the strongest control that learned from its batches alone\n"
-        "(drawings: every true match counted; photographs: the own one)",
+        "Gain in RSum over the best baseline without mined negatives\n"
+        "(drawings: every true caption counts; photographs: their own)",
         color=INK,
     )
-    title = f"{len(found)} settings, lists of 60 captions and 12 images: {summary(found)}"
-    for end in (": ", "; ", ", which"):
-        title = title.replace(end, f"{end.partition(' ')[0]}\n{end.partition(' ')[2]}")
-    figure.suptitle(
-        title,
-        x=0.01,
-        ha="left",
-        fontsize=11.5,
-        fontweight="bold",
-        color=INK,
-    )
+    figure.suptitle("Mined negatives: no reliable gain", x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
     axes.plot([], [], "-o", color=SEVERAL, label="two or three seeds, 95 % interval over seeds")
     axes.plot(
         [],
@@ -141,22 +134,25 @@ def draw(found: list[Gained], path: Path) -> None:
         linestyle=(0, (2, 2)),
         label="one seed, 95 % interval over test images",
     )
-    axes.plot([], [], "s", color=MUTED, markerfacecolor="white", linestyle="", label="no control of equal time")
+    axes.plot([], [], "s", color=MUTED, markerfacecolor="white", linestyle="", label="no baseline of equal time")
     axes.plot([], [], ">", color=SEVERAL, linestyle="", label="the interval goes on (two seeds)")
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     figure.savefig(path, dpi=110, metadata={"Description": described(found), "Software": None})
 
 
+def overall(found: list[Gained]) -> Interval:
+    """The mean gain with its interval over settings."""
+    return seed_interval([each.value for each in found], 0.95)
+
+
 def summary(found: list[Gained]) -> str:
     """One sentence of all settings, without its first words."""
-    values, several = [each.value for each in found], [each for each in found if each.seeds > 1]
-    over = seed_interval(values, 0.95)
-    shown = sorted((each.high - each.low) / 2 for each in several)
+    over, several = overall(found), [each for each in found if each.seeds > 1]
     above = sum(each.low > 0 for each in several) or "none"
     return (
-        f"on average {mean(values):+.1f} RSum ({over.low:+.1f} to {over.high:+.1f}), above zero in "
-        f"{sum(value > 0 for value in values)}; of the {len(several)} with several seeds {above} has an interval over "
-        f"seeds above zero, which takes {shown[0]:.1f} at least, {median(shown):.1f} in the median"
+        f"on average {over.value:+.1f} RSum ({over.low:+.1f} to {over.high:+.1f}), above zero in "
+        f"{sum(each.value > 0 for each in found)}; the interval over seeds is above zero in {above} of the "
+        f"{len(several)} settings with several seeds"
     ).replace("-", "−")
 
 

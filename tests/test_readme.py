@@ -50,7 +50,7 @@ def commands() -> list[str]:
     lines = [
         line.removeprefix("$ ").removeprefix(".venv/bin/") for block in every_block() for line in block.splitlines()
     ]
-    return [line for line in lines if line.startswith("itrpipe ")]
+    return [line for line in lines if re.match(r"itrpipe +[a-z]", line)]
 
 
 def plans_on_scenes(line: str) -> bool:
@@ -131,7 +131,6 @@ def test_make_targets_exist() -> None:
 
 def test_citations_name_this_version() -> None:
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    assert f"version = {{{__version__}}}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES)
