@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "papers"
 PAGES = {"aoq": AOQ, "ssamt": SSAMT, "fne": FNE, "tags-dc": TAGS_DC, "ascl": ASCL}
 """Name of a page, which is that of the method, -> paper."""
-RESULTS = ("docs/results.md", "docs/all-runs.md", "stages/when-negatives-pay.md", "stages/leaky-protocol.md")
+RESULTS = ("docs/results.md", "docs/all-runs.md", "stages/when-negatives-pay.md", "docs/leaky-protocol.md")
 MODULE = re.compile(r"\[`(itrpipe/[\w/]+\.py)`\]\(\.\./\.\./([^)]+)\)")
 NAME = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)+)`")
 VALUE = re.compile(r"`([\w.-]+) = ([^`]+)`")

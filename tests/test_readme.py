@@ -30,7 +30,7 @@ from itrpipe.training.settings import backbones
 Invoke = Callable[..., Any]
 ROOT = Path(__file__).parents[1]
 DOCS = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
-PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "stages/leaky-protocol.md", "data/README.md", *DOCS)
+PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "data/README.md", *DOCS)
 DECISIONS = "data/scenes/decisions.parquet"
 COMMANDS = typer.main.get_command(command_line.app).commands
 
@@ -61,14 +61,7 @@ def plans_on_scenes(line: str) -> bool:
     if known := values.get("named") or values.get("like"):  # a model's name stands for its dataset
         return told(known)[0] == "scenes" and "dry_run" in values
     ours = values.get("dataset") == "scenes" or values.get("recipe") in ("scenes", "aoq-vsrn", "aoq-bfan")
-    reads = (
-        name == "report"
-        or isinstance(values.get("embeddings"), Path)
-        or values.get("show")
-        or values.get("canary")
-        or values.get("photos")
-        or "leaky" in line
-    )
+    reads = name == "report" or isinstance(values.get("embeddings"), Path) or values.get("show") or values.get("photos")
     return ours and "dry_run" in values and not reads
 
 

@@ -16,29 +16,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.analysis.canary import TrainedModel
+from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.training.data import blocks
+from itrpipe.training.data import SplitData, blocks
 
 VECTORS = "mean regions and mean words after their projection"
 """What these vectors are, as files say it."""
 
 
 @torch.inference_mode()
-def mean_vectors(opened: TrainedModel, block: int) -> tuple[np.ndarray, np.ndarray]:
+def mean_vectors(
+    model: AsclEncoder, data: SplitData, device: torch.device, block: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors [N, D] of all images and [T, D] of all captions of a split, float32.
 
     Args:
-        opened: a model that answers `mean-vectors`, such as AsCL, and the split.
+        model: in evaluation mode, on `device`.
+        data: the split.
+        device: where to compute.
         block: images or captions per forward pass.
     """
-    model: Any = opened.model
-    data = opened.data
 
     def rows(count: int, read: Callable[[np.ndarray], Any], embed: Callable[[Any], Tensor]) -> np.ndarray:
-        return np.concatenate(
-            [embed(read(part).to(opened.device)).float().cpu().numpy() for part in blocks(count, block)]
-        )
+        return np.concatenate([embed(read(part).to(device)).float().cpu().numpy() for part in blocks(count, block)])
 
     def of_images(batch: ImageBatch) -> Tensor:
         return model.embed_images(model.encode_images(batch))

@@ -84,13 +84,10 @@ def evaluate(
         typer.Option(
             "--protocol",
             metavar="NAME",
-            help="full, coco-1k, coco-5k; or leaky-diagonal (ascl), which is no result; repeatable.",
+            help="full, coco-1k, coco-5k; repeatable.",
         ),
     ] = None,
     decisions: DecisionsOption = None,
-    canary: Annotated[
-        bool, typer.Option("--canary", help="Score again with the images taken away: recall must fall to chance.")
-    ] = False,
 ) -> None:
     """Measure a trained model, or the mean of several, on a split.
 
@@ -103,12 +100,6 @@ def evaluate(
     benchmark.csv, .json or .jsonl of your own with file, caption, negative and optionally category. --benchmark scenes
     edits the captions of the embedded dataset, so that every negative is known to be false.
 
-    --canary scores the split again with other images and with noise for images, writes canary.json, and fails where
-    recall is not within 4.5 standard deviations of chance.
-
-    --protocol leaky-diagonal shows what recall becomes when the vectors of AsCL are made with their own partners before
-    the ranking, beside the honest recall; it writes leaky_diagonal.json and changes no result.
-
     --decisions FILE also counts what people found to fit as right. --embeddings ranks with vectors that any model has
     made of the split: .npy, Parquet or HDF5. Their ids are those of --dataset; where none is named, these files and
     --owners are all that is needed.
@@ -116,32 +107,19 @@ def evaluate(
     Example: itrpipe evaluate --method aoq --backbone vsrn
     """
     from itrpipe.commands.beforehand import check_split
-    from itrpipe.commands.canary import refuse_ensembles, refuse_given, release_canary
-    from itrpipe.commands.leaky_diagonal import chosen_protocols, refuse_other_models, write_leaky_diagonal
     from itrpipe.commands.stages import run_stage
     from itrpipe.datasets.benchmarks.named import whole_path as whole_benchmark
-    from itrpipe.progress import Reporter
 
     given, definition = given.defined(split or "test")
     given.require_model()
-    if canary:
-        refuse_ensembles(ensemble_with, rerank)
-        refuse_given(given.method)
-    protocols, leaky = chosen_protocols(protocol or [])
     check_split(split)
     model = {"method": given.method, **given.model, "device": given.device, "split": split}
     model |= {"ensemble_with": ensemble_with or None, "rerank": rerank, "language_model": whole_path(language_model)}
-    model |= {"eccv": eccv or None, "discriminate": discriminate or None, "protocols": protocols}
+    protocols = list(dict.fromkeys(protocol or ()))
+    model |= {"eccv": eccv or None, "discriminate": discriminate or None, "protocols": protocols or None}
     benchmarks = [whole_benchmark(each) for each in benchmark or ()]
     model |= {"benchmark": benchmarks or None, "decisions": resolved(decisions)}
-    overrides = given.overrides(**model)
-    if leaky:
-        refuse_other_models({item.key: item.value for item in overrides if item.scope in (None, "evaluate")})
-    folder = run_stage(*given.where, "evaluate", overrides, definition=definition, **given.how)
-    if canary and not given.dry_run:
-        release_canary(folder, given.device, Reporter())
-    if leaky and not given.dry_run:
-        write_leaky_diagonal(folder, given.device, Reporter())
+    run_stage(*given.where, "evaluate", given.overrides(**model), definition=definition, **given.how)
 
 
 @app.command()

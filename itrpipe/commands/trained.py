@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
 from itrpipe.commands.estimates import estimate, print_costs
@@ -14,10 +13,7 @@ from itrpipe.errors import UsageError
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
-from itrpipe.training.settings import TrainExecution, TrainSettings, reads_phrases
-
-if TYPE_CHECKING:
-    from itrpipe.analysis.canary import TrainedModel
+from itrpipe.training.settings import TrainExecution, TrainSettings
 
 
 @dataclass(frozen=True)
@@ -117,26 +113,3 @@ def trained_run(step: Step) -> TrainedRun:
     assert isinstance(execution, TrainExecution)
     manifest, called = read_manifest(location.folder), execution.name or location.label
     return TrainedRun(location.label, location.folder, manifest, resolve_device(execution.device), called)
-
-
-def evaluated_model(folder: Path, device: str | None) -> TrainedModel:
-    """The model of an evaluation with the split that it was evaluated on, to be asked once more.
-
-    Args:
-        folder: artifact of `evaluate`, of a single model.
-        device: `auto`, `cpu` or `cuda`; None is `auto`.
-
-    Raises:
-        MissingInputError: what the model was trained on was removed.
-    """
-    from itrpipe.analysis.canary import TrainedModel
-    from itrpipe.engine.device import resolve_device
-    from itrpipe.training.splits import Sources
-
-    evaluated = read_manifest(folder)
-    trained = existing_input(folder, evaluated, "train")
-    manifest = read_manifest(trained)
-    prepare, extract = (existing_input(trained, manifest, name) for name in ("prepare", "extract"))
-    parse = existing_input(trained, manifest, "parse") if reads_phrases(manifest.settings["backbone"]) else None
-    place = resolve_device(device or "auto")
-    return TrainedModel.open(trained, Sources(prepare, extract, parse), evaluated.settings["split"], place)

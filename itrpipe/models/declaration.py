@@ -25,8 +25,7 @@ class BackboneSettings(Settings):
         reads_phrases: whether it needs the scene graphs of captions.
         opens_encoders: whether its module opens encoders of transformers, before captions are read by their tokenizer.
         answers: what can be asked of it beside rankings: `words` (which are wrong), `word-maps` (where a word is seen),
-            `writing` (words in masked places), `mean-vectors` (of images and captions, where scores are of pairs),
-            `fused-vectors` (of an image and a caption that know each other).
+            `writing` (words in masked places), `mean-vectors` (of images and captions, where scores are of pairs).
         papers: that it comes from.
     """
 

@@ -96,7 +96,8 @@ class EvaluateSettings(Settings):
     def _known_protocols(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if name not in RESULT_PROTOCOLS:
-                raise ValueError(f"no protocol {name!r}{did_you_mean(name, RESULT_PROTOCOLS)}")
+                hint = did_you_mean(name, RESULT_PROTOCOLS) or f"; known: {', '.join(RESULT_PROTOCOLS)}"
+                raise ValueError(f"no protocol {name!r}{hint}")
         return value
 
     @field_validator("discriminate")

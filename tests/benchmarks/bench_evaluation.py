@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from measure import paired, show
 
-from itrpipe.evaluation.chance import chance_of_recalls
 from itrpipe.evaluation.cross_retrieval import cross_retrieval
 from itrpipe.evaluation.oracle import oracle_precision
 from itrpipe.evaluation.protocols import PROTOCOLS, evaluate
@@ -54,7 +53,6 @@ def test_what_else_is_computed_from_the_scores() -> None:
     for what, compute in (
         ("cross-retrieval ranks", lambda: cross_retrieval(scores, caption_image)),
         ("mAP@R and R-Precision", lambda: oracle_precision(scores, offsets, caption_image)),
-        ("recall by chance", lambda: chance_of_recalls(scores, caption_image)),
     ):
         seconds, tenth = paired(compute, lambda: np.sort(scores[:500], axis=1), rounds=1)
         show(what, seconds, 10 * tenth, "sorting every row once", f"{seconds:.1f} s")

@@ -125,7 +125,6 @@ STEPS = (
     Step("own-train", (("train", "--dataset=mine", *_VSEPP, *_ONE[1:]),)),
     Step("recipe", (("run", "{recipe}"),), start="nothing"),
     Step("search", (("search", "a dog", "--json", *_AOQ, *_TWO),)),
-    Step("canary", (("evaluate", *_AOQ, *_TWO, *_SCORES, "--canary"),)),
 )
 SHORT = ("prepare", "extract", "parse", "train", "mine", "train-aoq", "evaluate-aoq", "export", "export-again")
 SHORT += ("own-prepare", "own-extract", "search")

@@ -23,7 +23,7 @@ def trials(chain: Chain, rounds: int) -> list[Trial]:
         )
         for number in range(rounds)
         for place in places(chain)
-        if place.number == len(place.step.commands) - 1 and place.step.name not in ("search", "canary", "export-again")
+        if place.number == len(place.step.commands) - 1 and place.step.name not in ("search", "export-again")
         for count, killed in ((2, False), (3, False), (2, True))
     ]
 

@@ -13,22 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
-from itrpipe.analysis.canary import TrainedModel
-from itrpipe.analysis.leaky_protocol import FIGURES, leaky_scores
 from itrpipe.analysis.mean_vectors import VECTORS, mean_vectors
-from itrpipe.artifacts.artifact import check_artifact
-from itrpipe.commands.leaky_diagonal import LEAKY_DIAGONAL
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.evaluation.protocols import PROTOCOLS
 from itrpipe.evaluation.results import RESULT_PROTOCOLS
 from itrpipe.features.embeddings import EMBEDDINGS
-from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.plan.planning import parse_override
 from itrpipe.training.loop import Trainer
 from itrpipe.training.splits import Sources
+from tests.trained_model import TrainedModel
 
 Invoke = Callable[..., Any]
 CHOSEN = (
@@ -109,79 +105,7 @@ def opened_model(root: Path) -> TrainedModel:
     return TrainedModel.open(folder_of(root, "ascl.ascl"), Sources(prepare, extract), "test", "cpu")
 
 
-def everything_below(root: Path) -> dict[Path, bytes]:
-    return {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
-def test_the_leaky_protocol_stands_beside_the_results_and_changes_none(
-    evaluated: Path, tmp_path: Path, invoke: Invoke
-) -> None:
-    root = Path(shutil.copytree(evaluated, tmp_path / "data"))
-    assert invoke("report", "--data", root).code == 0
-    before = everything_below(root)
-    outcome = evaluate(invoke, root, "--protocol", "leaky-diagonal")
-    assert outcome.code == 0, outcome.err
-    assert "up to date" in outcome.out
-    after, folder = everything_below(root), evaluation(root)
-    found = json.loads(after.pop((folder / LEAKY_DIAGONAL).relative_to(root)))
-    assert after == before
-    check_artifact(folder, thorough=True)
-    assert found["note"].startswith("Not a result")
-    assert (found["split"], found["images"], found["captions"]) == ("test", 4, 20)
-    metrics = json.loads((folder / "metrics.json").read_text())["full"]
-    assert found["honest"] == {name: metrics[name]["value"] for name in found["honest"]}
-    lines = outcome.out.splitlines()
-    start = next(number for number, line in enumerate(lines) if "leaky-diagonal: Not a result" in line)
-    for line, name in zip(lines[start + 2 :], ("honest", "leaky_vectors", "leaky_fused"), strict=False):
-        assert line.split()[-7:] == [f"{found[name][figure]:.1f}" for figure in FIGURES]
-    again = invoke("report", "--data", root)
-    assert "up to date" in again.out
-
-
-def test_the_model_that_is_scored_by_it_is_the_one_that_was_evaluated(evaluated: Path) -> None:
-    opened = opened_model(evaluated)
-    assert isinstance(opened.model, AsclEncoder)
-    stored, data = read_scores(evaluation(evaluated) / SCORES, "test"), opened.data
-    found = leaky_scores(opened.model, data, data.caption_image, opened.device, 7)
-    first = np.unique(data.caption_image, return_index=True)[1]
-    own = found.fused[np.arange(4), first]  # what every image scores with the caption that it was fused with
-    np.testing.assert_allclose(own, stored.matrix[np.arange(4), first], atol=0.02)  # written in half precision
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--method", "triplet", "--protocol", "leaky-diagonal"), "and vsrn fuses none; leave it out, or evaluate"),
-        (("--backbone", "vse++", "--protocol", "leaky-diagonal"), "and vsepp fuses none"),
-        (("--set", "backbone=scan", "--protocol", "leaky-diagonal"), "and scan fuses none"),
-        (
-            ("--method", "ascl", "--ensemble-with", "ascl.s1", "--protocol", "leaky-diagonal"),
-            "looks at one model; leave --ensemble-with out",
-        ),
-        (("--protocol", "leaky-diagonl"), "there is none of this name; did you mean 'leaky-diagonal'?"),
-        (("--protocol", "best"), "there is none of this name; known: full, coco-1k, coco-5k, leaky-diagonal"),
-    ],
-)
-def test_what_fuses_no_pairs_has_no_leaky_protocol(
-    root: Path, invoke: Invoke, options: tuple[str, ...], message: str
-) -> None:
-    before = everything_below(root)
-    outcome = invoke("evaluate", "--data", root, *options)
-    assert outcome.code == UsageError.exit_code
-    assert message in outcome.err
-    assert outcome.err.count("\n") == 1
-    assert outcome.out == ""
-    assert everything_below(root) == before
-
-
-def test_a_model_without_fusion_leaks_nothing_to_show(root: Path, invoke: Invoke) -> None:
-    outcome = evaluate(invoke, root, "--protocol", "leaky-diagonal", "--set", "train.model.fusion=none")
-    assert outcome.code == UsageError.exit_code
-    assert "this model fuses none" in outcome.err
-    assert not list(root.rglob(LEAKY_DIAGONAL))
-
-
-def test_other_protocols_are_named_by_the_same_option(evaluated: Path, invoke: Invoke) -> None:
+def test_protocols_are_named_by_an_option(evaluated: Path, invoke: Invoke) -> None:
     named = evaluate(invoke, evaluated, "--protocol", "coco-1k", "--protocol", "full", "--dry-run")
     given = evaluate(invoke, evaluated, "--set", 'protocols=["coco-1k","full"]', "--dry-run")
     assert (named.code, given.code) == (0, 0)
@@ -195,7 +119,8 @@ def test_alignment_is_that_of_mean_regions_and_mean_words(evaluated: Path) -> No
     found = json.loads((evaluation(evaluated) / "alignment.json").read_text())
     assert found["vectors"] == VECTORS
     opened = opened_model(evaluated)
-    images, texts = mean_vectors(opened, 5)
+    assert isinstance(opened.model, AsclEncoder)
+    images, texts = mean_vectors(opened.model, opened.data, opened.device, 5)
     own = np.linalg.norm(images[opened.data.caption_image] - texts, axis=1)
     assert found["image_text"] == {
         "pairs": 20,
@@ -220,13 +145,12 @@ def test_without_what_it_was_trained_on_it_is_not_scored_and_one_line_says_what_
     (features,) = root.glob("scenes/extract/scenes-*")
     shutil.rmtree(features)
     shutil.rmtree(evaluation(root))
-    for options in ((), ("--protocol", "leaky-diagonal")):
-        missing = evaluate(invoke, root, "--no-deps", *options)
-        assert missing.code == MissingInputError.exit_code
-        assert missing.err.startswith(f"error: {features}, which train/ascl.ascl-")
-        assert missing.err.endswith("is not there; run `itrpipe extract --dataset scenes`\n")
-        assert missing.err.count("\n") == 1
-        assert not list(root.glob("scenes/evaluate/ascl.ascl-????????"))
+    missing = evaluate(invoke, root, "--no-deps")
+    assert missing.code == MissingInputError.exit_code
+    assert missing.err.startswith(f"error: {features}, which train/ascl.ascl-")
+    assert missing.err.endswith("is not there; run `itrpipe extract --dataset scenes`\n")
+    assert missing.err.count("\n") == 1
+    assert not list(root.glob("scenes/evaluate/ascl.ascl-????????"))
 
 
 @pytest.mark.parametrize("method", ["ascl-no-positives", "ascl-no-negatives", "ascl-plain", "ascl-triplet"])

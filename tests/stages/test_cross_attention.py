@@ -12,7 +12,6 @@ import h5py
 import numpy as np
 import pytest
 
-from itrpipe.analysis.canary import TrainedModel
 from itrpipe.artifacts.artifact import existing_input, read_manifest
 from itrpipe.artifacts.files import ALIGNMENT
 from itrpipe.commands.stages import run_stage
@@ -24,6 +23,7 @@ from itrpipe.stages.base import PARTS, Need
 from itrpipe.training.encode import score_split
 from itrpipe.training.scoring import Scoring
 from itrpipe.training.splits import Sources
+from tests.trained_model import TrainedModel
 
 Invoke = Callable[..., Any]
 TINY = [

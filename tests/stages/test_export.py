@@ -18,7 +18,6 @@ from huggingface_hub import ModelCard
 from safetensors.numpy import load_file
 
 from itrpipe import __version__
-from itrpipe.analysis.canary import TrainedModel
 from itrpipe.artifacts.artifact import existing_input, read_manifest
 from itrpipe.artifacts.disk import file_digest
 from itrpipe.commands.export import Wanted
@@ -32,6 +31,7 @@ from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.scores import read_scores
 from itrpipe.plan.planning import parse_override
 from itrpipe.training.splits import Sources
+from tests.trained_model import TrainedModel
 
 Invoke = Callable[..., Any]
 SCAN = (

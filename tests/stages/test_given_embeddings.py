@@ -325,7 +325,6 @@ def test_names_and_options_that_mean_nothing_are_refused(invoke: Invoke, tmp_pat
             "knows no embeddings 'given' of split 'test', and has none",
         ),
         (["--method", "given", "--benchmark", "scenes"], "is not here"),
-        (["--method", "given", "--canary"], "is not here"),
         (["--method", "given", "--seed", "1", "--ensemble-with", "given.s1"], "no seed"),
     ):
         outcome = invoke("evaluate", *arguments)

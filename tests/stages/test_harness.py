@@ -7,30 +7,20 @@ and `LOSS`.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from itrpipe.analysis.canary import ExchangedImages, NoiseImages, TrainedModel
-from itrpipe.artifacts.artifact import check_artifact
-from itrpipe.artifacts.files import METRICS
-from itrpipe.commands.canary import CANARY, can_fail
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.errors import DataError, UsageError
-from itrpipe.evaluation.chance import LIMIT, Chance, chance_of_recalls
-from itrpipe.evaluation.results import FULL
-from itrpipe.features.scores import SCORES
+from itrpipe.errors import UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.registry import methods
-from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.registry import network_module
 from itrpipe.plan import pipeline
 from itrpipe.plan.planning import Override, Planner
@@ -39,6 +29,7 @@ from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import read_split
+from itrpipe.testing.backbones import above_chance
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import AnyMatcher
 from itrpipe.training.saved import SavedModel, build_model, load_model
@@ -46,6 +37,7 @@ from itrpipe.training.scoring import Scoring
 from itrpipe.training.settings import backbones, embeds, settings_of
 from itrpipe.training.splits import Sources, open_split
 from tests import maps
+from tests.trained_model import TrainedModel
 
 Invoke = Callable[..., Any]
 CPU = torch.device("cpu")
@@ -203,8 +195,7 @@ def test_scores_come_from_images_and_captions_alone(noise: Path, tmp_path: Path,
     torch.manual_seed(1)
     new = TrainedModel(untrained(saved.config), opened_split(saved, sources, split), CPU, "fp32")
     for when, scores in (("trained", written), ("untrained", new.scores(new.data, 16))):
-        chances = chance_of_recalls(scores, split.caption_image)
-        assert not {name: each for name, each in chances.items() if not each.holds}, f"{when}: recall from nothing"
+        assert not above_chance(scores, split.caption_image), f"{when}: recall from nothing"
 
     # Whoever scores them, pairs have the scores of the saved model.
     same = TrainedModel(saved.model, opened_split(saved, sources, split), CPU, "fp32")
@@ -216,173 +207,10 @@ def test_scores_come_from_images_and_captions_alone(noise: Path, tmp_path: Path,
     np.testing.assert_allclose(again.scores(again.data, 7) / scale, written[images][:, captions] / scale, atol=1e-5)
 
 
-# The canary of a user's own model
-
-
-def evaluate(invoke: Invoke, root: Path, backbone: str, *options: object) -> Any:
-    chosen = [f"--set={each.scope}.{each.key}={json.dumps(each.value)}" for each in overrides(backbone)]
-    read = [text for text in chosen if text.startswith(("--set=train.", "--set=extract."))]
-    where = ("--backbone", backbone, "--dataset", "noise", "--data", root, "--set", "evaluate.bootstrap_samples=100")
-    return invoke("evaluate", "--method", "triplet", *where, *read, *options)
-
-
-def evaluation(root: Path, backbone: str) -> Path:
-    (folder,) = root.glob(f"noise/evaluate/triplet.{backbone}-????????")
-    return folder
-
-
-@pytest.mark.parametrize("backbone", ["vsepp", "scan"])
-def test_the_canary_tests_models_of_both_kinds_and_leaves_the_results_alone(
-    noise: Path, backbone: str, invoke: Invoke
-) -> None:
-    plain = evaluate(invoke, noise, backbone)
-    assert plain.code == 0, plain.err
-    folder = evaluation(noise, backbone)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    outcome = evaluate(invoke, noise, backbone, "--canary")
-    assert outcome.code == 0, outcome.err
-    after = {path.name: path.read_bytes() for path in folder.iterdir()}
-    found = json.loads(after.pop(CANARY))
-    assert after == before
-    check_artifact(folder, thorough=True)
-    assert found["passed"]
-    assert not found["telling"]  # trained on noise, the model itself is at chance
-    assert "a leak could not have shown" in outcome.out
-    assert f"every recall is within {LIMIT:g} standard deviations of chance" in outcome.out
-    assert f"± {LIMIT:g} deviations" in outcome.out
-    assert (found["images"], found["captions"], found["split"]) == (30, 150, "test")
-    assert found["difference"]["value"] < 1e-3
-    for kind in ("exchanged", "noise"):
-        for metric, each in found[kind].items():
-            assert each["low"] <= each["value"] <= each["high"]
-            assert each["holds"]
-            cutoff = int(metric.rpartition("r")[2])
-            if metric.startswith("t2i"):
-                assert each["chance"] == pytest.approx(100 * cutoff / 30)
-    lines = [line.split() for line in outcome.out.splitlines()]
-    shown = next(line[2:] for line in lines if line[:2] == ["images", "exchanged"])
-    values = [found["exchanged"][f"{side}_r{k}"]["value"] for side in ("i2t", "t2i") for k in (1, 5, 10)]
-    assert [float(number) for number in shown] == pytest.approx(values, abs=0.00501)
-
-
-def test_a_model_that_knows_the_pairs_otherwise_kills_the_canary(
-    noise: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert evaluate(invoke, noise, "vsepp").code == 0
-    honest = TrainedModel.scores
-
-    def peeking(self: TrainedModel, rows: Any, block: int, *more: Any) -> np.ndarray:
-        scores = honest(self, rows, block, *more)
-        if not isinstance(rows, ExchangedImages):
-            return scores
-        own = self.data.caption_image
-        scores[own, np.arange(len(own))] += scores.std()
-        return scores
-
-    monkeypatch.setattr(TrainedModel, "scores", peeking)
-    outcome = evaluate(invoke, noise, "vsepp", "--canary")
-    assert outcome.code == DataError.exit_code
-    assert outcome.err.startswith("error: the canary died: with every image replaced by another one ")
-    assert outcome.err.count("\n") == 1
-    found = json.loads((evaluation(noise, "vsepp") / CANARY).read_text())
-    assert not found["passed"]
-    assert not all(each["holds"] for each in found["exchanged"].values())
-    assert not all(each["holds"] for each in found["noise"].values())
-
-
-@pytest.mark.parametrize(("recall", "telling"), [(26.1, True), (25.9, False)])
-def test_a_canary_tells_something_where_the_model_is_above_chance(tmp_path: Path, recall: float, telling: bool) -> None:
-    chances = {
-        "i2t_r1": Chance(value=9.0, mean=8.0, deviation=4.0),
-        "t2i_r1": Chance(value=8.0, mean=8.0, deviation=4.0),
-    }
-    measured = {"i2t_r1": {"value": 1.0}, "t2i_r1": {"value": recall}}
-    (tmp_path / METRICS).write_text(json.dumps({FULL: measured}))
-    assert can_fail(tmp_path, chances) is telling
-
-
-def test_scores_that_the_saved_model_does_not_give_kill_the_canary(
-    noise: Path, tmp_path: Path, invoke: Invoke, recorded: Callable[[Path], None]
-) -> None:
-    assert evaluate(invoke, noise, "scan").code == 0
-    root = Path(shutil.copytree(noise, tmp_path / "data"))
-    scored = evaluation(root, "scan") / SCORES
-    with h5py.File(scored, "r+") as file:
-        scores, own = file["test/scores"], np.repeat(np.arange(30), CAPTIONS)
-        matrix = scores[:]  # pyright: ignore
-        matrix[own, np.arange(150)] += 2 * matrix.std()  # pyright: ignore
-        scores[:] = matrix  # pyright: ignore
-    recorded(scored)
-    outcome = evaluate(invoke, root, "scan", "--canary")
-    assert outcome.code == DataError.exit_code
-    assert outcome.err.startswith("error: the canary died: the saved model gives other scores than those evaluated, by")
-    found = json.loads((evaluation(root, "scan") / CANARY).read_text())
-    assert 1 < found["difference"]["value"] < 2.5
-    assert all(each["holds"] for each in found["exchanged"].values())
-
-
-@pytest.mark.parametrize("options", [("--ensemble-with", "scan"), ("--rerank", "8")])
-def test_the_canary_tests_one_model_as_it_is(noise: Path, invoke: Invoke, options: tuple[str, ...]) -> None:
-    outcome = evaluate(invoke, noise, "vsrn", "--canary", *options)
-    assert outcome.code == UsageError.exit_code
-    assert f"leave {options[0]} out" in outcome.err
-    assert outcome.out == ""
-
-
-class Images:
-    """Forty images of two regions at most, and a vector and pixels of each."""
-
-    num_images, num_captions = 40, 3
-    rng = np.random.default_rng(0)
-    count = rng.integers(1, 3, 40)
-    regions = (5 + 2 * rng.standard_normal((40, 2, 4))) * (np.arange(2) < count[:, None])[..., None]
-    vectors = rng.standard_normal((40, 6)) * np.arange(6)
-    colours = rng.integers(0, 100, (40, 3, 8, 8))
-
-    def images(self, rows: np.ndarray) -> ImageBatch:
-        return ImageBatch(
-            torch.from_numpy(self.regions[rows]).half(),
-            torch.from_numpy(self.count[rows]),
-            torch.from_numpy(self.vectors[rows]).half(),
-            torch.from_numpy(self.colours[rows].astype(np.uint8)),
-            torch.from_numpy(rows[:, None, None] * np.ones((1, 2, 4))),
-        )
-
-    def texts(self, rows: np.ndarray) -> TextBatch:
-        return TextBatch(torch.from_numpy(rows)[:, None], torch.ones(len(rows), dtype=torch.int64))
-
-
-def test_no_image_keeps_its_own_features() -> None:
-    data, rows = Images(), np.arange(40)
-    for seed in range(5):
-        changed = ExchangedImages(data, seed)
-        assert sorted(changed.source.tolist()) == rows.tolist()
-        assert not (changed.source == rows).any()
-        batch, expected = changed.images(rows[7:9]), data.images(changed.source[7:9])
-        for name in ("regions", "count", "global_", "pixels", "boxes"):
-            assert torch.equal(getattr(batch, name), getattr(expected, name))
-        assert torch.equal(changed.texts(rows[:3]).tokens, data.texts(rows[:3]).tokens)
-    assert (ExchangedImages(data, 0).source != ExchangedImages(data, 1).source).any()
-    assert ExchangedImages(data, 1).source.tolist() == ExchangedImages(data, 1).source.tolist()
-
-
-def test_noise_has_the_moments_of_the_split_and_nothing_else_of_it() -> None:
-    data, rows = Images(), np.arange(40)
-    noise = NoiseImages(data, 0, block=7)
-    batch, true = noise.images(rows), data.images(rows)
-    real = torch.arange(2) < data.images(noise.source).count[:, None]  # pyright: ignore
-    assert batch.regions.dtype == torch.float16
-    assert not batch.regions[~real].any()
-    assert batch.regions[real].float().mean() == pytest.approx(5, abs=0.5)
-    assert batch.regions[real].float().std() == pytest.approx(2, abs=0.4)
-    assert batch.global_ is not None
-    assert batch.pixels is not None
-    spread = batch.global_.float().std(dim=0)
-    torch.testing.assert_close(spread, true.global_.float().std(dim=0), rtol=0.5, atol=0.0)  # pyright: ignore
-    assert batch.pixels.dtype == torch.uint8
-    assert batch.pixels.float().mean() == pytest.approx(true.pixels.float().mean(), abs=2)  # pyright: ignore
-    together = torch.stack([true.global_.flatten().float(), batch.global_.flatten().float()])  # pyright: ignore
-    assert abs(float(torch.corrcoef(together)[0, 1])) < 0.2
-    # However a split is cut into blocks, an image has the same noise.
-    parts = [NoiseImages(data, 0, block=40).images(rows[start : start + 9]) for start in range(0, 40, 9)]
-    torch.testing.assert_close(torch.cat([part.regions for part in parts]), batch.regions)
+def test_scores_that_know_their_pairs_are_told_from_noise() -> None:
+    random, own = np.random.default_rng(0), np.repeat(np.arange(30), CAPTIONS)
+    scores = random.standard_normal((30, 150))
+    assert not above_chance(scores, own)
+    assert not above_chance(np.zeros((30, 150)), own)  # ties are below chance, however images are dealt
+    scores[own, np.arange(150)] += 1
+    assert set(above_chance(scores, own)) >= {"i2t_r1", "t2i_r1"}

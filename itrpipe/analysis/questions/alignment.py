@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.artifacts.disk import write_json
@@ -32,13 +32,23 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
 
 
 def _answer_of_means(evaluation: Evaluation) -> None:
-    from itrpipe.analysis.canary import TrainedModel
+    import torch
+
     from itrpipe.analysis.mean_vectors import VECTORS, mean_vectors
+    from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.evaluation.alignment import alignment_and_uniformity
+    from itrpipe.features.store import FEATURES, FeatureFile
+    from itrpipe.models.ascl.network import AsclEncoder
+    from itrpipe.training.saved import load_model
+    from itrpipe.training.splits import open_split
 
     sources = evaluation.sources_for(ALIGNMENT)
     if sources is None:
         return
-    opened = TrainedModel.open(evaluation.trained, sources, evaluation.settings.split, evaluation.place)
-    found = alignment_and_uniformity(*mean_vectors(opened, evaluation.block), opened.data.caption_image)
+    saved, device = load_model(evaluation.trained), torch.device(evaluation.place)
+    split = PreparedDataset.open(sources.prepare).split(evaluation.settings.split)
+    features = FeatureFile.open(sources.extract / FEATURES)
+    data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
+    model = cast(AsclEncoder, saved.model).to(device)
+    found = alignment_and_uniformity(*mean_vectors(model, data, device, evaluation.block), data.caption_image)
     write_json(evaluation.folder / ALIGNMENT, {"vectors": VECTORS, **found})

@@ -20,7 +20,7 @@ class Ascl(BackboneSettings):
     papers: ClassVar[tuple[Paper, ...]] = (ASCL,)
     embeds: ClassVar[bool] = False
     opens_encoders: ClassVar[bool] = True
-    answers: ClassVar[frozenset[str]] = frozenset({"mean-vectors", "fused-vectors"})
+    answers: ClassVar[frozenset[str]] = frozenset({"mean-vectors"})
 
     text: str = Field(
         default="bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'."

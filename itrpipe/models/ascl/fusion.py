@@ -63,14 +63,7 @@ class CrossModalFusion(nn.Module):
     def score_pairs(
         self, regions: Tensor, count: Tensor | None, whole: Tensor, words: Tensor, lengths: Tensor
     ) -> Tensor:
-        """Scores [N] of image k with caption k; arguments as for `pair_parts`."""
-        local, image, text = self.pair_parts(regions, count, whole, words, lengths)
-        return self.u1 * local + (1 - self.u1) * _cosine(image, text)
-
-    def pair_parts(
-        self, regions: Tensor, count: Tensor | None, whole: Tensor, words: Tensor, lengths: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """S_local [N], V_g [N, D] and W_g [N, D] of image k with caption k.
+        """Scores [N] of image k with caption k.
 
         Args:
             regions: [N, R, D].
@@ -88,7 +81,7 @@ class CrossModalFusion(nn.Module):
         text = self.global_text(mean_of_real(found_words, real_regions))
         seen = self.global_regions(mean_of_real(found_regions, real_words))
         gate = torch.sigmoid(self.gate(torch.cat([whole, seen], dim=-1)))
-        return (of_regions + of_words) / 2, _gated(gate, whole, seen), text
+        return self.combined((of_regions + of_words) / 2, gate, whole, seen, text)
 
     def combined(self, local: Tensor, gate: Tensor, whole: Tensor, seen: Tensor, text: Tensor) -> Tensor:
         """S [...] of S_local [...], t, V_g2, V_g1 and W_g [..., D] (Eq. 3 and 4)."""

@@ -159,19 +159,6 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         with torch.autocast(images.regions.device.type, enabled=False):
             return self.fusion.score_pairs(*sides)
 
-    def pair_vectors(self, images: AsclImages, texts: WordEncoding) -> tuple[Tensor, Tensor]:
-        """V_g and W_g [B, D] of image k with caption k, of unit length.
-
-        They tell of both sides: to compare those of different pairs is no way to rank, see
-        `itrpipe.analysis.leaky_protocol`.
-        """
-        assert self.fusion is not None
-        assert images.whole is not None
-        sides = (images.regions, images.count, images.whole, texts.words, texts.lengths)
-        with torch.autocast(images.regions.device.type, enabled=False):
-            _, image, text = self.fusion.pair_parts(*sides)
-        return unit_vectors(image), unit_vectors(text)
-
     def embed_images(self, images: AsclImages) -> Tensor:
         """Mean regions [B, D] of unit length, which analyses compare: the vectors of a pair depend on both sides."""
         return unit_vectors(mean_of_real(images.regions, real_places(images.regions, images.count)))

@@ -1,0 +1,79 @@
+"""A trained model with a split that it reads, to be asked once more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from itrpipe.analysis.phrase_analysis import PhraseModel
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.features.embeddings import SplitEmbeddings
+from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.models.base import DualEncoder
+from itrpipe.training.data import SplitData
+from itrpipe.training.encode import AnyMatcher, Rows, encode_images, encode_texts, score_split
+from itrpipe.training.saved import load_model
+from itrpipe.training.splits import Sources, open_split
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A trained model and a split that it reads.
+
+    Attributes:
+        model: in evaluation mode, on `device`.
+        data: the split.
+        device: where to compute.
+        precision: of the scores of pairs, as the model was evaluated in training.
+    """
+
+    model: AnyMatcher
+    data: SplitData
+    device: torch.device
+    precision: str
+
+    @classmethod
+    def open(cls, folder: Path, sources: Sources, split: str, device: str) -> TrainedModel:
+        """Reads a trained model and opens a split for it.
+
+        Args:
+            folder: artifact of `train`.
+            sources: what the model was trained on.
+            split: name.
+            device: `cpu` or `cuda`.
+
+        Raises:
+            DataError: the features are not what the model reads, or a file is damaged.
+        """
+        saved = load_model(folder)
+        precision = saved.config.get("score_precision", "fp32")  # older models have no such setting
+        if saved.settings.reads_phrases:
+            opened = PhraseModel.open(folder, sources, split, device)
+            return cls(opened.model, opened.data, opened.device, precision)
+        rows, features = (
+            PreparedDataset.open(sources.prepare).split(split),
+            FeatureFile.open(sources.extract / FEATURES),
+        )
+        data, place = open_split(rows, features, saved.tokens, saved.settings, saved.frame), torch.device(device)
+        return cls(saved.model.to(place), data, place, precision)
+
+    def scores(self, rows: Rows, block: int) -> np.ndarray:
+        """Scores [N, T] of all images with all captions of `rows`, by the functions that training writes them with.
+
+        Args:
+            rows: the split, or the same with other images.
+            block: images or captions per forward pass.
+        """
+        if not isinstance(self.model, DualEncoder):
+            captions = np.arange(rows.num_captions)
+            return score_split(self.model, rows, self.device, block, rows.num_images, captions, self.precision)
+        images, texts = (
+            np.concatenate(list(encode(self.model, rows, self.device, block)))
+            for encode in (encode_images, encode_texts)
+        )
+        split = self.data.split
+        ids = (split.image_ids[: len(images)], split.caption_ids[: len(texts)], split.caption_image[: len(texts)])
+        return SplitEmbeddings(images, ids[0], texts, ids[1], ids[2], self.model.measure).scores()
