@@ -115,7 +115,7 @@ def module_names(tmp_path: Path) -> list[str]:
     (tmp_path / "probe.py").write_text("import sys\nprint(*sys.modules)")
     ran = subprocess.run([sys.executable, "-m", "probe"], cwd=tmp_path, capture_output=True, text=True, check=True)
     early = {name.partition(".")[0] for name in ran.stdout.split()}
-    optional = {"spacy", "wandb", "mlflow", "tensorflow", "faiss", "eccv_caption", "numba", "kernels", "dotenv"}
+    optional = {"wandb", "mlflow", "tensorflow", "faiss", "eccv_caption", "numba", "kernels", "dotenv"}
     known = {*sys.stdlib_module_names, *importlib.metadata.packages_distributions(), *optional}
     return sorted(name for name in known - early - {"itrpipe"} if name.isidentifier())
 
@@ -178,7 +178,7 @@ def lay_configuration(trap: Trap) -> None:
     trap.path("nltk_data/taggers/averaged_perceptron_tagger/averaged_perceptron_tagger.pickle").write_bytes(
         trap.pickled("tagger.pickle")
     )
-    for folder in (".cache/huggingface/modules/transformers_modules", "transformers_modules", "HanTa", "spacy/lang"):
+    for folder in (".cache/huggingface/modules/transformers_modules", "transformers_modules", "HanTa"):
         trap.code(f"{folder}/__init__.py")
     trap.code("HanTa/HanoverTagger.py")
     for name in ("sitecustomize.py", "usercustomize.py", "conftest.py", "setup.py", "__main__.py", "plugins.py"):

@@ -133,14 +133,14 @@ def test_runs_have_features_and_settings_of_their_own_and_backbones_too(
 def test_files_in_braces_become_paths_of_the_source(
     precomp_dataset: Any, data_root: Path, write: Callable[..., str]
 ) -> None:
-    run = 'method = "aoq"\nbackbone = "vsepp"\nset = { "train.graphs" = "{words}" }'
+    run = 'method = "aoq"\nbackbone = "vsepp"\nset = { "train.sentences" = "{words}" }'
     files = '[source.files.words]\npath = "words.txt"\nexplanation = "words"\n'
     recipe = write([run], f"{files}{SMALL}")
     with pytest.raises(
         MissingInputError, match=r"words\.txt does not exist\n\nBring it\.\n  FOLDER/words\.txt +words\n"
     ):
         run_recipe(data_root, recipe, Options(precomp_dataset.folder, dry_run=True))
-    with pytest.raises(DataError, match=r"train\.graphs = '\{words\}' names no file of \[source\.files\]"):
+    with pytest.raises(DataError, match=r"train\.sentences = '\{words\}' names no file of \[source\.files\]"):
         load_recipe(write([run]))
 
 

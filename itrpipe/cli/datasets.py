@@ -25,7 +25,6 @@ from itrpipe.cli.options import (
     placed,
     taking,
 )
-from itrpipe.errors import UsageError
 
 
 @app.command()
@@ -106,8 +105,7 @@ def extract(
 @taking(RunOptions)
 def parse(
     given: RunOptions,
-    backend: Annotated[str | None, typer.Option("--backend", help="rules or spacy; without it rules.")] = None,
-    tagger: Annotated[str | None, typer.Option("--tagger", help="rules, foreign: hanta or lexicon.")] = None,
+    tagger: Annotated[str | None, typer.Option("--tagger", help="hanta or lexicon.")] = None,
     source: Annotated[Path | None, typer.Option("--from", help="Import this file of graphs instead.")] = None,
     format: Annotated[
         str | None, typer.Option("--format", help="Format of that file, if it is not recognised.")
@@ -119,19 +117,12 @@ def parse(
 ) -> None:
     """Write the scene graph of every caption.
 
-    \b
-    Backends (--backend):
-      rules    written for captions, with a tagger of English words; needs no download
-      spacy    dependency parser of an installed model of spaCy
-      foreign  graphs of FACTUAL, SPICE or others out of a file (--from)
+    Rules make it, with a tagger of English words. --from imports graphs of FACTUAL, SPICE or another parser.
 
     Example: itrpipe parse --show "A dog in a red sweater jumps over two logs"
     """
     from itrpipe.commands.stages import run_stage
 
-    if source is not None and backend not in (None, "foreign"):
-        raise UsageError(f"--from imports graphs and --backend {backend} makes them; leave one of both out")
-    conf = backend or ("foreign" if source else "rules")
     place = str(source.resolve()) if source else None
     overrides = given.overrides(tagger=tagger, file=place, format=format, part=part)
     if show is not None:
@@ -140,6 +131,6 @@ def parse(
         from itrpipe.stages.base import Need
         from itrpipe.stages.parse import print_graph
 
-        print_graph(Planner(*given.where, overrides).configure_checked(Need("parse", conf))[0], show, Reporter())
+        print_graph(Planner(*given.where, overrides).configure_checked(Need("parse", "rules"))[0], show, Reporter())
         return
-    run_stage(*given.where, "parse", overrides, conf=conf, **given.how)
+    run_stage(*given.where, "parse", overrides, **given.how)

@@ -20,7 +20,7 @@ from itrpipe.plan.steps import Step
 from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.reporting.answers import Answers, lines
-from itrpipe.scene_graph.declaration import backend_settings
+from itrpipe.scene_graph.declaration import ParseSettings
 from itrpipe.stages import parse
 from itrpipe.stages.base import Need
 from itrpipe.stages.checks import check_split_of
@@ -261,7 +261,7 @@ def _graph(caption: str, searched: Searched, folder: Path) -> SceneGraph:
         file = SceneGraphFile(folder)
         return file.graphs_at([file.caption_ids.index(str(searched.whole.caption_ids[known[0]]))])[0]
     settings = read_manifest(folder).settings
-    return parse.parse_one(backend_settings(settings).model_validate(settings), caption)
+    return parse.parse_one(ParseSettings.model_validate(settings), caption)
 
 
 def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter: Reporter) -> None:

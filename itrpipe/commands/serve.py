@@ -182,11 +182,11 @@ def _gallery(candidates: Candidates, split: str, device: str) -> tuple[Gallery, 
         gallery = of_dataset(trained, candidates.prepared, device, reads_photographs=reads)
         return gallery, _maps(trained, manifest, device)
     from itrpipe.analysis.searching import Searched, SearchModel
-    from itrpipe.scene_graph.declaration import backend_settings
+    from itrpipe.scene_graph.declaration import ParseSettings
 
     graphs = existing_input(trained, manifest, "parse") if reads_phrases(manifest.settings["backbone"]) else None
     known = None if graphs is None else read_manifest(graphs).settings
-    parser = None if known is None else backend_settings(known).model_validate(known)
+    parser = None if known is None else ParseSettings.model_validate(known)
     extracted, name = existing_input(trained, manifest, "extract"), "test" if split == TRAIN else split
     searched = Searched.open(candidates.prepared, extracted, name, graphs)
     return of_pairs(SearchModel(trained, manifest.label, device), searched, parser), None

@@ -27,7 +27,7 @@ from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import DualEncoder, ImageBatch
 from itrpipe.progress import Reporter, SafeConsole, Task
 from itrpipe.retrieval.captions import known_words, read_captions
-from itrpipe.scene_graph.declaration import BackendSettings
+from itrpipe.scene_graph.declaration import ParseSettings
 from itrpipe.scene_graph.given import parse_captions
 from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.encode import encode_texts, score_block
@@ -121,7 +121,7 @@ class RetrievalModel:
         saved: SavedModel,
         label: str,
         features: FeatureReading,
-        parser: BackendSettings | None = None,
+        parser: ParseSettings | None = None,
         device: str = "cpu",
     ) -> None:
         self.label, self.device = label, device

@@ -16,7 +16,7 @@ from itrpipe.features.hub import CONFIG, require_hub_id
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.retrieval.model import FeatureReading, RetrievalModel
 from itrpipe.retrieval.pretrained import open_joint
-from itrpipe.scene_graph.declaration import BackendSettings, backend_settings
+from itrpipe.scene_graph.declaration import ParseSettings
 from itrpipe.training.saved import ABOUT, load_model
 
 _FILES = (CONFIG, "*.safetensors", "*.json", "*.txt", "*.model")
@@ -106,10 +106,10 @@ def _reading(name: str, settings: Mapping[str, Any], *, elsewhere: bool = False)
     return FeatureReading(name, parts, elsewhere=elsewhere)
 
 
-def _parser(settings: Mapping[str, Any] | None) -> BackendSettings:
+def _parser(settings: Mapping[str, Any] | None) -> ParseSettings:
     if settings is None:
         raise UsageError(
             "this model reads phrases and its folder does not say which parser found them; export it again with this "
             "version of itrpipe"
         )
-    return backend_settings(settings).model_validate(settings)
+    return ParseSettings.model_validate(settings)

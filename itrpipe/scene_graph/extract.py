@@ -19,7 +19,6 @@ from itrpipe.scene_graph.graph import (
     RelationKind,
     SceneGraph,
 )
-from itrpipe.scene_graph.links import NOUN_TAGS
 from itrpipe.scene_graph.references import References
 from itrpipe.scene_graph.syntax import Syntax
 
@@ -56,7 +55,7 @@ def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
 
     Args:
         text: the caption.
-        analysis: tokens and links of any backend.
+        analysis: its tokens and links.
 
     Returns:
         Objects in the order of their heads; no relation joins an object to itself, no pronoun or quantity is an object,
@@ -97,7 +96,7 @@ class _Extraction:
     def _nouns(self) -> set[int]:
         """Tokens that can be objects (rule 13): nouns that neither modify, nor count, nor only say where."""
         syntax = self.syntax
-        found = {i for i, token in enumerate(syntax.tokens) if token.tag in NOUN_TAGS}
+        found = {i for i, token in enumerate(syntax.tokens) if token.tag == "N"}
         found.update(noun for kind in NOUN_ROLES for _, noun in syntax.pairs[kind])
         found.difference_update(word for kind in ("AN", "IX", "K") for _, word in syntax.pairs[kind])
         return {noun for noun in found if not self._is_excluded(noun)}

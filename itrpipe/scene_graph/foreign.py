@@ -11,23 +11,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from itrpipe.scene_graph.graph import (
     Attribute,
     AttributeKind,
-    Backend,
     Object,
     Relation,
     RelationKind,
     SceneGraph,
     Status,
     Token,
-    analyse,
     status_of,
 )
 from itrpipe.scene_graph.lexicon import lemma_of
-from itrpipe.scene_graph.parsing import Item
 from itrpipe.scene_graph.words import IDIOMS, NUMERALS, PREPOSITIONS, VAGUE_NUMBERS
+
+if TYPE_CHECKING:
+    from itrpipe.scene_graph.parsing import Item
+    from itrpipe.scene_graph.rules import RulesParser
 
 FOREIGN_VERSION = "1"
 """Changes with every change of the alignment."""
@@ -50,7 +52,7 @@ def foreign_version(tokens: str) -> str:
     """`ForeignParser.version`.
 
     Args:
-        tokens: version of the backend that gives the words of captions their lemmas.
+        tokens: version of the rules that give the words of captions their lemmas.
     """
     return f"foreign/{FOREIGN_VERSION} {tokens}"
 
@@ -59,16 +61,16 @@ class ForeignParser:
     """Aligns given graphs with the words of their captions.
 
     Args:
-        backend: gives these words their lemmas.
+        rules: give these words their lemmas.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self.version = foreign_version(backend.version)
+    def __init__(self, rules: RulesParser) -> None:
+        self._rules = rules
+        self.version = foreign_version(rules.version)
 
     def parse(self, item: Item) -> SceneGraph:
         """The graph of one caption."""
-        tokens = analyse(self._backend, item.text).tokens
+        tokens = self._rules.analyse(item.text).tokens
         graph = align(item.text, tokens, json.loads(item.given))
         return replace(graph, status=status_of(item.text, graph.status))
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from itrpipe.errors import UsageError
-from itrpipe.scene_graph.declaration import BackendSettings, ForeignSettings
+from itrpipe.scene_graph.declaration import ParseSettings
 
 if TYPE_CHECKING:
     from itrpipe.scene_graph.graph import SceneGraph
 
 
-def parse_captions(settings: BackendSettings, captions: Sequence[str]) -> list[SceneGraph]:
+def parse_captions(settings: ParseSettings, captions: Sequence[str]) -> list[SceneGraph]:
     """The graphs of captions.
 
     Args:
@@ -21,12 +21,12 @@ def parse_captions(settings: BackendSettings, captions: Sequence[str]) -> list[S
 
     Raises:
         UsageError: the graphs come out of a file.
-        MissingInputError: the backend is not installed.
+        MissingInputError: the tagger is not installed.
     """
     from itrpipe.scene_graph.parsing import Item
 
-    if isinstance(settings, ForeignSettings):
-        raise UsageError("graphs out of a file belong to the captions of a dataset; choose a backend that parses")
+    if settings.file:
+        raise UsageError("graphs out of a file belong to the captions of a dataset; leave out --from")
     settings.version()
     parser = settings.parser()
     return [parser.parse(Item(caption)) for caption in captions]

@@ -1,20 +1,19 @@
 """What a caption says, as data: tokens, typed links between them, and the graph that the links amount to.
 
-A backend turns a caption into tokens and links (`Analysis`); one extractor turns links into a graph, so that
-graphs of different backends differ by their links alone.
+Rules turn a caption into tokens and links (`Analysis`), and an extractor turns links into a graph.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal
 
 from itrpipe.scene_graph.tokenise import parsed_part
 
 AttributeKind = Literal["adjective", "number", "quantity", "compound", "action", "copula"]
 RelationKind = Literal["verb", "prep", "verb_prep", "have", "agent"]
 Status = Literal["ok", "partial", "failed"]
-"""Whether a backend analysed all of a caption, a part of it, or nothing."""
+"""Whether the rules analysed all of a caption, a part of it, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,7 @@ class Token:
     Attributes:
         text: as written.
         start, end: characters of the caption, end exclusive, in Unicode code points.
-        tag: part of speech, in the backend's tag set.
+        tag: part of speech, a key of `itrpipe.scene_graph.tagger.TAGS`.
         lemma: dictionary form, lower case.
     """
 
@@ -51,7 +50,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What a backend finds in one caption."""
+    """What the rules find in one caption."""
 
     tokens: tuple[Token, ...]
     links: tuple[Link, ...]
@@ -132,35 +131,6 @@ class SceneGraph:
     attributes: tuple[Attribute, ...]
     relations: tuple[Relation, ...]
     status: Status = "ok"
-
-
-class Backend(Protocol):
-    """Analyses captions one by one; the same caption always gives the same analysis.
-
-    Attributes:
-        name: as `itrpipe parse --backend` names it.
-        version: what a result depends on beside the caption: versions of rules, libraries and models.
-    """
-
-    name: str
-    version: str
-
-    def analyse(self, text: str) -> Analysis:
-        """Tokens and links of a caption, which may be empty or hold any Unicode."""
-        ...
-
-
-def analyse(backend: Backend, text: str) -> Analysis:
-    """What a backend finds in the part of a caption that is parsed; `partial` where that is not all of it.
-
-    Every caption goes this way, because the time of all backends grows faster than the text.
-
-    Args:
-        backend: any.
-        text: the caption, which may be empty or hold any Unicode.
-    """
-    found = backend.analyse(parsed_part(text))
-    return replace(found, status=status_of(text, found.status))
 
 
 def status_of(text: str, status: Status) -> Status:

@@ -100,7 +100,7 @@ def _first(lemmas: dict[str, tuple[str, ...]], part: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def lemma_of(word: str, tag: str) -> str:
-    """Lemma of a word under a tag of the rules backend; any tag but noun and verb leaves it as it is.
+    """Lemma of a word under a tag of the rules; any tag but noun and verb leaves it as it is.
 
     Args:
         word: lower case.

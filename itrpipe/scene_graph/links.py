@@ -1,4 +1,4 @@
-"""Typed links between the words of a caption: the one language between backends and `extract_graph`.
+"""Typed links between the words of a caption: the language between the rules and `extract_graph`.
 
 In every `Link`, `head` is the governing word and `dependent` the governed one; `KINDS` names both as
 `head -> dependent`. The names are those of link grammar (Sleator & Temperley, 1991) where it has such a link.
@@ -31,6 +31,3 @@ KINDS: dict[str, str] = {
     "IX": "first word of an idiom -> each other word of it: in -> front, in -> of",
 }
 """What each kind joins; the conjuncts of SJl and SJr are nouns."""
-
-NOUN_TAGS = frozenset({"N", "NN", "NNS", "NNP", "NNPS", "NOUN", "PROPN"})
-"""Tags that make a token without any link an object; a backend with other tags maps its nouns to one of these."""

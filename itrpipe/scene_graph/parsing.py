@@ -13,8 +13,7 @@ import pyarrow as pa
 from itrpipe.engine.files import read_table, write_table
 from itrpipe.engine.local import usable_cores
 from itrpipe.engine.work import Part, Work, cut
-from itrpipe.scene_graph.extract import extract_graph
-from itrpipe.scene_graph.graph import Backend, SceneGraph, analyse
+from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.stored import GRAPH_SCHEMA, graphs_table
 
 CHUNK = 1024
@@ -45,18 +44,6 @@ class Parser(Protocol):
     def parse(self, item: Item) -> SceneGraph:
         """The graph of one caption."""
         ...
-
-
-class BackendParser:
-    """A parser that extracts graphs from the links that a backend finds."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self.version = backend.version
-
-    def parse(self, item: Item) -> SceneGraph:
-        """The graph of one caption."""
-        return extract_graph(item.text, analyse(self._backend, item.text))
 
 
 class Parsing(Work[Parser]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from itrpipe.engine.execution import MapExecution
 from itrpipe.engine.run import make_parts
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph.declaration import ForeignSettings, backend_settings, build_parser
+from itrpipe.scene_graph.declaration import ParseSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,11 +34,11 @@ class SentenceParser:
     """
 
     def __init__(self, captions: Path, manifest: Manifest, work: Path, reporter: Reporter) -> None:
-        settings = backend_settings(manifest.settings).model_validate(manifest.settings)
-        if isinstance(settings, ForeignSettings):
+        settings = ParseSettings.model_validate(manifest.settings)
+        if settings.file:
             raise UsageError(
                 f"{captions} holds graphs out of a file, and written sentences are in none; evaluate without "
-                "--discriminate and --benchmark, or a model trained on graphs of `itrpipe parse --backend rules`"
+                "--discriminate and --benchmark, or a model trained on graphs of `itrpipe parse` without --from"
             )
         if (version := settings.version()) != (before := manifest.sources["parser"]):
             raise UsageError(
@@ -55,7 +54,7 @@ class SentenceParser:
 
         texts = list(dict.fromkeys(sentences["text"].to_pylist()))
         folder = self._work / hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
-        work = Parsing([Item(text) for text in texts], partial(build_parser, self._settings))
+        work = Parsing([Item(text) for text in texts], self._settings.parser)
         made = make_parts(work, folder / "parts", MapExecution(), self._reporter, self._reporter.say)
         write_graphs(folder / SCENE_GRAPHS_FILE, _row_groups(sentences, texts, ParsedGraphs(made.paths)))
         return folder

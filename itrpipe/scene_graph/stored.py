@@ -72,7 +72,7 @@ def graphs_table(graphs: Sequence[SceneGraph], parser: str) -> pa.Table:
 
     Args:
         graphs: any number.
-        parser: version of the backend that made them.
+        parser: version of the parser that made them.
 
     Raises:
         DataError: a caption has more words than a row can number.

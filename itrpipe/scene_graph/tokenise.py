@@ -1,4 +1,4 @@
-"""Words and punctuation marks of a caption with their places, as every backend and every consumer counts them."""
+"""Words and punctuation marks of a caption with their places, as the rules and every consumer count them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from itrpipe.analysis.searching import Searched, SearchModel
     from itrpipe.retrieval.model import RetrievalModel
     from itrpipe.retrieval.photo_index import PhotoIndex
-    from itrpipe.scene_graph.declaration import BackendSettings
+    from itrpipe.scene_graph.declaration import ParseSettings
 
 QUERY = "the query"
 
@@ -145,7 +145,7 @@ class Paired:
         parser: gives sentences their scene graphs, for models that read phrases.
     """
 
-    def __init__(self, model: SearchModel, searched: Searched, parser: BackendSettings | None) -> None:
+    def __init__(self, model: SearchModel, searched: Searched, parser: ParseSettings | None) -> None:
         self._model, self._searched, self._parser = model, searched, parser
 
     def of_sentence(self, sentence: str) -> np.ndarray:
@@ -199,7 +199,7 @@ def of_dataset(trained: Path, prepared: Path, device: str = "auto", *, reads_pho
     return Gallery(ids, places, captions_of(dataset), scoring, reads_photographs and measure == INNER_PRODUCT)
 
 
-def of_pairs(model: SearchModel, searched: Searched, parser: BackendSettings | None) -> Gallery:
+def of_pairs(model: SearchModel, searched: Searched, parser: ParseSettings | None) -> Gallery:
     """The images of a split, by a model that scores pairs; see `Paired`."""
     dataset = PreparedDataset.open(searched.prepare, tokens=False)
     ids = searched.split.image_ids.tolist()

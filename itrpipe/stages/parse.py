@@ -1,10 +1,9 @@
-"""`itrpipe parse`: the scene graph of every caption, by one of several backends or out of a file made elsewhere."""
+"""`itrpipe parse`: the scene graph of every caption, by rules or out of a file made elsewhere."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,9 @@ from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.execution import SharedExecution
-from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph.declaration import BackendSettings, ForeignSettings, backend_settings, build_parser
+from itrpipe.scene_graph.declaration import ParseSettings
 from itrpipe.scene_graph.tokenise import MOST_LETTERS, MOST_WORDS, parsed_part
 from itrpipe.stages.base import Job, Need, prepare_need
 
@@ -31,38 +30,36 @@ LIMIT = f"{MOST_WORDS} words or a word of more than {MOST_LETTERS} letters"
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """The settings of the configuration's backend."""
-    return backend_settings(values)
+    """Every configuration binds to `ParseSettings`."""
+    return ParseSettings
 
 
-def label(conf: str, settings: BackendSettings) -> str:
-    """The configuration's name with its tagger or model."""
-    return f"{conf}.{settings.variant}" if settings.variant else conf
+def label(conf: str, settings: ParseSettings) -> str:
+    """The configuration's name, or that the graphs are foreign, with the tagger."""
+    return f"{'foreign' if settings.file else conf}.{settings.tagger}"
 
 
-def needs(settings: BackendSettings, definition: DatasetDefinition) -> dict[str, Need]:
+def needs(settings: ParseSettings, definition: DatasetDefinition) -> dict[str, Need]:
     """The captions."""
     return {"prepare": prepare_need(definition)}
 
 
-def sources(settings: BackendSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+def sources(settings: ParseSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
     """The parser's version, because another version may give other graphs, and the digest of a foreign file.
 
     Raises:
-        MissingInputError: the backend is not installed, or the file is not named or not there.
+        MissingInputError: the tagger is not installed, or the file is not there.
     """
     digests = {"parser": settings.version()}
-    if isinstance(settings, ForeignSettings):
-        if not settings.file:
-            raise MissingInputError("parse foreign: no file is named; name it with `itrpipe parse --from FILE`")
+    if settings.file:
         digests["graphs"] = cache.digest(Path(settings.file).expanduser())
     return digests
 
 
-def fingerprinted(settings: BackendSettings) -> dict[str, Any]:
+def fingerprinted(settings: ParseSettings) -> dict[str, Any]:
     """The settings as the fingerprint sees them: of a foreign file its content counts and not where it lies."""
     values = settings.model_dump(mode="json")
-    return values | {"file": "local"} if "file" in values else values
+    return values | {"file": "local"} if settings.file else values
 
 
 def run(job: Job) -> None:
@@ -74,7 +71,7 @@ def run(job: Job) -> None:
     captions = _captions(job)
     items = _items(job, captions)
     distinct = {item: row for row, item in enumerate(dict.fromkeys(items))}
-    made = job.made(Parsing(list(distinct), partial(build_parser, job.settings)))
+    made = job.made(Parsing(list(distinct), job.settings.parser))
     if made.rows:
         job.timings["parsing"] = round(made.seconds, 3)
         job.metrics["captions/s"] = round(made.rows / made.seconds, 1)
@@ -99,7 +96,7 @@ def _items(job: Job, captions: pa.Table) -> list[Item]:
     from itrpipe.scene_graph.parsing import Item
 
     texts = captions["text"].to_pylist()
-    if not isinstance(job.settings, ForeignSettings):
+    if not job.settings.file:
         return [Item(text) for text in texts]
     from itrpipe.scene_graph.foreign_files import read_foreign
 
@@ -163,12 +160,12 @@ def _say_statistics(job: Job, counts: Counter[str]) -> None:
         job.warn(f"{counts['failed']:,} {plural} could not be analysed, with empty graphs")
 
 
-def parse_one(settings: BackendSettings, text: str) -> SceneGraph:
+def parse_one(settings: ParseSettings, text: str) -> SceneGraph:
     """The graph of one caption that needs no dataset.
 
     Raises:
         UsageError: the graphs come out of a file, or the caption is no Unicode.
-        MissingInputError: the backend is not installed.
+        MissingInputError: the tagger is not installed.
     """
     from itrpipe.scene_graph.given import parse_captions
 
@@ -183,7 +180,7 @@ def print_graph(settings: Any, text: str, reporter: Reporter) -> None:
     """Prints the graph of one caption as a tree.
 
     Args:
-        settings: one of `BACKENDS`.
+        settings: of the parser.
         text: the caption.
         reporter: prints.
 

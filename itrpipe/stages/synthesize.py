@@ -91,7 +91,6 @@ class ByModel(SynthesizeSettings):
         method: configuration of `train` of the model.
         backbone, features: of the model.
         masks: what is masked: phrases of scene graphs, or single words.
-        graphs: configuration of `parse`, for phrases.
         copies, draws, temperature, noise, compare, exclude_specials, write_rejected: see
             `itrpipe.synthesis.by_model.ModelSettings`.
     """
@@ -101,7 +100,6 @@ class ByModel(SynthesizeSettings):
     backbone: str
     features: str
     masks: Literal["phrases", "words"]
-    graphs: str
     copies: int = Field(ge=1, le=10_000)
     draws: int = Field(ge=1, le=10_000)
     temperature: float = Field(gt=0)
@@ -132,7 +130,7 @@ class ByModel(SynthesizeSettings):
         if self.train_share != 1.0:
             wanted["train_share"] = self.train_share
         needed = {"extract": Need("extract", self.features), "train": Need("train", self.method, wanted)}
-        return needed | ({"parse": Need("parse", self.graphs)} if self.masks == "phrases" else {})
+        return needed | ({"parse": Need("parse", "rules")} if self.masks == "phrases" else {})
 
     def open(self, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
         """The trained model on the split."""

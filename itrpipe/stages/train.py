@@ -132,7 +132,7 @@ def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, N
         wanted["mine_negatives"] = _mining(settings, mined, definition)
     masked = settings.loss.masked()
     if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
-        wanted["parse"] = Need("parse", settings.graphs)
+        wanted["parse"] = Need("parse", "rules")
     if settings.loss.reads_sentences():
         wanted["synthesize"] = Need(
             "synthesize", settings.sentences, {"seed": settings.seed, "split": "train", **_same_share(settings)}

@@ -32,7 +32,7 @@ def open_rule_maker(
 
     Args:
         prepared: artifact of the captions.
-        parsed: of their scene graphs, made by the backend `rules`.
+        parsed: of their scene graphs, made by `itrpipe parse`.
         wordnet: folder of WordNet's database files; None for the nouns that come with itrpipe.
         min_count: fewest occurrences of a noun that is written, in captions of the training split in any case.
         rules, keep, seed: see `RuleMaker`.

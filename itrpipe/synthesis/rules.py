@@ -40,7 +40,7 @@ class TaggedCaption:
 
     Attributes:
         text: as published.
-        tokens: as `itrpipe.scene_graph.rules.RulesBackend` tags them.
+        tokens: as `itrpipe.scene_graph.rules.RulesParser` tags them.
     """
 
     text: str

@@ -94,7 +94,6 @@ class TrainSettings(Settings):
         score_precision: of scores for validation and of scores that are written, for models with costly ones.
         min_word_count: words that are rarer in the captions of train and val become `<unk>`; for backbones that read
             phrases in those of train.
-        graphs: configuration of `parse`, for backbones that read phrases and methods that mask them.
         sentences: configuration of `synthesize`, for methods that read synthetic sentences.
         train_share: share of the training images that are used, with all their captions; the same for every seed.
         validate_every: updates after each of which a validation comes, beside that at the end of every epoch; 0: none.
@@ -138,7 +137,6 @@ class TrainSettings(Settings):
     precision: Literal["fp32", "bf16", "auto"]
     score_precision: Literal["fp32", "bf16"] = "fp32"
     min_word_count: int = Field(ge=1)
-    graphs: str = "rules"
     sentences: str = "phrases"
     train_share: float = Field(default=1.0, gt=0, le=1)
     validate_every: int = Field(default=0, ge=0)

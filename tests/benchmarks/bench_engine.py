@@ -10,7 +10,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from itrpipe.engine.local import usable_cores
 from itrpipe.engine.run import Made, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph.declaration import build_parser
 from itrpipe.scene_graph.parsing import Item, Parsing
 
 DIM = 64
@@ -40,12 +38,12 @@ def run(work: Work, folder: Path, workers: int = 1) -> Made:
 
 @pytest.fixture(scope="module")
 def parsing() -> Parsing:
-    from itrpipe.scene_graph.declaration import backend_settings
+    from itrpipe.scene_graph.declaration import ParseSettings
 
     captions = generate(4_000, 4, 4, seed=5).captions
     texts = dict.fromkeys(caption.text for five in captions for caption in five)
-    values = {"backend": "rules", "tagger": "hanta"}
-    return Parsing([Item(text) for text in texts], partial(build_parser, backend_settings(values)(**values)))
+    values = {"tagger": "hanta", "file": "", "format": ""}
+    return Parsing([Item(text) for text in texts], ParseSettings.model_validate(values).parser)
 
 
 def test_parsing_in_parts_against_a_bare_loop(parsing: Parsing, tmp_path: Path) -> None:

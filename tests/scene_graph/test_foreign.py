@@ -13,24 +13,16 @@ from hypothesis import strategies as st
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scene_graph.foreign import ForeignParser, align
 from itrpipe.scene_graph.foreign_files import read_foreign
-from itrpipe.scene_graph.graph import Analysis, SceneGraph, Token
+from itrpipe.scene_graph.graph import SceneGraph, Token
 from itrpipe.scene_graph.lexicon import lemma_of
 from itrpipe.scene_graph.parsing import Item
+from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scene_graph.tokenise import tokenise
 
 DOG = "A brown dog jumps over two logs."
 CAT = "a cat"
 FACTUAL = "( dog , is , brown ) , ( dog , jump over , log ) , ( log , is , 2 )"
 DOG_TUPLES = [["dog"], ["dog", "brown"], ["dog", "jump over", "log"], ["log", "2"]]
-
-
-class WordsOnly:
-    """A backend that finds words and takes each for a noun or a verb, whichever has another lemma."""
-
-    name, version = "words", "words/1"
-
-    def analyse(self, text: str) -> Analysis:
-        return Analysis(tuple(token(*place) for place in tokenise(text)), ())
 
 
 def token(word: str, start: int, end: int) -> Token:
@@ -40,7 +32,7 @@ def token(word: str, start: int, end: int) -> Token:
 
 
 def aligned(text: str, tuples: list[list[str]]) -> SceneGraph:
-    return align(text, WordsOnly().analyse(text).tokens, tuples)
+    return align(text, tuple(token(*place) for place in tokenise(text)), tuples)
 
 
 def said(graph: SceneGraph) -> dict[str, list[str]]:
@@ -130,7 +122,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_names_are_found_by_their_lemmas() -> None:
-    graph = ForeignParser(WordsOnly()).parse(Item(DOG, json.dumps(DOG_TUPLES)))
+    graph = ForeignParser(RulesParser("lexicon")).parse(Item(DOG, json.dumps(DOG_TUPLES)))
     assert graph.status == "ok"
     assert said(graph) == {
         "dog": ["dog"],

@@ -1,4 +1,4 @@
-"""Graphs of the rules backend against graphs that people drew, with the floors that the backend promises."""
+"""Graphs of the rules against graphs that people drew, with the floors that the rules promise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from itrpipe.scene_graph.extract import extract_graph
-from itrpipe.scene_graph.rules import RULES_VERSION, RulesBackend
+from itrpipe.scene_graph.rules import RULES_VERSION, RulesParser
 from tests.scene_graph.scoring import Facts, Score, facts_of, score_facts
 
 GOLD: dict[str, list[dict[str, Any]]] = tomllib.loads((Path(__file__).parent / "gold.toml").read_text("utf-8"))
@@ -34,9 +34,9 @@ def drawn(caption: dict[str, Any]) -> Facts:
     )
 
 
-def pairs(backend: RulesBackend, captions: list[dict[str, Any]]) -> Iterator[tuple[Facts, Facts]]:
+def pairs(parser: RulesParser, captions: list[dict[str, Any]]) -> Iterator[tuple[Facts, Facts]]:
     for caption in captions:
-        yield facts_of(extract_graph(caption["text"], backend.analyse(caption["text"]))), drawn(caption)
+        yield facts_of(extract_graph(caption["text"], parser.analyse(caption["text"]))), drawn(caption)
 
 
 @pytest.mark.parametrize("name", ["first", "second"])
@@ -52,8 +52,8 @@ def test_gold_is_consistent(name: str) -> None:
 @pytest.mark.parametrize("name", ["first", "second"])
 @pytest.mark.parametrize("tagger", ["hanta", "lexicon"])
 def test_scores_keep_above_the_floors(tagger: str, name: str) -> None:
-    backend = RulesBackend("lexicon") if tagger == "lexicon" else RulesBackend("hanta")
-    scores = score_facts(pairs(backend, GOLD[name]))
+    parser = RulesParser("lexicon") if tagger == "lexicon" else RulesParser("hanta")
+    scores = score_facts(pairs(parser, GOLD[name]))
     for part, floor in FLOORS.items():
         assert scores[part].f1 >= floor, part
 
@@ -63,19 +63,19 @@ def test_a_change_of_rules_changes_their_version(tagger: str, packages: list[str
     key = (RULES_VERSION, tagger, " ".join(version(package) for package in packages))
     if key not in GRAPHS and any(known[0] == RULES_VERSION for known in GRAPHS):
         pytest.skip(f"no digest for {key}")
-    backend = RulesBackend("lexicon") if tagger == "lexicon" else RulesBackend("hanta")
+    parser = RulesParser("lexicon") if tagger == "lexicon" else RulesParser("hanta")
     texts = [caption["text"] for name in GOLD for caption in GOLD[name]]
-    graphs = repr([extract_graph(text, backend.analyse(text)) for text in texts])
+    graphs = repr([extract_graph(text, parser.analyse(text)) for text in texts])
     assert hashlib.sha256(graphs.encode()).hexdigest()[:16] == GRAPHS[key], "raise RULES_VERSION and note the digest"
 
 
 def test_more_than_600_captions_a_second() -> None:
-    backend = RulesBackend()
+    parser = RulesParser()
     texts = [caption["text"] for name in GOLD for caption in GOLD[name]] * 6
-    list(pairs(backend, GOLD["first"]))
+    list(pairs(parser, GOLD["first"]))
     start = time.process_time()
     for text in texts:
-        extract_graph(text, backend.analyse(text))
+        extract_graph(text, parser.analyse(text))
     assert len(texts) / (time.process_time() - start) > 600
 
 

@@ -12,7 +12,7 @@ from itrpipe.scene_graph import words as lists
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.links import KINDS
-from itrpipe.scene_graph.rules import RulesBackend
+from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scene_graph.tagger import TAGS
 
 WORDS = """
@@ -29,27 +29,27 @@ TAGGERS = ("hanta", "lexicon")
 
 
 @cache
-def backend(tagger: str) -> RulesBackend:
-    return RulesBackend("lexicon") if tagger == "lexicon" else RulesBackend("hanta")
+def parser(tagger: str) -> RulesParser:
+    return RulesParser("lexicon") if tagger == "lexicon" else RulesParser("hanta")
 
 
 @cache
-def other_backend(tagger: str) -> RulesBackend:
+def other_parser(tagger: str) -> RulesParser:
     """A second one, which has seen other captions."""
-    other = RulesBackend("lexicon") if tagger == "lexicon" else RulesBackend("hanta")
+    other = RulesParser("lexicon") if tagger == "lexicon" else RulesParser("hanta")
     other.analyse("Men run and a dog barks at the red-hot sun.")
     return other
 
 
 def parse(text: str, tagger: str) -> SceneGraph:
-    return extract_graph(text, backend(tagger).analyse(text))
+    return extract_graph(text, parser(tagger).analyse(text))
 
 
 @pytest.mark.parametrize("tagger", TAGGERS)
 @given(text=CAPTIONS)
 @settings(max_examples=300)
 def test_analysis_is_well_formed(tagger: str, text: str) -> None:
-    analysis = backend(tagger).analyse(text)
+    analysis = parser(tagger).analyse(text)
     end = 0
     for token in analysis.tokens:
         assert text[token.start : token.end] == token.text
@@ -95,7 +95,7 @@ def test_graph_is_well_formed(tagger: str, text: str) -> None:
 @given(text=CAPTIONS)
 @settings(max_examples=50)
 def test_the_same_caption_gives_the_same_graph(tagger: str, text: str) -> None:
-    assert parse(text, tagger) == extract_graph(text, other_backend(tagger).analyse(text))
+    assert parse(text, tagger) == extract_graph(text, other_parser(tagger).analyse(text))
 
 
 @pytest.mark.parametrize("text", ["", " \n\t"])

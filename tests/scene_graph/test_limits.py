@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from itrpipe.scene_graph.foreign import ForeignParser
-from itrpipe.scene_graph.graph import Analysis, Token, analyse
 from itrpipe.scene_graph.hanta import HantaTagger
-from itrpipe.scene_graph.parsing import BackendParser, Item
-from itrpipe.scene_graph.rules import RulesBackend
+from itrpipe.scene_graph.parsing import Item
+from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scene_graph.tokenise import MOST_LETTERS, MOST_WORDS, parsed_part, tokenise
 
 CAPTION = "A dog in a red sweater jumps over two logs."
@@ -27,21 +26,8 @@ TEXTS = st.lists(PIECES, max_size=60).map("".join)
 
 
 @cache
-def backend(tagger: str) -> RulesBackend:
-    return RulesBackend("lexicon") if tagger == "lexicon" else RulesBackend("hanta")
-
-
-class Recorder:
-    """A backend that notes what it is given, and takes every word for a noun."""
-
-    name, version = "recorder", "recorder/1"
-
-    def __init__(self) -> None:
-        self.given: list[str] = []
-
-    def analyse(self, text: str) -> Analysis:
-        self.given.append(text)
-        return Analysis(tuple(Token(*place, "N", place[0].lower()) for place in tokenise(text)), ())
+def parser(tagger: str) -> RulesParser:
+    return RulesParser("lexicon") if tagger == "lexicon" else RulesParser("hanta")
 
 
 # The part that is parsed
@@ -79,12 +65,12 @@ def test_the_part_has_the_words_that_the_whole_text_begins_with(text: str) -> No
 
 
 @pytest.mark.parametrize("text", ["a dog and " * 10_000, "x" * 100_000, "x-" * 50_000, "'s" * 50_000])
-def test_no_backend_is_given_more(text: str) -> None:
-    recorder = Recorder()
-    BackendParser(recorder).parse(Item(text))
-    ForeignParser(recorder).parse(Item(text, "[]"))
-    assert [len(tokenise(part)) <= MOST_WORDS + 1 for part in recorder.given] == [True, True]
-    assert all(len(word) <= MOST_LETTERS for part in recorder.given for word, _, _ in tokenise(part))
+def test_the_rules_are_given_no_more(text: str) -> None:
+    rules = parser("lexicon")
+    for own, elements in ((rules, ""), (ForeignParser(rules), "[]")):
+        tokens = own.parse(Item(text, elements)).tokens
+        assert len(tokens) <= MOST_WORDS + 1
+        assert all(len(token.text) <= MOST_LETTERS for token in tokens)
 
 
 def test_the_work_of_hanta_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,10 +82,10 @@ def test_the_work_of_hanta_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(tagger, word, cased)
 
     monkeypatch.setattr(HantaTagger, "_readings", counted)
-    parser = BackendParser(RulesBackend("hanta"))
+    rules = RulesParser("hanta")
     for text in (" ".join(f"word{number}" for number in range(2_000)), "y" * 5_000):
         letters.clear()
-        parser.parse(Item(text))
+        rules.parse(Item(text))
         assert 0 < len(letters) <= MOST_WORDS
         assert max(letters) <= MOST_LETTERS
 
@@ -108,10 +94,10 @@ def test_the_work_of_hanta_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sixteen_captions_of_ten_thousand_words_end(tagger: str) -> None:
     draw = random.Random(0)
     words = ["a", "dog", "in", "red", "and", "holds", ",", "who", "man's", "running", "qzx", "of"]
-    parser = BackendParser(backend(tagger))
+    rules = parser(tagger)
     for _ in range(16):
         text = " ".join(draw.choice(words) for _ in range(10_000))
-        graph = parser.parse(Item(text))
+        graph = rules.parse(Item(text))
         assert len(graph.tokens) <= MOST_WORDS
         assert (graph.text, graph.status) == (text, "partial")
 
@@ -123,7 +109,7 @@ def test_sixteen_captions_of_ten_thousand_words_end(tagger: str) -> None:
 @pytest.mark.parametrize("more", [" and a man sings" * 200, f" {'z' * 200} and a man sings"])
 def test_the_beginning_of_a_long_caption_has_its_graph(tagger: str, more: str) -> None:
     text = f"\n {CAPTION} {more}"
-    graph = BackendParser(backend(tagger)).parse(Item(text))
+    graph = parser(tagger).parse(Item(text))
     assert graph.status == "partial"
     assert all(text[token.start : token.end] == token.text for token in graph.tokens)
     assert {"dog", "sweater", "log"} <= {each.lemma for each in graph.objects}
@@ -132,18 +118,17 @@ def test_the_beginning_of_a_long_caption_has_its_graph(tagger: str, more: str) -
 
 @pytest.mark.parametrize("tagger", TAGGERS)
 def test_the_limits_change_no_caption_within_them(tagger: str) -> None:
-    assert analyse(backend(tagger), CAPTION) == backend(tagger).analyse(CAPTION)
-    assert BackendParser(backend(tagger)).parse(Item(CAPTION)).status == "ok"
+    assert parser(tagger).parse(Item(CAPTION)).status == "ok"
 
 
 def test_what_is_no_noun_phrase_stays_failed() -> None:
-    assert BackendParser(backend("lexicon")).parse(Item("quickly " * 500)).status == "failed"
+    assert parser("lexicon").parse(Item("quickly " * 500)).status == "failed"
 
 
 def test_an_imported_graph_is_found_in_the_part_that_is_parsed() -> None:
-    parser = ForeignParser(backend("lexicon"))
+    own = ForeignParser(parser("lexicon"))
     text = f"a dog {'and ' * 500} a cat"
-    found = parser.parse(Item(text, json.dumps([["dog"], ["cat"]])))
+    found = own.parse(Item(text, json.dumps([["dog"], ["cat"]])))
     assert ([each.tokens for each in found.objects], found.status) == ([(1,), ()], "partial")
-    assert parser.parse(Item(text, json.dumps([["dog"]]))).status == "partial"
-    assert parser.parse(Item("a dog", json.dumps([["dog"]]))).status == "ok"
+    assert own.parse(Item(text, json.dumps([["dog"]]))).status == "partial"
+    assert own.parse(Item("a dog", json.dumps([["dog"]]))).status == "ok"

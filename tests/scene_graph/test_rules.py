@@ -12,19 +12,19 @@ from itrpipe.scene_graph import rules
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.hanta import HantaTagger
-from itrpipe.scene_graph.rules import RulesBackend
+from itrpipe.scene_graph.rules import RulesParser
 from tests.scene_graph.scoring import facts_of
 
 TAGGERS = ("hanta", "lexicon")
 
 
 @cache
-def backend(tagger: str) -> RulesBackend:
-    return RulesBackend("lexicon") if tagger == "lexicon" else RulesBackend("hanta")
+def parser(tagger: str) -> RulesParser:
+    return RulesParser("lexicon") if tagger == "lexicon" else RulesParser("hanta")
 
 
 def parse(text: str, tagger: str = "hanta") -> SceneGraph:
-    return extract_graph(text, backend(tagger).analyse(text))
+    return extract_graph(text, parser(tagger).analyse(text))
 
 
 def said(graph: SceneGraph) -> tuple[str, str, str]:
@@ -186,11 +186,10 @@ def test_kinds() -> None:
 
 
 def test_version_names_rules_tagger_and_packages() -> None:
-    assert backend("hanta").name == "rules"
-    assert backend("hanta").version == (
+    assert parser("hanta").version == (
         f"{rules.RULES_VERSION} hanta lemminflect-{metadata.version('lemminflect')} HanTa-{metadata.version('HanTa')}"
     )
-    assert backend("lexicon").version == f"{rules.RULES_VERSION} lexicon lemminflect-{metadata.version('lemminflect')}"
+    assert parser("lexicon").version == f"{rules.RULES_VERSION} lexicon lemminflect-{metadata.version('lemminflect')}"
 
 
 def test_without_hanta_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,8 +200,8 @@ def test_without_hanta_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(rules, "version", missing)
     with pytest.raises(MissingInputError, match=r"HanTa.*pip install HanTa, or choose --tagger lexicon$"):
-        RulesBackend("hanta")
-    assert said(extract_graph("A red bus.", RulesBackend("lexicon").analyse("A red bus."))) == ("bus", "bus:red", "")
+        RulesParser("hanta")
+    assert said(extract_graph("A red bus.", RulesParser("lexicon").analyse("A red bus."))) == ("bus", "bus:red", "")
 
 
 def test_a_broken_hanta_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def test_a_model_that_reads_phrases_reads_those_of_the_sentences(root: Path, inv
 def test_graphs_that_no_parser_makes_again_are_refused(written: Path, tmp_path: Path) -> None:
     folder = only(written, "parse/rules.hanta")
     manifest = read_manifest(folder)
-    foreign = {"backend": "foreign", "file": "graphs.json", "format": "", "tagger": "hanta"}
+    foreign = {"file": "graphs.json", "format": "", "tagger": "hanta"}
     with pytest.raises(UsageError, match="holds graphs out of a file, and written sentences are in none"):
         SentenceParser(folder, manifest.model_copy(update={"settings": foreign}), tmp_path, Reporter())
     with pytest.raises(UsageError, match="was made by the parser rules 0, and this is "):

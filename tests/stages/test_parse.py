@@ -19,7 +19,6 @@ import pytest
 
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
-from itrpipe.config import load_declaration
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Planner, parse_override
@@ -33,8 +32,8 @@ Invoke = Callable[..., Any]
 LEXICON = ("tagger=lexicon", "workers=1")
 
 
-def parse(root: Path, *settings: str, conf: str = "rules") -> Path:
-    return run_stage(root, "tiny", "parse", [parse_override(text) for text in settings or LEXICON], conf=conf)
+def parse(root: Path, *settings: str) -> Path:
+    return run_stage(root, "tiny", "parse", [parse_override(text) for text in settings or LEXICON])
 
 
 def prepared(root: Path) -> PreparedDataset:
@@ -42,9 +41,9 @@ def prepared(root: Path) -> PreparedDataset:
     return PreparedDataset.open(folder)
 
 
-def location(root: Path, *settings: str, conf: str = "rules") -> str:
+def location(root: Path, *settings: str) -> str:
     planner = Planner(root, "tiny", [parse_override(text) for text in settings])
-    return planner.plan(Need("parse", conf)).location.name
+    return planner.plan(Need("parse", "rules")).location.name
 
 
 # The file
@@ -190,9 +189,9 @@ def test_another_version_of_a_library_makes_other_graphs(defined: Path, monkeypa
 
 @pytest.mark.parametrize("tagger", ["hanta", "lexicon"])
 def test_the_planned_version_is_that_of_the_parser(tagger: str, data_root: Path) -> None:
-    for conf in ("rules", "foreign"):
-        planner = Planner(data_root, "tiny", [parse_override(f"tagger={tagger}")])
-        settings: Any = planner.configure_checked(Need("parse", conf))[0]
+    for file in ("", "graphs.json"):
+        planner = Planner(data_root, "tiny", [parse_override(f"tagger={tagger}"), parse_override(f"file={file}")])
+        settings: Any = planner.configure_checked(Need("parse", "rules"))[0]
         assert settings.version() == settings.parser().version
 
 
@@ -208,7 +207,7 @@ print("LOADED", *sys.modules)
     done = subprocess.run([sys.executable, "-c", code, str(defined)], capture_output=True, text=True, check=True)
     assert "parse/rules.hanta-" in done.stdout
     loaded = {name.partition(".")[0] for name in done.stdout.partition("LOADED")[2].split()}
-    assert not loaded & {"HanTa", "lemminflect", "spacy", "pyarrow", "torch"}
+    assert not loaded & {"HanTa", "lemminflect", "pyarrow", "torch"}
 
 
 WITHOUT_HANTA = """
@@ -239,7 +238,7 @@ def test_hanta_may_be_uninstalled(defined: Path) -> None:
     done = run("parse", *where)
     assert done.returncode == MissingInputError.exit_code
     assert done.stderr == (
-        "error: the parser rules needs the package HanTa, which is not installed: pip install HanTa, or choose "
+        "error: the parser needs the package HanTa, which is not installed: pip install HanTa, or choose "
         "--tagger lexicon\n"
     )
     done = run("doctor", "--data", str(defined))
@@ -290,25 +289,19 @@ def test_of_a_foreign_file_the_content_counts_and_not_the_place(defined: Path, t
     first = write_foreign(tmp_path / "first.json", defined)
     second = tmp_path / "second.json"
     second.write_bytes(first.read_bytes())
-    before = location(defined, f"file={first}", conf="foreign")
-    assert location(defined, f"file={second}", conf="foreign") == before
+    before = location(defined, f"file={first}")
+    assert location(defined, f"file={second}") == before
     second.write_text(second.read_text() + " ")
-    assert location(defined, f"file={second}", conf="foreign") != before
+    assert location(defined, f"file={second}") != before
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "parts"),
     [
         (["--from", "/no/graphs.json"], MissingInputError, ["/no/graphs.json does not exist"]),
-        (["--backend", "foreign"], MissingInputError, ["itrpipe parse --from FILE"]),
-        (["--backend", "spacy", "--from", "x.json"], UsageError, ["--backend spacy"]),
-        (["--backend", "foreign", "--show", "a dog"], UsageError, ["choose a backend that parses"]),
-        (["--backend", "rulez"], UsageError, ["did you mean 'rules'"]),
+        (["--from", "x.json", "--show", "a dog"], UsageError, ["leave out --from"]),
         (["--tagger", "hunta"], UsageError, ["tagger = 'hunta'", "'hanta'"]),
-        (["--backend", "spacy", "--tagger", "hanta"], UsageError, ["unknown setting 'tagger'"]),
         (["--set", "workers=-1"], UsageError, ["workers = -1"]),
-        (["--set", "backend=spacy"], UsageError, []),
-        (["--set", "backend=tree"], UsageError, ["'tree'", "rules, spacy, foreign"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -361,13 +354,6 @@ def test_a_caption_that_is_no_unicode_is_one_line(data_root: Path) -> None:
     settings: Any = Planner(data_root, "tiny").configure_checked(Need("parse", "rules"))[0]
     with pytest.raises(UsageError, match="is not valid UTF-8"):
         parse_one(settings, "a \udcff dog")
-
-
-def test_help_names_every_backend_with_one_line(invoke: Invoke) -> None:
-    lines = invoke("parse", "--help").out.splitlines()
-    for conf in load_declaration("parse").confs:
-        (described,) = [line for line in lines if line.split()[:1] == [conf]]
-        assert len(described.split()) > 4, described
 
 
 # Kill

@@ -23,7 +23,7 @@ from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.plan.planning import Override, Planner, parse_override
-from itrpipe.scene_graph.rules import RulesBackend
+from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE
 from itrpipe.stages import synthesize
 from itrpipe.stages.base import PARTS, Need
@@ -232,9 +232,9 @@ def test_another_seed_draws_other_sentences_by_rules(root: Path, invoke: Invoke)
 
 def test_rules_read_the_words_that_the_scene_graphs_have(written: Path) -> None:
     split = PreparedDataset.open(only(written, "prepare/scenes")).split("train")
-    backend = RulesBackend("hanta")
+    parser = RulesParser("hanta")
     found = tagged_captions(only(written, "parse/rules.hanta"), split.caption_ids.tolist()[::-7], split.texts[::-7])
-    assert [each.tokens for each in found] == [backend.analyse(text).tokens for text in split.texts[::-7]]
+    assert [each.tokens for each in found] == [parser.analyse(text).tokens for text in split.texts[::-7]]
     assert [each.text for each in found] == split.texts[::-7]
     with pytest.raises(
         DataError, match=r"1 of 1 captions have no scene graph \(the first: 'nobody'\); run `itrpipe pa"

@@ -15,7 +15,7 @@ from torch import Tensor
 from itrpipe.models.base import TextBatch
 from itrpipe.negatives.caption_masks import SpecialTokens
 from itrpipe.negatives.masking import MASK_RATE
-from itrpipe.scene_graph.rules import RulesBackend
+from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.synthesis.by_model import ModelMaker, ModelSettings
 from itrpipe.synthesis.by_rules import RuleCaptions, RuleMaker
 from itrpipe.synthesis.captions import TokenCaptions
@@ -242,8 +242,8 @@ def test_only_sentences_that_are_left_are_scored(tmp_path: Path) -> None:
 def rule_maker(
     rules: tuple[str, ...] = RULES, keep: int = 4, texts: tuple[str, ...] = TEXTS, images: np.ndarray = IMAGE_ROWS
 ) -> RuleMaker:
-    backend = RulesBackend("lexicon")
-    tagged = [TaggedCaption(text, backend.analyse(text).tokens) for text in texts]
+    parser = RulesParser("lexicon")
+    tagged = [TaggedCaption(text, parser.analyse(text).tokens) for text in texts]
     captions = RuleCaptions([f"c{row}" for row in range(len(texts))], ["i0", "i1", "i2"], images, tagged)
     return RuleMaker(captions, NounVocabulary(tagged, SmallLexicon(), 1), rules, keep, seed=3)
 

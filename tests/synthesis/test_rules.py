@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.scene_graph.rules import RulesBackend
+from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.synthesis.edits import Edit, apply_edits
 from itrpipe.synthesis.english import article_before, number_value, plural
 from itrpipe.synthesis.noun_lexicon import SmallLexicon, WordNet, contradict
@@ -26,12 +26,12 @@ from itrpipe.synthesis.rules import (
 )
 from itrpipe.synthesis.small_lexicon import KINDS
 
-BACKEND = RulesBackend("lexicon")
+PARSER = RulesParser("lexicon")
 WORDS = ("a", "an", "two", "3", "dog", "dogs", "red", "and", "with", "on", "under", ",", ".", "is", "running", "The")
 
 
 def tagged(text: str) -> TaggedCaption:
-    return TaggedCaption(text, BACKEND.analyse(text).tokens)
+    return TaggedCaption(text, PARSER.analyse(text).tokens)
 
 
 def sentences(text: str, slots: list[Slot]) -> set[str]:

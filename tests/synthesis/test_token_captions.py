@@ -14,7 +14,7 @@ from itrpipe.datasets.tokens import tokenize
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.scene_graph.graph import Attribute, Object, SceneGraph
 from itrpipe.scene_graph.mask_candidates import MaskCandidates
-from itrpipe.scene_graph.rules import RulesBackend
+from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 from itrpipe.synthesis.captions import GraphCandidates, TokenCaptions
 
@@ -82,8 +82,8 @@ def test_pieces_of_a_word_share_its_characters(tokenizer: Any) -> None:
 
 
 def test_scene_graphs_say_what_is_masked_together_in_any_cutting(tmp_path: Path, tokenizer: Any) -> None:
-    backend = RulesBackend("lexicon")
-    tokens = [backend.analyse(text).tokens for text in TEXTS]
+    parser = RulesParser("lexicon")
+    tokens = [parser.analyse(text).tokens for text in TEXTS]
     assert [token.text for token in tokens[0]] == ["A", "dog", "'s", "t-shirt", ",", "red", "."]
     objects = (Object(0, 1, (1,), "dog"), Object(1, 3, (3,), "t-shirt"))
     graphs = [

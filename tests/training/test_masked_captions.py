@@ -17,7 +17,7 @@ from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.negatives.masking import UNLABELLED
 from itrpipe.scene_graph.extract import extract_graph
-from itrpipe.scene_graph.rules import RulesBackend
+from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 from itrpipe.synthesis.captions import TokenCaptions
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
@@ -103,8 +103,8 @@ def test_a_tokenizer_without_a_mask_or_of_another_kind_is_refused() -> None:
 
 
 def write_scene_graphs(folder: Path) -> None:
-    backend = RulesBackend("lexicon")
-    columns = graphs_table([extract_graph(text, backend.analyse(text)) for text in TEXTS], "test").columns
+    parser = RulesParser("lexicon")
+    columns = graphs_table([extract_graph(text, parser.analyse(text)) for text in TEXTS], "test").columns
     ids = [pa.array([f"c{row}" for row in range(4)]), pa.array([f"i{image}" for image in IMAGES])]
     write_graphs(folder / SCENE_GRAPHS_FILE, [pa.Table.from_arrays([*ids, *columns], schema=SCHEMA)])
 
