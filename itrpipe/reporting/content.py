@@ -80,8 +80,6 @@ class Content:
     def question(self) -> str:
         """What the page is to answer."""
         backbones = dict.fromkeys(run.backbone for group in self.groups for run in group.runs)
-        if self.view("study") is not None:
-            return "When does a second round with better negatives pay?"
         if all(run.is_about_training for group in self.groups for run in group.runs):
             return f"How often are the right image and the right caption of {self.dataset} found?"
         *others, last = backbones

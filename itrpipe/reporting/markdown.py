@@ -14,12 +14,8 @@ BEGIN, END = "<!-- itrpipe report {asked} -->", "<!-- end of itrpipe report -->"
 def markdown(content: Content) -> str:
     """The scores of every method on every test set, over seeds where there are several, and what they allow to say.
 
-    Sources of negatives under several objectives are shown as a matrix for each number, a study by its gains.
+    Sources of negatives under several objectives are shown as a matrix for each number.
     """
-    study = content.view("study")
-    if study is not None:
-        tables = [each for found in study.tables.values() for each in found]
-        return "\n\n".join([*map(_titled, tables), *study.said]) + "\n"
     parts = []
     matrices = {group.prefix: tables for group, tables in content.view("combinations") or ()}
     for group in content.groups:

@@ -127,14 +127,6 @@ def legend_of(looks: Mapping[str, Look]) -> list[Key]:
     return [Key(name, _VARIABLES[look.colour], " ".join(map(str, look.dashes))) for name, look in looks.items()]
 
 
-def looks_by_name(names: Sequence[str]) -> dict[str, Look]:
-    """A colour for each name; where they start over, the lines are dashed."""
-    return {
-        name: Look(_COLOURS[number % SERIES], _DASHES[number // SERIES % len(_DASHES)])
-        for number, name in enumerate(names)
-    }
-
-
 @dataclass(frozen=True)
 class End:
     """Where a line ends, and whose it is."""
@@ -206,14 +198,6 @@ def level(axes: Axes, height: float, name: str) -> None:
         horizontalalignment="right" if below else "left",
         bbox={"facecolor": _PAPER, "edgecolor": "none", "pad": 1},  # else lines cross its letters
     )
-
-
-def point(axes: Axes, x: float, interval: Interval | None, value: float, look: Look, *, filled: bool) -> None:
-    """A point with its interval; hollow where the difference may be none."""
-    if interval is not None:
-        axes.plot([x, x], [interval.low, interval.high], color=look.colour, linewidth=1, alpha=0.55)
-    face = look.colour if filled else _PAPER
-    axes.plot([x], [value], "o", color=look.colour, markersize=5, markerfacecolor=face, markeredgewidth=1.4)
 
 
 def looks_of(series: Sequence[Series[Run]] | Sequence[Series[Model]]) -> dict[str, Look]:

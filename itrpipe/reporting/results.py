@@ -16,15 +16,16 @@ from itrpipe.artifacts.files import (
     QUERY_LENGTH,
     WORDS,
 )
+from itrpipe.config import leaves
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference, excludes_zero
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import Comparison
 from itrpipe.reporting.content import Content, Group
+from itrpipe.reporting.departures import shown
 from itrpipe.reporting.expected import Published
 from itrpipe.reporting.sections.mined.section import TOPS
 from itrpipe.reporting.seeds import SeedComparison, SeedScores, Spread
-from itrpipe.reporting.study import Tried
 from itrpipe.reporting.tables import FULL, ORACLE
 
 
@@ -37,11 +38,10 @@ def results(content: Content, published: Sequence[Published]) -> dict[str, Any]:
 
     Returns:
         `runs` with their metrics by protocol, `differences` of pairs of runs, `seeds` of methods over seeds (one
-        entry for each test set that has some), `matching` of methods likewise, `false_negatives` of mined lists,
-        and the gains of a `study`.
+        entry for each test set that has some), `matching` of methods likewise, and `false_negatives` of mined lists.
     """
     comparisons = [each for group in content.groups for each in group.comparisons]
-    mined, study = content.view("mined"), content.view("study")
+    mined = content.view("mined")
     minings = [] if mined is None else mined.minings
     return {
         "title": content.title,
@@ -53,25 +53,8 @@ def results(content: Content, published: Sequence[Published]) -> dict[str, Any]:
         "seeds": [_seeds(group) for group in content.groups if group.seeds],
         "matching": [_matching_scores(group) for group in content.groups if group.matching.scores],
         "false_negatives": {each.artifact.name: _shares(each.shares) for each in minings if each.shares is not None},
-        "study": [] if study is None else [_tried(each) for each in study.study.tried],
         "removed": [artifact.path for artifact in content.removed],
     }
-
-
-def _tried(tried: Tried) -> dict[str, Any]:
-    gains = {
-        measure: {
-            "value": gain.value,
-            "interval": None if gain.interval is None else [gain.interval.low, gain.interval.high],
-            "seeds": gain.seeds,
-            "control": gain.control,
-            "significant": gain.significant,
-        }
-        for measure, gain in tried.gains.items()
-    }
-    setting = tried.setting
-    named = {"backbone": setting.backbone, "features": setting.features, **setting.values}
-    return {"setting": named, "method": tried.method, "gains": gains}
 
 
 def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
@@ -81,6 +64,9 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
         "name": run.name,
         "rerank": run.rerank,
         "artifact": run.evaluation.name,
+        "shown_as": run.method,
+        "baseline": run.is_about_training,
+        "setting": _setting(run),
         **{key: run.settings[key] for key in keys},
         "not_as_declared": {key: asdict(each) for key, each in run.departures.items()},
         "epochs": [member.epochs for member in run.members],
@@ -96,6 +82,16 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
         "eccv_caption": run.figures(ECCV_CAPTION),
         "published": [each.model_dump() for each in published if each.run in (run.label, run.evaluation.name)],
     }
+
+
+def _setting(run: Run) -> dict[str, Any]:
+    """What a run shares with those that it is fair to compare it with; empty where a part was removed."""
+    data, trained = run.prepare.manifest, run.members[0].artifact.manifest
+    if data is None or trained is None:
+        return {}
+    of_data = {key: shown(value) for key, value in leaves(data.settings)}
+    of_training = {key: trained.settings.get(key) for key in ("train_share", "batch_size")}
+    return {"training": data.metrics.get("train"), **of_training, "data": of_data}
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:

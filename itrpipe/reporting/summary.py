@@ -34,8 +34,6 @@ _DIFFERENCE_NAME, _DIFFERENCE = 13, 7
 _MEAN_NAME, _DEVIATION, _COST = 17, 7, 13
 _REFERENCE_NAME, _GENERATOR_NAME = 28, 52
 _MEASURE, _PRECISION, _WORD_NUMBER = 8, 12, 9
-_FEW = 25
-"""Runs in several settings whose tables are printed beside what was found over the settings."""
 _LISTED = 3
 """Settings of a run that are named; the page lists more."""
 _RULE = "-" * WIDTH
@@ -60,11 +58,7 @@ _WORD_MEANING = (
 
 def text(content: Content) -> str:
     """The tables of results and differences with what they allow to say."""
-    lines, study = wrapped(content.title), content.view("study")
-    if study is not None:
-        lines += [line for said in study.said for line in ["", *wrapped(said)]]
-    if study is not None and content.runs > _FEW:
-        return "\n".join(lines) + "\n"
+    lines = wrapped(content.title)
     for group in content.groups:
         lines += ["", *wrapped(group.description), "", *wrapped(str(group.overview.answer))]
         lines += [*_results(group), *_departures(group)]

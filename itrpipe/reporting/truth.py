@@ -8,7 +8,6 @@ import numpy as np
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.truth import read_truth
-from itrpipe.evaluation.ceiling import ceiling
 
 
 class TrueMatches:
@@ -29,16 +28,6 @@ class TrueMatches:
         """Reads them; None where only own images are known to match."""
         found = read_truth(prepare_folder, split.image_ids, split.caption_ids)
         return None if found is None else cls(found, len(split.image_ids))
-
-    def ceiling(self, caption_image: np.ndarray) -> float:
-        """RSum that a perfect ranking may expect where only own images and captions count as right.
-
-        Args:
-            caption_image: [T] row of each caption's own image.
-        """
-        captions, images = np.divmod(np.sort(self._pairs), self._images)
-        offsets = np.searchsorted(captions, np.arange(len(caption_image) + 1))
-        return ceiling(caption_image, offsets, images)["rsum"]
 
     def contains(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
         """Whether caption rows are true of image rows; the two broadcast, the result has their common shape."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
     from itrpipe.reporting.departures import Declared
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 HAS_VERSIONS = False  # a page over other models is another page
 PAGE, SUMMARY, MARKDOWN = REPORT_PAGE, "summary.txt", "summary.md"
 RESULTS, EXPECTED = "results.json", "expected.json"

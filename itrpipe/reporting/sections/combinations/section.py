@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from itrpipe.artifacts.files import BENCHMARKS
+from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.evaluation.claims import seed_interval, verdict
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
 from itrpipe.reporting.groups import Group
-from itrpipe.reporting.measures import oracle_rsum, rsum, told_from_edits
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.seeds import SeedComparison, Spread, by_seed, pairs_by_seed, spread
 from itrpipe.reporting.series import Series
-from itrpipe.reporting.tables import DASH, Cell, Row, Table, duration
+from itrpipe.reporting.tables import DASH, FULL, ORACLE, Cell, Row, Table, duration
 from itrpipe.reporting.titles import choices_of
 
 TITLE, ORDER = "Combinations", 25
@@ -124,7 +124,7 @@ def _ordered(combinations: Sequence[Combination]) -> list[str]:
     """Names of rows: controls, then what reaches the highest RSum in some column."""
     best: dict[str, tuple[bool, float]] = {}
     for each in combinations:
-        found = each.spread_of(rsum)
+        found = each.spread_of(_own_rsum)
         assert found is not None
         place = not each.series.first.is_control, -found.mean
         best[each.row] = min(best.get(each.row, place), place)
@@ -142,8 +142,18 @@ def _note(combinations: Sequence[Combination], differ: bool) -> str:
     return ", ".join([*filter(None, names), *(f"{key} {value}" for key, value in settings)])
 
 
+def _own_rsum(run: Run) -> float:
+    return run.metrics[FULL][_RSUM]["value"]
+
+
+def _oracle_rsum(run: Run) -> float | None:
+    return run.metrics[ORACLE][_RSUM]["value"] if ORACLE in run.metrics else None
+
+
 def _accuracy(run: Run) -> float | None:
-    return told_from_edits(run.figures(BENCHMARKS))
+    """Percent of edited captions of the embedded dataset that score below their caption; None where nobody asked."""
+    found = (run.figures(BENCHMARKS) or {}).get(EMBEDDED)
+    return None if found is None or found["accuracy"] is None else found["accuracy"]["value"]
 
 
 def _match_share(run: Run) -> float | None:
@@ -163,7 +173,7 @@ def _cell(shown: _Shown, combination: Combination, level: float) -> Cell:
     if found is None:
         return Cell(combination.column, DASH)
     against = combination.against(shown.measure, level) if shown.compared else ""
-    rsums = [each.own[_RSUM] for each in combination.compared] if shown.measure is rsum else []
+    rsums = [each.own[_RSUM] for each in combination.compared] if shown.measure is _own_rsum else []
     return Cell(combination.column, shown.text(found), against, bool(rsums) and verdict(rsums) == "better")
 
 
@@ -194,9 +204,9 @@ _SHOWN = (
         "RSum",
         "Mean ± standard deviation over seeds, and the difference to the strongest control, which has the negatives of "
         "the batch alone, with its interval over seeds. Bold: significant against every control.",
-        rsum,
+        _own_rsum,
     ),
-    _Shown("RSum, every true match", "The same with every true match counted as right.", oracle_rsum),
+    _Shown("RSum, every true match", "The same with every true match counted as right.", _oracle_rsum),
     _Shown(
         "Hard negatives told from captions",
         "Percent of edited captions of the embedded dataset (--benchmark scenes) that score below their caption; 50 % "

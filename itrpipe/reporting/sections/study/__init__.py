@@ -1,1 +1,0 @@
-"""Section of the page: what a second round gains in many settings."""
