@@ -27,7 +27,6 @@ TYPES = {
     "regions": "<f2",
     "count": "<i2",
     "boxes": "<f4",
-    "proposals": "<f4",
     "labels": "<i2",
     "scores": "<f4",
     "attributes": "<i2",

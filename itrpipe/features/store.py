@@ -7,7 +7,6 @@ Schema (N images, R regions, D and G widths; every dataset contiguous, uncompres
 | `/regions`  | [N, R, D] float16    | one vector per region                                          |
 | `/count`    | [N] int16            | how many of the R regions are real; the others are zero        |
 | `/boxes`    | [N, R, 4] float32    | x0, y0, x1, y1 as fractions of the image's width and height    |
-| `/proposals`| [N, R, 4] float32    | likewise, the box before regression, where both are kept       |
 | `/labels`   | [N, R] int16         | class of the region in the extractor's own list                |
 | `/scores`   | [N, R] float32       | the detector's confidence                                      |
 | `/attributes`, `/attribute_scores` | [N, R] int16, float32 | attribute of the region, and its confidence |
@@ -15,9 +14,9 @@ Schema (N images, R regions, D and G widths; every dataset contiguous, uncompres
 | `/pixels`   | [N, H, W, 3] uint8   | the image itself, resized, RGB                                 |
 | `/image_id` | [N] UTF-8 bytes      | fixed length, padded with NUL                                  |
 
-Region vectors describe `/proposals` where there is such a dataset, else `/boxes`. Attributes of the root: `extractor`
-(its name) and `schema_version`. An extractor that has no boxes, say, writes a file without `/boxes`. The bytes of a
-file depend on its content alone: no timestamps, no padding left to chance. An image without features has no row.
+Attributes of the root: `extractor` (its name) and `schema_version`. An extractor that has no boxes, say, writes a file
+without `/boxes`. The bytes of a file depend on its content alone: no timestamps, no padding left to chance. An image
+without features has no row.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class FeatureSpec:
         regions: R, regions per image; 0 if the extractor gives none.
         region_dim: D, width of a region's vector.
         global_dim: G, width of the image's vector; 0 if the extractor gives none.
-        boxes, proposals, labels, scores: whether there is the dataset of this name.
+        boxes, labels, scores: whether there is the dataset of this name.
         attributes: whether there are `/attributes` and `/attribute_scores`.
         pixels: height and width of the stored image, (0, 0) if there is none.
     """
@@ -64,7 +63,6 @@ class FeatureSpec:
     boxes: bool = False
     labels: bool = False
     scores: bool = False
-    proposals: bool = False
     attributes: bool = False
     pixels: tuple[int, int] = (0, 0)
 
@@ -73,7 +71,7 @@ class FeatureSpec:
         shapes: dict[str, tuple[int, ...]] = {}
         if self.regions:
             shapes = {"regions": (self.regions, self.region_dim), "count": ()}
-            shapes |= {name: (self.regions, 4) for name in ("boxes", "proposals") if getattr(self, name)}
+            shapes |= {"boxes": (self.regions, 4)} if self.boxes else {}
             shapes |= {name: (self.regions,) for name in ("labels", "scores") if getattr(self, name)}
             if self.attributes:
                 shapes |= {"attributes": (self.regions,), "attribute_scores": (self.regions,)}
@@ -245,7 +243,7 @@ class FeatureFile:
         image_id: [N] identifiers as Python strings.
         regions: memory map [N, R, D] float16, or None.
         count: memory map [N] int16, or None where there are no regions.
-        boxes, proposals: memory maps [N, R, 4] float32 in 0..1, or None.
+        boxes: memory map [N, R, 4] float32 in 0..1, or None.
         labels, attributes: memory maps [N, R] int16, or None.
         scores, attribute_scores: memory maps [N, R] float32, or None.
         global_: memory map [N, G] float16, or None.
@@ -260,7 +258,6 @@ class FeatureFile:
     boxes: np.ndarray | None
     labels: np.ndarray | None
     scores: np.ndarray | None
-    proposals: np.ndarray | None
     attributes: np.ndarray | None
     attribute_scores: np.ndarray | None
     global_: np.ndarray | None
@@ -299,7 +296,6 @@ class FeatureFile:
             boxes=self.boxes is not None,
             labels=self.labels is not None,
             scores=self.scores is not None,
-            proposals=self.proposals is not None,
             attributes=self.attributes is not None,
             pixels=self.pixels.shape[1:3] if self.pixels is not None else (0, 0),
         )
@@ -382,7 +378,7 @@ def _convert(where: str, name: str, values: np.ndarray, extent: Extent) -> np.nd
         limit, worst = float(np.finfo(extent.dtype).max), largest_magnitudes(values).max(initial=0)
         if not worst <= limit:
             raise DataError(f"{where} holds the magnitude {worst}; {extent.dtype} stores values up to {limit:g}.")
-    if name in ("boxes", "proposals") and values.size and not (values.min() >= 0 and values.max() <= 1):
+    if name == "boxes" and values.size and not (values.min() >= 0 and values.max() <= 1):
         raise DataError(
             f"{where} reaches from {values.min()} to {values.max()}; boxes are fractions of the image, 0 to 1."
         )

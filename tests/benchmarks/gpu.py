@@ -419,9 +419,7 @@ def extraction(scale: Scale, clock: Clock) -> Iterator[Line]:
     regions = {"min_regions": scale.regions, "max_regions": scale.regions, "min_score": 0.2, "precision": precision}
     sides = {"short_side": scale.short_side, "long_side": 2 * scale.short_side, "nms": 0.3, "proposals": 300}
     detector = Frcnn.model_validate({"kind": "frcnn", "weights": "random", **regions, **sides})
-    published = Butd.model_validate(
-        {"kind": "butd", "weights": "random", "revision": "main", "profile": "caffe", **regions}
-    )
+    published = Butd.model_validate({"kind": "butd", "weights": "random", "revision": "main", **regions})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         heads = max(1, scale.width // 64)

@@ -31,7 +31,7 @@ Content = dict[str, np.ndarray]
 
 
 def make_content() -> Content:
-    """All datasets of the store but proposals, with rubbish after `count`."""
+    """All datasets of the store, with rubbish after `count`."""
     rng = np.random.default_rng(0)
     corners = np.sort(rng.uniform(size=(N, R, 2, 2)), axis=2).reshape(N, R, 4)
     return {

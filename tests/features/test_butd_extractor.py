@@ -14,16 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from itrpipe.features.extractors.butd import extractor as butd
-from itrpipe.features.extractors.butd.caffe_profile import CaffeProfile, caffe_size
 from itrpipe.features.extractors.butd.declaration import Butd
 from itrpipe.features.extractors.butd.extractor import ButdExtractor, build, channels_first
-from itrpipe.features.extractors.butd.hub_profile import HubProfile, hub_size
 from itrpipe.features.extractors.butd.network import ButdNetwork
+from itrpipe.features.extractors.butd.selection import RegionRules, caffe_size
 from itrpipe.features.extractors.butd.weights import random_network
 from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
 
 CPU = torch.device("cpu")
-# As much of a profile as a test can wait for.
+# As much as a test can wait for.
 FEW: dict[str, Any] = {"short_side": 64, "long_side": 120, "proposals": 8}
 SIZES = np.array([[30, 40], [30, 40]])
 
@@ -36,8 +35,7 @@ def network() -> ButdNetwork:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes `build` use small images and few proposals."""
-    monkeypatch.setattr(butd, "CaffeProfile", partial(CaffeProfile, **FEW))
-    monkeypatch.setattr(butd, "HubProfile", partial(HubProfile, **FEW))
+    monkeypatch.setattr(butd, "RegionRules", partial(RegionRules, **FEW))
 
 
 def settings(**changes: object) -> Butd:
@@ -45,7 +43,6 @@ def settings(**changes: object) -> Butd:
         "kind": "butd",
         "weights": "random",
         "revision": "main",
-        "profile": "caffe",
         "precision": "fp32",
         "min_regions": 3,
         "max_regions": 6,
@@ -60,9 +57,8 @@ def images(count: int, height: int = 30, width: int = 40) -> Tensor:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("profile", ["caffe", "hub"])
-def test_rows_fit_the_feature_file(tmp_path: Path, profile: str) -> None:
-    extractor = build(settings(profile=profile), CPU)
+def test_rows_fit_the_feature_file(tmp_path: Path) -> None:
+    extractor = build(settings(), CPU)
     rows = extractor(images(2), SIZES)
     path = tmp_path / "features.h5"
     create_features(path, ["a", "b"], extractor.spec, "butd")
@@ -70,7 +66,6 @@ def test_rows_fit_the_feature_file(tmp_path: Path, profile: str) -> None:
         writer.write(0, rows)
     stored = FeatureFile.open(path)
     assert stored.spec == extractor.spec
-    assert stored.spec.proposals == (profile == "hub")
     assert stored.regions is not None
     assert stored.count is not None
     assert stored.regions.shape == (2, 6, 2048)
@@ -88,17 +83,6 @@ def test_rows_fit_the_feature_file(tmp_path: Path, profile: str) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_notes() -> None:
-    noise = "random weights: these features are noise"
-    assert build(settings(), CPU).notes == (noise,)
-    assert build(settings(profile="hub", min_score=0), CPU).notes == (noise,)
-    assert build(settings(profile="hub"), CPU).notes == (
-        noise,
-        "profile 'hub' keeps regions whatever their score: min_score = 0.2 has no effect",
-    )
-
-
-@pytest.mark.usefixtures("small")
 def test_build_passes_the_limits_on(network: ButdNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(butd, "load_network", lambda settings: (network, ()))
     few = {"max_regions": 8, "min_regions": 1}
@@ -108,11 +92,8 @@ def test_build_passes_the_limits_on(network: ButdNetwork, monkeypatch: pytest.Mo
     assert (surest["count"][0], every["count"][0], least["count"][0]) == (1, 8, 4)
 
 
-@pytest.mark.parametrize("profile", [CaffeProfile(4, 4, 0.2, **FEW), HubProfile(4, 4, **FEW)], ids=["caffe", "hub"])
-def test_an_image_has_the_same_features_alone_and_in_a_batch(
-    network: ButdNetwork, profile: CaffeProfile | HubProfile
-) -> None:
-    extractor = ButdExtractor(network, profile, CPU)
+def test_an_image_has_the_same_features_alone_and_in_a_batch(network: ButdNetwork) -> None:
+    extractor = ButdExtractor(network, RegionRules(4, 4, 0.2, **FEW), CPU)
     pair = images(2)
     together = extractor(pair, SIZES)
     for number, image in enumerate(pair):
@@ -121,24 +102,16 @@ def test_an_image_has_the_same_features_alone_and_in_a_batch(
             assert np.allclose(values[0], together[name][number], rtol=2e-3, atol=1e-4), name
 
 
-def test_regions_of_hub_are_pooled_from_the_proposals(network: ButdNetwork) -> None:
-    found = ButdExtractor(network, HubProfile(4, 4, **FEW), CPU).detect(list(images(1)))[0]
-    assert not torch.allclose(found["boxes"], found["proposals"], atol=1e-3)
-    caffe = ButdExtractor(network, CaffeProfile(4, 4, 0.2, **FEW), CPU).detect(list(images(1)))[0]
-    assert torch.equal(caffe["boxes"], caffe["proposals"])
-
-
 def test_blue_and_red_are_not_the_same(network: ButdNetwork) -> None:
-    extractor = ButdExtractor(network, CaffeProfile(4, 4, 0.2, **FEW), CPU)
+    extractor = ButdExtractor(network, RegionRules(4, 4, 0.2, **FEW), CPU)
     picture = images(1)
     found, swapped = extractor(picture, SIZES[:1]), extractor(picture.flip(1), SIZES[:1])
     assert not np.allclose(found["regions"], swapped["regions"], rtol=0.01)
 
 
 @pytest.mark.parametrize("size", [(1, 400), (400, 1), (2, 3), (1, 1)])
-@pytest.mark.parametrize("profile", [CaffeProfile(2, 4, 0.2, **FEW), HubProfile(2, 4, **FEW)], ids=["caffe", "hub"])
-def test_lines_and_dots(network: ButdNetwork, profile: CaffeProfile | HubProfile, size: tuple[int, int]) -> None:
-    rows = ButdExtractor(network, profile, CPU)(images(1, *size), np.array([size]))
+def test_lines_and_dots(network: ButdNetwork, size: tuple[int, int]) -> None:
+    rows = ButdExtractor(network, RegionRules(2, 4, 0.2, **FEW), CPU)(images(1, *size), np.array([size]))
     assert 0 <= rows["count"][0] <= 4
     for name in ("regions", "boxes", "scores"):
         assert np.isfinite(rows[name]).all()
@@ -146,8 +119,8 @@ def test_lines_and_dots(network: ButdNetwork, profile: CaffeProfile | HubProfile
 
 
 def test_an_image_without_proposals_has_no_region(network: ButdNetwork) -> None:
-    """In profile `caffe` proposals have at least 16 pixels of the file per side, and this one has 15 in all."""
-    extractor = ButdExtractor(network, CaffeProfile(2, 4, 0.2, **FEW), CPU)
+    """Proposals have at least 16 pixels of the file per side, and this one has 15 in all."""
+    extractor = ButdExtractor(network, RegionRules(2, 4, 0.2, **FEW), CPU)
     dot = images(1, 15, 15)
     rows = extractor(dot, np.array([[15, 15]]))
     assert rows["count"].tolist() == [0]
@@ -159,11 +132,10 @@ def test_an_image_without_proposals_has_no_region(network: ButdNetwork) -> None:
 
 def test_sizes_are_never_empty() -> None:
     assert caffe_size(1, 10_000, 600, 1000) == (0.1, 1, 1000)
-    assert hub_size(1, 10_000, 800, 1333) == (1, 1333)
 
 
 def test_transform_and_group(network: ButdNetwork) -> None:
-    extractor = ButdExtractor(network, HubProfile(4, 4), CPU)
+    extractor = ButdExtractor(network, RegionRules(4, 4, 0.2), CPU)
     assert extractor.group(30, 40) == (30, 40)
     image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     turned = pickle.loads(pickle.dumps(extractor.transform))(image)
@@ -205,7 +177,7 @@ def test_single_precision_is_not_tf32(
     network: ButdNetwork, tf32_during_res5: Callable[[], list[bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    ButdExtractor(network, CaffeProfile(4, 4, 0.2, **FEW), CPU)(images(1), SIZES[:1])
+    ButdExtractor(network, RegionRules(4, 4, 0.2, **FEW), CPU)(images(1), SIZES[:1])
     assert tf32_during_res5() == [False]
     assert torch.backends.cudnn.allow_tf32
 

@@ -22,7 +22,7 @@ from itrpipe.errors import DataError, DiskFullError, MissingInputError
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features, largest_magnitudes
 
 FULL = FeatureSpec(regions=3, region_dim=4, global_dim=5, boxes=True, labels=True, scores=True)
-ALL = replace(FULL, proposals=True, attributes=True, pixels=(2, 3))
+ALL = replace(FULL, attributes=True, pixels=(2, 3))
 
 
 def make_rows(n: int, spec: FeatureSpec = FULL, seed: int = 0) -> dict[str, np.ndarray]:
@@ -34,7 +34,6 @@ def make_rows(n: int, spec: FeatureSpec = FULL, seed: int = 0) -> dict[str, np.n
         "labels": rng.integers(-1, 24, size=(n, spec.regions)).astype(np.int16),
         "scores": rng.random((n, spec.regions)).astype(np.float32),
         "global": rng.normal(size=(n, spec.global_dim)).astype(np.float16),
-        "proposals": np.sort(rng.random((n, spec.regions, 4)), axis=2).astype(np.float32),
         "attributes": rng.integers(0, 400, size=(n, spec.regions)).astype(np.int16),
         "attribute_scores": rng.random((n, spec.regions)).astype(np.float32),
         "pixels": rng.integers(0, 256, size=(n, *spec.pixels, 3), dtype=np.uint8),
@@ -332,9 +331,9 @@ def test_rows_may_be_written_in_any_order(tmp_path: Path, order: list[int], n: i
 
 
 def test_a_part_of_a_spec_has_the_datasets_of_its_groups() -> None:
-    spec = replace(FULL, proposals=True, attributes=True, pixels=(5, 6))
+    spec = replace(FULL, attributes=True, pixels=(5, 6))
     assert spec.groups() == {"regions", "global", "pixels"}
-    regions = {"regions", "count", "boxes", "labels", "scores", "proposals", "attributes", "attribute_scores"}
+    regions = {"regions", "count", "boxes", "labels", "scores", "attributes", "attribute_scores"}
     assert set(spec.only({"regions"}).shapes()) == regions
     assert set(spec.only({"global"}).shapes()) == {"global"}
     assert spec.only({"pixels"}).shapes() == {"pixels": (5, 6, 3)}

@@ -14,11 +14,9 @@ from torch.nn import functional as F
 
 from itrpipe.features.extractors.base import Images, channels_first
 from itrpipe.features.extractors.butd.anchors import place_anchors
-from itrpipe.features.extractors.butd.caffe_profile import CaffeProfile
 from itrpipe.features.extractors.butd.declaration import Butd
-from itrpipe.features.extractors.butd.hub_profile import HubProfile
 from itrpipe.features.extractors.butd.network import REGION_DIM, ButdNetwork
-from itrpipe.features.extractors.butd.profiles import Picture, Profile, Selection
+from itrpipe.features.extractors.butd.selection import Picture, RegionRules, Selection
 from itrpipe.features.extractors.butd.weights import load_network
 from itrpipe.features.store import FeatureSpec
 
@@ -30,7 +28,7 @@ _TYPES = {"regions": np.float16, "labels": np.int16, "attributes": np.int16}
 
 
 def build(settings: Butd, device: torch.device) -> ButdExtractor:
-    """Returns the extractor with the weights and in the profile that the settings name.
+    """Returns the extractor with the weights that the settings name.
 
     Raises:
         MissingInputError: there is no such file of weights, or the hub does not give it.
@@ -38,45 +36,28 @@ def build(settings: Butd, device: torch.device) -> ButdExtractor:
     """
     network, notes = load_network(settings)
     network = network.for_inference(device, settings.precision)
-    limits = settings.min_regions, settings.max_regions
-    if settings.profile == "caffe":
-        return ButdExtractor(network, CaffeProfile(*limits, settings.min_score), device, notes)
-    if settings.min_score > 0:
-        notes += (
-            f"profile 'hub' keeps regions whatever their score: min_score = {settings.min_score:g} has no effect",
-        )
-    return ButdExtractor(network, HubProfile(*limits), device, notes)
+    rules = RegionRules(settings.min_regions, settings.max_regions, settings.min_score)
+    return ButdExtractor(network, rules, device, notes)
 
 
 class ButdExtractor:
-    """Turns images into rows of a feature file; see `Extractor`.
-
-    In profile `caffe` the boxes are the region proposals. In profile `hub` they are regressed, while the vectors
-    describe the proposals, which are stored as well.
+    """Turns images into rows of a feature file; see `Extractor`. The boxes are the region proposals.
 
     Attributes:
-        spec: regions [N, max_regions, 2048], boxes, labels, scores, attributes and for `hub` proposals.
+        spec: regions [N, max_regions, 2048], boxes, labels, scores and attributes.
         transform: the decoded image, channels first; the resize gives fractions of grey levels and runs on the device.
         batch: see `Extractor`.
         notes: what there is to say of the weights and settings.
     """
 
     def __init__(
-        self, network: ButdNetwork, profile: Profile, device: torch.device, notes: tuple[str, ...] = ()
+        self, network: ButdNetwork, rules: RegionRules, device: torch.device, notes: tuple[str, ...] = ()
     ) -> None:
-        self.spec = FeatureSpec(
-            profile.maximum,
-            REGION_DIM,
-            boxes=True,
-            labels=True,
-            scores=True,
-            proposals=profile.regresses,
-            attributes=True,
-        )
+        self.spec = FeatureSpec(rules.maximum, REGION_DIM, boxes=True, labels=True, scores=True, attributes=True)
         self.transform = channels_first
         self.notes = notes
         self.batch = _BATCH
-        self._network, self._profile, self._device = network, profile, device
+        self._network, self._rules, self._device = network, rules, device
 
     def group(self, height: int, width: int) -> tuple[int, int]:
         """The size itself: padded beside a larger image, an image would get slightly other features at the seam."""
@@ -91,8 +72,8 @@ class ButdExtractor:
 
         Returns:
             regions [B, R, 2048] float16, count [B], boxes [B, R, 4] float32 in 0..1, labels [B, R] (0..1599), scores
-            [B, R] float32 probability of the class, attributes [B, R] (0..399), attribute_scores [B, R] float32, and
-            in profile `hub` proposals [B, R, 4] float32 in 0..1. Rows beyond count are zero.
+            [B, R] float32 probability of the class, attributes [B, R] (0..399) and attribute_scores [B, R] float32.
+            Rows beyond count are zero.
         """
         found = self.detect(list(images))
         rows = {"count": np.array([len(image["labels"]) for image in found], dtype=np.int16)}
@@ -105,19 +86,18 @@ class ButdExtractor:
         """Detects regions in images [3, H, W] uint8 RGB; where their sizes differ they are padded.
 
         Returns:
-            For each image its n regions: regions [n, 2048] float32 and the rest as of `__call__`, boxes and proposals
-            as fractions.
+            For each image its n regions: regions [n, 2048] float32 and the rest as of `__call__`.
         """
-        pictures = [self._profile.resize(image.to(self._device)) for image in images]
+        pictures = [self._rules.resize(image.to(self._device)) for image in images]
         # TF32 keeps 10 bits of a factor: with it, `fp32` would not be what its name says.
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             feature_map = self._network.feature_map(pad_pictures(pictures))
-            proposals = propose(self._network, self._profile, feature_map, pictures)
+            proposals = propose(self._network, self._rules, feature_map, pictures)
             features = self._network.region_features(feature_map, proposals)
         counts = [len(boxes) for boxes in proposals]
         predictions = self._network.box_predictor(features).split(counts)
-        selections = self._profile.select(predictions, proposals, pictures)
-        parts = zip(selections, pictures, features.split(counts), proposals, strict=True)
+        selections = self._rules.select(predictions, proposals, pictures)
+        parts = zip(selections, pictures, features.split(counts), strict=True)
         return [_arrays(*image) for image in parts]
 
 
@@ -129,25 +109,25 @@ def pad_pictures(pictures: Sequence[Picture]) -> Tensor:
     return torch.stack(padded)
 
 
-def propose(network: ButdNetwork, profile: Profile, feature_map: Tensor, pictures: Sequence[Picture]) -> list[Tensor]:
+def propose(network: ButdNetwork, rules: RegionRules, feature_map: Tensor, pictures: Sequence[Picture]) -> list[Tensor]:
     """Returns the region proposals of each image, [P, 4] in pixels of the network's input, by falling objectness.
 
     Args:
         network: the detector.
-        profile: chooses anchors and proposals.
+        rules: choose the proposals.
         feature_map: [B, 1024, h, w].
         pictures: the B images.
     """
     logits, deltas = network.rpn_head(feature_map)
-    anchors = place_anchors(profile.anchors(network.cell_anchors), *feature_map.shape[-2:])
-    return [profile.propose(logits[row], deltas[row], anchors, picture) for row, picture in enumerate(pictures)]
+    height, width = feature_map.shape[-2:]
+    anchors = place_anchors(height, width, feature_map.device)
+    return [rules.propose(logits[row], deltas[row], anchors, picture) for row, picture in enumerate(pictures)]
 
 
-def _arrays(selection: Selection, picture: Picture, features: Tensor, proposals: Tensor) -> dict[str, Tensor]:
+def _arrays(selection: Selection, picture: Picture, features: Tensor) -> dict[str, Tensor]:
     return {
         "regions": features[selection.rows],
         "boxes": picture.fractions(selection.boxes),
-        "proposals": picture.fractions(proposals[selection.rows]),
         "labels": selection.labels,
         "scores": selection.scores,
         "attributes": selection.attributes,

@@ -40,12 +40,10 @@ class Predictions:
 
     Attributes:
         class_logits: [K, 1601], the last column is the background.
-        deltas: [K, 1600, 4] regression of the region's box for each class: dx, dy, dw, dh.
         attribute_logits: [K, 401], the last column says that there is no attribute.
     """
 
     class_logits: Tensor
-    deltas: Tensor
     attribute_logits: Tensor
 
     def split(self, counts: Sequence[int]) -> list[Predictions]:
@@ -76,12 +74,11 @@ class RpnHead(nn.Module):
 
 
 class BoxPredictor(nn.Module):
-    """Class, box and attribute of a region from its feature vector."""
+    """Class and attribute of a region from its feature vector."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cls_score = nn.Linear(REGION_DIM, CLASSES + 1)
-        self.bbox_pred = nn.Linear(REGION_DIM, 4 * CLASSES)
         self.cls_embedding = nn.Embedding(CLASSES + 1, _CLASS_DIM)
         self.fc_attr = nn.Linear(REGION_DIM + _CLASS_DIM, _ATTRIBUTE_DIM)
         self.attr_score = nn.Linear(_ATTRIBUTE_DIM, ATTRIBUTES + 1)
@@ -92,7 +89,7 @@ class BoxPredictor(nn.Module):
         # The attribute depends on the surest class, and a region of background has its own row in the embedding.
         embedded = self.cls_embedding(class_logits.argmax(dim=1))  # [K, 256]
         hidden = self.fc_attr(torch.cat([features, embedded], dim=1)).relu()
-        return Predictions(class_logits, self.bbox_pred(features).unflatten(1, (-1, 4)), self.attr_score(hidden))
+        return Predictions(class_logits, self.attr_score(hidden))
 
 
 class ButdNetwork(nn.Module):
@@ -101,10 +98,7 @@ class ButdNetwork(nn.Module):
     Attributes:
         backbone: stem, res2, res3 and res4.
         res5: last stage of the ResNet; runs on each region's crop of the feature map.
-        cell_anchors: [A, 4] anchors of the cell at 0, 0, as they came with the weights, in pixels.
     """
-
-    cell_anchors: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +110,6 @@ class ButdNetwork(nn.Module):
         self.res5 = body.layer4
         self.rpn_head = RpnHead()
         self.box_predictor = BoxPredictor()
-        self.register_buffer("cell_anchors", torch.empty(ANCHORS, 4))
 
     def _cast(self, values: Tensor) -> Tensor:
         """To the type of the convolutions, and for bfloat16 to the order in which tensor cores want it."""

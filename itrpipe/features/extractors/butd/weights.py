@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,17 +12,7 @@ from torch import Tensor
 from torchvision.models.resnet import Bottleneck
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.extractors.butd.anchors import exact_anchors
 from itrpipe.features.extractors.butd.declaration import Butd
-from itrpipe.features.extractors.butd.layouts import (
-    CELL_ANCHORS,
-    from_milvlg,
-    full_name,
-    hub_name,
-    is_milvlg,
-    milvlg_name,
-    milvlg_shape,
-)
 from itrpipe.features.extractors.butd.network import ButdNetwork
 from itrpipe.features.extractors.state_dict import first_line, read_state
 
@@ -30,10 +21,18 @@ HUB_FILE = "pytorch_model.bin"
 SUFFIXES = (".bin", ".pth", ".safetensors")
 
 _SEED = 0
-# Pixels by which stored anchors may differ from the formula.
-_ANCHOR_TOLERANCE = 1e-3
-# Deltas that are enlarged by 10, 10, 5, 5 spread alike; others twice as much for sizes as for positions.
-_UNEQUAL_SPREAD = 2**0.5
+# Parts of the network's names -> those of the published conversion.
+_NAMES = (
+    (r"^rpn_head\.", "proposal_generator.rpn_head."),
+    (r"^box_predictor\.", "roi_heads.box_predictor."),
+    (r"^res5\.", "roi_heads.res5."),
+    (r"\.bn(\d)\.", r".conv\1.norm."),
+    (r"\.downsample\.0\.", ".shortcut."),
+    (r"\.downsample\.1\.", ".shortcut.norm."),
+)
+# Counters of batches serve training only, and the mean of the pixels is a constant here. Anchors are Caffe's own, and
+# no box is regressed.
+_KNOWN_UNUSED = re.compile(r"\.num_batches_tracked$|pixel_(mean|std)$|\.cell_anchors\.|\.bbox_pred\.")
 
 
 def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
@@ -46,15 +45,20 @@ def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
     if settings.weights == RANDOM:
         return random_network(), ("random weights: these features are noise",)
     path = find_weights(settings.weights, settings.revision)
-    content = {full_name(key): tensor for key, tensor in read_state(path).items()}
+    content = read_state(path)
     with torch.device("meta"):  # without memory: the tensors of the file take their place
         network = ButdNetwork()
-    shapes = {hub_name(name): tensor.shape for name, tensor in network.state_dict().items()}
+    shapes = {file_name(name): tensor.shape for name, tensor in network.state_dict().items()}
     state, notes = check_state(path, content, shapes)
-    network.load_state_dict({name: state[hub_name(name)] for name in network.state_dict()}, assign=True)
-    if settings.profile == "hub":  # the other has anchors of its own and regresses no boxes
-        notes += _anchor_notes(path, network.cell_anchors) + _delta_notes(path, network.box_predictor.bbox_pred.weight)
+    network.load_state_dict({name: state[file_name(name)] for name in network.state_dict()}, assign=True)
     return network, tuple(notes)
+
+
+def file_name(name: str) -> str:
+    """Returns the name that a tensor of `ButdNetwork` has in the published conversion."""
+    for pattern, replacement in _NAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def random_network() -> ButdNetwork:
@@ -62,7 +66,6 @@ def random_network() -> ButdNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
         network = ButdNetwork()
-    network.cell_anchors.copy_(exact_anchors())
     network.backbone.get_submodule("stem.bn1").get_buffer("weight").fill_(1 / 64)  # of grey levels
     for block in network.modules():
         if isinstance(block, Bottleneck):
@@ -118,35 +121,26 @@ def _fetch(hub_id: str, revision: str) -> Path:
 def check_state(
     path: Path, state: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Checks the tensors of a file and brings them into the hub's layout and float32.
+    """Checks the tensors of a file and brings them into float32.
 
     Args:
         path: the file, for messages.
-        state: its tensors, in one of the two layouts.
-        shapes: for each name of the hub's layout the shape of the tensor.
+        state: its tensors.
+        shapes: for each name that is wanted the shape of the tensor.
 
     Returns:
-        The tensors by the hub's names, and notes for the user.
+        The tensors that are wanted, and notes for the user.
 
     Raises:
         DataError: a tensor is missing, has another shape, or holds no finite numbers.
     """
-    wanted = dict(shapes)
-    milvlg = is_milvlg(state)
-    if milvlg:
-        wanted = {milvlg_name(name): milvlg_shape(name, shape) for name, shape in shapes.items()}
-        if CELL_ANCHORS not in state:
-            del wanted[CELL_ANCHORS]
-    missing = [key for key in wanted if key not in state]
+    missing = [key for key in shapes if key not in state]
     if missing:
         more = f" and {len(missing) - 1} more tensors" if len(missing) > 1 else ""
-        raise DataError(f"{path} lacks '{missing[0]}'{more}; name weights of the bottom-up-attention detector.")
-    for key, shape in wanted.items():
+        raise DataError(f"{path} lacks '{missing[0]}'{more}; name the published unc-nlp/frcnn-vg-finetuned.")
+    for key, shape in shapes.items():
         _check_tensor(path, key, state[key], shape)
-    tensors = {key: state[key].float() for key in wanted}
-    if milvlg:
-        tensors = {CELL_ANCHORS: exact_anchors(), **from_milvlg(tensors)}
-    return tensors, _unused_notes(path, state.keys() - wanted.keys())
+    return {key: state[key].float() for key in shapes}, _unused_notes(path, state.keys() - shapes.keys())
 
 
 def _check_tensor(path: Path, key: str, tensor: Tensor, shape: torch.Size) -> None:
@@ -160,24 +154,5 @@ def _check_tensor(path: Path, key: str, tensor: Tensor, shape: torch.Size) -> No
 
 
 def _unused_notes(path: Path, keys: set[str]) -> list[str]:
-    # Counters of batches serve training only; the mean of the pixels is a constant here.
-    unused = sorted(key for key in keys if not key.endswith((".num_batches_tracked", "pixel_mean", "pixel_std")))
+    unused = sorted(key for key in keys if not _KNOWN_UNUSED.search(key))
     return [f"{path}: {len(unused)} tensors, such as '{unused[0]}', are not of this detector: unused"] if unused else []
-
-
-def _anchor_notes(path: Path, anchors: Tensor) -> list[str]:
-    difference = (anchors - exact_anchors()).abs().max().item()
-    if difference <= _ANCHOR_TOLERANCE:
-        return []
-    return [f"{path}: its anchors differ by {difference:.4g} pixels from the published ones and are used as they are"]
-
-
-def _delta_notes(path: Path, weight: Tensor) -> list[str]:
-    positions, sizes = weight.unflatten(0, (-1, 4)).split(2, dim=1)
-    ratio = (sizes.std() / positions.std()).item()
-    if 1 / _UNEQUAL_SPREAD < ratio < _UNEQUAL_SPREAD:
-        return []
-    return [
-        f"{path}: box deltas spread {ratio:.2f} times as much for sizes as for positions; about 1 is expected, so that "
-        "boxes may be wrong. Features do not depend on them"
-    ]

@@ -45,7 +45,6 @@ _DATASETS = {
     "regions": _Kind("images, regions, width", "f"),
     "count": _Kind("images", "iu"),
     "boxes": _Kind("images, regions, 4", "fiu", 4),
-    "proposals": _Kind("images, regions, 4", "fiu", 4),
     "labels": _Kind("images, regions", "iu"),
     "scores": _Kind("images, regions", "f"),
     "attributes": _Kind("images, regions", "iu"),
@@ -54,7 +53,6 @@ _DATASETS = {
     "pixels": _Kind("images, height, width, 3", "u", 3),
 }
 _OF_IMAGE = ("global", "pixels")
-_BOXES = ("boxes", "proposals")
 _IMAGE_ID = "image_id"
 _ID_NAMES = (_IMAGE_ID, "ids", "names")
 
@@ -101,7 +99,7 @@ class ArraysSource:
         """Returns the rows of one dataset in the type of the store, after a look at whether they fit it."""
         from itrpipe.features.layout import TYPES
 
-        if name in _BOXES:
+        if name == "boxes":
             if self._settings.boxes == "pixels":
                 values = values / sizes[:, None, [1, 0, 1, 0]]
             return fractions_of(f"{self.path} with boxes={self._settings.boxes}", names, values)
@@ -277,7 +275,7 @@ def _spec(arrays: Mapping[str, Rows]) -> FeatureSpec:
     from itrpipe.features.store import FeatureSpec
 
     regions = arrays["regions"].shape[1:] if "regions" in arrays else (0, 0)
-    optional = {name: name in arrays for name in ("boxes", "labels", "scores", "proposals", "attributes")}
+    optional = {name: name in arrays for name in ("boxes", "labels", "scores", "attributes")}
     return FeatureSpec(
         regions[0],
         regions[1],
