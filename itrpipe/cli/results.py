@@ -412,9 +412,6 @@ def export_negatives(
     guard: Annotated[
         str | None, typer.Option("--guard", help="fne: also how likely each negative is a false one.")
     ] = None,
-    drop_duplicates: Annotated[
-        bool, typer.Option("--drop-duplicates", help="Drop captions that repeat one of the positive's.")
-    ] = False,
     synthetic: Annotated[
         str | None, typer.Option("--synthetic", metavar="BY", help="Also sentences by phrases, words or vse-c.")
     ] = None,
@@ -443,8 +440,8 @@ def export_negatives(
       tevatron               queries with the ids of documents, and the documents
       webdataset             tar shards with the images themselves
 
-    The lists are those of mine-negatives, which are mined when they are missing, with the same settings (--set). An
-    export that was interrupted goes on where it stopped; the folder is there when it is whole.
+    The lists are those of mine-negatives, which are mined when they are missing, with the same settings (--set).
+    Candidates that say what the positive says are left out. The folder is there when it is whole.
 
     Example: itrpipe export-negatives --backbone vsrn --to negatives
     """
@@ -453,5 +450,5 @@ def export_negatives(
 
     wanted = Wanted(to, form, negatives, direction, synthetic, sentences, image_root, with_scores, shard_rows, force)
     model = {"method": given.method, **given.model, "device": given.device, "guard": guard}
-    overrides = given.overrides(**model, drop_duplicates=drop_duplicates or None)
+    overrides = given.overrides(**model)
     write_negatives(*given.where, wanted, overrides, **given.how)

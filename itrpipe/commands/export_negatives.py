@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from itrpipe import __version__
 from itrpipe.artifacts.artifact import Manifest, existing_input, fingerprint, read_manifest
 from itrpipe.artifacts.disk import write_text
+from itrpipe.artifacts.files import STATISTICS
+from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.commands.named import commands_behind
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, check_name
 from itrpipe.errors import UsageError
-from itrpipe.exporting.folder import FinishedFiles, new_folder, open_target
-from itrpipe.exporting.negatives.formats import FORMATS, Description
+from itrpipe.exporting.folder import new_folder, open_target
+from itrpipe.exporting.negatives.formats import FORMATS, Format
 from itrpipe.features.given_source import GIVEN
 from itrpipe.mining.settings import MineSettings
 from itrpipe.plan.planning import Override, Planner
@@ -26,11 +28,11 @@ from itrpipe.stages.base import Need
 from itrpipe.stages.prepare import image_root
 
 if TYPE_CHECKING:
-    from itrpipe.exporting.negatives.base import Format
     from itrpipe.exporting.negatives.mined import Mined
+    from itrpipe.exporting.negatives.tables import Table
 
-VERSION = 1
-"""Raised whenever the files of equal inputs and choices change, so that no export goes on behind other ones."""
+VERSION = 2
+"""Raised whenever the files of equal inputs and choices change; see `Card.made_from`."""
 CARD = "README.md"
 DIRECTIONS = {"t2i": ("t2i",), "i2t": ("i2t",), "both": ("t2i", "i2t")}
 
@@ -79,8 +81,6 @@ def export_negatives(
     dry_run: bool = False,
 ) -> None:
     """Writes a folder with mined negatives; what is missing of them is made on the way.
-
-    An export that was interrupted goes on behind the files that it has finished.
 
     Args:
         root: the data folder.
@@ -172,7 +172,7 @@ def _refuse_without_photographs(definition: DatasetDefinition, dataset: str) -> 
         )
 
 
-def _without_scores(form: Description) -> str:
+def _without_scores(form: Format) -> str:
     return "is read by programs that know no scores" if form.single else "always has them"
 
 
@@ -205,20 +205,9 @@ def _refuse_unfit(steps: list[Step], wanted: Wanted) -> None:
             )
 
 
-def _refuse_other_folder(image_root: str, mined: Mined) -> None:
-    """Refuses a folder of this machine that the images are not in; one of another machine is not known."""
-    first = mined.files[0].as_py()
-    if image_root and Path(image_root).is_dir() and not (Path(image_root) / first).is_file():
-        raise UsageError(
-            f"--image-root {image_root} holds no {first}; name the folder that the dataset was prepared from"
-        )
-
-
 def _write(sources: _Sources, wanted: Wanted, target: Path, reporter: Reporter) -> None:
-    import pyarrow
-
-    from itrpipe.exporting.negatives.base import Choices
     from itrpipe.exporting.negatives.mined import open_mined
+    from itrpipe.exporting.negatives.tables import TABLES
     from itrpipe.exporting.places import without_places
 
     def say_waiting(work: Path) -> None:
@@ -227,44 +216,61 @@ def _write(sources: _Sources, wanted: Wanted, target: Path, reporter: Reporter) 
     options = {"format": wanted.form, "negatives": wanted.negatives, "direction": wanted.direction}
     options |= {"synthetic": wanted.synthetic, "sentences": wanted.most_sentences, "image_root": wanted.image_root}
     options |= {"with_scores": wanted.with_scores, "shard_rows": wanted.shard_rows}
-    versions = {"itrpipe": __version__, "pyarrow": pyarrow.__version__}
-    made_from = fingerprint("export_negatives", VERSION, options, sources.fingerprints | versions)
     mined = open_mined(
         sources.prepared,
         sources.mined,
+        sources.images,
         wanted.negatives,
+        image_root=wanted.image_root,
         sentences=sources.sentences,
+        writer=wanted.synthetic or "",
         most_sentences=wanted.most_sentences,
     )
-    _refuse_other_folder(wanted.image_root, mined)
-    directions, writer = DIRECTIONS[wanted.direction], wanted.synthetic or ""
-    choices = Choices(directions, writer, wanted.image_root, sources.images, wanted.with_scores, wanted.shard_rows)
-    form = FORMATS[wanted.form].load()(mined, choices)
+    _refuse_other_folder(wanted.image_root, mined.files[0])
+    tables = TABLES[wanted.form](mined, DIRECTIONS[wanted.direction], wanted.with_scores)
+    _refuse_empty(tables, wanted, sources.mined)
     facts = {"itrpipe": __version__, "dataset": sources.manifest.dataset, "run": sources.manifest.label}
     facts |= {"options": without_places(options), "artifacts": sources.fingerprints}
-    facts |= {"tables": {each.pattern: {"rows": each.rows, "left_out": each.left_out} for each in form.tables}}
-    with new_folder(target, facts, force=wanted.force, on_wait=say_waiting, resumes=made_from) as work:
-        files = FinishedFiles(work, made_from)
-        _make(form, files, reporter)
-        write_text(work / CARD, _card(sources, wanted, mined, form, made_from))
-    _say(form, target, reporter)
+    facts |= {"tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables}}
+    made_from = fingerprint("export_negatives", VERSION, options, sources.fingerprints | {"itrpipe": __version__})
+    with (
+        new_folder(target, facts, force=wanted.force, on_wait=say_waiting) as work,
+        reporter.task("writing negatives", sum(len(table.rows) for table in tables), "rows") as task,
+    ):
+        for table in tables:
+            for name, rows in table.shards(wanted.shard_rows):
+                (work / name).parent.mkdir(exist_ok=True)
+                table.write(work / name, rows)
+                task.advance(len(rows))
+        write_text(work / CARD, _card(sources, wanted, mined, tables, made_from))
+    _say(tables, mined, wanted, target, reporter)
 
 
-def _make(form: Format, files: FinishedFiles, reporter: Reporter) -> None:
-    """Writes every file that is not finished."""
-    shards = [] if form.joined in files else form.shards()
-    done = sum(shard.rows for shard in shards if shard.name in files)
-    if done:
-        reporter.say(f"  {done:,} rows were written by an interrupted run; going on behind them")
-    with reporter.task("writing negatives", sum(shard.rows for shard in shards), "rows", done) as task:
-        for shard in shards:
-            if shard.name not in files:
-                files.make(shard.name, shard.write)
-                task.advance(shard.rows)
-    form.finish(files)
+def _refuse_other_folder(image_root: str, first: str) -> None:
+    """Refuses a folder of this machine that the images are not in; one of another machine is not known."""
+    if image_root and Path(image_root).is_dir() and not (Path(image_root) / first).is_file():
+        raise UsageError(
+            f"--image-root {image_root} holds no {first}; name the folder that the dataset was prepared from"
+        )
 
 
-def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format, made_from: str) -> str:
+def _refuse_empty(tables: list[Table], wanted: Wanted, mined: Path) -> None:
+    """Refuses tables without a row, which no reader takes for data."""
+    from itrpipe.exporting.negatives.mined import LISTS
+    from itrpipe.mining.statistics import remedy
+
+    for table in tables:
+        if not len(table.rows):
+            statistics = read_checked_json(mined / STATISTICS)
+            directions = [LISTS[table.config]] if table.config in LISTS else LISTS.values()
+            cuts = [each for direction in directions if (each := remedy(statistics, direction))]
+            raise UsageError(
+                f"--negatives {wanted.negatives}: no caption has so many left for {table.pattern}; "
+                f"{', or '.join(['give fewer', *cuts])}"
+            )
+
+
+def _card(sources: _Sources, wanted: Wanted, mined: Mined, tables: list[Table], made_from: str) -> str:
     from itrpipe.exporting.negatives.card import Card, render
     from itrpipe.exporting.places import command_without_places, without_places
 
@@ -273,12 +279,13 @@ def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format, made_fr
         Card(
             dataset=sources.manifest.dataset,
             form=wanted.form,
-            tables=form.tables,
+            tables=tables,
             miner=sources.manifest.label,
             writer=wanted.synthetic or "",
             negatives=wanted.negatives,
             sentences=wanted.most_sentences,
             guarded=mined.guarded,
+            repeats=sum(mined.lists[each].repeats for each in DIRECTIONS[wanted.direction]),
             holds_images=not FORMATS[wanted.form].paths,
             image_root=without_places(wanted.image_root) if whole else wanted.image_root,
             whole=whole,
@@ -290,10 +297,13 @@ def _card(sources: _Sources, wanted: Wanted, mined: Mined, form: Format, made_fr
     )
 
 
-def _say(form: Format, target: Path, reporter: Reporter) -> None:
+def _say(tables: list[Table], mined: Mined, wanted: Wanted, target: Path, reporter: Reporter) -> None:
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-    for table in form.tables:
+    for table in tables:
         left_out = f", {table.left_out:,} captions left out (too few negatives)" if table.left_out else ""
-        reporter.say(f"  {table.pattern:<16} {table.rows:>10,} rows{left_out}")
+        reporter.say(f"  {table.pattern:<16} {len(table.rows):>10,} rows{left_out}")
+    for direction in DIRECTIONS[wanted.direction]:
+        if repeats := mined.lists[direction].repeats:
+            reporter.say(f"  {direction}: {repeats:,} candidates left out, because they say what the positive says")
     reporter.say(f"  {size / 2**20:,.1f} MiB")
     reporter.say(str(target))

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,15 @@ from itrpipe.artifacts.disk import (
     full_disk_as_error,
     make_folder,
     read_json,
-    read_stamped_json,
     require_writable,
     sync,
     unavailable_as_error,
     write_json,
-    write_stamped_json,
 )
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 RECORD = "export.json"
 """Says what every file of an exported folder is; also what a folder is known by that may be replaced."""
-_JOURNAL = ".finished.json"
-"""In a folder that is being made: which files are finished, and what they are made from."""
 
 
 def open_target(root: Path, to: Path, *, force: bool, dry_run: bool, say: Callable[[str], None]) -> Path:
@@ -110,19 +106,16 @@ def new_folder(
     *,
     force: bool,
     on_wait: Callable[[Path], None] = lambda work: None,
-    resumes: str = "",
 ) -> Iterator[Path]:
-    """Yields a folder beside the target and, when its content was written, puts it in the target's place.
+    """Yields an empty folder beside the target and, when its content was written, puts it in the target's place.
 
-    Whatever goes wrong before leaves the target as it is and nothing else behind, unless the export can be resumed.
+    Whatever goes wrong before leaves the target as it is and nothing else behind.
 
     Args:
         target: absolute.
         facts: what the record tells beside the files.
         force: replace an earlier export.
         on_wait: called when another process makes this export; it is waited for.
-        resumes: fingerprint of all that the files of `FinishedFiles` are made from. What a run with the same one has
-            finished is in the folder, and stays when this run ends early. Empty: the folder is empty.
 
     Raises:
         UsageError, MissingInputError: see `check_target`.
@@ -130,96 +123,15 @@ def new_folder(
     """
     work, earlier = _beside(target)
     with full_disk_as_error(target), _alone(work, on_wait):
-        _clear(work, resumes)
-        placed = False
+        for left in work.iterdir():  # by a run that was killed
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
         try:
             yield work
-            known = _journal(work, resumes)
-            (work / _JOURNAL).unlink(missing_ok=True)
-            write_json(work / RECORD, {**facts, "files": _recorded(work, known)})
+            write_json(work / RECORD, {**facts, "files": _recorded(work)})
             check_target(target, force=force)
             _put(work, target, earlier)
-            placed = True
         finally:
-            if placed or not resumes:
-                shutil.rmtree(work, ignore_errors=True)
-
-
-class FinishedFiles:
-    """The files of a `new_folder` that are finished, so that an export that was killed goes on behind them.
-
-    Args:
-        work: the folder.
-        fingerprint: the `resumes` of `new_folder`.
-
-    Attributes:
-        folder: the folder.
-    """
-
-    def __init__(self, work: Path, fingerprint: str) -> None:
-        self.folder, self._fingerprint = work, fingerprint
-        self._files = _journal(work, fingerprint)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
-
-    def make(self, name: str, write: Callable[[Path], None]) -> None:
-        """Writes a file unless it is finished; a reader of the journal sees a whole file or none.
-
-        Args:
-            name: path in the folder.
-            write: gets the path to write to.
-        """
-        if name in self._files:
-            return
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.unfinished")
-        write(unfinished)
-        sync(unfinished)
-        facts = _facts(unfinished)
-        os.replace(unfinished, path)
-        self._files[name] = facts
-        _write_journal(self.folder, self._fingerprint, self._files)
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Removes finished files that others were made from, and folders that held nothing else."""
-        for name in names:
-            if self._files.pop(name, None):
-                path = self.folder / name
-                path.unlink(missing_ok=True)
-                if path.parent != self.folder and not any(path.parent.iterdir()):
-                    path.parent.rmdir()
-        _write_journal(self.folder, self._fingerprint, self._files)
-
-
-def _journal(work: Path, fingerprint: str) -> dict[str, dict[str, Any]]:
-    """Name -> size and digest of every file that was finished with this fingerprint; none where that is not known."""
-    if not fingerprint or not (work / _JOURNAL).is_file():
-        return {}
-    try:
-        journal = read_stamped_json(work / _JOURNAL, "its files are made again")
-    except DataError:  # a damaged journal costs the files that it lists
-        return {}
-    return dict(journal["files"]) if journal["fingerprint"] == fingerprint else {}
-
-
-def _write_journal(work: Path, fingerprint: str, files: Mapping[str, Mapping[str, Any]]) -> None:
-    write_stamped_json(work / _JOURNAL, {"fingerprint": fingerprint, "files": files})
-
-
-def _clear(work: Path, fingerprint: str) -> None:
-    """Removes everything that a run has left but the whole files that its journal lists under this fingerprint."""
-    listed = _journal(work, fingerprint)
-    kept = {name: facts for name, facts in listed.items() if (work / name).is_file() and _facts(work / name) == facts}
-    for path in sorted(work.rglob("*"), reverse=True):  # what a folder holds before the folder
-        if path.is_dir() and not path.is_symlink():
-            if not any(path.iterdir()):
-                path.rmdir()
-        elif path.relative_to(work).as_posix() not in kept:
-            path.unlink()
-    if fingerprint:
-        _write_journal(work, fingerprint, kept)
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def restore(target: Path) -> bool:
@@ -271,24 +183,13 @@ def _locked_folder(work: Path, on_wait: Callable[[Path], None]) -> int:
             os.close(folder)  # the other process has put it in its target's place
 
 
-def _recorded(folder: Path, known: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Name -> size and digest of every file, all of them forced to disk.
-
-    Args:
-        folder: holds them.
-        known: those of finished files, which are on disk already.
-    """
+def _recorded(folder: Path) -> dict[str, dict[str, Any]]:
+    """Name -> size and digest of every file, all of them forced to disk."""
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        name = path.relative_to(folder).as_posix()
-        if name not in known:
-            sync(path)
-        files[name] = known[name] if name in known else _facts(path)
+        sync(path)
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": file_digest(path)}
     return files
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
 
 
 def _put(work: Path, target: Path, earlier: Path) -> None:

@@ -22,6 +22,7 @@ POSITIVE_LIMITS = ("absolute_margin", "relative_margin")
 WORDS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
 _COLUMNS = ("lowest", "25 %", "median", "75 %", "highest")
 _OWN = {"texts_for_images": "own caption", "images_for_texts": "own image"}
+_LENGTHS = {"texts_for_images": "num_texts", "images_for_texts": "num_images"}
 _DIGITS = 4
 _FEW, _EMPTY = 0.5, 0.01
 """Share of the candidates left, and of the anchors without any, below and above which a list is called short."""
@@ -186,10 +187,20 @@ def _shortage(statistics: Mapping[str, Any], direction: str) -> list[str]:
     none = f"{empty:,} of {count:,} {anchors} have none left" if empty else ""
     if kept >= _FEW * total and empty <= _EMPTY * count:
         return [f"{WORDS[direction]}: {none}"] if none else []
-    most = max(cut, key=lambda reason: cut[reason], default="")
-    remedy = f"; loosen {most}" if most else ""
+    more = f"; {advice}" if (advice := remedy(statistics, direction)) else ""
     left = f"lists are short, {kept / count:.1f} of {total / count:.1f} candidates on average"
-    return [f"warning: {WORDS[direction]}: {', and '.join(filter(None, [left, none]))}{remedy}"]
+    return [f"warning: {WORDS[direction]}: {', and '.join(filter(None, [left, none]))}{more}"]
+
+
+def remedy(statistics: Mapping[str, Any], direction: str) -> str:
+    """How lists become longer: by the filter that took most of them; empty where none took any.
+
+    Ranks are counted within a list, so that a longer list has more of them beyond `range_min`.
+    """
+    cut = statistics["dropped"][direction]
+    most = max(cut, key=lambda reason: cut[reason], default="")
+    longer = f" or raise {_LENGTHS[direction]}" if most == "range_min" else ""
+    return f"loosen {most}{longer}" if most else ""
 
 
 def _guard_sentences(above: Mapping[str, int], words: str, candidates: int) -> list[str]:

@@ -6,10 +6,9 @@ import ast
 import dataclasses
 import io
 import json
-import os
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -24,10 +23,8 @@ from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.datasets.records import Annotations, CaptionRecord, ImageRecord
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.exporting.folder import FinishedFiles, new_folder
-from itrpipe.exporting.negatives.base import Choices, Format
-from itrpipe.exporting.negatives.formats import FORMATS
 from itrpipe.exporting.negatives.mined import Mined, open_mined
+from itrpipe.exporting.negatives.tables import TABLES, Table
 from itrpipe.negatives.lists import MinedList, write_list
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 
@@ -47,10 +44,11 @@ class World:
     lists: dict[str, list[list[tuple[int, float, float]]]]  # rows, scores, probabilities
     sentences: list[list[str]]
 
-    def open(self, *, sentences: int = SENTENCES) -> Mined:
-        written = self.folder / "sentences" if sentences else None
-        found = (self.folder / "prepared", self.folder / "mined", NEGATIVES)
-        return open_mined(*found, sentences=written, most_sentences=sentences)
+    def open(self, *, sentences: int = SENTENCES, image_root: str = "") -> Mined:
+        more: dict[str, Any] = {"sentences": self.folder / "sentences", "writer": "phrases"} if sentences else {}
+        prepared, mined, images = (self.folder / name for name in ("prepared", "mined", "photographs"))
+        root = {"image_root": image_root, "most_sentences": sentences}
+        return open_mined(prepared, mined, images, NEGATIVES, **root, **more)
 
     def images_of(self, caption: int) -> list[tuple[int, float, float]]:
         return self.lists["t2i"][caption][:NEGATIVES]
@@ -125,17 +123,23 @@ def write_sentences(folder: Path, sentences: list[list[str]], owners: list[int])
     join_parts([folder / "0.parquet", folder / "1.parquet"], folder)
 
 
-def export(world: World, target: Path, form: str, *, sentences: int = SENTENCES, **more: Any) -> Format:
+def export(
+    world: World,
+    target: Path,
+    form: str,
+    *,
+    sentences: int = SENTENCES,
+    image_root: str = "",
+    with_scores: bool = False,
+) -> list[Table]:
     """Writes a format to a folder, its files of four rows."""
-    chosen: dict[str, Any] = {"directions": ("t2i", "i2t"), "shard_rows": 4, "image_root": ""}
-    choices = Choices(writer="phrases", images=world.folder / "photographs", **{**chosen, **more})
-    made = FORMATS[form].load()(world.open(sentences=sentences), choices)
-    with new_folder(target, {}, force=False, resumes="1") as work:
-        files = FinishedFiles(work, "1")
-        for shard in made.shards():
-            files.make(shard.name, shard.write)
-        made.finish(files)
-    return made
+    mined = world.open(sentences=sentences, image_root=image_root)
+    tables = TABLES[form](mined, ("t2i", "i2t"), with_scores)
+    for table in tables:
+        for name, rows in table.shards(4):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            table.write(target / name, rows)
+    return tables
 
 
 def loaded(kind: str, files: str, cache: Path) -> Any:
@@ -168,7 +172,7 @@ def test_sentence_transformers_reads_rows_with_all_negatives(
     for number in range(NEGATIVES + SENTENCES):
         assert found[f"negative_{number + 1}"] == [world.captions_of(row)[number][0] for row in complete]
     assert list(found["negative_ranks"]) == [[rank for _, rank in world.captions_of(row)] for row in complete]
-    rows = {each.config: (each.rows, each.rows + each.left_out) for each in made.tables}
+    rows = {each.config: (len(each.rows), len(each.rows) + each.left_out) for each in made}
     assert rows == {"t2i": (10, len(world.texts)), "i2t": (len(complete), len(world.texts))}
 
 
@@ -181,8 +185,8 @@ def test_open_clip_and_negclip_read_the_table(
         monkeypatch.setitem(sys.modules, name, MagicMock(PipelineStage=object))
     from open_clip_train.data import CsvDataset
 
-    made = export(world, tmp_path / "out", "negclip", shard_rows=2, sentences=sentences)
-    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["export.json", "train.tsv"]
+    (made,) = export(world, tmp_path / "out", "negclip", sentences=sentences)
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["train.tsv"]
     monkeypatch.chdir(world.folder / "photographs")
     read = CsvDataset(str(tmp_path / "out" / "train.tsv"), np.asarray, "filepath", "title", "\t", lambda texts: texts)
     lists = dict.fromkeys(("neg_caption", "neg_image"), ast.literal_eval)  # as NegCLIP reads it
@@ -192,8 +196,8 @@ def test_open_clip_and_negclip_read_the_table(
     while len(kept) != before:
         before, images = len(kept), {world.owners[row] for row in kept}
         kept = [row for row in kept if {image for image, _, _ in world.images_of(row)} & images]
-    assert len(read) == len(kept) == expected == made.tables[0].rows
-    assert made.tables[0].left_out == len(world.texts) - expected
+    assert len(read) == len(kept) == expected == len(made.rows)
+    assert made.left_out == len(world.texts) - expected
     for number, row in enumerate(kept):
         image, title = read[number]
         np.testing.assert_array_equal(image, np.asarray(Image.open(world.files[world.owners[row]])))
@@ -245,27 +249,23 @@ def test_lines_of_json_hold_every_negative_and_tevatron_finds_the_same_documents
                 assert [each["source"] for each in negatives] == ["mined" if each else "phrases" for each in places]
 
 
-def test_shards_hold_the_images_with_their_captions_and_negatives(world: World, tmp_path: Path) -> None:
-    export(world, tmp_path / "out", "webdataset")
+def test_shards_hold_a_sample_a_caption_as_open_clip_reads_them(world: World, tmp_path: Path) -> None:
+    (table,) = export(world, tmp_path / "out", "webdataset")
     read = loaded("webdataset", str(tmp_path / "out" / "*.tar"), tmp_path)
-    assert [row["jpg"].format for row in read] == ["PNG" if image == 2 else "JPEG" for image in range(IMAGES)]
-    assert [row["__key__"] for row in read] == [f"{image:09}" for image in range(IMAGES)]
+    captions = [row for row in range(len(world.texts)) if world.images_of(row) or world.captions_of(row)]
+    assert [row["__key__"] for row in read] == [f"{row:09}" for row in captions]
+    assert len(table.rows) == len(captions)
     members = dict(members_of(tmp_path / "out"))
-    for image, file in enumerate(world.files):
-        key = f"{image:09}"
-        assert members[f"{key}.jpg"] == (world.folder / "photographs" / file).read_bytes()
-        own = [row for row, owner in enumerate(world.owners) if owner == image]
-        assert members[f"{key}.txt"].decode().split("\n") == [" ".join(world.texts[row].split()) for row in own]
+    for row in captions:
+        key, image = f"{row:09}", world.owners[row]
+        assert members[f"{key}.jpg"] == (world.folder / "photographs" / world.files[image]).read_bytes()
+        assert members[f"{key}.txt"].decode() == world.texts[row]
         facts = json.loads(members[f"{key}.json"])
-        assert (facts["image_id"], facts["file"]) == (f"i{image}", file)
-        hard = [world.texts[row] for row, _, _ in world.lists["i2t"][image][:NEGATIVES]]
-        assert [each["text"] for each in facts["negatives"]] == hard
-        for caption, row in zip(facts["captions"], own, strict=True):
-            assert (caption["caption_id"], caption["text"]) == (f"c{row}", world.texts[row])
-            assert [each["file"] for each in caption["negatives"]] == [
-                world.files[each] for each, _, _ in world.images_of(row)
-            ]
-            assert [each["text"] for each in caption["sentences"]] == world.sentences[row][:SENTENCES]
+        assert (facts["caption_id"], facts["image_id"], facts["file"]) == (f"c{row}", f"i{image}", world.files[image])
+        expected = [(world.files[each], rank) for rank, (each, _, _) in enumerate(world.images_of(row), 1)]
+        assert [(each["file"], each["rank"]) for each in facts["images"]] == expected
+        assert [(each["text"], each["rank"]) for each in facts["captions"]] == list(world.captions_of(row))
+        assert all((each["source"] == "mined") == (each["score"] is not None) for each in facts["captions"])
 
 
 def members_of(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -290,66 +290,26 @@ def test_an_image_that_changed_or_went_is_no_sample(world: World, tmp_path: Path
     (tmp_path / "photographs" / world.files[5]).unlink()
     with pytest.raises(MissingInputError, match=r"5\.jpg cannot be read"):
         export(moved, tmp_path / "out", "webdataset")
-    assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_killed_export_goes_on_to_the_same_bytes(
-    world: World, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, target, work = tmp_path / "whole", tmp_path / "out", tmp_path / ".out.exporting"
-    export(world, whole, form)
-    make, written = FinishedFiles.make, []
-
-    def noted(self: FinishedFiles, name: str, write: Callable[[Path], None]) -> None:
-        if os.getpid() != parent and written:
-            os._exit(9)
-        if name not in self:
-            written.append(name)
-        make(self, name, write)
-
-    parent = os.getpid()
-    monkeypatch.setattr(FinishedFiles, "make", noted)
-    child = os.fork()
-    if child == 0:
-        export(world, target, form)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    assert not target.exists()
-    (first,) = work.rglob("train-*")
-    (work / "left").write_text("of a killed run")
-    damaged = form == "tevatron"
-    if damaged:
-        first.write_bytes(b"x" * first.stat().st_size)
-    export(world, target, form)
-    assert (first.relative_to(work).as_posix() in written) == damaged
-    assert written
-    assert contents(target) == contents(whole)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_an_export_with_other_choices_begins_anew(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-
-    def interrupted(resumes: str) -> bool:
-        """Whether the file was finished before; makes it, and is interrupted."""
-        try:
-            with new_folder(target, {}, force=False, resumes=resumes) as work:
-                files = FinishedFiles(work, resumes)
-                known = "first" in files
-                files.make("first", Path.touch)
-                raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            return known
-
-    assert [interrupted(each) for each in ("one", "one", "two", "one")] == [False, True, False, False]
-    with new_folder(target, {}, force=False) as work:  # of an export that is not resumed
-        assert not list(work.iterdir())
-    assert [path.name for path in target.iterdir()] == ["export.json"]
+def test_what_says_the_same_as_the_positive_is_no_negative(world: World, tmp_path: Path) -> None:
+    """The hardest caption of image 0 repeats one of its own: neither image is a negative of the other's caption."""
+    hardest = world.lists["i2t"][0][0][0]
+    texts = [f"{world.texts[0].upper()} !" if row == hardest else text for row, text in enumerate(world.texts)]
+    for name in ("mined", "sentences"):
+        (tmp_path / name).symlink_to(world.folder / name)
+    write_world(tmp_path / "prepared", tmp_path / "photographs", world.files, world.owners, texts)
+    mined = dataclasses.replace(world, folder=tmp_path).open(sentences=0)
+    same = {"i2t": {(0, hardest), (world.owners[hardest], 0)}, "t2i": {(hardest, 0), (0, world.owners[hardest])}}
+    for direction, lists in world.lists.items():
+        found, repeats = mined.lists[direction], 0
+        for anchor, own in enumerate(lists):
+            ranked = [(row, rank) for rank, (row, _, _) in enumerate(own, 1) if (anchor, row) not in same[direction]]
+            seen = zip(found.rows[anchor].tolist(), found.ranks[anchor].tolist(), strict=True)
+            assert [each for each in seen if each[0] >= 0] == ranked[:NEGATIVES]
+            repeats += sum((anchor, row) in same[direction] for row, _, _ in own[:NEGATIVES])
+        assert found.repeats == repeats
+    assert mined.lists["i2t"].repeats
 
 
 def test_a_path_out_of_the_folder_of_the_images_is_not_written(world: World, tmp_path: Path) -> None:

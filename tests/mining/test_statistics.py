@@ -95,7 +95,8 @@ def test_short_and_empty_lists_are_warned_of():
     dropped = {"texts_for_images": {"max_score": 1, "range_min": 4}, "images_for_texts": {}}
     said = [each for each in sentences(figures(dropped)) if "short" in each]
     assert said == [
-        "warning: captions for images: lists are short, 1.5 of 4.0 candidates on average; loosen range_min",
+        "warning: captions for images: lists are short, 1.5 of 4.0 candidates on average; loosen range_min or raise "
+        "num_texts",
         "warning: images for captions: lists are short, 0.7 of 0.7 candidates on average, and 1 of 3 captions have "
         "none left",
     ]

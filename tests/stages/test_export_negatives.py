@@ -87,7 +87,7 @@ def test_the_folder_opens_by_its_card(export: Callable[..., Any], chain: Path, t
     shutil.rmtree(tmp_path / "other")
     assert (target / "export.json").read_bytes() == before
     other = tmp_path / "elsewhere" / "negatives"
-    assert export(other, "--negatives", 3, "--set", "range_min=1").code == 0
+    assert export(other, "--negatives", 3, "--set", "range_min=1", "--direction", "i2t").code == 0
     again = datasets.load_dataset(str(other), "i2t", split="train", cache_dir=cache)  # not what is cached by this name
     assert again["negative_1"] == [split.texts[candidates[image, 1]] for image in split.caption_image]
     assert export(target, "--negatives", 2, "--force", "--format", "webdataset").code == 0
@@ -106,6 +106,13 @@ def test_the_card_tells_the_commands_of_all_that_the_lists_were_made_from(
     told = (tmp_path / "out" / "README.md").read_text().partition("## How it was made")[2].split("```")[1]
     made = told.strip().split("\n")
     assert made == ["itrpipe prepare", "itrpipe extract", "itrpipe train", "itrpipe mine_negatives"]
+
+
+def test_an_export_without_a_row_names_the_limit_that_left_nothing(export: Callable[..., Any], tmp_path: Path) -> None:
+    outcome = export(tmp_path / "out", "--negatives", 3, "--set", "range_min=1")
+    assert outcome.code == UsageError.exit_code
+    assert all(each in outcome.err for each in ("t2i", "range_min", "num_images"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_missing_is_planned_and_named(export: Callable[..., Any], chain: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from itrpipe.exporting.card import template
-from itrpipe.exporting.negatives.base import Table
+from itrpipe.exporting.negatives.tables import Table
 
 TEMPLATE = "card.md.j2"
 
@@ -24,6 +24,7 @@ class Card:
         writer: what wrote sentences; empty without.
         negatives, sentences: of a row, at most.
         guarded: whether there are probabilities of false negatives.
+        repeats: candidates that were left out, because they say what the positive says.
         holds_images: whether the images are in the files.
         image_root: what stands before every path; empty for the folder of the images.
         whole: whether paths are whole ones of the machine that wrote them; then that is the last part alone.
@@ -42,6 +43,7 @@ class Card:
     negatives: int
     sentences: int
     guarded: bool
+    repeats: int
     holds_images: bool
     image_root: str
     whole: bool

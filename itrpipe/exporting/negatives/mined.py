@@ -1,12 +1,14 @@
-"""Mined lists with the images, captions and sentences that they name, as columns to take from."""
+"""Mined lists with the images, captions and sentences that they name, row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,47 +17,67 @@ import pyarrow.compute as pc
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset
 from itrpipe.errors import DataError
-from itrpipe.mining.lists import NO_ROW
+from itrpipe.mining.duplicates import DuplicateCaptions
+from itrpipe.mining.lists import NO_ROW, CandidateLists
 from itrpipe.negatives.lists import FILES, MinedList, read_list
 from itrpipe.synthesis.sentences import SentenceFile
 
 LISTS = {"t2i": "images_for_texts", "i2t": "texts_for_images"}
 """Direction of retrieval -> mined list of its queries."""
+MINED = "mined"
+_ANCHORS_AT_ONCE = 8_192
 
 
-@dataclass(frozen=True)
-class Sentences:
-    """Negative sentences of captions.
+class Entry(NamedTuple):
+    """An image, by its path, or a text."""
+
+    id: str
+    text: str | None
+    image: str | None
+
+
+class Negative(NamedTuple):
+    """A negative of a row.
 
     Attributes:
-        texts: S of them, those of a caption together, the hardest first, in the order of the captions.
-        starts: int64 [T + 1], the sentences of caption t are those from `starts[t]` to `starts[t + 1]`.
+        entry: what it is.
+        source: `mined`, or what wrote the sentence; of a sentence the rest is None.
+        rank: place in the mined list from 1.
+        score: of the mining model.
+        probability: to be a false negative; None without a guard, too.
     """
 
-    texts: pa.Array
-    starts: np.ndarray
+    entry: Entry
+    source: str = MINED
+    rank: int | None = None
+    score: float | None = None
+    probability: float | None = None
 
 
-@dataclass(frozen=True)
-class Picks:
-    """Negatives of some rows, all of one kind: images, or captions and behind them sentences.
+class Row(NamedTuple):
+    """A pair of a caption and its image, and the negatives of one direction, the hardest first."""
+
+    query: Entry
+    positive: Entry
+    negatives: list[Negative]
+
+
+class Hardest(NamedTuple):
+    """The hardest candidates of one direction that say something else than the positive.
 
     Attributes:
-        rows: int64 [R, n + m], of the candidates; `NO_ROW` where there is none.
-        ranks: int32 [R, n + m], place in the mined list from 1; 0 for written sentences and where there is none.
-        scores: float16 [R, n + m], of the mining model; NaN where it gave none.
-        probability: float16 [R, n + m], to be a false negative; NaN where it is not known; None without a guard.
+        rows: int64 [A, K]; `NO_ROW` behind the last.
+        ranks: int64 [A, K], places in the mined list from 1.
+        scores: float16 [A, K].
+        probability: float16 [A, K], or None without a guard.
+        repeats: how many were left out for those behind them.
     """
 
     rows: np.ndarray
     ranks: np.ndarray
     scores: np.ndarray
     probability: np.ndarray | None
-
-    @property
-    def found(self) -> np.ndarray:
-        """bool [R, n + m], where there is a negative."""
-        return self.rows != NO_ROW
+    repeats: int
 
 
 @dataclass(frozen=True)
@@ -63,154 +85,127 @@ class Mined:
     """The training images and captions that have lists, and the lists.
 
     Attributes:
-        image_ids, files, digests: of N images; files relative to the folder of the images, digests as sha256.
-        caption_ids, texts: of T captions, those of an image together.
+        root: the folder of the images.
+        images: N, by the paths that other programs are to open.
+        files, digests: of the images, relative to `root`, and their sha256.
+        captions: T, those of an image together.
         owners: int64 [T], image of each caption, never falling.
         lists: direction -> its lists, at most n + m candidates wide.
-        negatives: n.
-        sentences: written ones, m of a caption at most, or None.
+        negatives: n, mined ones of a row.
+        writer: what wrote the sentences; empty without.
+        sentences: of every caption, m at most.
         most_sentences: m.
     """
 
-    image_ids: pa.Array
-    files: pa.Array
-    digests: pa.Array
-    caption_ids: pa.Array
-    texts: pa.Array
+    root: Path
+    images: list[Entry]
+    files: list[str]
+    digests: list[str]
+    captions: list[Entry]
     owners: np.ndarray
-    lists: dict[str, MinedList]
+    lists: dict[str, Hardest]
     negatives: int
-    sentences: Sentences | None = None
-    most_sentences: int = 0
-
-    @cached_property
-    def starts(self) -> np.ndarray:
-        """int64 [N + 1]: the captions of image i are those from `starts[i]` to `starts[i + 1]`."""
-        return np.searchsorted(self.owners, np.arange(len(self.image_ids) + 1)).astype(np.int64)
-
-    @cached_property
-    def sentence_counts(self) -> np.ndarray:
-        """int64 [T]: how many sentences of each caption there are, m at most."""
-        if self.sentences is None:
-            return np.zeros(len(self.texts), dtype=np.int64)
-        return np.minimum(np.diff(self.sentences.starts), self.most_sentences)
-
-    @property
-    def all_texts(self) -> pa.Array:
-        """The captions and behind them the sentences: what `Picks` of captions name."""
-        return self.texts if self.sentences is None else pa.concat_arrays([self.texts, self.sentences.texts])
+    writer: str
+    sentences: list[Sequence[Entry]]
+    most_sentences: int
 
     @property
     def guarded(self) -> bool:
         """Whether candidates have a probability to be a false negative."""
-        return all(each.false_negative_probability is not None for each in self.lists.values())
+        return all(each.probability is not None for each in self.lists.values())
 
-    def images(self, captions: np.ndarray) -> Picks:
-        """The n hardest images of captions [R]."""
-        return self._mined("t2i", captions)
+    def row(self, direction: str, caption: int) -> Row:
+        """A caption with the n hardest images, or its image with the n hardest captions and m sentences.
 
-    def captions(self, captions: np.ndarray) -> Picks:
-        """The n hardest captions of the images of captions [R], and m sentences of these.
-
-        Where a caption has fewer sentences, the next mined captions take their places.
+        Where the caption has fewer sentences, the next mined captions take their places.
         """
-        picks = self._mined("i2t", captions)
-        return picks if self.sentences is None else self._with_sentences(picks, captions, self.sentences)
+        owner, n = int(self.owners[caption]), self.negatives
+        text, image = self.captions[caption], self.images[owner]
+        if direction == "t2i":
+            return Row(text, image, self._mined(direction, caption)[:n])
+        found, own = self._mined(direction, owner), self.sentences[caption]
+        written = [Negative(each, self.writer) for each in own]
+        return Row(image, text, found[:n] + written + found[n : n + self.most_sentences - len(own)])
 
-    def of_images(self, start: int, stop: int) -> Picks:
-        """The n hardest captions of consecutive images."""
-        return self._picked(self.lists["i2t"], np.arange(start, stop))
+    def _mined(self, direction: str, anchor: int) -> list[Negative]:
+        lists, others = self.lists[direction], self.images if direction == "t2i" else self.captions
+        rows, ranks, scores = lists.rows[anchor].tolist(), lists.ranks[anchor].tolist(), _known(lists.scores[anchor])
+        probability = [None] * len(rows) if lists.probability is None else _known(lists.probability[anchor])
+        return [
+            Negative(others[row], MINED, rank, score, likely)
+            for row, rank, score, likely in zip(rows, ranks, scores, probability, strict=True)
+            if row != NO_ROW
+        ]
 
-    def _mined(self, direction: str, captions: np.ndarray) -> Picks:
-        anchors = captions if direction == "t2i" else self.owners[captions]
-        return self._picked(self.lists[direction], anchors)
+    def width(self, direction: str) -> int:
+        """Negatives that a row has at most."""
+        return self.negatives + (self.most_sentences if direction == "i2t" else 0)
 
-    def _picked(self, lists: MinedList, anchors: np.ndarray) -> Picks:
-        rows = lists.candidates[anchors, : self.negatives].astype(np.int64)
-        ranks = np.where(rows == NO_ROW, 0, np.arange(1, rows.shape[1] + 1, dtype=np.int32))
-        nothing = rows == NO_ROW
-        scores = np.where(nothing, np.float16(np.nan), lists.scores[anchors, : self.negatives])
-        probability = lists.false_negative_probability
-        if probability is not None:
-            probability = np.where(nothing, np.float16(np.nan), probability[anchors, : self.negatives])
-        return Picks(rows, ranks.astype(np.int32), scores, probability)
+    def rows_with(self, direction: str, least: int) -> np.ndarray:
+        """Captions whose row of a direction has so many negatives at least; int64."""
+        mined = (self.lists[direction].rows[:, : self.width(direction)] != NO_ROW).sum(axis=1)
+        counts = mined if direction == "t2i" else mined[self.owners] + self._sentence_counts
+        return np.flatnonzero(counts >= least)
 
-    def _with_sentences(self, picks: Picks, captions: np.ndarray, sentences: Sentences) -> Picks:
-        lists, anchors = self.lists["i2t"], self.owners[captions]
-        counts = self.sentence_counts[captions][:, None]
-        place = np.arange(self.most_sentences)[None, :]
-        rank = self.negatives + place - counts  # of the mined caption in the place of a missing sentence
-        width = lists.candidates.shape[1]
-        mined = (place >= counts) & (rank < width)
-        column, row = np.clip(rank, 0, width - 1), anchors[:, None]
-        rows = np.where(mined, lists.candidates[row, column].astype(np.int64), NO_ROW)
-        known = rows != NO_ROW
-        written = len(self.texts) + sentences.starts[captions][:, None] + place
-        ranks = np.where(known, rank + 1, 0).astype(np.int32)
-        scores = np.where(known, lists.scores[row, column], np.float16(np.nan))
-        probability = picks.probability
-        if probability is not None:
-            assert lists.false_negative_probability is not None
-            more = np.where(known, lists.false_negative_probability[row, column], np.float16(np.nan))
-            probability = np.concatenate([probability, more], axis=1)
-        return Picks(
-            np.concatenate([picks.rows, np.where(place < counts, written, rows)], axis=1),
-            np.concatenate([picks.ranks, ranks], axis=1),
-            np.concatenate([picks.scores, scores], axis=1),
-            probability,
-        )
+    @cached_property
+    def _sentence_counts(self) -> np.ndarray:
+        return np.array([len(each) for each in self.sentences])
 
-    def complete(self, direction: str) -> np.ndarray:
-        """Captions whose row of a direction has all its negatives, n images or n + m captions; int64."""
-        needed = self.negatives + (self.most_sentences if direction == "i2t" else 0)
-        return np.flatnonzero(self._counts(direction) >= needed)
 
-    def any_of(self, direction: str) -> np.ndarray:
-        """Captions whose row of a direction has a negative; int64."""
-        return np.flatnonzero(self._counts(direction) > 0)
-
-    def _counts(self, direction: str) -> np.ndarray:
-        """int64 [T], candidates that were read for each caption, and its sentences."""
-        counts = (self.lists[direction].candidates != NO_ROW).sum(axis=1)
-        return counts if direction == "t2i" else counts[self.owners] + self.sentence_counts
+def _known(values: np.ndarray) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def open_mined(
-    prepared: Path, mined: Path, negatives: int, *, sentences: Path | None = None, most_sentences: int = 0
+    prepared: Path,
+    mined: Path,
+    images: Path,
+    negatives: int,
+    *,
+    image_root: str = "",
+    sentences: Path | None = None,
+    writer: str = "",
+    most_sentences: int = 0,
 ) -> Mined:
-    """Reads lists and what they name; of lists and sentences no more than is exported.
+    """Reads lists and what they name; of sentences no more than is exported.
 
     Args:
         prepared: artifact of `prepare`.
         mined: artifact of `mine-negatives`.
+        images: folder of the images.
         negatives: n.
+        image_root: stands before every path of an image; empty: paths are relative to that folder.
         sentences: artifact of `synthesize`, or None.
+        writer: what wrote them.
         most_sentences: m.
 
     Raises:
         DataError: a file is damaged, the artifacts are not of one dataset, or a path leads out of the images' folder.
     """
     split = PreparedDataset.open(prepared, tokens=False).split("train")
-    lists = {name: read_list(mined, file, negatives + most_sentences) for name, file in LISTS.items()}
+    lists = {name: read_list(mined, file) for name, file in LISTS.items()}
     image_ids, caption_ids = (pa.array(lists[name].anchor_ids.tolist(), pa.string()) for name in ("i2t", "t2i"))
-    images = split.images.take(_rows_of(image_ids, split.images["image_id"], mined, prepared))
+    photographs = split.images.take(_rows_of(image_ids, split.images["image_id"], mined, prepared))
     captions = split.captions.take(_rows_of(caption_ids, split.captions["caption_id"], mined, prepared))
     owners = _rows_of(captions["image_id"], image_ids, mined, prepared).to_numpy().astype(np.int64)
     if (np.diff(owners) < 0).any():
         raise DataError(f"{mined / FILES[LISTS['t2i']]} has captions in another order than {prepared}; mine again")
     _refuse_other_rows(lists, mined)
-    files = images["file"].combine_chunks()
+    files, texts = photographs["file"].to_pylist(), captions["text"].to_pylist()
     _refuse_outside(files, prepared)
+    prefix = image_root.rstrip("/") + "/" if image_root else ""
+    same, width = DuplicateCaptions(texts, owners), negatives + most_sentences
     return Mined(
-        image_ids=image_ids,
+        root=images,
+        images=[Entry(own, None, prefix + file) for own, file in zip(image_ids.to_pylist(), files, strict=True)],
         files=files,
-        digests=images["sha256"].combine_chunks(),
-        caption_ids=caption_ids,
-        texts=captions["text"].combine_chunks(),
+        digests=photographs["sha256"].to_pylist(),
+        captions=[Entry(own, text, None) for own, text in zip(caption_ids.to_pylist(), texts, strict=True)],
         owners=owners,
-        lists=lists,
+        lists={name: _without_repeats(LISTS[name], found, same, width) for name, found in lists.items()},
         negatives=negatives,
-        sentences=None if sentences is None else _sentences(sentences, caption_ids, most_sentences),
+        writer=writer,
+        sentences=_sentences(sentences, caption_ids.to_pylist(), writer, most_sentences),
         most_sentences=most_sentences,
     )
 
@@ -231,38 +226,46 @@ def _refuse_other_rows(lists: dict[str, MinedList], mined: Path) -> None:
             raise DataError(f"{mined / FILES[LISTS[name]]} has candidates that are no training data; mine again")
 
 
-def _refuse_outside(files: pa.Array, prepared: Path) -> None:
+def _refuse_outside(files: list[str], prepared: Path) -> None:
     """Refuses paths that lead out of the folder of the images: other programs open whatever they are told."""
     root = ImageRoot(prepared, prepared / IMAGES_FILE)
-    for row, file in enumerate(files.to_pylist()):
+    for row, file in enumerate(files):
         root.refuse_outside(file, f"row {row}")
 
 
-def _sentences(folder: Path, caption_ids: pa.Array, most: int) -> Sentences:
-    """The first sentences of every caption, read a row group at a time."""
-    texts: list[pa.Array] = []
-    owners: list[np.ndarray] = []
+def _without_repeats(direction: str, lists: MinedList, same: DuplicateCaptions, width: int) -> Hardest:
+    """The first candidates of every list, without images and captions that a caption of the positive describes, too."""
+    shape = len(lists.candidates), min(width, lists.candidates.shape[1])
+    rows, places, repeats = np.empty(shape, np.int64), np.empty(shape, np.int64), 0
+    for start in range(0, len(rows), _ANCHORS_AT_ONCE):
+        part = slice(start, start + _ANCHORS_AT_ONCE)
+        found = CandidateLists(lists.candidates[part], lists.scores[part])
+        repeated = same.mark(direction, slice(start, start + len(found.candidates)), found)
+        repeats += int(repeated[:, :width].sum())
+        kept = np.where(repeated, NO_ROW, found.candidates)
+        places[part] = np.argsort(kept == NO_ROW, axis=1, kind="stable")[:, :width]
+        rows[part] = np.take_along_axis(kept, places[part], axis=1)
+    probability = lists.false_negative_probability
+    return Hardest(
+        rows,
+        places + 1,
+        np.take_along_axis(lists.scores, places, axis=1),
+        None if probability is None else np.take_along_axis(probability, places, axis=1),
+        repeats,
+    )
+
+
+def _sentences(folder: Path | None, caption_ids: list[str], writer: str, most: int) -> list[Sequence[Entry]]:
+    """The first sentences of every caption; their ids are that of the caption with `/phrases-1`, `/phrases-2` …"""
+    found: dict[str, Sequence[Entry]] = {}
+    for caption, texts in groupby(_kept(folder), lambda row: row[0]) if folder else ():
+        numbered = enumerate((text for _, text in texts), 1)
+        found[caption] = [Entry(f"{caption}/{writer}-{number}", text, None) for number, text in numbered][:most]
+    return [found.get(caption, ()) for caption in caption_ids]
+
+
+def _kept(folder: Path) -> Iterator[tuple[str, str]]:
+    """Caption and text of every sentence, those of a caption together, the hardest first."""
     for table in SentenceFile(folder).row_groups(["caption_id", "text", "kept"]):
         kept = table.filter(table["kept"])
-        found: Any = pc.call_function("index_in", [kept["caption_id"]], pc.SetLookupOptions(value_set=caption_ids))
-        rows = found.fill_null(-1).to_numpy()
-        chosen = _first_of_each(rows, most) & (rows >= 0)
-        texts.append(kept["text"].filter(pa.array(chosen)).combine_chunks())
-        owners.append(rows[chosen])
-    whole = np.concatenate([*owners, np.zeros(0, dtype=np.int32)])
-    if (np.diff(whole) < 0).any():
-        raise DataError(f"{folder} has sentences in another order than the captions; run `itrpipe synthesize` again")
-    starts = np.searchsorted(whole, np.arange(len(caption_ids) + 1)).astype(np.int64)
-    return Sentences(concatenated(texts), starts)
-
-
-def _first_of_each(owners: np.ndarray, most: int) -> np.ndarray:
-    """bool: the first so many of every run of equal numbers."""
-    starts = np.flatnonzero(np.diff(owners, prepend=owners[:1] - 1)) if len(owners) else np.zeros(0, dtype=np.int64)
-    lengths = np.diff(starts, append=len(owners))
-    return np.arange(len(owners)) - np.repeat(starts, lengths) < most
-
-
-def concatenated(arrays: Sequence[pa.Array]) -> pa.Array:
-    """Strings of several arrays in one."""
-    return pa.concat_arrays([*arrays, pa.array([], pa.string())])
+        yield from zip(kept["caption_id"].to_pylist(), kept["text"].to_pylist(), strict=True)
