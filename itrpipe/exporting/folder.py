@@ -48,6 +48,8 @@ def open_target(root: Path, to: Path, *, force: bool, dry_run: bool, say: Callab
     target = to.expanduser().resolve()
     if not target.name:
         raise UsageError(f"--to {target} is the root of all folders; name one that does not exist yet")
+    if not str(target).isprintable():
+        raise UsageError(f"--to {str(target)!r} is a name that many programs cannot open; name another folder")
     if target.is_relative_to(root.resolve()):
         raise UsageError(f"--to {target} lies in the data folder, which holds artifacts only; name another folder")
     if not dry_run and restore(target):
@@ -85,17 +87,16 @@ def check_target(target: Path, *, force: bool) -> None:
 
 
 def _not_an_export(target: Path) -> str | None:
-    """Why a folder is not one that `new_folder` made, or holds more than that."""
+    """Why a folder is not one that `new_folder` made, or holds something else than that."""
     if not (target / RECORD).is_file():
         return "was not made by itrpipe export"
     try:
-        record = read_json(target / RECORD)
-        known = {RECORD, *record["files"]}
-    except (DataError, KeyError, TypeError):
+        known = dict(read_json(target / RECORD)["files"])
+    except (DataError, KeyError, TypeError, ValueError):
         return f"has a damaged {RECORD}"
-    found = {path.relative_to(target).as_posix() for path in target.rglob("*") if not path.is_dir()}
-    if added := sorted(found - known):
-        return f"holds {added[0]}, which itrpipe export did not write"
+    found = {path.relative_to(target).as_posix() for path in target.rglob("*") if not path.is_dir()} - {RECORD}
+    if others := [name for name in sorted(found) if known.get(name) != _facts(target / name)]:
+        return f"holds {others[0]}, which itrpipe export did not write, or not like this"
     return None
 
 
@@ -188,8 +189,12 @@ def _recorded(folder: Path) -> dict[str, dict[str, Any]]:
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         sync(path)
-        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+        files[path.relative_to(folder).as_posix()] = _facts(path)
     return files
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
 
 
 def _put(work: Path, target: Path, earlier: Path) -> None:

@@ -389,6 +389,9 @@ def test_a_folder_with_content_is_kept_unless_it_is_an_export(root: Path, tiny: 
     (target / ".git" / "config").write_text("a clone")
     refused(root, Wanted(target, force=True), of_aoq, UsageError, ".git/config", "did not write")
     shutil.rmtree(target / ".git")
+    with (target / "README.md").open("a") as card:
+        card.write("edited")
+    refused(root, Wanted(target, force=True), of_aoq, UsageError, "README.md", "not like this")
     (target / "export.json").write_text("{")
     refused(root, Wanted(target, force=True), of_aoq, UsageError, "damaged export.json")
 
@@ -400,6 +403,7 @@ def test_a_place_where_no_folder_can_be_is_told_before_anything_runs(
     never_evaluated = tiny("triplet", "split=val")
     refused(root, Wanted(tmp_path / "file" / "out"), never_evaluated, MissingInputError, "file is no folder")
     refused(root, Wanted(root / "tiny" / "out"), never_evaluated, UsageError, "lies in the data folder")
+    refused(root, Wanted(tmp_path / "\udcff"), never_evaluated, UsageError, r"\udcff")
 
 
 def test_a_full_disk_leaves_nothing_behind(
