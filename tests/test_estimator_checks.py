@@ -53,7 +53,7 @@ EVEN = ("vsrn",)
 
 
 CONTRASTIVE = {
-    "contrastive, all sources": {"negatives": ["mined", "memory", "synthetic"], "weigh": "fne", "objective": "sigmoid"},
+    "contrastive, all sources": {"negatives": ["mined", "synthetic"], "weigh": "fne", "objective": "sigmoid"},
     "contrastive, guarded": {"negatives": ["mined", "synthetic"], "weigh": "guard", "batches": "neighbours"},
     "contrastive, triplets": {"negatives": ["mined"], "weigh": "guard", "objective": "hardest", "shared": False},
     "contrastive, all triplets": {"negatives": ["mined"], "weigh": "positive-aware", "objective": "sum"},

@@ -68,7 +68,7 @@ def chosen_negatives(method: str, **given: str | None) -> tuple[str, list[str]]:
     if named["negatives"] != "synthetic":
         raise UsageError(
             f"--negatives {named['negatives']}: {method} has none of this name; --method contrastive takes batch, "
-            "mined, memory and synthetic"
+            "mined and synthetic"
         )
     if method not in ("triplet", "synthetic-triplet"):
         raise UsageError(

@@ -52,7 +52,7 @@ def train(
         typer.Option(
             "--negatives",
             metavar="SOURCES",
-            help="contrastive: mined,memory,synthetic beside the batch; triplet: synthetic adds sentences.",
+            help="contrastive: mined,synthetic beside the batch; triplet: synthetic adds sentences.",
         ),
     ] = None,
     weigh: Annotated[

@@ -166,23 +166,6 @@ def test_sentences_are_candidates_of_all_images_or_of_their_own(shared):
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_memory_holds_earlier_batches_of_other_images():
-    rows = Rows()
-    method, model = made(rows, negatives=["memory"], memory_size=8)
-    earlier = np.array([2, 7, 10])
-    step(method, model, earlier)
-    _, loss = step(method, model)
-    of_images, of_texts = in_batch(rows)
-    images = CAPTION_IMAGE[BATCH]
-    for k, (image, text) in enumerate(zip(images, BATCH, strict=True)):
-        others = earlier[CAPTION_IMAGE[earlier] != image]
-        of_images[k] = torch.cat([of_images[k], rows.scores[image, others]])
-        of_texts[k] = torch.cat([of_texts[k], rows.scores[CAPTION_IMAGE[others], text]])
-    positive = rows.scores[images, BATCH]
-    expected = (softmax_loss(positive, of_images) + softmax_loss(positive, of_texts)) / 2
-    assert loss == pytest.approx(expected, rel=1e-5)
-
-
 def test_the_guard_weighs_candidates_of_the_batch_and_of_the_lists():
     rows = Rows()
     method, model = made(rows, negatives=["mined"], weigh="guard", mined_texts=1, mined_images=1)
@@ -335,8 +318,6 @@ def test_batches_move_whole():
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"weigh": "guard", "negatives": ["memory"]}, "wrote none for what a memory holds"),
-        ({"weigh": "truth", "negatives": ["memory"]}, "none of those that a memory holds"),
         ({"weigh": "hardest", "objective": "hardest"}, "takes the hardest candidate already"),
         ({"negatives": ["mined"], "mined_texts": 0, "mined_images": 0}, "draw nothing"),
         ({"negatives": ["mined"], "skip_texts": 300}, "are fewer than mined_texts"),
@@ -366,6 +347,6 @@ def test_a_guard_needs_lists_with_probabilities():
 
 def test_options_without_a_use_are_named():
     unused = Contrastive().unused_options()
-    assert {"memory_size", "mined_texts", "bias", "margin", "prior", "neighbour_group", "shared"} <= set(unused)
-    everything = Contrastive(negatives=("mined", "memory", "synthetic"), weigh="fne", batches="neighbours")
-    assert not {"memory_size", "mined_texts", "prior", "neighbour_group", "shared"} & set(everything.unused_options())
+    assert {"mined_texts", "bias", "margin", "prior", "neighbour_group", "shared"} <= set(unused)
+    everything = Contrastive(negatives=("mined", "synthetic"), weigh="fne", batches="neighbours")
+    assert not {"mined_texts", "prior", "neighbour_group", "shared"} & set(everything.unused_options())

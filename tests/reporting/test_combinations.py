@@ -104,7 +104,7 @@ def test_one_combination_is_no_matrix() -> None:
     ("loss", "title"),
     [
         ({}, "InfoNCE"),
-        ({"negatives": ["mined", "memory"], "weigh": "fne"}, "InfoNCE, mined+memory, fne"),
+        ({"negatives": ["mined", "synthetic"], "weigh": "fne"}, "InfoNCE, mined+synthetic, fne"),
         (
             {"objective": "sigmoid", "batches": "neighbours", "refresh_every": 2},
             "sigmoid loss, neighbours, mined every 2 epochs",

@@ -25,7 +25,7 @@ SMALL = [
     "extract.workers=0",
 ]
 ALL = ["mine_negatives.num_texts=5", "mine_negatives.num_images=3", "vse-c.min_count=1"]
-ALL += ["contrastive.loss.top_texts=5", "contrastive.loss.top_images=3", "contrastive.loss.memory_size=16"]
+ALL += ["contrastive.loss.top_texts=5", "contrastive.loss.top_images=3"]
 ALL += ["contrastive.sentences=vse-c", "contrastive.loss.temperature=own", "contrastive.loss.bias=own"]
 
 
@@ -66,7 +66,7 @@ def test_a_pretrained_model_is_evaluated_mined_with_and_fine_tuned_with_all_nega
     out = done(invoke("evaluate", "--method", "zero-shot", *arguments(defined, *model, *measured)))
     assert "✓ train/zero-shot.dual-encoder" in out
 
-    given = ["--negatives", "mined,memory,synthetic", "--weigh", "fne", "--objective", objective]
+    given = ["--negatives", "mined,synthetic", "--weigh", "fne", "--objective", objective]
     chosen = [each for each in ALL if objective == "sigmoid" or "bias" not in each]
     teacher = ["--negatives-from", "zero-shot"]
     out = done(
@@ -85,7 +85,7 @@ def test_a_pretrained_model_is_evaluated_mined_with_and_fine_tuned_with_all_nega
     assert {"mean_retained", "mean_text_candidates", "loss_contrastive"} <= rows[0].keys()
     assert ("mean_bias" in rows[0]) is (objective == "sigmoid")
 
-    combined = ['negatives=["mined","memory","synthetic"]', "weigh=fne", "teacher=zero-shot", f"objective={objective}"]
+    combined = ['negatives=["mined","synthetic"]', "weigh=fne", "teacher=zero-shot", f"objective={objective}"]
     settings = [f"contrastive.loss.{each}" for each in combined]
     where = arguments(defined, *model, *chosen, *settings, "train.learning_rate=1e-4", *measured)
     out = done(invoke("evaluate", "--method", "contrastive", "--backbone", "dual-encoder", *where))
@@ -106,7 +106,7 @@ def same_training(*roots: Path) -> None:
 def test_an_interrupted_run_goes_on_to_the_same_weights(
     defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ["--method", "contrastive", "--negatives", "mined,memory,synthetic", "--weigh", "fne"]
+    given = ["--method", "contrastive", "--negatives", "mined,synthetic", "--weigh", "fne"]
     given += ["--batches", "neighbours", *named(saved_encoders, "clip")]
     sets = [each for each in ALL if "bias" not in each]
     sets += ["train.checkpoint_seconds=0", "contrastive.loss.min_count=0", "train.learning_rate=1e-3"]
@@ -133,9 +133,12 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(
         (["--method", "zero-shot"], "name one joint model"),
         (["--method", "zero-shot", "--vision", "random", "--text", "random"], "name one joint model"),
         (["--method", "triplet", "--weigh", "fne"], "--weigh fne is for --method contrastive"),
-        (["--method", "aoq", "--negatives", "memory"], "aoq has none of this name"),
-        (["--method", "contrastive", "--negatives", "memory", "--backbone", "scan"], "has no embeddings"),
-        (["--method", "contrastive", "--set", "loss.memory_size=5", "--backbone", "vsepp"], "changes nothing"),
+        (["--method", "aoq", "--negatives", "mined"], "aoq has none of this name"),
+        (
+            ["--method", "contrastive", "--negatives", "mined", "--set=loss.refresh_every=1", "--backbone", "scan"],
+            "has no embeddings",
+        ),
+        (["--method", "contrastive", "--set", "loss.prior=0.1", "--backbone", "vsepp"], "changes nothing"),
         (["--method", "aoq", "--negatives-from", "nobody.vsepp"], "there is no method 'nobody'"),
         (
             ["--method", "contrastive", "--set=loss.temperature=own", "--backbone", "vsepp"],

@@ -183,7 +183,7 @@ def test_adapters_train_with_mined_remembered_and_synthetic_negatives(
     sets = [each.replace("contrastive.", "clip-finetune.") for each in ALL if "bias" not in each]
     sets += [*VARIANTS["all"], *QUICK]  # of zero-shot too, which reads none of them
     before = untrained(invoke, root, saved_encoders)
-    chosen = ["--negatives", "mined,memory,synthetic", "--weigh", "fne", "--negatives-from", "zero-shot"]
+    chosen = ["--negatives", "mined,synthetic", "--weigh", "fne", "--negatives-from", "zero-shot"]
     given = [*chosen, *named(saved_encoders, "clip"), *arguments(root, *sets)]
     out = done(invoke("train", "--method", "clip-finetune", *given))
     assert "✓ train/zero-shot.dual-encoder" in out

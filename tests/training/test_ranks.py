@@ -38,8 +38,8 @@ SHORT = sets("train.batch_size=13", "train.min_word_count=1")
 UPDATES = "max_updates=3"
 # Chunks of each half of a batch, and two batches an update. An epoch of the model that mines and starts is enough.
 PIXELS = sets("train.model.width=16", "train.encode_chunk=4", "train.accumulate=2", "train.epochs=1")
-ALL = ("--negatives", "mined,memory,synthetic", "--weigh", "fne", "--batches", "neighbours")
-ALL += sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12", "contrastive.loss.memory_size=20")
+ALL = ("--negatives", "mined,synthetic", "--weigh", "fne", "--batches", "neighbours")
+ALL += sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12")
 ALL += sets("contrastive.sentences=vse-c", "contrastive.loss.min_count=0")
 # Sixteen updates are an epoch, and the training set is mined again before the second.
 AGAIN = ("--set=max_updates=18", "--set=contrastive.loss.refresh_every=1", "--set=train.learning_rate=1e-4")

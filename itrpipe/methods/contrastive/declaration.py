@@ -9,13 +9,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from itrpipe.methods.declaration import MOST, MethodSettings, Mined
 from itrpipe.papers import ANCE, AOQ, CLIP, FNE, NEG_CLIP, NV_RETRIEVER, SIGLIP, VSEPP, Paper
 
-SOURCES = ("batch", "mined", "memory", "synthetic")
+SOURCES = ("batch", "mined", "synthetic")
 OWN = "own"
 """Temperature and bias of a pretrained joint model."""
 
 _READ_WITH = {
     "mined": ("mined_texts", "mined_images"),
-    "memory": ("memory_size", "momentum"),
     "synthetic": ("synthetic_sentences",),
     "fne": ("prior", "min_count"),
     "positive-aware": ("relative_margin", "absolute_margin", "max_score"),
@@ -31,8 +30,7 @@ class Contrastive(MethodSettings):
 
     Attributes:
         negatives: where candidates come from. `batch`, always; `mined`: drawn from lists of `itrpipe mine-negatives`;
-            `memory`: of earlier batches, by a momentum copy of the model; `synthetic`: sentences of `itrpipe
-            synthesize`.
+            `synthetic`: sentences of `itrpipe synthesize`.
         weigh: what candidates count: all alike (`none`); the `hardest` of each anchor alone; 1 - P with the probability
             P to be a false negative by the similarities seen in training (`fne`) or by mining's (`guard`); none that
             scores about as high as the positive (`positive-aware`); or none that the dataset knows to be true
@@ -51,8 +49,6 @@ class Contrastive(MethodSettings):
         shared: what was drawn for one anchor is a candidate of all.
         refresh_every: epochs after which the training set is mined again with the weights as they are; 0: never.
         teacher: model whose lists are drawn from, `[method.]backbone`; None for round one of the own backbone.
-        memory_size: pairs of earlier batches.
-        momentum: m of the copy that encodes them.
         synthetic_sentences: drawn for every caption in each step.
         prior: of `fne`: share of matches among all pairs.
         min_count: of `fne`: matches that an epoch must have seen before probabilities are used.
@@ -66,7 +62,7 @@ class Contrastive(MethodSettings):
     chosen: ClassVar[tuple[str, ...]] = ("negatives", "weigh", "objective", "batches", "refresh_every")
 
     mask_same_image: bool = True
-    negatives: tuple[Literal["batch", "mined", "memory", "synthetic"], ...] = ("batch",)
+    negatives: tuple[Literal["batch", "mined", "synthetic"], ...] = ("batch",)
     weigh: Literal["none", "hardest", "fne", "guard", "positive-aware", "truth"] = "none"
     objective: Literal["infonce", "sigmoid", "hardest", "sum"] = "infonce"
     batches: Literal["shuffled", "neighbours"] = "shuffled"
@@ -84,8 +80,6 @@ class Contrastive(MethodSettings):
     shared: bool = True
     refresh_every: int = Field(default=0, ge=0)
     teacher: str | None = None
-    memory_size: int = Field(default=8192, ge=1, le=100_000_000)
-    momentum: float = Field(default=0.995, ge=0, lt=1)
     synthetic_sentences: int = Field(default=1, ge=1, le=1_000)
     prior: float = Field(default=1e-4, gt=0, lt=1)
     min_count: int = Field(default=200, ge=0)
@@ -98,7 +92,7 @@ class Contrastive(MethodSettings):
     def cited(self) -> tuple[Paper, ...]:
         """Those of its parts."""
         of = {"sigmoid": SIGLIP, "infonce": CLIP, "hardest": VSEPP, "sum": VSEPP}
-        parts = {"synthetic": NEG_CLIP, "memory": FNE, "mined": AOQ, "fne": FNE, "guard": FNE}
+        parts = {"synthetic": NEG_CLIP, "mined": AOQ, "fne": FNE, "guard": FNE}
         chosen = (*self.negatives, self.weigh, *(("mined",) if self.reads_lists() else ()))
         found = [of[self.objective], *(parts[name] for name in chosen if name in parts)]
         found += [NV_RETRIEVER] if self.weigh == "positive-aware" else []
@@ -116,8 +110,8 @@ class Contrastive(MethodSettings):
         }
 
     def compares_embeddings(self) -> bool:
-        """With a memory, which holds embeddings, and where the model itself mines."""
-        return "memory" in self.negatives or bool(self.refreshes())
+        """Where the model itself mines."""
+        return bool(self.refreshes())
 
     def refreshes(self) -> int:
         """Where it reads lists."""
@@ -177,16 +171,6 @@ class Contrastive(MethodSettings):
     def _combines(self) -> Contrastive:
         if self.objective == self.weigh == "hardest":
             raise ValueError("objective = hardest takes the hardest candidate already; leave weigh = hardest out")
-        if self.weigh == "guard" and "memory" in self.negatives:
-            raise ValueError(
-                "weigh = guard reads the probabilities that mining wrote, and it wrote none for what a memory holds; "
-                "give weigh = fne, which estimates them in training"
-            )
-        if self.weigh == "truth" and "memory" in self.negatives:
-            raise ValueError(
-                "weigh = truth knows which candidates of the batch and of the mined lists are true, and none of those "
-                "that a memory holds; leave one of them out"
-            )
         if "mined" in self.negatives and not self.mined_texts and not self.mined_images:
             raise ValueError("mined_texts = 0 and mined_images = 0 draw nothing from mined lists; raise one of them")
         for side in ("texts", "images"):

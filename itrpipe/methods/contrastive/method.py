@@ -1,16 +1,16 @@
 """Contrastive training: any negatives, weighed in any way, under any objective.
 
 For a batch of B pairs, images and captions each meet candidates: those of the batch and, beside them, captions and
-images drawn from mined lists, synthetic sentences, and what a momentum memory holds. A candidate has a log-weight,
-which is minus infinity where it is no negative (`itrpipe.losses.contrastive`). The loss is the mean of both directions
-of InfoNCE and of the sigmoid loss, and their sum for triplets.
+images drawn from mined lists, and synthetic sentences. A candidate has a log-weight, which is minus infinity where it
+is no negative (`itrpipe.losses.contrastive`). The loss is the mean of both directions of InfoNCE and of the sigmoid
+loss, and their sum for triplets.
 
 Of mined candidates each is encoded once, however many anchors drew it, and those that the batch has are not encoded
 again. The probabilities of `fne` come from the similarities of the batch (`itrpipe.losses.fne`).
 
-Source: the objectives as named there; sources of negatives: AOQ §3.2 (mined), FNE §3.3 (memory), NegCLIP (synthetic).
+Source: the objectives as named there; sources of negatives: AOQ §3.2 (mined), NegCLIP (synthetic).
 
-Shapes: B pairs, U mined captions, V mined images, S sentences, Q pairs of the memory, C candidates in all.
+Shapes: B pairs, U mined captions, V mined images, S sentences, C candidates in all.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from itrpipe.losses.fne import SimilarityStatistics, false_negative_probability
 from itrpipe.methods.base import Batch, OwnedTexts, PairSource, auxiliary_terms
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
 from itrpipe.methods.triplet.method import SentenceSource
-from itrpipe.models.base import Matcher, TextBatch, inner_products
+from itrpipe.models.base import Matcher, TextBatch
 from itrpipe.negatives.lists import PROBABILITY_OF
-from itrpipe.negatives.memory import FeatureQueues, MomentumTwin, same_image_columns
 from itrpipe.negatives.mined_candidates import MinedCandidates, known_pairs
 from itrpipe.negatives.neighbours import neighbours_order
 from itrpipe.negatives.sentence_bank import SentenceBank
@@ -101,18 +100,14 @@ class ContrastiveState(nn.Module):
     Attributes:
         log_scale, bias: logarithm of 1 / t, and the bias of `sigmoid`; trained where the settings say so.
         statistics: of matches and mismatches, for `fne`.
-        twin, queues: the memory; None without one.
     """
 
-    def __init__(self, settings: Contrastive, model: Any, width: int, scale: float, bias: float) -> None:
+    def __init__(self, settings: Contrastive, scale: float, bias: float) -> None:
         super().__init__()
         trained = settings.learn_temperature and settings.objective in ("infonce", "sigmoid")
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=trained)
         self.bias = nn.Parameter(torch.tensor(bias), requires_grad=trained and settings.objective == "sigmoid")
         self.statistics = SimilarityStatistics() if settings.weigh == "fne" else None
-        remembers = "memory" in settings.negatives
-        self.twin = MomentumTwin(model, settings.momentum) if remembers else None
-        self.queues = FeatureQueues(settings.memory_size, width) if remembers else None
 
 
 class ContrastiveMethod:
@@ -220,18 +215,12 @@ class ContrastiveMethod:
         return Candidates(drawn, torch.from_numpy(images), shared, **known)
 
     def attach(self, model: Any) -> ContrastiveState:
-        """Makes temperature and bias, statistics, and a copy of the model with its memory.
+        """Makes temperature and bias, and statistics.
 
         Raises:
             UsageError: they are to be those of a pretrained joint model, and this is none, or its scale is too large.
         """
-        settings, width = self._settings, 0
-        weights = next(model.parameters())
-        if "memory" in settings.negatives:
-            mode, first = model.training, np.zeros(1, dtype=np.int64)
-            with torch.no_grad():
-                width = model.eval().encode_texts(self._data.texts(first).to(weights.device)).embedding.shape[1]
-            model.train(mode)
+        settings = self._settings
         own = model.pretrained_scale() if OWN in (settings.temperature, settings.bias) else None
         scale = own[0] if own and settings.temperature == OWN else 1 / _number(settings.temperature, "temperature")
         bias = own[1] if own and settings.bias == OWN else _number(settings.bias, "bias")
@@ -240,7 +229,7 @@ class ContrastiveMethod:
                 f"loss.temperature = own is 1/{scale:.2f} in this model, and loss.largest_scale = "
                 f"{settings.largest_scale:g} would change it; give --set loss.largest_scale={math.ceil(scale)} or more"
             )
-        self._state = ContrastiveState(settings, model, width, scale, bias).to(weights.device)
+        self._state = ContrastiveState(settings, scale, bias).to(next(model.parameters()).device)
         return self._state
 
     def start_epoch(self, epoch: int) -> None:
@@ -251,8 +240,6 @@ class ContrastiveMethod:
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`contrastive` and the backbone's `auxiliary` loss; means over the batch."""
         settings, state, batch = self._settings, self._state, cast(ContrastiveBatch, batch)
-        if state.twin is not None:
-            state.twin.follow()
         image_batch, text_batch = batch.pairs["positive"]
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
         scores = model.score_matrix(images, texts).float()  # [B, B]
@@ -271,13 +258,6 @@ class ContrastiveMethod:
             place = torch.arange(len(same), device=same.device)
             others = batch.sentences.owners != place[:, None]
             excluded_texts.append(torch.zeros_like(others) if settings.shared else others)
-        if state.queues is not None:
-            stored = same_image_columns(batch.images, state.queues)[:, len(same) :]
-            # The queues are written before the backward pass.
-            of_images.append(inner_products(images.embedding.float(), state.queues.texts.clone()))
-            of_texts.append(inner_products(texts.embedding.float(), state.queues.images.clone()))
-            excluded_texts.append(stored)
-            excluded_images.append(stored)
         if state.statistics is not None:
             mask = same if settings.mask_same_image else None
             batch.statistics["retained"] = state.statistics.update(scores.detach(), mask)
@@ -287,8 +267,6 @@ class ContrastiveMethod:
                 torch.cat(of_texts, 1), torch.cat(excluded_images, 1), batch, batch.further_images, "image", epoch
             ),
         )
-        if state.twin is not None and state.queues is not None:
-            state.queues.write(*state.twin.encode(image_batch, text_batch), batch.images)
         share = 0.5 if settings.objective in ("infonce", "sigmoid") else 1.0
         return {
             "contrastive": share * (directions[0] + directions[1]),
