@@ -14,7 +14,6 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
 from itrpipe.methods.base import Batch, StatefulMethod
 from itrpipe.methods.registry import method_module, methods
-from itrpipe.mining import arithmetic
 from itrpipe.models.base import ImageEncoding, Matcher, inner_products
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import backbone_family, network_module
@@ -32,7 +31,6 @@ from itrpipe.testing import (
     check_backbone,
     check_method,
 )
-from itrpipe.training.precision import training_seconds
 from itrpipe.training.saved import build_model
 from itrpipe.training.settings import TrainSettings, backbones, settings_of
 
@@ -150,17 +148,6 @@ def test_the_region_tokens_of_the_dual_encoder(check: str, pool: str, boxes: boo
     network = network_module("dual-encoder")
     encoders = network.open_encoders(model, GLOBAL_DIM, boxes)
     BACKBONE_CHECKS[check](lambda: network.build(model, IMAGE_DIM, VOCABULARY, encoders))
-
-
-@pytest.mark.parametrize("backbone", sorted(backbones()))
-def test_every_backbone_can_choose_its_precision(backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arithmetic, "_SECONDS", 0.02)
-    model, data = builder(settings(FIRST[backbone], backbone))(), ToyPairs(uneven=backbone not in EVEN)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = training_seconds(model, data, 8, torch.device("cpu"))  # pyright: ignore
-    assert min(found.fp32, found.bf16) > 0
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(each.grad is None for each in model.parameters())
 
 
 @pytest.mark.parametrize(("conf", "backbone"), PAIRS, ids=lambda name: name)

@@ -30,7 +30,7 @@ from itrpipe.features.store import FeatureFile
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.uniter.network import UniterImages
 from itrpipe.negatives import synthetic
-from itrpipe.negatives.caption_masks import NO_WORD, known_words
+from itrpipe.negatives.caption_masks import NO_WORD
 from itrpipe.negatives.masking import UNLABELLED
 from itrpipe.synthesis.language_model import LanguageModel, mean
 from itrpipe.training.data import SplitData, blocks
@@ -135,7 +135,6 @@ class WordTest:
         self._trained = TagsDc.model_validate(saved.config["loss"])
         assert (graphs is not None) == (self._trained.mask == "phrases")
         self._masks = caption_masks(self._reader.captions, saved.tokens, graphs, self._trained.compare)
-        self._keys = None if self._masks.keys is None else self._masks.keys.to(device)
 
     @torch.inference_mode()
     def run(
@@ -194,8 +193,8 @@ class WordTest:
         drawn = synthetic.refill(*masks, logits, DRAWS, temperature, excluded, generator)  # [T K, L, W]
         sentences = drawn.view(count, -1, width)
         captions = torch.from_numpy(block.tokens).to(self._device)
-        known = known_words(self._keys, self._masks.siblings(block.rows), self._device)
-        reasons = synthetic.reject(sentences, captions, self._keys, known)
+        known = self._masks.known(block.rows)
+        reasons = synthetic.reject(sentences, captions, None if known is None else known.to(self._device))
         kept = reasons == synthetic.KEPT
         numbers, places = (each.cpu().numpy() for each in kept.nonzero(as_tuple=True))
         names = Counter(synthetic.REASONS[reason] for reason in reasons.flatten().tolist())

@@ -61,7 +61,6 @@ def examine(root: Path, address: str | None = None) -> bool:
     reporter.say(f"  {'faiss':<15} {_faiss(builds)}", style="red" if len(builds) > 1 else None)
     if "torch" not in missing:
         reporter.say(f"  {'device':<15} {_device()}")
-        reporter.say(f"  {'products':<15} {_products()}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     reporter.say(f"  {'memory':<15} {memory:.1f} GiB, {os.cpu_count()} CPU cores")
     place = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
@@ -129,15 +128,3 @@ def _device() -> str:
         free, total = torch.cuda.mem_get_info()
         return f"cuda, {torch.cuda.get_device_name()}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
     return f"cpu, {torch.get_num_threads()} threads"
-
-
-def _products() -> str:
-    """What decides in which precision mining looks for candidates."""
-    import torch
-
-    from itrpipe.mining.arithmetic import gigaflops, product_seconds
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    found = product_seconds(device)
-    rates = f"fp32 {gigaflops(found.fp32):,.0f}, bf16 {gigaflops(found.bf16):,.0f} GFLOP/s"
-    return f"{rates}{'' if device == 'cuda' else ' on one core'}: mining looks for candidates in {found.faster}"

@@ -58,7 +58,7 @@ class Masked:
     """
 
     units: Literal["words", "phrases"]
-    compare: Literal["piece", "word", "off"]
+    compare: Literal["piece", "off"]
 
 
 class MethodSettings(Settings):

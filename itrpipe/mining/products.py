@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from itrpipe.artifacts.disk import check_stamp
+from itrpipe.engine.device import has_bfloat16_units
 from itrpipe.engine.files import ArrayFile, ArrayWriter
 from itrpipe.engine.work import AGAIN
 from itrpipe.errors import DataError
-from itrpipe.mining.arithmetic import product_seconds
 from itrpipe.mining.threads import one_thread
 from itrpipe.mining.vectors import Rows, rows_at_once, slices, take
 
@@ -145,9 +145,9 @@ def in_two_steps(precision: Precision) -> bool:
     return precision in _IN_TWO_STEPS
 
 
-def faster_in_two_steps(device: torch.device | str) -> Precision:
+def faster_in_two_steps(device: torch.device) -> Precision:
     """The one of these that this machine is faster with."""
-    return "bf16+fp32" if product_seconds(device).faster == "bf16" else "fp32+fp32"
+    return "bf16+fp32" if has_bfloat16_units(device.type) else "fp32+fp32"
 
 
 def score_dtype(precision: Precision, device: torch.device) -> torch.dtype:

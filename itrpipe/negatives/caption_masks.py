@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,12 +18,11 @@ from itrpipe.negatives.masking import (
     single_positions,
     with_single_positions,
 )
-from itrpipe.negatives.word_keys import TokenKeys
 
 NO_WORD = -1
 """In place of the number of a word, for tokens that are part of none."""
 
-Compare = Literal["piece", "word", "off"]
+Compare = Literal["piece", "off"]
 Candidates = Callable[[np.ndarray], np.ndarray]
 """Rows [T] of captions to bool [T, P, words], words that are masked together."""
 
@@ -55,14 +54,9 @@ class CaptionMasks:
         tokens: int64 [T, W], padded with 0.
         words: int64 [T, W], number of the word that each token is part of; `NO_WORD` for start, end and padding.
         image_rows: int64 [T], row of each caption's image.
-        pieces: V tokens as the vocabulary writes them.
         candidates: what is masked together; None masks single tokens.
         specials: token ids that are no words.
-        compare: what refilled words are compared with the captions of the image by: token ids (`piece`), whole words
-            without case (`word`), or not at all (`off`).
-
-    Attributes:
-        keys: how words are compared; None where they are not.
+        compare: whether refilled tokens are compared with those of the captions of the image (`piece`, or `off`).
     """
 
     def __init__(
@@ -70,21 +64,15 @@ class CaptionMasks:
         tokens: np.ndarray,
         words: np.ndarray,
         image_rows: np.ndarray,
-        pieces: Sequence[str],
         candidates: Candidates | None,
         specials: SpecialTokens,
         compare: Compare,
     ) -> None:
         self._words, self._image_rows = words, image_rows
-        self._candidates, self.specials = candidates, specials
+        self._candidates, self.specials, self._compares = candidates, specials, compare != "off"
         # One more row, of padding, for images with fewer captions than others.
         self._tokens = np.pad(tokens, ((0, 1), (0, 0)))
         self._siblings = _Siblings(image_rows)
-        self.keys = {
-            "piece": lambda: TokenKeys.of_tokens(len(pieces), specials.all),
-            "word": lambda: TokenKeys.of_words(pieces, specials.all),
-            "off": lambda: None,
-        }[compare]()
 
     def draw(self, rows: np.ndarray, width: int, copies: int, noise: bool, rng: np.random.Generator) -> MaskedCaptions:
         """Masked copies of captions.
@@ -99,9 +87,15 @@ class CaptionMasks:
         mask = MaskTokens(self.specials.mask_id, self.specials.random_ids, noise)
         return mask_captions(self._tokens[rows, :width], self._groups(rows, width), copies, mask, rng)
 
-    def siblings(self, rows: np.ndarray) -> np.ndarray:
-        """Tokens int64 [T, n, W] of all captions of the images of captions [T], with rows of padding behind them."""
-        return self._tokens[self._siblings.of(self._image_rows[rows])]
+    def known(self, rows: np.ndarray) -> Tensor | None:
+        """Sorted tokens int64 [T, n] of all captions of the images of captions [T]; None where nothing is compared.
+
+        What is no word stands there as -1.
+        """
+        if not self._compares:
+            return None
+        tokens = self._tokens[self._siblings.of(self._image_rows[rows])].reshape(len(rows), -1)
+        return torch.from_numpy(np.sort(np.where(np.isin(tokens, self.specials.all), -1, tokens), axis=1))
 
     def _groups(self, rows: np.ndarray, width: int) -> np.ndarray:
         """What is masked together, bool [T, P, W]."""
@@ -109,11 +103,6 @@ class CaptionMasks:
         if self._candidates is None:
             return single_positions(words != NO_WORD)
         return with_single_positions(over_pieces(self._candidates(rows), words), words != NO_WORD)
-
-
-def known_words(keys: TokenKeys | None, siblings: np.ndarray, device: torch.device | str) -> Tensor | None:
-    """Keys of the words of all captions of each image, int64 [T, n W] of siblings [T, n, W]; None without keys."""
-    return None if keys is None else keys.of_captions(torch.from_numpy(siblings).to(device))
 
 
 class _Siblings:

@@ -1,7 +1,7 @@
 """Negative sentences that a masked language model writes: refilled copies of a caption, filtered and ranked.
 
     refilled = refill(masked.tokens, masked.labels, logits, draws, temperature)     [S, L, W] of S masked copies
-    reasons = reject(sentences, captions, keys, known)                              [T, N], N = K L
+    reasons = reject(sentences, captions, known)                                    [T, N], N = K L
     scores = score_kept(score, sentences, reasons)                                  [T, N]
     hardest = select_hardest(scores, most)                                          [T, m]
 
@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from itrpipe.negatives.masking import UNLABELLED
-from itrpipe.negatives.word_keys import TokenKeys, member
 
 KEPT, IDENTICAL, FALSE_NEGATIVE, DUPLICATE, OUTRANKED = range(5)
 REASONS = ("kept", "identical", "false negative", "duplicate", "outranked")
@@ -108,17 +107,16 @@ def log_probabilities(sentences: Tensor, labels: Tensor, logits: Tensor) -> Tens
     return sums / labelled.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def reject(sentences: Tensor, captions: Tensor, keys: TokenKeys | None = None, known: Tensor | None = None) -> Tensor:
+def reject(sentences: Tensor, captions: Tensor, known: Tensor | None = None) -> Tensor:
     """What becomes of each sentence before any is scored.
 
-    A sentence is rejected that equals its caption; one whose replaced words all occur in the captions of its image,
+    A sentence is rejected that equals its caption; one whose replaced tokens all occur in the captions of its image,
     since it may well be true of the image; and of equal sentences all but the last.
 
     Args:
         sentences: int64 [T, N, W].
         captions: int64 [T, W].
-        keys: how words are compared; None leaves the second filter out.
-        known: int64 [T, n] sorted keys of the words of all captions of each image, see `TokenKeys.of_captions`.
+        known: int64 [T, n], of `CaptionMasks.known`; None leaves the second filter out.
 
     Returns:
         int64 [T, N]: `KEPT`, `IDENTICAL`, `FALSE_NEGATIVE` or `DUPLICATE`; the first that holds, in this order of the
@@ -128,15 +126,12 @@ def reject(sentences: Tensor, captions: Tensor, keys: TokenKeys | None = None, k
     """
     changed = sentences != captions[:, None]
     reasons = torch.where(repeated_later(sentences), DUPLICATE, KEPT)
-    if keys is not None and known is not None:
-        reasons = torch.where(_all_known(sentences, captions, changed, keys, known), FALSE_NEGATIVE, reasons)
+    if known is not None:
+        written = sentences.flatten(1)  # [T, N W]
+        place = torch.searchsorted(known, written).clamp(max=known.shape[1] - 1)
+        said = (known.gather(1, place) == written).view_as(sentences)
+        reasons = torch.where((said | ~changed).all(dim=2), FALSE_NEGATIVE, reasons)
     return torch.where(changed.any(dim=2), reasons, IDENTICAL)
-
-
-def _all_known(sentences: Tensor, captions: Tensor, changed: Tensor, keys: TokenKeys, known: Tensor) -> Tensor:
-    """Sentences bool [T, N] whose replaced words all occur in the captions of the image."""
-    found, replaced = keys.replaced(sentences, captions[:, None], changed)
-    return (member(found.flatten(1), known).view_as(replaced) | ~replaced).all(dim=2)
 
 
 def repeated_later(sentences: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ class ByModel(SynthesizeSettings):
     draws: int = Field(ge=1, le=10_000)
     temperature: float = Field(gt=0)
     noise: bool
-    compare: Literal["piece", "word", "off"]
+    compare: Literal["piece", "off"]
     exclude_specials: bool
     write_rejected: bool
 

@@ -18,10 +18,9 @@ from torch import Tensor
 
 from itrpipe.models.base import TextBatch
 from itrpipe.negatives import synthetic
-from itrpipe.negatives.caption_masks import Candidates, CaptionMasks, Compare, SpecialTokens, known_words
+from itrpipe.negatives.caption_masks import Candidates, CaptionMasks, Compare, SpecialTokens
 from itrpipe.negatives.masking import UNLABELLED
-from itrpipe.negatives.word_keys import CONTINUATION
-from itrpipe.synthesis.captions import TokenCaptions
+from itrpipe.synthesis.captions import CONTINUATION, TokenCaptions
 from itrpipe.synthesis.edits import Edit, apply_edits
 from itrpipe.synthesis.sentences import Sentence
 
@@ -58,8 +57,8 @@ class ModelSettings:
         temperature: tau of the draws.
         noise: put random words at 10 % of the labelled positions and leave 10 % as they are.
         exclude_specials: never draw start, end, padding, the unknown word or the mask.
-        compare: what the filter against false negatives compares with the captions of the image: token ids (`piece`)
-            or whole words without case (`word`); `off` leaves it out.
+        compare: the filter against false negatives compares token ids with the captions of the image (`piece`); `off`
+            leaves it out.
         write_rejected: give the sentences that were rejected as well, each once.
         seed: of everything random.
     """
@@ -125,12 +124,10 @@ class ModelMaker:
             captions.tokens,
             captions.words,
             captions.image_rows,
-            captions.pieces,
             candidates,
             specials,
             settings.compare,
         )
-        self._keys = None if self._masks.keys is None else self._masks.keys.to(device)
 
     @torch.inference_mode()
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
@@ -170,8 +167,8 @@ class ModelMaker:
         def score(owners: Tensor, found: Tensor) -> Tensor:
             return self._model.rank(images[owners], TextBatch(found, lengths[owners]))
 
-        known = known_words(self._keys, self._masks.siblings(rows), self._device)
-        reasons = synthetic.reject(sentences, captions, self._keys, known)
+        known = self._masks.known(rows)
+        reasons = synthetic.reject(sentences, captions, None if known is None else known.to(self._device))
         scores = synthetic.score_kept(score, sentences, reasons)
         reasons = synthetic.mark_outranked(reasons, synthetic.select_hardest(scores, settings.keep))
         positive = self._model.rank(images, TextBatch(captions, lengths)).float()

@@ -15,6 +15,8 @@ from itrpipe.negatives.caption_masks import NO_WORD
 from itrpipe.negatives.masking import over_pieces
 from itrpipe.scene_graph.mask_candidates import MaskCandidates
 
+CONTINUATION = "##"
+"""Mark of a piece that goes on with the word before it, in BERT's vocabularies."""
 MASK = "<mask>"
 """What `[MASK]` is called behind the words of a vocabulary of our own."""
 

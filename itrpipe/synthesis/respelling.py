@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from itrpipe.negatives.word_keys import CONTINUATION
-from itrpipe.synthesis.captions import TokenCaptions
+from itrpipe.synthesis.captions import CONTINUATION, TokenCaptions
 
 
 class Spelled(NamedTuple):

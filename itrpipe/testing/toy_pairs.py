@@ -109,11 +109,10 @@ def _captions(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _masks(tokens: np.ndarray, lengths: np.ndarray, caption_image: np.ndarray) -> CaptionMasks:
     place = np.arange(LONGEST)
     words = np.where((place > 0) & (place < lengths[:, None] - 1), place - 1, NO_WORD)
-    pieces = ["<pad>", "<start>", "<end>", "<unk>", *(f"w{each}" for each in WORDS), "<mask>"]
     specials = SpecialTokens(MASK, (0, START, END, UNKNOWN), (WORDS.start, WORDS.stop))
     single = np.eye(LONGEST - 2, dtype=bool)
     return CaptionMasks(
-        tokens, words, caption_image, pieces, lambda rows: np.repeat(single[None], len(rows), axis=0), specials, "piece"
+        tokens, words, caption_image, lambda rows: np.repeat(single[None], len(rows), axis=0), specials, "piece"
     )
 
 

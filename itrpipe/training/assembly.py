@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from itrpipe.artifacts.artifact import PARTIAL, Manifest, folders_in, is_finished, read_manifest
+from itrpipe.artifacts.artifact import PARTIAL, Manifest
 from itrpipe.config import leaves
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
-from itrpipe.engine.device import resolve_device
+from itrpipe.engine.device import CUDA, has_bfloat16_units, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.base import Method
@@ -34,7 +33,6 @@ from itrpipe.training.data import SplitData
 from itrpipe.training.encode import AnyMatcher
 from itrpipe.training.loop import LoopSettings, Trainer, training_device
 from itrpipe.training.masked_captions import caption_masks, read_sentences, token_captions
-from itrpipe.training.precision import AUTO, chosen_precision
 from itrpipe.training.refresh import Refreshing
 from itrpipe.training.saved import build_model, max_tokens_of, start_from
 from itrpipe.training.settings import TrainExecution, TrainSettings
@@ -130,8 +128,8 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
         splits["train"].writer = _frozen(job.inputs["writer"].folder, model, settings, tokens)
     method = _build_method(job, splits["train"])
     _limit_training(job, model)
-    precision = _precision(job, model, splits["train"])
     device = resolve_device(job.execution.device)
+    precision = _precision(job, device)
     chunk = _encode_chunk(job, model, splits["train"], precision)
     splits["train"].train_on(World.joined(), training_device(device))
     trainer = Trainer(
@@ -317,31 +315,16 @@ def _refreshing(job: TrainingJob, train: SplitData, mine: Mine) -> Refreshing | 
     return Refreshing(every, job.work / "refreshed", lists) if every else None
 
 
-def _precision(job: TrainingJob, model: AnyMatcher, data: SplitData) -> str:
-    """That of the settings; for `auto` the faster one, which is told and recorded."""
-    settings, world, chosen = job.settings, World.joined(), ""
-    if settings.precision != AUTO:
-        return settings.precision
-    if world.leads:
-        device = resolve_device(job.execution.device)
-        like = _earlier_precision(job)
-        chosen = chosen_precision(job.work, model, data, settings.batch_size, device, like)
-        why = "as earlier trainings of this model have" if like else "the faster one for this model on this machine"
-        job.reporter.say(f"  precision {chosen}, {why}")
-    job.metrics["precision"] = world.agreed(chosen)
-    return job.metrics["precision"]
+def _precision(job: TrainingJob, device: str) -> str:
+    """That of the settings; for `auto` that of the device, which is told and recorded.
 
-
-def _earlier_precision(job: TrainingJob) -> str:
-    """What `auto` was for the first training of the same model beside this one; empty where there is none."""
-    settings, found = job.settings.model_dump(mode="json"), {}
-    for folder in filter(is_finished, folders_in(job.folder.parent)):
-        with contextlib.suppress(DataError):  # a damaged one, which `itrpipe status` tells, says nothing
-            other = read_manifest(folder)
-            same = all(other.settings.get(name) == settings[name] for name in ("backbone", "model", "precision"))
-            if same and "precision" in other.metrics:
-                found[other.finished] = other.metrics["precision"]
-    return found[min(found)] if found else ""
+    On a processor it is single precision even where bfloat16 is faster, so that all processors train the same model.
+    """
+    if job.settings.precision != "auto":
+        return job.settings.precision
+    job.metrics["precision"] = chosen = "bf16" if device == CUDA and has_bfloat16_units(device) else "fp32"
+    job.reporter.say(f"  precision {chosen}")
+    return chosen
 
 
 def _encode_chunk(job: TrainingJob, model: AnyMatcher, data: SplitData, precision: str) -> int:

@@ -15,9 +15,8 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.negatives.caption_masks import CaptionMasks, Compare, SpecialTokens
 from itrpipe.negatives.sentence_bank import SentenceBank
-from itrpipe.negatives.word_keys import CONTINUATION
 from itrpipe.scene_graph.mask_candidates import MaskCandidates
-from itrpipe.synthesis.captions import GraphCandidates, TokenCaptions
+from itrpipe.synthesis.captions import CONTINUATION, GraphCandidates, TokenCaptions
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.training.captions import CaptionTokens, PieceIds
 
@@ -107,7 +106,7 @@ def caption_masks(
         DataError: a caption has no scene graph.
     """
     candidates = None if graphs is None else GraphCandidates(captions, MaskCandidates.read(graphs))
-    arrays = captions.tokens, captions.words, captions.image_rows, captions.pieces
+    arrays = captions.tokens, captions.words, captions.image_rows
     return CaptionMasks(*arrays, candidates, special_tokens(tokens, captions.pieces), compare)
 
 

@@ -63,8 +63,8 @@ class TrainSettings(Settings):
         decay_at: numbers of epochs after each of which that happens instead; empty leaves it to `decay_every`.
         batch_by: what `batch_size` counts: `pairs`, or `tokens`, the words and regions of the pairs.
         accumulate: batches whose mean gradient makes one update.
-        optimizer: `adam`, `adamw`, with weight decay, or `adamw-uniter`: likewise, as UNITER's code computes it.
-            `adamw-clip` and `adamw-siglip` are `adamw` with the moments of these papers.
+        optimizer: `adam`, or `adamw`, with weight decay; `adamw-clip` and `adamw-siglip` are `adamw` with the moments
+            of these papers.
         weight_decay: of all but `adam`; biases, the scales of norms and all else that is no matrix are spared.
         layer_decay: what each layer of an encoder multiplies the rate by for those below it, down to its embeddings; 1
             trains all at one rate.
@@ -89,8 +89,8 @@ class TrainSettings(Settings):
         max_updates: training ends after so many updates, if its epochs have not ended before; 0 sets no such end.
         gradient_clip: largest global norm of the gradient.
         precision: `bf16` computes the encoders in bfloat16, and of models that score pair by pair the products of
-            pairs; weights, what scores are made of these, and losses stay in single precision. `auto` measures a
-            batch in both when the training starts, takes the faster and says which.
+            pairs; weights, what scores are made of these, and losses stay in single precision. `auto` takes
+            `bf16` on GPUs of compute capability 8 or higher, else `fp32`, and says which.
         score_precision: of scores for validation and of scores that are written, for models with costly ones.
         min_word_count: words that are rarer in the captions of train and val become `<unk>`; for backbones that read
             phrases in those of train.
@@ -118,7 +118,7 @@ class TrainSettings(Settings):
     decay_factor: float = Field(gt=0, le=1)
     batch_by: Literal["pairs", "tokens"] = "pairs"
     accumulate: int = Field(default=1, ge=1, le=1_000_000)
-    optimizer: Literal["adam", "adamw", "adamw-uniter", "adamw-clip", "adamw-siglip"] = "adam"
+    optimizer: Literal["adam", "adamw", "adamw-clip", "adamw-siglip"] = "adam"
     weight_decay: float = Field(default=0.01, ge=0)
     layer_decay: float = Field(default=1.0, gt=0, le=1)
     freeze: Literal["none", "vision", "text"] = "none"

@@ -153,8 +153,8 @@ def test_sentences_that_the_image_is_known_to_show_do_not_count(
 ) -> None:
     """When the captions of every image say all words, nothing that is written is surely wrong."""
     test = word_test(boxed_chain)
-    every = np.arange(len(test._reader.captions.pieces))
-    monkeypatch.setattr(CaptionMasks, "siblings", lambda self, rows: np.tile(every, (len(rows), 1, 1)))
+    every = torch.arange(len(test._reader.captions.pieces))
+    monkeypatch.setattr(CaptionMasks, "known", lambda self, rows: every.repeat(len(rows), 1))
     figures, examples = test.run()
     assert figures["drawn"].keys() <= {"identical", "false negative"}
     assert figures["below_caption"] == {"percent": None, "sentences": 0}

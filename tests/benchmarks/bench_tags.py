@@ -66,12 +66,10 @@ class Rows:
         for phrase, members in enumerate(([0, 1], [2], [3, 4], [5], [1, 2], [4])):
             phrases[phrase, members] = True
         specials = SpecialTokens(vocabulary, tuple(range(SPECIALS)), (SPECIALS, vocabulary))
-        pieces = [str(each) for each in range(vocabulary + 1)]
         self.masks = CaptionMasks(
             self.tokens,
             words,
             self.caption_image,
-            pieces,
             lambda rows: np.broadcast_to(phrases, (len(rows), *phrases.shape)),
             specials,
             "piece",
@@ -159,14 +157,13 @@ def rejected(sentences: Tensor, caption: Tensor, known: Tensor) -> Tensor:
 def released_step(model: UniterEncoder, method: TagsMethod, batch: TagsBatch, drawn: Tensor) -> dict[str, Tensor]:
     """The losses of a batch, caption by caption."""
     assert batch.masked is not None
-    assert batch.siblings is not None
+    assert batch.known is not None
     size, masked, sums = len(batch.images), batch.masked, {}
     for number in range(size):
         length = int(masked.captions.lengths[number])
         own = slice(number * COPIES, (number + 1) * COPIES)
         copies, labels = masked.copies[own, :length], masked.labels[own, :length]
-        known = torch.from_numpy(batch.siblings[number]).unique()
-        known = known[(known >= SPECIALS)]
+        known = batch.known[number].unique()
         image = (batch.pairs["pool"][0], batch.rows.images[number, 0])
         caption, refills = masked.captions.tokens[number, :length], drawn[own, :, :length]
         terms = {

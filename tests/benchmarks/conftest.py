@@ -10,9 +10,9 @@ from measure import paired
 @pytest.fixture(scope="session", autouse=True)
 def machine_limits() -> None:
     """Prints the rates of bare products and of a copy, which the ratios below are to be read beside."""
-    from itrpipe.mining.arithmetic import hardware
-
-    print(f"\n  {hardware('cpu')}, {torch.get_num_threads()} threads")
+    print(
+        f"\n  {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    )
     side, short = 2_048, 512  # some processors take minutes for large products in bfloat16
     left, right = (torch.randn(side, side) for _ in range(2))
     halves = left[:short, :short].bfloat16(), right[:short, :short].bfloat16()

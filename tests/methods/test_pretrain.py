@@ -39,8 +39,7 @@ class Rows:
         self.tokens = np.where(place == LENGTHS[:, None] - 1, END, np.where(place < LENGTHS[:, None], tokens, 0))
         words = np.where((place > 0) & (place < LENGTHS[:, None] - 1), place - 1, NO_WORD)
         specials = SpecialTokens(MASK, (0, START, END, 3), WORDS)
-        pieces = [str(each) for each in range(MASK + 1)]
-        self.masks = CaptionMasks(self.tokens, words, CAPTION_IMAGE, pieces, None, specials, "off")
+        self.masks = CaptionMasks(self.tokens, words, CAPTION_IMAGE, None, specials, "off")
 
     def images(self, rows: np.ndarray) -> ImageBatch:
         regions = torch.randn(5, 4, 6, generator=torch.Generator().manual_seed(1))[rows]

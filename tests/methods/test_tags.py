@@ -65,14 +65,12 @@ class Rows:
         self.tokens = caption_tokens()
         place = np.arange(self.tokens.shape[1])
         words = np.where((place > 0) & (place < LENGTHS[:, None] - 1), place - 1, NO_WORD)
-        pieces = ["<pad>", "<start>", "<end>", "<unk>", *(f"w{each}" for each in WORDS), "<mask>"]
         specials = SpecialTokens(MASK, (0, START, END, UNKNOWN), (WORDS.start, WORDS.stop))
         phrases = np.repeat(np.repeat(np.eye(3, dtype=bool), 2, axis=1)[None], len(LENGTHS), axis=0)
         self.masks = CaptionMasks(
             self.tokens,
             words,
             CAPTION_IMAGE,
-            pieces,
             lambda rows: phrases[rows],
             specials,
             compare,  # pyright: ignore
@@ -159,7 +157,7 @@ def reference_batch(monkeypatch: pytest.MonkeyPatch) -> TagsBatch:
     one = torch.zeros(2, 2, dtype=torch.int64)
     negatives = ItmBatch(images, texts, PairRows(one, one), torch.zeros(1, dtype=torch.int64))
     masked = MaskedTexts(texts, arrays["in/mlm_input_ids"], arrays["in/mlm_txt_labels"])
-    return TagsBatch(negatives, masked, arrays["in/sibling_caption_tokens"].numpy()[None, None])
+    return TagsBatch(negatives, masked)
 
 
 RELEASED = {"compare": "off", "sampled_negatives": 1, "hard_negatives": 1, "copies": 6, "draws": 6, "keep": 8}
@@ -239,7 +237,7 @@ def test_the_hardest_of_all_that_may_be_kept_are_trained(monkeypatch: pytest.Mon
     assert model.training
     assert batch.masked is not None
     sentences = drawn[0].view(2, COPIES * DRAWS, -1)
-    reasons = trained._reject(sentences, batch.masked.captions.tokens, batch)
+    reasons = synthetic.reject(sentences, batch.masked.captions.tokens, batch.known)
     model.eval()
     for number in range(2):
         kept = sentences[number, reasons[number] == synthetic.KEPT]
@@ -352,7 +350,7 @@ def test_no_pair_is_run_twice_in_training_mode(monkeypatch: pytest.MonkeyPatch):
 def alone(batch: TagsBatch, number: int) -> TagsBatch:
     """One caption of a batch and one of its images, without padding, and the same pool."""
     assert batch.masked is not None
-    assert batch.siblings is not None
+    assert batch.known is not None
     size, texts = len(batch.images), batch.masked.captions
     length = int(texts.lengths[number])
     anchors = torch.tensor([number, size + number])
@@ -364,16 +362,15 @@ def alone(batch: TagsBatch, number: int) -> TagsBatch:
         batch.masked.labels[own, :length],
     )
     negatives = ItmBatch(*batch.pairs["pool"], pairs, batch.images[number, None])
-    return TagsBatch(negatives, masked, batch.siblings[number, None])
+    return TagsBatch(negatives, masked, batch.known[number, None])
 
 
-@pytest.mark.parametrize("options", [{}, {"correct": "all", "count_ends": False}, {"compare": "word"}])
+@pytest.mark.parametrize("options", [{}, {"correct": "all", "count_ends": False}])
 def test_captions_of_different_lengths_cost_together_what_they_cost_alone(
     options: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(synthetic, "refill", refill_with(another_word))
-    compare = str(options.get("compare", "piece"))
-    trained, model = method_with_heads(Rows(compare), noise=False, margin=1.0, **options), small()
+    trained, model = method_with_heads(noise=False, margin=1.0, **options), small()
     batch = trained.collate(np.array([5, 1, 3]), np.random.default_rng(0))
     assert batch.masked is not None
     assert batch.masked.captions.lengths.tolist() == [4, 7, 6]

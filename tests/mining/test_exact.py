@@ -18,7 +18,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.mining import exact
 from itrpipe.mining.exact import IMAGE_KEYS, ExactMining, tile_shape
 from itrpipe.mining.lists import MinedLists
-from itrpipe.mining.products import Embeddings, error_bounds, pair_scores
+from itrpipe.mining.products import Embeddings, error_bounds, faster_in_two_steps, pair_scores
 from itrpipe.mining.top_k import NO_CANDIDATE
 from tests.maps import made
 from tests.mining.mine import assert_same, exact_work, joined, made_in_order, mine, norms_of
@@ -143,6 +143,12 @@ def pair_score_lists(images, texts, caption_image, num_texts, num_images):
         by_text,
         np.take_along_axis(scores.T, by_text, axis=1),
     )
+
+
+@pytest.mark.parametrize(("capability", "precision"), [((7, 5), "fp32+fp32"), ((8, 0), "bf16+fp32")])
+def test_candidates_are_found_in_bfloat16_where_a_gpu_has_units_for_it(capability, precision, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert faster_in_two_steps(torch.device("cuda")) == precision
 
 
 @pytest.mark.parametrize("precision", ["bf16+fp32", "fp32+fp32"])

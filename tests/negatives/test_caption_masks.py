@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, Compare, SpecialTokens, known_words
+from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, Compare, SpecialTokens
 from itrpipe.negatives.masking import UNLABELLED
 
 PIECES = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "A", "a", "dog", "##s", "cat", "run", "road", "##way")
@@ -31,7 +29,7 @@ PHRASES[0, 0, 1] = PHRASES[0, 1, 1:] = PHRASES[2, 0, [0, 2]] = True
 
 def masks(phrases: bool = True, compare: Compare = "piece") -> CaptionMasks:
     candidates = (lambda rows: PHRASES[rows]) if phrases else None
-    return CaptionMasks(TOKENS, WORDS, IMAGES, PIECES, candidates, SPECIALS, compare)
+    return CaptionMasks(TOKENS, WORDS, IMAGES, candidates, SPECIALS, compare)
 
 
 def test_phrases_are_masked_as_wholes_and_captions_without_any_word_by_word() -> None:
@@ -65,58 +63,25 @@ def test_a_batch_is_cut_to_its_longest_caption() -> None:
     assert (drawn.tokens[0, :, 3] == SEP).all()
 
 
-def test_siblings_are_all_captions_of_the_image_with_the_caption_itself() -> None:
-    found = masks().siblings(np.array([2, 1]))
-    assert found.shape == (2, 2, 6)
-    np.testing.assert_array_equal(found[0], TOKENS[[0, 2]])
-    np.testing.assert_array_equal(found[1], [TOKENS[1], np.zeros(6)])
+def test_what_the_captions_of_an_image_say_is_known_without_what_is_no_word() -> None:
+    found = masks().known(np.array([2, 1]))
+    assert found is not None
+    assert [set(row) - {-1} for row in found.tolist()] == [{4, 5, 6, 7, 8, 9, 10}, {10, 11}]
+    assert masks(compare="off").known(np.array([2, 1])) is None
 
 
 @settings(max_examples=50)
 @given(images=st.lists(st.integers(0, 5), min_size=1, max_size=12), chosen=st.lists(st.integers(0, 99), min_size=1))
-def test_siblings_of_any_order_of_images(images: list[int], chosen: list[int]) -> None:
-    tokens = np.arange(1, len(images) + 1)[:, None]
-    made = CaptionMasks(tokens, np.zeros_like(tokens), np.array(images), PIECES, None, SPECIALS, "off")
+def test_what_is_known_of_any_order_of_images(images: list[int], chosen: list[int]) -> None:
+    tokens = 10 + np.arange(len(images))[:, None]
+    made = CaptionMasks(tokens, np.zeros_like(tokens), np.array(images), None, SPECIALS, "piece")
     rows = np.array(chosen) % len(images)
-    found = made.siblings(rows)
-    expected = [[each + 1 for each, image in enumerate(images) if image == images[row]] for row in rows]
+    found = made.known(rows)
+    assert found is not None
+    expected = [[10 + each for each, image in enumerate(images) if image == images[row]] for row in rows]
     assert found.shape[1] == max(map(len, expected))
-    for row, own in zip(found[:, :, 0].tolist(), expected, strict=True):
-        assert row == own + [0] * (len(row) - len(own))
-
-
-def known(compare: Compare, caption: int, sentence: list[int]) -> list[bool]:
-    """Whether the captions of the image say each replaced word of a sentence."""
-    made = masks(compare=compare)
-    words = known_words(made.keys, made.siblings(np.array([caption])), "cpu")
-    assert made.keys is not None
-    assert words is not None
-    own, written = torch.from_numpy(TOKENS[caption, None]), torch.tensor([sentence])
-    found, replaced = made.keys.replaced(written, own, written != own)
-    return [bool((words[0] == key).any()) for key in found[replaced]]
-
-
-@pytest.mark.parametrize(
-    ("compare", "sentence", "expected"),
-    [
-        ("piece", [CLS, 5, 10, 8, 9, SEP], [True, True, True]),  # a road cat run: all words of the image
-        ("piece", [CLS, 4, 10, 11, 9, SEP], [True, False]),  # A roadway run: the piece "##way" is not
-        ("word", [CLS, 5, 6, 7, 9, SEP], [True]),  # "a" for "A"
-        ("word", [CLS, 4, 10, 11, 9, SEP], [False]),
-        ("word", [CLS, 4, 8, 7, 9, SEP], [False]),  # cats
-        ("word", [CLS, 4, 10, 8, 9, SEP], [True, True]),  # A road cat run
-    ],
-)
-def test_words_are_known_that_some_caption_of_the_image_says(
-    compare: Compare, sentence: list[int], expected: list[bool]
-) -> None:
-    assert known(compare, 0, sentence) == expected
-
-
-def test_nothing_is_compared_on_request() -> None:
-    made = masks(compare="off")
-    assert made.keys is None
-    assert known_words(made.keys, made.siblings(np.array([0])), "cpu") is None
+    for row, own in zip(found.tolist(), expected, strict=True):
+        assert row == [-1] * (len(row) - len(own)) + own
 
 
 def test_the_mask_is_a_special_token() -> None:

@@ -200,7 +200,7 @@ def test_pieces_of_a_tokenizer_are_written_as_words(root: Path, invoke: Invoke, 
     (tmp_path / "pieces" / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "pieces" / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     named = f"train.model.tokenizer={tmp_path / 'pieces'}"
-    folder, _ = made_by(invoke, root, *sets(named, "compare=word"))
+    folder, _ = made_by(invoke, root, *sets(named))
     texts = [row["text"] for row in rows_of(folder)]
     assert len(texts) > CAPTIONS
     assert not any("#" in text or "[" in text for text in texts)

@@ -172,7 +172,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "adamw-uniter", "adamw-clip", "adamw-siglip"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "adamw-clip", "adamw-siglip"])
 @pytest.mark.parametrize(("vision", "text"), KINDS)
 def test_rates_fall_by_the_layer_and_decay_spares_what_is_no_matrix(
     saved_encoders: Path, vision: str, text: str, name: str

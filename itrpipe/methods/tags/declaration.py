@@ -26,8 +26,8 @@ class Tags(Itm):
         temperature: tau of the draws.
         noise: put random words at 10 % of the masked positions and leave 10 % as they are.
         exclude_specials: never draw start, end, padding, the unknown word or the mask.
-        compare: what the filter against false negatives compares with the captions of the image: token ids (`piece`)
-            or whole words without case (`word`); `off` leaves it out.
+        compare: the filter against false negatives compares token ids with the captions of the image (`piece`); `off`
+            leaves it out.
         keep: m, sentences that a caption is trained with, the hardest.
         weight_words: lambda_MLM.
         weight_sentences: lambda_ISTM.
@@ -43,7 +43,7 @@ class Tags(Itm):
     temperature: float = Field(default=1.5, gt=0)
     noise: bool = True
     exclude_specials: bool = True
-    compare: Literal["piece", "word", "off"] = "piece"
+    compare: Literal["piece", "off"] = "piece"
     keep: int = Field(default=31, ge=1, le=MOST_WRITTEN)
     weight_words: float = Field(default=0.1, ge=0)
     weight_sentences: float = Field(default=1e-3, ge=0)

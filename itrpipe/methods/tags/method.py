@@ -32,9 +32,7 @@ from itrpipe.methods.tags.declaration import Tags
 from itrpipe.models.base import TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.negatives import synthetic
-from itrpipe.negatives.caption_masks import known_words
 from itrpipe.negatives.sentence_bank import SentenceBank
-from itrpipe.negatives.word_keys import TokenKeys
 
 
 class TagsSource(MaskingSource, Protocol):
@@ -72,7 +70,7 @@ class TagsBatch(ItmBatch):
     Args:
         negatives: the pool of the hard negatives and its pairs.
         masked: the captions with their masked copies; None for the bank.
-        siblings: int64 [B, captions, W'], tokens of all captions of each image; likewise.
+        known: int64 [B, n], tokens of all captions of each image, see `CaptionMasks.known`; likewise.
         written: sentences of the bank.
     """
 
@@ -80,11 +78,11 @@ class TagsBatch(ItmBatch):
         self,
         negatives: ItmBatch,
         masked: MaskedTexts | None = None,
-        siblings: np.ndarray | None = None,
+        known: Tensor | None = None,
         written: Sentences | None = None,
     ) -> None:
         super().__init__(*negatives.pairs["pool"], negatives.rows, negatives.images)
-        self.masked, self.siblings, self.written = masked, siblings, written
+        self.masked, self.known, self.written = masked, known, written
 
     def to(self, device: torch.device | str) -> TagsBatch:
         """The same batch on a device."""
@@ -93,7 +91,8 @@ class TagsBatch(ItmBatch):
             texts, owners, places = written.texts.to(device), written.owners.to(device), written.places.to(device)
             written = Sentences(texts, owners, places, None)
         masked = None if masked is None else masked.to(device)
-        return TagsBatch(super().to(device), masked, self.siblings, written)
+        known = None if self.known is None else self.known.to(device)
+        return TagsBatch(super().to(device), masked, known, written)
 
 
 class TagsMethod:
@@ -112,9 +111,7 @@ class TagsMethod:
     def __init__(self, settings: Tags, data: TagsSource) -> None:
         self.settings, self._data = settings, data
         self._negatives = ItmMethod(settings, data)
-        self._keys: TokenKeys | None = None
         if settings.generator != "bank":
-            self._keys = data.masks.keys
             self._excluded = data.masks.specials.all if settings.exclude_specials else ()
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> TagsBatch:
@@ -125,7 +122,7 @@ class TagsMethod:
             texts, owners, places = data.sentences.hardest(captions, settings.keep)
             return TagsBatch(negatives, written=Sentences(texts, owners, places, None))
         masked = masked_texts(data, captions, settings.copies, settings.noise, rng)
-        return TagsBatch(negatives, masked, data.masks.siblings(captions))
+        return TagsBatch(negatives, masked, data.masks.known(captions))
 
     def losses(self, model: UniterEncoder, batch: TagsBatch, epoch: int) -> dict[str, Tensor]:
         """`text_anchored`, `image_anchored`, `words` (L_MLM) and `sentences` (L_ISTM), the last two with weights."""
@@ -200,7 +197,7 @@ class TagsMethod:
             masked.copies, masked.labels, logits, settings.draws, settings.temperature, self._excluded
         )
         sentences = drawn.view(count, -1, drawn.shape[-1])  # [B, N, W]
-        reasons = self._reject(sentences, masked.captions.tokens, batch)
+        reasons = synthetic.reject(sentences, masked.captions.tokens, batch.known)
         lengths = masked.captions.lengths
 
         def score(rows: Tensor, found: Tensor) -> Tensor:
@@ -219,13 +216,6 @@ class TagsMethod:
         texts = TextBatch(sentences[owner, number], lengths[owner])
         labelled = masked.labelled.view(count, settings.copies, -1)[owner, number // settings.draws]
         return Sentences(texts, owner, place, labelled), loss
-
-    def _reject(self, sentences: Tensor, captions: Tensor, batch: TagsBatch) -> Tensor:
-        assert batch.siblings is not None
-        if self._keys is not None:
-            self._keys = self._keys.to(sentences.device)
-        known = known_words(self._keys, batch.siblings, sentences.device)
-        return synthetic.reject(sentences, captions, self._keys, known)
 
 
 _COUNTED = tuple((number, synthetic.REASONS[number]) for number in (synthetic.IDENTICAL, synthetic.FALSE_NEGATIVE))
