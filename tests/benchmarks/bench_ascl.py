@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from itrpipe.losses.ascl import ascl_loss, caption_loss
-from itrpipe.models.ascl import tiles as ascl_tiles
 from itrpipe.models.ascl.fusion import CrossModalFusion
 
 PAIRS, CAPTIONS, REGIONS, DIM, HEADS, MOST_WORDS = 64, 256, 36, 1_024, 8, 20
@@ -39,7 +38,7 @@ class Step:
         self.inputs = [*self.fusion.parameters(), self.regions, self.whole, self.words]
 
     def scores(self) -> Tensor:
-        return ascl_tiles.score_matrix(self.fusion, self.regions, None, self.whole, self.words, self.lengths)
+        return self.fusion.score_matrix(self.regions, None, self.whole, self.words, self.lengths)
 
     def gradients(self) -> tuple[Tensor, ...]:
         return torch.autograd.grad(loss_of(self.scores()), self.inputs)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from itrpipe.errors import DataError
-from itrpipe.models.ascl import tiles as ascl_tiles
+from itrpipe.models.ascl import fusion as ascl_fusion
 from itrpipe.models.ascl.declaration import Ascl
 from itrpipe.models.ascl.fusion import CrossModalFusion, HeadedAttention
 from itrpipe.models.ascl.network import AsclEncoder, AsclEncoders, AsclImages, build, open_encoders, restored
@@ -84,12 +84,10 @@ def one_by_one(model: AsclEncoder, pictures: AsclImages, captions: WordEncoding)
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("tile_values", [1, 64, None])
+@pytest.mark.parametrize("tile", [1, 2, 16])
 @pytest.mark.parametrize("fusion", ["paper", "released"])
-def test_tiles_score_and_derive_as_a_loop_over_pairs(fusion, tile_values, monkeypatch):
-    monkeypatch.setitem(ascl_tiles.IMAGES_PER_TILE, "cpu", 2)
-    if tile_values:
-        monkeypatch.setitem(ascl_tiles.TILE_VALUES, "cpu", tile_values)
+def test_tiles_score_and_derive_as_a_loop_over_pairs(fusion, tile, monkeypatch):
+    monkeypatch.setattr(ascl_fusion, "TILE", tile)
     model = small(fusion=fusion)
     pictures, captions = encoded(model)
     inputs = [weights for name, weights in model.named_parameters() if name.startswith(("fusion", "project"))]
@@ -105,21 +103,13 @@ def test_tiles_score_and_derive_as_a_loop_over_pairs(fusion, tile_values, monkey
         torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
 
 
-def test_more_images_than_are_held_at_a_time(monkeypatch):
-    model = small()
-    pictures, captions = encoded(model)
-    together = model.score_matrix(pictures, captions)
-    monkeypatch.setattr(ascl_tiles, "IMAGES_AT_ONCE", 2)
-    torch.testing.assert_close(model.score_matrix(pictures, captions), together, atol=1e-6, rtol=0)
-
-
 def test_tiles_in_double_precision_have_the_derivatives_that_differences_give():
     fusion = CrossModalFusion(4, 2, "paper", 0.6).double()
     regions, whole, words = torch.randn(2, 3, 4).double(), torch.randn(2, 4).double(), torch.randn(2, 2, 4).double()
     count, lengths = torch.tensor([3, 2]), torch.tensor([2, 1])
 
     def scores(regions: Tensor, whole: Tensor, words: Tensor) -> Tensor:
-        return ascl_tiles.score_matrix(fusion, regions, count, whole, words, lengths)
+        return fusion.score_matrix(regions, count, whole, words, lengths)
 
     assert torch.autograd.gradcheck(scores, [each.requires_grad_() for each in (regions, whole, words)])
 
@@ -160,19 +150,6 @@ def test_what_is_past_the_count_and_the_length_plays_no_part(fusion):
     torch.testing.assert_close(
         model.score_pairs(pictures, rows_of(words, torch.arange(3))), whole.diagonal(), atol=1e-5, rtol=0
     )
-
-
-@pytest.mark.parametrize("scale", [None, 4.0])
-def test_regions_find_words_and_words_find_regions(scale):
-    regions, words = torch.randn(2, 5, D), torch.randn(2, 3, D)
-    attention = HeadedAttention(D, HEADS, scale)
-    every = torch.ones(2, 5, dtype=torch.bool)
-    assert attention(regions, words, every[:, :3]).shape == (2, 5, D)
-    assert attention(words, regions, every).shape == (2, 3, D)
-    if scale:  # a head is a slice: all of what it finds is a mixture of that slice
-        assert not list(attention.parameters())
-        expected = (4.0 * regions[..., :4] @ words[..., :4].transpose(1, 2)).softmax(dim=-1) @ words[..., :4]
-        torch.testing.assert_close(attention(regions, words, every[:, :3])[..., :4], expected)
 
 
 def test_shuffled_states_of_words_score_as_they_did():
@@ -273,11 +250,9 @@ def test_a_trained_model_is_built_again_from_its_description():
     )
 
 
-def test_scores_under_bfloat16_autocast_are_near_those_in_single_precision():
+def test_scores_are_in_single_precision_whatever_autocast_says():
     model = small()
     pictures, captions = encoded(model)
     exact = model.score_matrix(pictures, captions)
     with torch.autocast("cpu", torch.bfloat16):
-        rough = model.score_matrix(pictures, captions)
-    assert rough.dtype == torch.float32
-    assert 0 < (rough - exact).abs().max() < 0.02
+        assert torch.equal(model.score_matrix(pictures, captions), exact)

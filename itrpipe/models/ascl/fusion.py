@@ -17,20 +17,24 @@ V_g and W_g belong to the pair, not to the image or the caption: each depends on
 with. A matrix of scores therefore needs the fusion of all its pairs. Code of the first author for a later method fuses
 each item with its own partner once and compares the vectors so made, which tells every vector its answer.
 
-This file has the equations for aligned pairs; `itrpipe.models.ascl.tiles` computes all pairs.
+Z^O is applied to the keys of each head and not to what a query finds: what belongs to one side is then computed once
+for all pairs of a batch. Pairs are scored in tiles; with gradients, a tile keeps its inputs only and is computed a
+second time in the backward pass (`torch.utils.checkpoint`).
 
 Source: Gong, Mai and Huang, "AsCL: An Asymmetry-sensitive Contrastive Learning Method for Image-Text Retrieval with
 Cross-Modal Fusion". The gate, and the variant without matrices, are in the code of their later method ACF-R only.
 
-Shapes: N pairs, R regions, W words, D width, H heads, d = D / H; Q queries over S context vectors.
+Shapes: B images, T captions, N pairs, R regions, W words, D width, H heads, d = D / H; N items of Q queries over C
+items of S context vectors.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from itrpipe.models.cross_attention import NORM_EPSILON
 from itrpipe.models.vectors import at_least_single
@@ -39,6 +43,27 @@ Variant = Literal["paper", "released"]
 
 RELEASED_SCALES = {"to_words": 4.0, "to_regions": 9.0}
 """Fixed factors of the products that replace 1 / sqrt(d) in the released code."""
+
+TILE = 16
+"""Images of a tile, and captions."""
+
+
+class Side(NamedTuple):
+    """Images or captions as those that look and those that are looked at.
+
+    Attributes:
+        vectors: [..., N, S, D], zero where they are not real.
+        real: bool [..., N, S].
+        asked: [..., N, S, H, d] what they ask the other side.
+        keys: [..., N, S, H, d] what the other side finds them by.
+        values: [..., N, S, H, D] what it finds.
+    """
+
+    vectors: Tensor
+    real: Tensor
+    asked: Tensor
+    keys: Tensor
+    values: Tensor
 
 
 class CrossModalFusion(nn.Module):
@@ -63,7 +88,14 @@ class CrossModalFusion(nn.Module):
     def score_pairs(
         self, regions: Tensor, count: Tensor | None, whole: Tensor, words: Tensor, lengths: Tensor
     ) -> Tensor:
-        """Scores [N] of image k with caption k.
+        """Scores [N] of image k with caption k; arguments as for `pair_parts`."""
+        local, image, text = self.pair_parts(regions, count, whole, words, lengths)
+        return self.u1 * local + (1 - self.u1) * _cosine(image, text)
+
+    def pair_parts(
+        self, regions: Tensor, count: Tensor | None, whole: Tensor, words: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """S_local [N], V_g [N, D] and W_g [N, D] of image k with caption k.
 
         Args:
             regions: [N, R, D].
@@ -72,20 +104,51 @@ class CrossModalFusion(nn.Module):
             words: [N, W, D].
             lengths: [N] words per caption. What lies past them has no influence.
         """
-        real_regions, real_words = real_places(regions, count), real_places(words, lengths)
-        regions, words = cleared(regions, real_regions), cleared(words, real_words)
-        found_words = self.to_words(regions, words, real_words)  # [N, R, D]
-        found_regions = self.to_regions(words, regions, real_regions)  # [N, W, D]
-        of_regions = mean_of_real(_cosine(regions, found_words)[..., None], real_regions)[:, 0]
-        of_words = mean_of_real(_cosine(words, found_regions)[..., None], real_words)[:, 0]
-        text = self.global_text(mean_of_real(found_words, real_regions))
-        seen = self.global_regions(mean_of_real(found_regions, real_words))
-        gate = torch.sigmoid(self.gate(torch.cat([whole, seen], dim=-1)))
-        return self.combined((of_regions + of_words) / 2, gate, whole, seen, text)
+        images, captions = self._images(regions, count), self._captions(words, lengths)
+        alone = (Side(*(each[:, None] for each in side)) for side in (images, captions))
+        local, image, text = self._parts(*alone, whole[:, None])
+        return local[:, 0, 0], image[:, 0, 0], text[:, 0, 0]
 
-    def combined(self, local: Tensor, gate: Tensor, whole: Tensor, seen: Tensor, text: Tensor) -> Tensor:
-        """S [...] of S_local [...], t, V_g2, V_g1 and W_g [..., D] (Eq. 3 and 4)."""
-        return self.u1 * local + (1 - self.u1) * _cosine(_gated(gate, whole, seen), text)
+    def score_matrix(
+        self, regions: Tensor, count: Tensor | None, whole: Tensor, words: Tensor, lengths: Tensor
+    ) -> Tensor:
+        """Scores [B, T] of every image with every caption; regions [B, R, D], words [T, W, D], as for `pair_parts`."""
+        order = lengths.argsort(descending=True, stable=True)  # captions of a tile have about one length
+        captions = []
+        for rows in order.split(TILE):
+            own = lengths[rows]
+            captions.append(self._captions(words[rows, : int(own.max())], own))
+        scores = []
+        for rows in torch.arange(len(regions), device=regions.device).split(TILE):
+            images = self._images(regions[rows], None if count is None else count[rows])
+            scores.append(torch.cat([self._tile(images, each, whole[rows]) for each in captions], dim=1))
+        return torch.cat(scores).index_select(1, order.argsort())
+
+    def _images(self, regions: Tensor, count: Tensor | None) -> Side:
+        return _side(regions, count, self.to_words, self.to_regions)
+
+    def _captions(self, words: Tensor, lengths: Tensor) -> Side:
+        return _side(words, lengths, self.to_regions, self.to_words)
+
+    def _tile(self, images: Side, captions: Side, whole: Tensor) -> Tensor:
+        def score(images: Side, captions: Side, whole: Tensor) -> Tensor:
+            local, image, text = self._parts(images, captions, whole)
+            return self.u1 * local + (1 - self.u1) * _cosine(image, text)
+
+        if not torch.is_grad_enabled():
+            return score(images, captions, whole)
+        scores = checkpoint(score, images, captions, whole, use_reentrant=False, preserve_rng_state=False)
+        assert isinstance(scores, Tensor)
+        return scores
+
+    def _parts(self, images: Side, captions: Side, whole: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """S_local [..., B, T], V_g and W_g [..., B, T, D] of every image with every caption."""
+        of_regions, words = found(images, captions, self.to_words.scale)  # [..., T, B], [..., T, B, D]
+        of_words, regions = found(captions, images, self.to_regions.scale)  # [..., B, T], [..., B, T, D]
+        whole, seen = whole[..., None, :].expand_as(regions), self.global_regions(regions)
+        gate = torch.sigmoid(self.gate(torch.cat([whole, seen], dim=-1)))
+        text = self.global_text(words).transpose(-3, -2)
+        return (of_regions.mT + of_words) / 2, seen + gate * (whole - seen), text
 
 
 class HeadedAttention(nn.Module):
@@ -115,15 +178,29 @@ class HeadedAttention(nn.Module):
             else:
                 self.register_buffer(name, torch.eye(width), persistent=False)
 
-    def forward(self, queries: Tensor, context: Tensor, real: Tensor) -> Tensor:
-        """Vectors [N, Q, D] that queries [N, Q, D] find in a context [N, S, D], of which `real` bool [N, S] count."""
-        asked, keys = self._split(queries @ self.query), self._split(context @ self.key)  # [N, H, Q, d], [N, H, S, d]
-        products = self.scale * asked @ keys.transpose(2, 3)  # [N, H, Q, S]
-        weights = products.masked_fill(~real[:, None, None], float("-inf")).softmax(dim=-1)
-        return (weights @ keys).transpose(1, 2).flatten(2) @ self.output
 
-    def _split(self, vectors: Tensor) -> Tensor:
-        return vectors.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+def found(queries: Side, context: Side, scale: float) -> tuple[Tensor, Tensor]:
+    """What every item looks up in every one of the other side (Eq. 1).
+
+    Returns:
+        Mean cosines [..., C, N] of vectors with what they find, and the means [..., C, N, D] of what they find.
+    """
+    products = scale * torch.einsum("...nqhd,...cshd->...cnqsh", queries.asked, context.keys)
+    closed = ~context.real[..., :, None, None, :, None]
+    weights = products.masked_fill(closed, float("-inf")).softmax(dim=-2).flatten(-2)  # [..., C, N, Q, S H]
+    vectors = torch.einsum("...cnqk,...cke->...cnqe", weights, context.values.flatten(-3, -2))
+    share = queries.real / queries.real.sum(dim=-1, keepdim=True)  # [..., N, Q]
+    cosines = _cosine(queries.vectors[..., None, :, :, :], vectors)  # [..., C, N, Q]
+    share = share[..., None, :, :]
+    return (cosines * share).sum(dim=-1), (vectors * share[..., None]).sum(dim=-2)
+
+
+def _side(vectors: Tensor, count: Tensor | None, asks: HeadedAttention, answers: HeadedAttention) -> Side:
+    real = real_places(vectors, count)
+    vectors = at_least_single(vectors).masked_fill(~real[..., None], 0.0)
+    asked, keys = ((vectors @ matrix).unflatten(-1, (asks.heads, -1)) for matrix in (asks.query, answers.key))
+    values = torch.einsum("nshd,hde->nshe", keys, answers.output.unflatten(0, (asks.heads, -1)))
+    return Side(vectors, real, asked, keys, values)
 
 
 def real_places(vectors: Tensor, count: Tensor | None) -> Tensor:
@@ -132,28 +209,15 @@ def real_places(vectors: Tensor, count: Tensor | None) -> Tensor:
     return (places < (vectors.shape[1] if count is None else count[:, None])).expand(len(vectors), -1)
 
 
-def cleared(vectors: Tensor, real: Tensor) -> Tensor:
-    """The vectors [N, S, D] in at least single precision, with zeros where they are not `real` [N, S]."""
-    return at_least_single(vectors).masked_fill(~real[..., None], 0.0)
-
-
 def mean_of_real(vectors: Tensor, real: Tensor) -> Tensor:
     """Mean [N, D] of the `real` [N, S] ones of [N, S, D]."""
     return vectors.masked_fill(~real[..., None], 0.0).sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
-def cosine_of(inner: Tensor, squared: Tensor) -> Tensor:
-    """Cosines from inner products and the products of the squared lengths.
+def _cosine(left: Tensor, right: Tensor) -> Tensor:
+    """Cosines along the last axis.
 
     A vector of no length, such as a word that noise has cut off, has cosine zero; its gradient is passed on unscaled.
     """
-    return inner * squared.masked_fill(squared <= NORM_EPSILON**2, 1.0).rsqrt()
-
-
-def _gated(gate: Tensor, whole: Tensor, seen: Tensor) -> Tensor:
-    return seen + gate * (whole - seen)
-
-
-def _cosine(left: Tensor, right: Tensor) -> Tensor:
-    inner = (left * right).sum(dim=-1)
-    return cosine_of(inner, left.square().sum(dim=-1) * right.square().sum(dim=-1))
+    squared = left.square().sum(dim=-1) * right.square().sum(dim=-1)
+    return (left * right).sum(dim=-1) * squared.masked_fill(squared <= NORM_EPSILON**2, 1.0).rsqrt()

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from itrpipe.errors import DataError
 from itrpipe.models import text_tower
-from itrpipe.models.ascl import tiles as ascl_tiles
 from itrpipe.models.ascl.declaration import Ascl
 from itrpipe.models.ascl.fusion import CrossModalFusion, mean_of_real, real_places
 from itrpipe.models.base import (
@@ -148,7 +147,8 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
             return inner_products(self.embed_images(images), self.embed_texts(texts))
         assert images.whole is not None
         sides = (images.regions, images.count, images.whole, texts.words, texts.lengths)
-        return ascl_tiles.score_matrix(self.fusion, *sides)
+        with torch.autocast(images.regions.device.type, enabled=False):
+            return self.fusion.score_matrix(*sides)
 
     def score_pairs(self, images: AsclImages, texts: WordEncoding) -> Tensor:
         """Scores [B] of image k with caption k; B and T are equal."""
