@@ -185,7 +185,6 @@ def synthesize(
     language_model: Annotated[
         str | None, typer.Option("--language-model", metavar="ID|FOLDER", help="GPT-2 that measures perplexity.")
     ] = None,
-    wordnet: Annotated[Path | None, typer.Option("--wordnet", help="vse-c: folder of a WordNet database.")] = None,
     part: PartOption = None,
 ) -> None:
     """Write negative sentences for every caption of a split, the training split unless --split names another.
@@ -203,5 +202,5 @@ def synthesize(
     from itrpipe.commands.stages import run_stage
 
     named = {"method": method, "backbone": backbone, **given.model, "device": given.device, "split": split}
-    named |= {"language_model": whole_path(language_model), "wordnet": resolved(wordnet), "part": part}
+    named |= {"language_model": whole_path(language_model), "part": part}
     run_stage(*given.where, "synthesize", given.overrides(**named), conf=by, **given.how)

@@ -155,13 +155,11 @@ class ByRules(SynthesizeSettings):
     Attributes:
         rules: which of them.
         min_count: fewest occurrences of a noun that is written.
-        wordnet: folder of WordNet's database files; empty: the nouns that come with itrpipe.
     """
 
     maker: Literal["rules"]
     rules: tuple[Literal["nouns", "numerals", "relations"], ...] = Field(min_length=1)
     min_count: int = Field(ge=1)
-    wordnet: str
 
     @property
     def most_kept(self) -> int:
@@ -176,10 +174,9 @@ class ByRules(SynthesizeSettings):
         """The rules on the split, with the nouns of the training split."""
         from itrpipe.synthesis.open_rules import open_rule_maker
 
-        wordnet = Path(self.wordnet).expanduser() if self.wordnet else None
         rules = {"min_count": self.min_count, "rules": self.rules, "keep": self.keep, "seed": self.seed}
         read = folders["prepare"], folders["parse"]
-        return open_rule_maker(*read, wordnet, **rules, split=self.split, train_share=self.train_share)
+        return open_rule_maker(*read, **rules, split=self.split, train_share=self.train_share)
 
 
 MAKERS: dict[str, type[SynthesizeSettings]] = {"model": ByModel, "rules": ByRules}
@@ -221,10 +218,10 @@ def needs(settings: SynthesizeSettings, definition: DatasetDefinition) -> dict[s
 
 
 def sources(settings: SynthesizeSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digests of a language model and of a WordNet that lie on this machine.
+    """The digest of a language model that lies on this machine.
 
     Raises:
-        MissingInputError: one of them is no folder.
+        MissingInputError: it is no folder.
     """
     return folder_digests(_local_folders(settings), cache)
 
@@ -243,11 +240,8 @@ def fingerprinted(settings: SynthesizeSettings) -> dict[str, Any]:
 
 
 def _local_folders(settings: SynthesizeSettings) -> dict[str, Path]:
-    """`language_model` and `wordnet`, those of them that name a folder of this machine."""
-    found = local_folders({"language_model": settings.language_model})
-    if isinstance(settings, ByRules) and settings.wordnet:
-        found["wordnet"] = Path(settings.wordnet).expanduser()
-    return found
+    """`language_model`, if it names a folder of this machine."""
+    return local_folders({"language_model": settings.language_model})
 
 
 def run(job: Job) -> None:

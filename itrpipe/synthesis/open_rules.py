@@ -10,7 +10,6 @@ from itrpipe.errors import DataError
 from itrpipe.scene_graph.graph import Token
 from itrpipe.scene_graph.stored import SceneGraphFile
 from itrpipe.synthesis.by_rules import RuleCaptions, RuleMaker
-from itrpipe.synthesis.noun_lexicon import SmallLexicon, WordNet
 from itrpipe.synthesis.opened import Opened
 from itrpipe.synthesis.rules import NounVocabulary, TaggedCaption
 
@@ -20,7 +19,6 @@ TRAIN = "train"
 def open_rule_maker(
     prepared: Path,
     parsed: Path,
-    wordnet: Path | None,
     min_count: int,
     rules: Sequence[str],
     keep: int,
@@ -33,7 +31,6 @@ def open_rule_maker(
     Args:
         prepared: artifact of the captions.
         parsed: of their scene graphs, made by `itrpipe parse`.
-        wordnet: folder of WordNet's database files; None for the nouns that come with itrpipe.
         min_count: fewest occurrences of a noun that is written, in captions of the training split in any case.
         rules, keep, seed: see `RuleMaker`.
         split: whose captions sentences are made of.
@@ -44,11 +41,10 @@ def open_rule_maker(
         MissingInputError: a file is not there.
         DataError: a file is damaged, or captions have no scene graph.
     """
-    lexicon = SmallLexicon() if wordnet is None else WordNet(wordnet)
     dataset = PreparedDataset.open(prepared)
     splits = {name: dataset.split(name).share(train_share if name == TRAIN else 1.0) for name in {TRAIN, split}}
     tagged = {name: _tagged_split(parsed, each) for name, each in splits.items()}
-    nouns, own = NounVocabulary(tagged[TRAIN], lexicon, min_count), splits[split]
+    nouns, own = NounVocabulary(tagged[TRAIN], min_count), splits[split]
     caption_ids = own.caption_ids.tolist()
     captions = RuleCaptions(caption_ids, own.image_ids.tolist(), own.caption_image, tagged[split])
     maker = RuleMaker(captions, nouns, rules, keep, seed)

@@ -25,7 +25,7 @@ from itrpipe.scene_graph.graph import Token
 from itrpipe.scene_graph.tokenise import plain
 from itrpipe.synthesis.edits import Edit
 from itrpipe.synthesis.english import ARTICLES, NUMBER_VALUES, article_before, like, number_value, plural, singular
-from itrpipe.synthesis.noun_lexicon import NounLexicon, contradict
+from itrpipe.synthesis.nouns import KINDS, contradict
 from itrpipe.synthesis.prepositions import contradicting
 
 RULES = ("nouns", "numerals", "relations")
@@ -100,33 +100,27 @@ class NounVocabulary:
 
     Args:
         captions: that are counted; singular and plural of a noun count together.
-        lexicon: says what nouns mean.
         min_count: fewest occurrences of a noun.
 
     Raises:
         UsageError: no noun is frequent enough.
     """
 
-    def __init__(self, captions: Iterable[TaggedCaption], lexicon: NounLexicon, min_count: int) -> None:
+    def __init__(self, captions: Iterable[TaggedCaption], min_count: int) -> None:
         counts = Counter(
             noun_of(token) for caption in captions for token in caption.tokens if token.tag == "N" and _is_plain(token)
         )
-        frequent = sorted(noun for noun, count in counts.items() if count >= min_count and lexicon.concrete(noun))
+        frequent = sorted(noun for noun, count in counts.items() if count >= min_count and noun in KINDS)
         if not frequent:
-            raise UsageError(
-                f"none of {len(counts):,} nouns occurs {min_count} times and is in the lexicon; "
-                "lower min_count or name a larger lexicon"
-            )
+            raise UsageError(f"none of {len(counts):,} nouns occurs {min_count} times and is known; lower min_count")
         self.nouns = tuple(frequent)
-        self._lexicon = lexicon
         self._instead: dict[str, tuple[str, ...]] = {}
 
     def instead_of(self, noun: str) -> tuple[str, ...]:
-        """The nouns that contradict a noun (lower-case lemma); none where the lexicon knows of nothing to be seen."""
+        """The nouns that contradict a noun (lower-case lemma); none for one that is not known."""
         if noun not in self._instead:
-            known = self._lexicon.concrete(noun) and bool(self._lexicon.meanings(noun))
-            found = (other for other in self.nouns if other != noun and contradict(self._lexicon, noun, other))
-            self._instead[noun] = tuple(found) if known else ()
+            known = noun in KINDS
+            self._instead[noun] = tuple(other for other in self.nouns if known and contradict(noun, other))
         return self._instead[noun]
 
 

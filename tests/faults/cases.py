@@ -138,7 +138,6 @@ _MISSING = {
     "graphs that are not there": "parse --from in/nothing.json",
     "a report of nothing": "report -d mine",
     "a report into nothing": "report --into in/nothing.md",
-    "a WordNet that is not there": "synthesize --by vse-c --wordnet in/nothing",
     "an export where no folder can be": "export -b vsepp --to {recipe}/x",
     "a recipe that is not there": "run in/nothing.toml",
     "a page where no folder is": "{search} --html in/nothing/x.html",

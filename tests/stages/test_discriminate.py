@@ -203,7 +203,7 @@ def test_sentences_are_of_the_evaluated_split_and_their_nouns_of_the_training_sp
         assert not texts & set(kept["text"].to_pylist())
     # By the rule of nouns every new noun is frequent in training captions.
     folders = only(written, "prepare/scenes"), only(written, "parse/rules.hanta")
-    maker = open_rule_maker(*folders, None, 2, ["nouns"], 50, 0, "test").maker
+    maker = open_rule_maker(*folders, 2, ["nouns"], 50, 0, "test").maker
     made, _ = maker.make(range(IMAGES * PER_IMAGE), 0)
     new = {word for sentence in made for edit in sentence.edits for word in edit.new.lower().split()}
     train = PreparedDataset.open(folders[0]).split("train")

@@ -305,7 +305,6 @@ def test_a_full_disk_is_found_out_before_anything_is_written(
         (["--set", "compare=letters"], 2, "compare = 'letters'"),
         (["--set", "maker=magic"], 2, "maker = 'magic' is none of model, rules"),
         (["--method", "nothing"], 2, "method 'nothing' is not declared in 4_train.toml"),
-        (["--by", "vse-c", "--wordnet", "/nowhere"], 3, "wordnet: /nowhere is not a folder"),
         (["--language-model", "/nowhere/gpt2"], 3, "language_model: /nowhere/gpt2 is not a folder"),
     ],
 )
@@ -318,17 +317,10 @@ def test_what_does_not_go_together_is_one_line(
     assert len(outcome.err.strip().splitlines()) == 1
 
 
-def test_a_folder_without_wordnet_is_one_line(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    outcome = run(invoke, root, "--by", "vse-c", "--wordnet", str(tmp_path), small=RULED)
-    assert outcome.code == 3
-    assert "has no file 'lexnames', so it is no WordNet database" in outcome.err
-    assert len(outcome.err.strip().splitlines()) == 1
-
-
 def test_nouns_that_are_too_rare_are_one_line(root: Path, invoke: Invoke) -> None:
     outcome = run(invoke, root, "--by", "vse-c", small=("min_count=1000", "parse.workers=1"))
     assert outcome.code == 2
-    assert "occurs 1000 times and is in the lexicon; lower min_count" in outcome.err
+    assert "occurs 1000 times and is known; lower min_count" in outcome.err
 
 
 def test_without_scene_graphs_it_refuses_or_makes_them(root: Path, invoke: Invoke) -> None:
@@ -381,7 +373,7 @@ def test_images_without_features_have_no_sentences_of_a_model(written: Path, tmp
     made, _ = opened.maker.make(range(8), 0)
     assert gone not in {sentence.image_id for sentence in made}
     assert sources.parse is not None
-    rules = open_rule_maker(sources.prepare, sources.parse, None, 2, RULES, 3, 0)
+    rules = open_rule_maker(sources.prepare, sources.parse, 2, RULES, 3, 0)
     assert len(rules.texts) == CAPTIONS
     assert rules.num_tokens is None
 

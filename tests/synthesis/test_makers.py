@@ -21,7 +21,6 @@ from itrpipe.synthesis.by_rules import RuleCaptions, RuleMaker
 from itrpipe.synthesis.captions import TokenCaptions
 from itrpipe.synthesis.edits import Edit, apply_edits
 from itrpipe.synthesis.make import Writing
-from itrpipe.synthesis.noun_lexicon import SmallLexicon
 from itrpipe.synthesis.opened import Opened, SentenceMaker
 from itrpipe.synthesis.rules import RULES, NounVocabulary, TaggedCaption
 from itrpipe.synthesis.sentences import SENTENCES_FILE, SentenceFile, join_parts
@@ -246,7 +245,7 @@ def rule_maker(
     parser = RulesParser("lexicon")
     tagged = [TaggedCaption(text, parser.analyse(text).tokens) for text in texts]
     captions = RuleCaptions([f"c{row}" for row in range(len(texts))], ["i0", "i1", "i2"], images, tagged)
-    return RuleMaker(captions, NounVocabulary(tagged, SmallLexicon(), 1), rules, keep, seed=3)
+    return RuleMaker(captions, NounVocabulary(tagged, 1), rules, keep, seed=3)
 
 
 def test_rules_make_sentences_that_no_model_scored(tmp_path: Path) -> None:

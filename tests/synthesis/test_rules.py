@@ -1,19 +1,17 @@
-"""Sentences by rules, the edits they consist of, and what the two lexicons say of nouns."""
+"""Sentences by rules, the edits they consist of, and which nouns contradict each other."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.synthesis.edits import Edit, apply_edits
 from itrpipe.synthesis.english import article_before, number_value, plural
-from itrpipe.synthesis.noun_lexicon import SmallLexicon, WordNet, contradict
+from itrpipe.synthesis.nouns import KINDS, contradict
 from itrpipe.synthesis.prepositions import COMMON, GROUPS, contradicting
 from itrpipe.synthesis.rules import (
     NounVocabulary,
@@ -24,7 +22,6 @@ from itrpipe.synthesis.rules import (
     numeral_slots,
     relation_slots,
 )
-from itrpipe.synthesis.small_lexicon import KINDS
 
 PARSER = RulesParser("lexicon")
 WORDS = ("a", "an", "two", "3", "dog", "dogs", "red", "and", "with", "on", "under", ",", ".", "is", "running", "The")
@@ -41,7 +38,7 @@ def sentences(text: str, slots: list[Slot]) -> set[str]:
 
 
 def vocabulary(*captions: str) -> NounVocabulary:
-    return NounVocabulary(map(tagged, captions), SmallLexicon(), 1)
+    return NounVocabulary(map(tagged, captions), 1)
 
 
 # Edits
@@ -77,9 +74,9 @@ def test_another_noun_contradicts_keeps_its_number_and_is_no_word_of_the_image()
 
 def test_nouns_are_counted_by_lemma_and_rare_ones_are_not_used() -> None:
     captions = list(map(tagged, ["a dog", "three dogs", "a cat", "his idea", "an idea"]))
-    assert NounVocabulary(captions, SmallLexicon(), 2).nouns == ("dog",)
+    assert NounVocabulary(captions, 2).nouns == ("dog",)
     with pytest.raises(UsageError, match="none of 3 nouns occurs 9 times"):
-        NounVocabulary(captions, SmallLexicon(), 9)
+        NounVocabulary(captions, 9)
 
 
 def test_unknown_nouns_are_left_alone() -> None:
@@ -168,83 +165,13 @@ def test_every_rule_takes_any_caption_and_changes_it(words: list[str]) -> None:
         assert text not in sentences(text, slots)
 
 
-# Lexicons
+# Nouns
 
 
-def test_the_small_lexicon_knows_what_stands_above_and_below() -> None:
-    lexicon = SmallLexicon()
+def test_nouns_know_what_stands_above_and_below() -> None:
     for first, second in (("dog", "puppy"), ("boy", "person"), ("boy", "child"), ("taxi", "car"), ("someone", "lady")):
-        assert not contradict(lexicon, first, second)
-        assert not contradict(lexicon, second, first)
-    assert contradict(lexicon, "dog", "cat")
-    assert contradict(lexicon, "boy", "woman")
-    assert all(not contradict(lexicon, noun, noun) for noun in KINDS)
-    assert lexicon.concrete("umbrella")
-    assert not lexicon.concrete("idea")
-
-
-SYNSETS = {
-    "00001740": ("entity", [], ["00001930", "00002137"]),
-    "00001930": ("physical_entity", ["00001740"], ["00003000"]),
-    "00002137": ("idea", ["00001740"], []),
-    "00003000": ("animal", ["00001930"], ["00004000", "00005000"]),
-    "00004000": ("dog domestic_dog", ["00003000"], ["00006000"]),
-    "00005000": ("cat", ["00003000"], []),
-    "00006000": ("puppy", ["00004000"], []),
-}
-
-
-@pytest.fixture
-def wordnet(tmp_path: Path) -> Path:
-    """A database of seven synsets in WordNet's own format, in which a synset is found by its place in the file."""
-    for part in ("verb", "adj", "adv", "noun"):
-        for name in (f"index.{part}", f"data.{part}", f"{part}.exc"):
-            (tmp_path / name).write_text("")
-    (tmp_path / "lexnames").write_text("00\tnoun.Tops\t1\n")
-    places: dict[str, int] = {}
-    for _ in range(2):  # the second time with the places of the first, which are of the same width
-        at, lines = 0, []
-        for offset, (words, above, below) in SYNSETS.items():
-            places[offset] = at
-            names = "".join(f" {word} 0" for word in words.split())
-            links = "".join(
-                f" {mark} {places.get(other, 0):08d} n 0000"
-                for mark, others in (("@", above), ("~", below))
-                for other in others
-            )
-            count = len(above) + len(below)
-            line = f"{at:08d} 00 n {len(words.split()):02x}{names} {count:03d}{links} | what it is\n"
-            at += len(line)
-            lines.append(line)
-    (tmp_path / "data.noun").write_text("".join(lines))
-    index = [
-        f"{word} n 1 2 @ ~ 1 0 {places[offset]:08d}\n"
-        for offset, (words, *_) in SYNSETS.items()
-        for word in words.split()
-    ]
-    (tmp_path / "index.noun").write_text("".join(sorted(index)))
-    return tmp_path
-
-
-def test_wordnet_is_read_from_the_directory_that_is_named(wordnet: Path) -> None:
-    lexicon = WordNet(wordnet)
-    assert lexicon.meanings("dog") == {"dog.n.01"}
-    assert lexicon.compatible("dog") == {"dog.n.01", "animal.n.01", "puppy.n.01"}
-    assert contradict(lexicon, "dog", "cat")
-    assert not contradict(lexicon, "dog", "puppy")
-    assert not contradict(lexicon, "animal", "dog")
-    # Only what is next above or below is asked for.
-    assert contradict(lexicon, "puppy", "animal")
-    assert not contradict(lexicon, "dog", "domestic dog")
-    assert [noun for noun in ("dog", "idea", "entity", "unknown") if lexicon.concrete(noun)] == ["dog"]
-    assert lexicon.meanings("unknown") == frozenset()
-
-
-def test_a_directory_without_wordnet_is_refused(wordnet: Path, tmp_path: Path) -> None:
-    (wordnet / "data.verb").unlink()
-    with pytest.raises(MissingInputError, match=r"no file 'data\.verb'.*nltk's package wordnet"):
-        WordNet(wordnet)
-    (wordnet / "data.verb").write_text("")
-    (wordnet / "index.noun").write_text("dog n zero\n")
-    with pytest.raises(DataError, match=r"WordNet database is damaged.*unpack it again"):
-        WordNet(wordnet)
+        assert not contradict(first, second)
+        assert not contradict(second, first)
+    assert contradict("dog", "cat")
+    assert contradict("boy", "woman")
+    assert all(not contradict(noun, noun) for noun in KINDS)

@@ -1,10 +1,11 @@
-"""Nouns of everyday captions with their kinds: those on a line stand below the noun that it begins with.
-
-Nouns joined by a bar mean the same. A noun that stands on several lines is below several others.
-"""
+"""What nouns of everyday captions mean to the rules: which are no contradiction of each other."""
 
 from __future__ import annotations
 
+import functools
+
+# Nouns on a line stand below the noun that it begins with, and a noun on several lines is below several others. Nouns
+# joined by a bar mean the same.
 _LINES = """
 person|someone|individual|human: man|guy|gentleman woman|lady adult child|kid|youngster teenager|teen
 person: baby|infant|toddler player athlete rider worker performer musician crowd|audience friend couple
@@ -82,3 +83,20 @@ def _read() -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
 
 KINDS, PARENTS = _read()
 """Noun -> its kinds, and kind -> the kinds right above it."""
+
+
+def contradict(first: str, second: str) -> bool:
+    """Whether what two nouns of `KINDS` name is never the same: neither means what the other means or a kind of it.
+
+    Source: VSE-C (Shi et al., COLING 2018), which asks WordNet for what is next above and below.
+    """
+    own = set(KINDS[first])
+    above = {parent for kind in own for parent in _ancestors(kind)}
+    below = {kind for kind in PARENTS if own & _ancestors(kind)}
+    return not (own | above | below) & set(KINDS[second])
+
+
+@functools.cache
+def _ancestors(kind: str) -> frozenset[str]:
+    parents = PARENTS.get(kind, ())
+    return frozenset({*parents, *(above for parent in parents for above in _ancestors(parent))})
