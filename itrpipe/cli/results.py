@@ -170,39 +170,32 @@ def serve(
     split: PairsOption = "train",
     guard: GuardOption = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8765,
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen at; others than 127.0.0.1 ask for a token.")
-    ] = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address alone.")] = False,
-    token: Annotated[
-        bool, typer.Option("--token", help="Ask for a token on this machine, too: other people work on it.")
-    ] = False,
 ) -> None:
-    """Open local pages to search, to judge the hardest candidates, and to look at data and trainings.
+    """Open local pages to search and to judge the hardest candidates.
 
     Search finds images for a sentence or a photograph. Review shows candidates that may be false negatives: y fits, n
     does not, s unsure, u undo; every answer is written to decisions.parquet at once, see itrpipe review, and the page
-    goes on where its reviewer stopped. Data shows images that cannot be used, that stand in two splits or look alike,
-    and captions of several images. Runs draws the curves of trainings while they train.
+    goes on where its reviewer stopped.
 
-    --photos FOLDER searches photographs without captions, as itrpipe search does. Nothing leaves the machine. This
-    takes `pip install 'itrpipe[serve]'`.
+    --photos FOLDER searches photographs without captions, as itrpipe search does. The pages answer on this machine
+    only; `ssh -L 8765:127.0.0.1:8765 MACHINE` shows those of another one. This takes `pip install 'itrpipe[serve]'`.
 
     Example: itrpipe serve --backbone vsepp --guard fne
     """
-    from itrpipe.commands.serve import Place, serve_photographs
     from itrpipe.commands.serve import serve as serve_pages
+    from itrpipe.commands.serve import serve_photographs
 
-    place, device = Place(host, port, not no_browser, token), given.device or "auto"
+    how, device = {"port": port, "browser": not no_browser, **given.how}, given.device or "auto"
     if photos is not None:
         for option in (name for name, value in {"--split": split != "train", "--guard": guard}.items() if value):
             raise UsageError(f"{option} is for a dataset; leave it out with --photos")
-        serve_photographs(given.data, photos, given.asked, place, device, **given.how)
+        serve_photographs(given.data, photos, given.asked, device, **how)
         return
     if given.named is not None and given.known is None:
         raise UsageError(f"--model {given.named} is no named model; add --photos FOLDER to search photographs with it")
     overrides = given.overrides(method=given.method, **given.model, device=given.device, guard=guard)
-    serve_pages(*given.where, split, place, overrides, device, **given.how)
+    serve_pages(*given.where, split, overrides, device, **how)
 
 
 @app.command()

@@ -1,14 +1,12 @@
-"""`itrpipe serve`: local web pages on which people search, judge candidates, and look at data and trainings."""
+"""`itrpipe serve`: local web pages on which people search and judge candidates."""
 
 from __future__ import annotations
 
 import contextlib
-import secrets
 import socket
 import threading
 import webbrowser
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,39 +35,21 @@ PACKAGES = ("starlette", "uvicorn")
 _SERVER: dict[str, Any] = {
     "log_level": "warning",
     "server_header": False,
-    "http": "h11",  # which refuses endless headers
     "ws": "none",
     "proxy_headers": False,
-    "limit_concurrency": 200,
 }
-_EVERYWHERE = ("0.0.0.0", "::")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the server is found.
-
-    Attributes:
-        host: address that it listens at.
-        port: 0 takes any that is free.
-        browser: open it in a browser.
-        token: ask for a token on this machine, too, which other people may use.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8765
-    browser: bool = True
-    token: bool = False
+HOST = "127.0.0.1"
 
 
 def serve(
     root: Path,
     dataset: str,
     split: str,
-    place: Place,
     overrides: list[Override],
     device: str = "auto",
     *,
+    port: int = 8765,
+    browser: bool = True,
     no_deps: bool = False,
     dry_run: bool = False,
 ) -> None:
@@ -79,9 +59,10 @@ def serve(
         root: the data folder.
         dataset: dataset name.
         split: whose pairs are judged, see `itrpipe.commands.review`.
-        place: where.
         overrides: values given by the user, of the list.
         device: where queries are encoded.
+        port: 0 takes any that is free.
+        browser: open the pages in a browser.
         no_deps: fail when the list is not there.
         dry_run: print the plan and what it will cost, and serve nothing.
 
@@ -97,22 +78,16 @@ def serve(
     from itrpipe.engine.device import resolve_device
     from itrpipe.review.decisions import DecisionFile
     from itrpipe.serving.app import Site
-    from itrpipe.serving.facts import Facts
     from itrpipe.serving.pictures import Pictures
     from itrpipe.serving.reviewing import Reviews
-    from itrpipe.serving.runs import Runs
     from itrpipe.serving.searching import Searches
-    from itrpipe.serving.uploads import Uploads
 
     definition = load_definition(root, check_name(dataset))
     folder = image_root(read_manifest(candidates.prepared).settings, candidates.prepared, definition)
     pictures = Pictures.of_dataset(candidates.prepared, folder, root / dataset / PICTURES)
-    computes = resolve_device(device)
-    gallery, maps = _gallery(candidates, split, computes)
+    gallery, maps = _gallery(candidates, split, resolve_device(device))
     reviews = Reviews(candidates, DecisionFile.of(root, dataset))
-    facts, runs = Facts(candidates.prepared, gallery), Runs(root, dataset)
-    site = Site(dataset, candidates.model, Searches(gallery, Uploads()), pictures, reviews, facts, runs, maps)
-    _run(site, place, reporter)
+    _run(Site(dataset, candidates.model, Searches(gallery), pictures, reviews, maps), port, browser, reporter)
     reporter.say(f"decisions: {reviews.file.path}")
 
 
@@ -120,9 +95,10 @@ def serve_photographs(
     root: Path,
     photos: Path,
     asked: AskedModel,
-    place: Place,
     device: str = "auto",
     *,
+    port: int = 8765,
+    browser: bool = True,
     no_deps: bool = False,
     dry_run: bool = False,
 ) -> None:
@@ -132,8 +108,8 @@ def serve_photographs(
         root: the data folder.
         photos: the folder.
         asked: the model; where it names none, the only one that has indexed the folder.
-        place: where.
         device: where queries are encoded.
+        port, browser: as for `serve`.
         no_deps: fail where the index is not up to date.
         dry_run: print the plan and what it will cost, and serve nothing.
 
@@ -152,13 +128,12 @@ def serve_photographs(
     from itrpipe.serving.gallery import of_folder
     from itrpipe.serving.pictures import Pictures
     from itrpipe.serving.searching import Searches
-    from itrpipe.serving.uploads import Uploads
 
     folder = photos.expanduser().resolve()
     index = PhotoIndex(indexed.folder)
     pictures = Pictures.of_folder(index.photographs, folder, root / dataset_of(folder) / PICTURES)
-    searches = Searches(of_folder(index, indexed.model.folder, device), Uploads())
-    _run(Site(folder.name, indexed.model.called, searches, pictures), place, reporter)
+    searches = Searches(of_folder(index, indexed.model.folder, device))
+    _run(Site(folder.name, indexed.model.called, searches, pictures), port, browser, reporter)
 
 
 def _require_packages() -> None:
@@ -203,47 +178,39 @@ def _maps(trained: Path, manifest: Manifest, device: str) -> WordMaps | None:
     return maps if maps.defined else None
 
 
-def _run(site: Site, place: Place, reporter: Reporter) -> None:
+def _run(site: Site, port: int, browser: bool, reporter: Reporter) -> None:
     """Listens until it is interrupted."""
     import uvicorn
 
     from itrpipe.serving.app import build
-    from itrpipe.serving.security import LOCAL, PARAMETER
+    from itrpipe.serving.deadline import WithDeadline
 
-    token = secrets.token_urlsafe(24) if place.token or place.host not in LOCAL else ""
-    with listening(place) as sock:
-        port = sock.getsockname()[1]
-        # Without a token, a name that others may let resolve to this machine is none of its names.
-        own = (*LOCAL, place.host, socket.gethostname(), socket.getfqdn()) if token else LOCAL
-        app = build(site, hosts=own, port=port, token=token)
-        host = socket.gethostname() if place.host in _EVERYWHERE else place.host
-        name = f"[{host}]" if ":" in host else host
-        address = f"http://{name}:{port}/{f'?{PARAMETER}={token}' if token else ''}"
+    with listening(port) as sock:
+        address = f"http://{HOST}:{sock.getsockname()[1]}/"
         reporter.say(f"{address}  (Ctrl-C ends it)", style="bold")
         threading.Thread(target=site.searches.warm, daemon=True).start()
-        server = uvicorn.Server(uvicorn.Config(app, **_SERVER))
-        if place.browser:
+        server = uvicorn.Server(uvicorn.Config(build(site), http=WithDeadline, **_SERVER))
+        if browser:
             threading.Timer(0.5, webbrowser.open, (address,)).start()
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[sock])
 
 
 @contextlib.contextmanager
-def listening(place: Place) -> Iterator[socket.socket]:
-    """A socket that listens, so that who comes before the server has begun waits for it.
+def listening(port: int) -> Iterator[socket.socket]:
+    """A socket that listens on this machine, so that who comes before the server has begun waits for it.
 
     Raises:
         UnavailableError: the port is taken.
     """
-    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
     # Of a socket that does not name its protocol, asyncio leaves answers in two packets, 40 ms apart.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            sock.bind((place.host, place.port))
+            sock.bind((HOST, port))
             sock.listen()
         except OSError as error:
             raise UnavailableError(
-                f"--port {place.port}: {place.host} cannot be listened at ({error.strerror}); name another --port"
+                f"--port {port}: {HOST} cannot be listened at ({error.strerror}); name another --port"
             ) from None
         yield sock

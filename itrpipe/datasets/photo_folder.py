@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from itrpipe.artifacts.disk import is_unavailable, unavailable
+from itrpipe.datasets.pictures import OF_THE_FILE
 from itrpipe.errors import MissingInputError
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
@@ -29,6 +30,11 @@ class PhotoFile(NamedTuple):
     file: str
     bytes: int
     changed: int
+
+    @classmethod
+    def of(cls, file: str, status: os.stat_result) -> PhotoFile:
+        """As it is now."""
+        return cls(file, status.st_size, status.st_mtime_ns)
 
 
 @dataclass
@@ -112,7 +118,7 @@ def _photographs(folder: Path, apart_from: Path, found: PhotoFolder) -> Iterator
             found.unusable[name] = _reason(error, entry.path)
         else:
             if stat.S_ISREG(status.st_mode):
-                yield PhotoFile(name, status.st_size, status.st_mtime_ns)
+                yield PhotoFile.of(name, status)
             elif not stat.S_ISDIR(status.st_mode):
                 found.unusable[name] = "is not a regular file"
 
@@ -145,7 +151,7 @@ def _reason(error: OSError, path: str) -> str:
     Raises:
         UnavailableError: the disk does not answer, which says nothing of the file.
     """
-    if is_unavailable(error) and not isinstance(error, PermissionError):
+    if is_unavailable(error) and error.errno not in OF_THE_FILE:
         raise unavailable(error, Path(path)) from None
     return "leads to a file that is not there" if isinstance(error, FileNotFoundError) else f"{error.strerror}"
 

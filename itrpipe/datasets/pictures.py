@@ -36,8 +36,7 @@ not among them: it says nothing of the file."""
 MAX_PIXELS = 89_478_485
 """Largest image, in pixels: a quarter of a GiB as 24-bit colour, the size at which Pillow speaks of a bomb."""
 
-# Errors of opening that say something of the file or its path; others say something of the disk.
-_OF_THE_FILE = (
+OF_THE_FILE = (
     errno.ENOENT,
     errno.ENOTDIR,
     errno.EISDIR,
@@ -47,6 +46,7 @@ _OF_THE_FILE = (
     errno.ENAMETOOLONG,
     errno.ENXIO,
 )
+"""Errors of opening that say something of the file or its path; others say something of the disk."""
 _ORIENTATION = 0x0112
 _TRANSPOSITIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -78,19 +78,27 @@ def read_rgb(path: Path) -> np.ndarray:
         [H, W, 3] uint8 RGB; see `decode_rgb`.
 
     Raises:
-        DataError: the file is not there or cannot be used. The message is the reason alone, for a list of files.
+        DataError, OSError: see `read_image` and `decode_rgb`.
+    """
+    return decode_rgb(read_image(path))
+
+
+def read_image(path: Path) -> bytes:
+    """Reads an image file.
+
+    Raises:
+        DataError: the file is not there or cannot be read. The message is the reason alone, for a list of files.
         OSError: the disk or the network cannot give it now, which says nothing of the file.
     """
     try:
         # Reading a pipe would wait for a writer for ever.
         if not stat.S_ISREG(path.stat().st_mode):
             raise DataError("is not a regular file")
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
-        if error.errno not in _OF_THE_FILE:
+        if error.errno not in OF_THE_FILE:
             raise
         raise DataError(refusal(error)) from error
-    return decode_rgb(content)
 
 
 def decode_rgb(content: bytes) -> np.ndarray:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from itrpipe.artifacts.integrity import checked
-from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb
-from itrpipe.errors import DataError
+from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb, read_image
 
 LONGEST_SIDE = 288
 """Pixels: sharp at the 144 CSS pixels of a dense display, and large enough to be opened."""
@@ -61,18 +60,18 @@ class Album:
             return Picture(image_id, None)
         path = checked(self._root / self._files[image_id])
         try:
-            content, (width, height) = shrink(path)
+            content, (width, height) = shrink(read_image(path))
         except DECODER_ERRORS as error:
             self.problems.append(f"{path}: {' '.join(str(error).split())}")
             return Picture(image_id, None)
         return Picture(image_id, f"data:image/jpeg;base64,{base64.b64encode(content).decode()}", width, height)
 
 
-def shrink(path: Path, longest_side: int = LONGEST_SIDE) -> tuple[bytes, tuple[int, int]]:
+def shrink(content: bytes, longest_side: int = LONGEST_SIDE) -> tuple[bytes, tuple[int, int]]:
     """Decodes a photograph and encodes it as a small JPEG, upright and without metadata.
 
     Args:
-        path: of the photograph.
+        content: bytes of its file.
         longest_side: pixels of the copy at most; smaller photographs stay as large as they are.
 
     Returns:
@@ -80,9 +79,7 @@ def shrink(path: Path, longest_side: int = LONGEST_SIDE) -> tuple[bytes, tuple[i
     """
     from PIL import Image
 
-    if not path.is_file():  # reading a pipe would wait for a writer for ever
-        raise DataError("is not a regular file")
-    with open_picture(path.read_bytes()) as image:
+    with open_picture(content) as image:
         image.draft("RGB", (2 * longest_side, 2 * longest_side))  # a JPEG is decoded at about the size that is needed
         small = Image.fromarray(picture_rgb(image))
     small.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)

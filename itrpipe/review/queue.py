@@ -150,6 +150,12 @@ class Queue:
                 found.append(place)
         return found
 
+    def judged(self, answered: Collection[tuple[str, str]]) -> int:
+        """How many pairs of the queue are among those answered."""
+        own, ids = self.candidates, np.array(list(answered), dtype=str).reshape(-1, 2)
+        pairs = PairSet.of_ids((ids[:, 0], ids[:, 1]), own.image_ids, own.caption_ids)
+        return int(pairs.has(own.captions[self.places], own.images[self.places]).sum())
+
     def judgement(self, place: int, reviewer: str, answer: str) -> Judgement:
         """What is written of an answer."""
         own = self.candidates
@@ -282,16 +288,3 @@ def _each_once(sides: list[list[np.ndarray]], own: np.ndarray, *, guarded: bool,
         probability=probability[kept].astype(np.float32) if guarded else None,
         **facts,  # pyright: ignore[reportArgumentType]
     )
-
-
-def true_pairs(candidates: Candidates) -> PairSet | None:
-    """Every true match of the candidates' images and captions; None where the dataset does not know them."""
-    from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.datasets.truth import read_truth
-
-    split = PreparedDataset.open(candidates.prepared, tokens=False).split(candidates.split)
-    true = read_truth(candidates.prepared, split.image_ids, candidates.caption_ids)
-    if true is None:
-        return None
-    named = np.repeat(candidates.caption_ids, [len(each) for each in true])
-    return PairSet.of_ids((split.image_ids[np.concatenate(true)], named), candidates.image_ids, candidates.caption_ids)

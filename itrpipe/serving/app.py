@@ -1,8 +1,7 @@
 """The pages and what they ask for.
 
-`/` searches, `/review` judges candidates, `/data` shows what is odd in a dataset, `/runs` how trainings go.
-`/pictures/SIDE/ID` are the photographs, `/reports/NAME` what `itrpipe report` wrote, `/api/…` is JSON for the pages'
-own script.
+`/` searches, `/review` judges candidates, `/pictures/SIDE/ID` are the photographs, `/api/…` is JSON for the pages' own
+script.
 """
 
 from __future__ import annotations
@@ -20,31 +19,25 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from itrpipe.errors import ItrpipeError
 from itrpipe.review.decisions import UNDONE
-from itrpipe.serving.decoding import MOST_BYTES
-from itrpipe.serving.facts import Facts
 from itrpipe.serving.pictures import SIDES, Pictures
 from itrpipe.serving.reviewing import ORDER_TITLES, Reviews
-from itrpipe.serving.runs import Runs
 from itrpipe.serving.searching import Asked, Searches
-from itrpipe.serving.security import POLICY, OwnPagesOnly
+from itrpipe.serving.security import OwnPagesOnly
 from itrpipe.serving.why import WordMaps
 
 HERE = Path(__file__).parent
 STYLE = HERE.parent / "reporting" / "base.css"
 LONGEST_BODY = 64 * 1024
+LARGEST_PHOTOGRAPH = 24 * 2**20
+"""Bytes of a photograph that is dropped on the page."""
 _FRESH = {"Cache-Control": "no-store"}
-_REPORT = {
-    POLICY: "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; "
-    "frame-ancestors 'none'; sandbox allow-popups"
-}
-"""Reports hold their style and their pictures themselves, and no script."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +49,7 @@ class Site:
         model: name of the model.
         searches: where is searched.
         pictures: the photographs.
-        reviews: what is judged; None of photographs without captions, as the following.
-        facts: what is odd in the dataset.
-        runs: its trainings.
+        reviews: what is judged; None of photographs without captions.
         maps: where the model sees words, of models that tell.
     """
 
@@ -67,32 +58,21 @@ class Site:
     searches: Searches
     pictures: Pictures
     reviews: Reviews | None = None
-    facts: Facts | None = None
-    runs: Runs | None = None
     maps: WordMaps | None = None
 
     @property
     def pages(self) -> dict[str, str]:
         """Title -> path of the pages that there are."""
-        optional = {"Review": self.reviews, "Data": self.facts, "Runs": self.runs}
-        return {"Search": "/"} | {title: f"/{title.lower()}" for title, part in optional.items() if part is not None}
+        return {"Search": "/"} | ({"Review": "/review"} if self.reviews is not None else {})
 
 
-def build(site: Site, *, hosts: tuple[str, ...], port: int, token: str = "") -> Starlette:
-    """The application.
-
-    Args:
-        site: what is served.
-        hosts: names that this server goes by.
-        port: that it listens at.
-        token: that people need where others can reach it.
-    """
+def build(site: Site) -> Starlette:
+    """The application."""
     pages = _Pages(site)
     routes = [
         Route("/", pages.search),
         Route("/api/search", pages.found),
         Route("/api/photographs", pages.upload, methods=["POST"]),
-        Route("/photographs/{key}", pages.photograph),
         Route("/pictures/{side:int}/{image_id:path}", pages.picture),
         Route("/favicon.ico", lambda request: Response(status_code=204)),
         Route("/base.css", lambda request: FileResponse(STYLE, media_type="text/css")),
@@ -103,16 +83,8 @@ def build(site: Site, *, hosts: tuple[str, ...], port: int, token: str = "") -> 
     if site.reviews is not None:
         routes += [Route("/review", pages.review), Route("/api/review", pages.upcoming)]
         routes += [Route("/api/review", pages.answer, methods=["POST"])]
-    if site.facts is not None:
-        routes += [Route("/data", pages.data), Route("/api/alike", pages.alike)]
-    if site.runs is not None:
-        routes += [
-            Route("/runs", pages.runs),
-            Route("/api/runs", pages.trainings),
-            Route("/reports/{name}", pages.report),
-        ]
-    guard = Middleware(OwnPagesOnly, hosts=hosts, port=port, token=token)
-    return Starlette(routes=routes, middleware=[guard], exception_handlers={ItrpipeError: _said})
+    said = {ItrpipeError: _said, ClientDisconnect: _said}
+    return Starlette(routes=routes, middleware=[Middleware(OwnPagesOnly)], exception_handlers=said)
 
 
 async def _said(request: Request, error: Exception) -> Response:
@@ -123,7 +95,8 @@ async def _said(request: Request, error: Exception) -> Response:
 class _Pages:
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._hard, self._slow = CapacityLimiter(2), CapacityLimiter(1)
+        # Each kind of work has threads of its own, so that none has to wait for another kind.
+        self._searching, self._decoding, self._reading = CapacityLimiter(2), CapacityLimiter(2), CapacityLimiter(1)
         self._templates = Environment(
             loader=FileSystemLoader(HERE),
             autoescape=True,
@@ -142,16 +115,7 @@ class _Pages:
         assert reviews is not None
         orders = {name: ORDER_TITLES[name] for name in reviews.orders}
         names = await run_in_threadpool(lambda: reviews.reviewers)
-        return self._page("Review", orders=orders, reviewers=names, file=reviews.file.path)
-
-    async def data(self, request: Request) -> Response:
-        facts = self._site.facts
-        assert facts is not None
-        return self._page("Data", **await run_in_threadpool(lambda: facts.shown))
-
-    async def runs(self, request: Request) -> Response:
-        assert self._site.runs is not None
-        return self._page("Runs", reports=await run_in_threadpool(self._site.runs.reports))
+        return self._page("Review", orders=orders, reviewers=names, file=reviews.file.path.name)
 
     def _page(self, title: str, **values: Any) -> Response:
         name = title.lower()
@@ -165,15 +129,11 @@ class _Pages:
             start, count = (int(request.query_params.get(name, "0")) for name in ("start", "count"))
         except ValueError:
             raise HTTPException(400, "start and count are numbers") from None
-        return await _answered(lambda: self._site.searches.found(asked, start, count), self._hard)
+        return await _answered(lambda: self._site.searches.found(asked, start, count), self._searching)
 
     async def upload(self, request: Request) -> Response:
-        content = await _read(request, MOST_BYTES)
-        return await _answered(lambda: {"photograph": self._site.searches.uploads.add(content)}, self._hard)
-
-    async def photograph(self, request: Request) -> Response:
-        small = self._site.searches.uploads.small(request.path_params["key"])
-        return Response(small, media_type="image/jpeg", headers=_FRESH)
+        content = await _read(request, LARGEST_PHOTOGRAPH)
+        return await _answered(lambda: {"photograph": self._site.searches.add(content)}, self._reading)
 
     async def why(self, request: Request) -> Response:
         assert self._site.maps is not None
@@ -182,7 +142,7 @@ class _Pages:
         if image_id not in gallery.rows:
             raise HTTPException(404, "there is no such image")
         split = gallery.places[gallery.rows[image_id]]
-        return await _answered(lambda: {"words": maps.of(split, image_id, sentence)}, self._hard)
+        return await _answered(lambda: {"words": maps.of(split, image_id, sentence)}, self._searching)
 
     async def upcoming(self, request: Request) -> Response:
         reviews = self._site.reviews
@@ -203,21 +163,6 @@ class _Pages:
             raise HTTPException(400, "place is no number")
         return await _answered(lambda: reviews.answer(order, reviewer, place, answer))
 
-    async def alike(self, request: Request) -> Response:
-        facts = self._site.facts
-        assert facts is not None
-        return await _answered(facts.alike, self._slow)
-
-    async def trainings(self, request: Request) -> Response:
-        runs = self._site.runs
-        assert runs is not None
-        return await _answered(lambda: {"runs": runs.trainings()})
-
-    async def report(self, request: Request) -> Response:
-        assert self._site.runs is not None
-        page = await run_in_threadpool(self._site.runs.report, request.path_params["name"])
-        return FileResponse(page, media_type="text/html", headers=_REPORT)
-
     async def picture(self, request: Request) -> Response:
         side, image_id = request.path_params["side"], request.path_params["image_id"]
         if side not in SIDES or image_id not in self._site.pictures:
@@ -226,9 +171,7 @@ class _Pages:
         headers = {"Cache-Control": "private, no-cache", "ETag": f'"{self._site.pictures.digest(image_id)}"'}
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
-        small = await run_in_threadpool(self._site.pictures.small, image_id, side)
-        if small is None:
-            return PlainTextResponse("this photograph cannot be read", 404)
+        small = await run_sync(self._site.pictures.small, image_id, side, limiter=self._decoding)
         return Response(small, media_type="image/jpeg", headers=headers)
 
 

@@ -59,8 +59,8 @@ class Reviews:
         return self._queues[order]
 
     def upcoming(self, order: str, reviewer: str, count: int = AT_ONCE) -> list[dict[str, Any]]:
-        """The next candidates of a reviewer, with all that a page shows of them."""
-        answered = self.file.read().of(check_reviewer(reviewer))
+        """The next candidates of a reviewer, or of one who has no name yet, with all that a page shows of them."""
+        answered = self.file.read().of(check_reviewer(reviewer)) if reviewer else {}
         return [self._shown(place) for place in self.queue(order).upcoming(answered, count)]
 
     def answer(self, order: str, reviewer: str, place: int, answer: str) -> dict[str, Any]:
@@ -103,9 +103,9 @@ class Reviews:
         return self.file.read().reviewers
 
     def progress(self, order: str, reviewer: str) -> dict[str, Any]:
-        """How much a reviewer has judged, and the share of false negatives where the order is random."""
+        """How much of an order a reviewer has judged, and the share of false negatives where it is random."""
         decisions, queue = self.file.read(), self.queue(order)
-        found: dict[str, Any] = {"judged": len(decisions.of(reviewer)), "pairs": len(queue)}
+        found: dict[str, Any] = {"judged": queue.judged(decisions.of(reviewer)), "pairs": len(queue)}
         if order in RANDOM:
             found["share"] = asdict(queue.sampled(decisions))
         others = [(both, each) for both, each in decisions.agreements().items() if reviewer in both]

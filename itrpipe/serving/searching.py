@@ -6,6 +6,7 @@ Shapes: N images.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from itrpipe.datasets.given import given_pair
-from itrpipe.errors import ItrpipeError, UsageError
+from itrpipe.datasets.pictures import decode_rgb
+from itrpipe.errors import DataError, ItrpipeError, UsageError
 from itrpipe.serving.gallery import QUERY, Embedded, Gallery
-from itrpipe.serving.uploads import Uploads
 
 RANKINGS_KEPT = 64
 """Queries whose rankings are kept, so that a page that loads on is not ranked again."""
@@ -28,12 +29,12 @@ MOST = 200
 
 @dataclass(frozen=True)
 class Asked:
-    """What is searched with; one of them.
+    """What is searched with: one of them, or nothing, which shows the images in an order at random.
 
     Attributes:
         sentence: any.
         like: id of an image.
-        photograph: key of one that was dropped on the page.
+        photograph: key of one that was dropped on the page, see `Searches.add`.
     """
 
     sentence: str = ""
@@ -46,14 +47,13 @@ class Searches:
 
     Args:
         gallery: where is searched.
-        uploads: photographs that were dropped on the page.
 
     Attributes:
-        gallery, uploads: as given.
+        gallery: as given.
     """
 
-    def __init__(self, gallery: Gallery, uploads: Uploads) -> None:
-        self.gallery, self.uploads = gallery, uploads
+    def __init__(self, gallery: Gallery) -> None:
+        self.gallery = gallery
         self._rankings: OrderedDict[Asked, tuple[np.ndarray, np.ndarray]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -62,6 +62,21 @@ class Searches:
         if isinstance(self.gallery.scoring, Embedded):
             with contextlib.suppress(ItrpipeError):
                 self.found(Asked("a photograph"), 0, 1)
+
+    def add(self, content: bytes) -> str:
+        """Ranks the images by a photograph, of which nothing else is kept, and returns the key of the ranking.
+
+        Raises:
+            UsageError: the photograph cannot be used, or the model cannot search with one.
+        """
+        try:
+            pixels = decode_rgb(content)
+        except DataError as error:
+            raise UsageError(f"the photograph {error}; give another one") from None
+        key = hashlib.sha256(content).hexdigest()
+        with self._lock:
+            self._keep(Asked(photograph=key), self.gallery.scoring.of_photograph(pixels))
+        return key
 
     def found(self, asked: Asked, start: int, count: int) -> dict[str, Any]:
         """Some of the images that fit a query best.
@@ -72,7 +87,7 @@ class Searches:
             count: how many are wanted.
 
         Raises:
-            UsageError: there is no query, the model cannot answer it, or there is no such image.
+            UsageError: the model cannot answer the query, or there is no such image.
         """
         with self._lock:
             order, scores = self._ranked(asked)
@@ -93,28 +108,29 @@ class Searches:
 
     def _ranked(self, asked: Asked) -> tuple[np.ndarray, np.ndarray]:
         """All rows, best first, and their scores [N]."""
-        if asked in self._rankings:
-            self._rankings.move_to_end(asked)
-            return self._rankings[asked]
-        scores = self._scores(asked)
+        if asked not in self._rankings:
+            self._keep(asked, self._scores(asked))
+        self._rankings.move_to_end(asked)
+        return self._rankings[asked]
+
+    def _keep(self, asked: Asked, scores: np.ndarray) -> None:
         order = np.argsort(-scores, kind="stable")
         if asked.like:
             order = order[order != self.gallery.rows[asked.like]]
         self._rankings[asked] = order, scores
         if len(self._rankings) > RANKINGS_KEPT:
             self._rankings.popitem(last=False)
-        return order, scores
 
     def _scores(self, asked: Asked) -> np.ndarray:
         scoring = self.gallery.scoring
         if asked.photograph:
-            return scoring.of_photograph(self.uploads.pixels(asked.photograph))
+            raise UsageError("this photograph is not remembered any more; drop it again")
         if asked.like:
             if asked.like not in self.gallery.rows:
                 raise UsageError(f"image {asked.like}: the model was trained without one of this id")
             return scoring.of_row(self.gallery.rows[asked.like])
         if not asked.sentence:
-            raise UsageError("give a sentence")
+            return np.random.default_rng(0).random(len(self.gallery.image_ids))
         if len(asked.sentence) > LONGEST:
             raise UsageError(f"{QUERY} has more than {LONGEST:,} characters; give a sentence")
         given_pair("query", "none", asked.sentence, QUERY)

@@ -22,15 +22,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from itrpipe.commands.serve import Place, listening
-from itrpipe.datasets.photo_folder import PhotoFile
+from itrpipe.commands.serve import listening
 from itrpipe.features.embeddings import INNER_PRODUCT
 from itrpipe.serving.app import Site, build
 from itrpipe.serving.gallery import Embedded, Gallery
 from itrpipe.serving.pictures import Pictures
 from itrpipe.serving.searching import Asked, Searches
-from itrpipe.serving.security import LOCAL
-from itrpipe.serving.uploads import Uploads
 
 CHROMIUM, DRIVER = shutil.which("chromium") or "", shutil.which("chromedriver") or ""
 MISSING = not (CHROMIUM and DRIVER and find_spec("selenium"))
@@ -65,13 +62,12 @@ def site(folder: Path) -> Site:
     ids = [f"{row:06}.jpg" for row in range(IMAGES)]
     captions = {each: [f"sentence {number} of {each}" for number in range(5)] for each in ids}
     gallery = Gallery(ids, ["test"] * IMAGES, captions, Embedded(vectors, INNER_PRODUCT, Encoded))  # type: ignore[arg-type]
-    known = {each: (files[row % FILES].name, digest(files[row % FILES].name)) for row, each in enumerate(ids)}
-    pictures = Pictures(known, folder / "photographs", folder / "pictures", folder)
-    return Site("many", "none", Searches(gallery, Uploads()), pictures)
-
-
-def digest(name: str) -> str:
-    return hashlib.sha256(repr(PhotoFile(name, 0, 0)).encode()).hexdigest()
+    digests = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    known = {each: (files[row % FILES].name, digests[files[row % FILES]]) for row, each in enumerate(ids)}
+    pictures = Pictures(
+        known, lambda file, path, read: digests[path], folder / "photographs", folder / "pictures", folder
+    )
+    return Site("many", "none", Searches(gallery), pictures)
 
 
 @pytest.fixture(scope="module")
@@ -202,11 +198,10 @@ def main() -> None:
     import uvicorn
 
     folder, told = map(Path, sys.argv[1:])
-    with listening(Place(port=0)) as sock:
+    with listening(0) as sock:
         port = sock.getsockname()[1]
-        app = build(site(folder), hosts=LOCAL, port=port)
         told.write_text(str(port))
-        uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[sock])
+        uvicorn.Server(uvicorn.Config(build(site(folder)), log_level="error")).run(sockets=[sock])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from itrpipe.negatives.lists import read_list
 from itrpipe.review.decisions import DecisionFile, Judgement
 from itrpipe.review.queue import true_pairs
 from itrpipe.serving.app import build
-from itrpipe.serving.security import LOCAL
 
 SIZES = ("prepare.train=60", "prepare.val=20", "prepare.test=20")
 SMALL = ("train.epochs=1", "train.model.embed_dim=8", "train.model.word_dim=8", "mine_negatives.guard_batch_size=2")
@@ -41,9 +40,9 @@ def of_evaluation() -> list[str]:
 def judged_in_the_browser(site: Any, count: int) -> None:
     """A reviewer who knows the truth answers what the page shows next."""
     candidates = site.reviews.candidates
-    true, origin = true_pairs(candidates), "http://127.0.0.1:80"
+    true, origin = true_pairs(candidates), "http://127.0.0.1"
     assert true is not None
-    pages = TestClient(build(site, hosts=LOCAL, port=80), base_url=origin)
+    pages = TestClient(build(site), base_url=origin)
     who = {"reviewer": "ada", "order": "sample"}
     shown = pages.get("/api/review", params=who).json()["candidates"][:count]
     for each in shown:
@@ -55,7 +54,7 @@ def judged_in_the_browser(site: Any, count: int) -> None:
 
 def test_the_loop(root: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     sites: list[Any] = []
-    monkeypatch.setattr("itrpipe.commands.serve._run", lambda site, place, reporter: sites.append(site))
+    monkeypatch.setattr("itrpipe.commands.serve._run", lambda site, *how: sites.append(site))
     scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *SETTINGS]
     done = invoke("serve", *scenes, "--guard", "fne", "--no-browser")
     assert done.code == 0, done.err

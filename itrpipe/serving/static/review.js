@@ -14,6 +14,7 @@ let waiting = 0;
 let asked = null;
 let failed = "";
 let ended = false;
+let held = ""; // the first answer, until its reviewer has a name
 
 const picture = (id, side) => `/pictures/${side}/${encodeURIComponent(id)}`;
 
@@ -64,7 +65,7 @@ function show() {
 function tell(progress) {
   const count = (number) => number.toLocaleString("en");
   $("progress").className = "";
-  $("progress").textContent = `${count(progress.judged)} judged by ${who.reviewer}; the order has ${count(progress.pairs)}`;
+  $("progress").textContent = `${count(progress.judged)} of ${count(progress.pairs)} judged${who.reviewer && ` by ${who.reviewer}`}`;
   const parts = [];
   const share = progress.share;
   const percent = (value) => (100 * value).toFixed(1);
@@ -130,7 +131,12 @@ async function undoEarlier() {
 }
 
 function judge(answer) {
-  if (!who) return;
+  if (!who.reviewer) {
+    held = answer;
+    $("setup").open = true;
+    $("name").focus();
+    return;
+  }
   if (answer === "undone") {
     const last = given.pop();
     if (!last) {
@@ -149,14 +155,17 @@ function judge(answer) {
   show();
 }
 
-async function begin() {
+// Shows the first candidates; an answer that waited for a name is given for the pair that it was meant for.
+async function begin(answer = "") {
   const form = new FormData($("who"));
   const name = form.get("reviewer").trim();
   const known = [...$("reviewers").options].find((each) => each.value.toLowerCase() === name.toLowerCase());
+  const meant = queue[0];
   who = { reviewer: known ? known.value : name, order: form.get("order") };
   const mine = who;
   queue = [];
   given = [];
+  held = "";
   $("problem").hidden = true;
   try {
     await asked;
@@ -164,29 +173,27 @@ async function begin() {
     if (mine !== who) return;
     localStorage.setItem("reviewer", who.reviewer);
     sessionStorage.setItem("order", who.order);
-    show();
+    if (answer && meant && who.reviewer) {
+      queue = [meant, ...queue.filter((each) => each.place !== meant.place)];
+      judge(answer);
+    } else show();
     document.activeElement.blur();
     $("setup").open = false;
   } catch (error) {
-    stop();
+    who = { ...who, reviewer: "" };
+    queue = meant ? [meant] : [];
+    held = answer;
+    $("setup").open = true;
     $("problem").hidden = false;
     $("problem").textContent = error.message;
   }
 }
 
-function stop() {
-  who = null;
-  queue = [];
-  given = [];
-  for (const id of ["work", "done"]) $(id).hidden = true;
-  $("progress").textContent = "";
-}
-
 $("who").addEventListener("submit", (event) => {
   event.preventDefault();
-  begin();
+  begin(held);
 });
-$("who").addEventListener("input", stop);
+$("order").addEventListener("change", () => begin());
 $("answers").addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button || event.detail > 1) return;
@@ -205,7 +212,7 @@ document.addEventListener("keydown", (event) => {
 });
 // Another tab of the same reviewer may have judged what this one has in its queue.
 document.addEventListener("visibilitychange", async () => {
-  if (document.hidden || !who) return;
+  if (document.hidden) return;
   const mine = who;
   queue = [];
   await asked;
@@ -213,11 +220,7 @@ document.addEventListener("visibilitychange", async () => {
   if (mine === who) show();
 });
 window.addEventListener("beforeunload", (event) => { if (waiting) event.preventDefault(); });
-document.querySelector("[name=reviewer]").value = localStorage.getItem("reviewer") ?? "";
+$("name").value = localStorage.getItem("reviewer") ?? "";
 const before = sessionStorage.getItem("order");
-if (before && document.querySelector(`option[value="${CSS.escape(before)}"]`)) {
-  document.querySelector("[name=order]").value = before;
-  if (document.querySelector("[name=reviewer]").value) begin();
-} else {
-  document.querySelector("[name=reviewer]").focus();
-}
+if (before && document.querySelector(`option[value="${CSS.escape(before)}"]`)) $("order").value = before;
+begin();

@@ -7,11 +7,13 @@ const AT_ONCE = 60;
 const AROUND = "1500px";
 const maps = "maps" in $("drop").dataset;
 const compares = "compares" in $("drop").dataset;
+const dropped = new Map(); // key -> address of a photograph that this page has
 let asked = null;
 let parts = [];
 let whole = Infinity;
 let back = 0;
 
+const asks = () => Object.values(asked).some(Boolean);
 const address = (id, side) => `/pictures/${side}/${encodeURIComponent(id)}`;
 
 function say(text, failed = false) {
@@ -37,7 +39,7 @@ function item(answer) {
   const [first, ...others] = answer.captions;
   if (first) found.querySelector(".first").textContent = first;
   else found.querySelector(".first").remove();
-  found.querySelector(".note").textContent = [answer.score.toFixed(3), answer.image, answer.split].filter(Boolean).join(" · ");
+  found.querySelector(".large").title = [asks() && answer.score.toFixed(3), answer.image, answer.split].filter(Boolean).join(" · ");
   const list = found.querySelector("ul");
   for (const text of others) {
     const line = document.createElement("li");
@@ -105,7 +107,7 @@ async function fill(part) {
     const unknown = found.unknown.length ? `; not known to the model: ${found.unknown.join(", ")}` : "";
     const own = found.captions?.[0] ? ` (“${found.captions[0]}”)` : "";
     const like = mine.like ? ` like ${mine.like}${own}` : mine.photograph ? " like this photograph" : "";
-    say(`All ${whole.toLocaleString("en")} images, most${like || " fitting"} first${unknown}`);
+    if (asks()) say(`All ${whole.toLocaleString("en")} images, most${like || " fitting"} first${unknown}`);
     part.node.append(...found.answers.map(item));
     part.node.style.minHeight = "";
     part.state = "full";
@@ -167,11 +169,11 @@ function ask() {
   document.querySelector("[name=q]").value = q;
   clear();
   back = history.state?.top ?? 0;
-  asked = photograph ? { photograph } : like ? { like } : q ? { q } : null;
-  $("asked").hidden = !(photograph || like);
-  if (photograph) $("query").src = `/photographs/${encodeURIComponent(photograph)}`;
-  if (like) $("query").src = address(like, 320);
-  say(asked ? "" : `Describe a picture${$("file") ? ", or drop one" : ""}.`);
+  asked = photograph ? { photograph } : like ? { like } : { q };
+  const shown = photograph ? dropped.get(photograph) : like && address(like, 320);
+  $("asked").hidden = !shown;
+  if (shown) $("query").src = shown;
+  say(asks() ? "" : `Describe a picture${$("file") ? ", or drop one" : ""}.`);
   more();
 }
 
@@ -191,6 +193,7 @@ async function upload(file) {
     if (answer.status === 413) throw new Error("the photograph is too large; give a smaller one");
     const found = JSON.parse(text);
     if (!answer.ok) throw new Error(found.error);
+    dropped.set(found.photograph, URL.createObjectURL(file));
     go(found);
   } catch (error) {
     say(error.message, true);
