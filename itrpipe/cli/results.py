@@ -131,10 +131,6 @@ def review(
         str, typer.Option("--order", help="sample, guard (random ones), doubtful or harmful; see below.")
     ] = "sample",
     guard: GuardOption = None,
-    oracle: Annotated[
-        bool, typer.Option("--oracle", help="scenes: the truth answers in the place of a person.")
-    ] = False,
-    budget: Annotated[int, typer.Option("--budget", metavar="N", min=1, help="--oracle: pairs that it answers.")] = 500,
     merge: Annotated[
         list[Path] | None, typer.Option("--merge", metavar="FILE", help="Add the decisions of others; repeatable.")
     ] = None,
@@ -152,12 +148,12 @@ def review(
     Decisions are in decisions.parquet beside the dataset's artifacts, one row for each judgement. Mining, evaluation
     and training read them with --decisions.
 
-    Example: itrpipe review --backbone vsepp --oracle --budget 500
+    Example: itrpipe review --backbone vsepp --merge from-ada.parquet
     """
     from itrpipe.commands.review import Review
     from itrpipe.commands.review import review as review_pairs
 
-    wanted = Review(split, order, oracle, budget, merge or ())
+    wanted = Review(split, order, merge or ())
     overrides = given.overrides(method=given.method, **given.model, device=given.device, guard=guard)
     review_pairs(*given.where, wanted, overrides, **given.how, as_json=as_json)
 

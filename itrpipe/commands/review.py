@@ -1,4 +1,4 @@
-"""`itrpipe review`: what was decided so far, the decisions of several people, and the truth of `scenes` as reviewer."""
+"""`itrpipe review`: what was decided so far, and the decisions of several people."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from itrpipe.commands.beforehand import check_split
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.datasets.definition import check_name
-from itrpipe.errors import UsageError
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
 
 if TYPE_CHECKING:
-    from itrpipe.review.agreement import Share
     from itrpipe.review.decisions import Decisions
-    from itrpipe.review.oracle import Trial
     from itrpipe.review.queue import Candidates
 
 TRAIN = "train"
@@ -33,15 +30,11 @@ class Review:
     Attributes:
         split: whose pairs: `train` of mined lists, another one of the rankings of an evaluation.
         order: in which they are judged, see `itrpipe.review.queue`.
-        oracle: the embedded dataset's truth answers.
-        budget: pairs that it answers.
         merge: files of others.
     """
 
     split: str = TRAIN
     order: str = "sample"
-    oracle: bool = False
-    budget: int = 500
     merge: Sequence[Path] = ()
 
 
@@ -67,7 +60,7 @@ def review(
         as_json: print one JSON object to standard output, and everything else to standard error.
 
     Raises:
-        UsageError: there is no such order or split, or the dataset does not know its truth.
+        UsageError: there is no such order or split.
         MissingInputError: a file to merge is not there.
         DataError: a file is damaged.
     """
@@ -83,7 +76,7 @@ def review(
     candidates = open_candidates(root, dataset, wanted.split, overrides, reporter, no_deps=no_deps, dry_run=dry_run)
     if candidates is None:
         return
-    found = _reviewed(candidates, wanted, file, reporter)
+    found = reviewed(candidates, wanted.order, file.read())
     if as_json:
         Reporter().say(printable_json(found))
         return
@@ -121,27 +114,17 @@ def open_candidates(
     return (mined_candidates if split == TRAIN else ranked_candidates)(step.location.folder)
 
 
-def _reviewed(candidates: Candidates, wanted: Review, file: Any, reporter: Reporter) -> dict[str, Any]:
-    """Figures ready for JSON, after the oracle has answered where it was asked."""
-    from itrpipe.review.oracle import judge, trial
-    from itrpipe.review.queue import RANDOM, Queue, true_pairs
+def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[str, Any]:
+    """What was decided on some candidates, in figures ready for JSON."""
+    from itrpipe.review.queue import RANDOM, Queue
 
-    queue, true, tried = Queue(candidates, wanted.order), None, None
-    if wanted.oracle:
-        true = true_pairs(candidates)
-        if true is None:
-            raise UsageError("--oracle answers by the truth, which only the dataset scenes knows; leave it out")
-        count = judge(queue, true, file, wanted.budget)
-        reporter.say(f"  the oracle answered {count:,} pairs of {len(queue):,}")
-        tried = trial(queue, true) if wanted.order in RANDOM else None
-    decisions = file.read()
+    queue = Queue(candidates, order)
     return {
         "list": candidates.source,
-        "order": wanted.order,
+        "order": order,
         "pairs": len(queue),
         "decisions": summary(decisions),
-        "sample": asdict(queue.sampled(decisions)) if wanted.order in RANDOM else None,
-        "trial": None if tried is None else _told(tried),
+        "sample": asdict(queue.sampled(decisions)) if order in RANDOM else None,
     }
 
 
@@ -160,10 +143,6 @@ def summary(decisions: Decisions) -> dict[str, Any]:
     }
 
 
-def _told(tried: Trial) -> dict[str, Any]:
-    return {"true": tried.true, "needed": tried.needed, "steps": {n: asdict(each) for n, each in tried.steps.items()}}
-
-
 def lines(found: dict[str, Any]) -> Iterator[str]:
     """What was decided, a line for each fact."""
     decided, whole = found["decisions"], found["pairs"]
@@ -180,22 +159,10 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
             kappa = f"{each['kappa']:.2f} ({each['low']:.2f} to {each['high']:.2f})"
         yield f"  {both} agree on {100 * each['same']:.0f} % of {each['pairs']:,} pairs; Cohen's kappa: {kappa}"
     if found["sample"] and found["sample"]["judged"]:
-        yield f"  false negatives among all of them: {_share(found['sample'])}"
-    if found["trial"]:
-        tried = found["trial"]
-        yield f"  the truth is {100 * tried['true']:.1f} %; by so many judgements it would be told as"
-        for count, share in tried["steps"].items():
-            yield f"    {count:>6,}  {_share(share)}"
-        within = "so few pairs do not tell it to" if tried["needed"] is None else f"{tried['needed']:,} tell it to"
-        yield f"  {within} two percentage points"
+        share = found["sample"]
+        interval = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
+        value = "nobody was sure" if share["value"] is None else f"{100 * share['value']:.1f} %"
+        yield f"  false negatives among all of them: {value} ({interval}) of {share['judged']:,} judged"
 
 
 _WORDS = {"fits": "pairs fit", "differs": "do not", "unsure": "unsure", "disputed": "disputed"}
-
-
-def _share(share: dict[str, Any] | Share) -> str:
-    known = share if isinstance(share, dict) else asdict(share)
-    return (
-        f"{100 * known['value']:.1f} % ({100 * known['low']:.1f} to {100 * known['high']:.1f}) "
-        f"of {known['judged']:,} judged"
-    )

@@ -48,11 +48,6 @@ class Share:
     low: float
     high: float
 
-    @property
-    def half_width(self) -> float:
-        """Half of the interval."""
-        return (self.high - self.low) / 2
-
 
 def agreement_of(one: np.ndarray, other: np.ndarray, level: float = LEVEL) -> Agreement:
     """Cohen's kappa.

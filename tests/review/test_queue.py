@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from itrpipe.datasets.pairs import PairSet
+from itrpipe.commands.review import lines, reviewed
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.lists import CandidateLists
 from itrpipe.review.decisions import DecisionFile, Verdicts
-from itrpipe.review.oracle import judge, trial
 from itrpipe.review.pairs import Decided
 from itrpipe.review.queue import ORDERS, Candidates, Queue, _each_once
 
@@ -97,15 +96,10 @@ def test_a_sample_counts_up_to_the_first_gap(tmp_path: Path) -> None:
     assert queue.sampled(file.read()).judged == 0
 
 
-def test_the_oracle_answers_by_the_truth(tmp_path: Path) -> None:
-    own, file = candidates(), DecisionFile(tmp_path / "decisions.parquet")
-    true = PairSet.of(own.captions[[0, 5]], own.images[[0, 5]], 3)
-    queue = Queue(own, "sample")
-    assert judge(queue, true, file, 100) == 12
-    assert judge(queue, true, file, 100) == 0
-    assert len(file.read().verdicts.of("fits")) == 2
-    assert queue.sampled(file.read()).value == pytest.approx(2 / 12)
-    assert trial(queue, true).true == pytest.approx(2 / 12)
+def test_a_sample_of_which_nobody_was_sure_is_told(tmp_path: Path) -> None:
+    queue, file = Queue(candidates(), "sample"), DecisionFile(tmp_path / "decisions.parquet")
+    file.add([queue.judgement(int(queue.places[0]), "ada", "unsure")])
+    assert "1 judged" in list(lines(reviewed(candidates(), "sample", file.read())))[-1]
 
 
 def test_a_pair_of_both_directions_is_one_candidate() -> None:
