@@ -132,6 +132,6 @@ def _reason(plugin: Plugin) -> str:
         if path is not None:
             tomllib.loads(path.read_text(encoding="utf-8"))
     except Exception as error:  # a package of others may raise anything
-        return printable(f"{type(error).__name__}: {error}").replace("\n", " ")
+        return printable(" ".join(f"{type(error).__name__}: {error}".split()))
     settings = isinstance(declared, type) and issubclass(declared, BaseModel)
     return "" if settings else f"{plugin.module}:{plugin.attribute} is no class of settings"

@@ -6,21 +6,26 @@ import json
 import re
 from typing import Any
 
-# C0 but tab and line feed, DEL and C1; marks, embeddings, overrides and isolates of writing direction; separators of
-# lines and paragraphs; and halves of surrogate pairs, which no stream can encode.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0, DEL and C1; marks, embeddings, overrides and isolates of writing direction; separators of lines and paragraphs;
+# and halves of surrogate pairs, which no stream can encode.
+_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    r"""The text with every character that steers a terminal or turns the writing direction as `\x1b` or `\u202e`."""
+    r"""The text in one line: whatever steers a terminal or turns the writing direction is as `\x1b` or `\u202e`."""
     return _STEERING.sub(lambda match: _escape(ord(match[0])), text)
+
+
+def printable_lines(text: str) -> str:
+    """Lines of ours, each as `printable`."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def printable_json(value: Any) -> str:
     """JSON for people and programs: other scripts as they are, and characters that steer a terminal escaped."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
-    # JSON escapes all of C0 but knows no \x; outside strings there are none of these characters.
-    return re.sub(_STEERING, lambda match: f"\\u{ord(match[0]):04x}", text)
+    lines = json.dumps(value, ensure_ascii=False, indent=2).split("\n")  # those in strings are escaped
+    # JSON knows no \x; outside strings there are none of these characters.
+    return "\n".join(_STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", line) for line in lines)
 
 
 def _escape(code: int) -> str:

@@ -10,14 +10,14 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 
 from itrpipe.errors import BROKEN_PIPE
-from itrpipe.printable import printable
+from itrpipe.printable import printable, printable_json, printable_lines
 
 PLAIN_INTERVAL_SECONDS = 15.0
 
@@ -41,9 +41,9 @@ class SafeConsole(Console):
         super().__init__(highlight=False, emoji=False, soft_wrap=True, stderr=stderr)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Segments of whatever is printed, with what steers a terminal written out; see `printable`."""
+        """Segments of whatever is printed, with what steers a terminal written out; see `printable_lines`."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=printable(segment.text))
+            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
 
     def on_broken_pipe(self) -> None:
         """Ends quietly where nobody reads on, as behind `| head`."""
@@ -63,8 +63,16 @@ class Reporter:
         self.console = console or SafeConsole()
 
     def say(self, message: str, style: str | None = None) -> None:
-        """Prints one line; square brackets are printed as they are."""
-        self.console.print(message, style=style, markup=False)
+        """Prints one line, whatever the names and captions in it hold; square brackets are printed as they are."""
+        self.say_lines(printable(message), style)
+
+    def say_lines(self, text: str, style: str | None = None) -> None:
+        """Prints lines of ours, as `say` does."""
+        self.console.print(text, style=style, markup=False)
+
+    def say_json(self, value: Any) -> None:
+        """Prints an object as JSON."""
+        self.say_lines(printable_json(value))
 
     @contextmanager
     def task(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Task]:
@@ -127,7 +135,7 @@ class _LiveTask:
 
     def advance(self, count: int = 1, note: str = "") -> None:
         rate = f"{_per_second(self._meter.update(count))} {memory_gib():.1f} GiB"
-        self._progress.update(self._identifier, advance=count, note=note, rate=rate)
+        self._progress.update(self._identifier, advance=count, note=printable(note), rate=rate)
 
 
 class _PlainTask:

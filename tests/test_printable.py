@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,14 +20,14 @@ from rich.tree import Tree
 
 from itrpipe.printable import printable, printable_json
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.reporting.answers import Answer, Answers
+from itrpipe.reporting.answers import FOLDER, Answer, Answers, lines
 from itrpipe.reporting.search_page import render
 from itrpipe.reporting.thumbnails import Picture
 
 # Clears the screen, names the window, steers in one byte, turns the writing direction, ends a line or paragraph.
-HOSTILE = "a\x1b[2Jb\x1b]0;owned\x07c\x9b31md\x7fe\u202ef\u2066g\u200eh\u061ci\u2028j\rk"
-SHOWN = r"a\x1b[2Jb\x1b]0;owned\x07c\x9b31md\x7fe\u202ef\u2066g\u200eh\u061ci\u2028j\x0dk"
-STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+HOSTILE = "a\x1b[2Jb\x1b]0;owned\x07c\x9b31md\x7fe\u202ef\u2066g\u200eh\u061ci\u2028j\rk\nl\tm"
+SHOWN = r"a\x1b[2Jb\x1b]0;owned\x07c\x9b31md\x7fe\u202ef\u2066g\u200eh\u061ci\u2028j\x0dk\x0al\x09m"
+STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 Invoke = Callable[..., Any]
 
 
@@ -48,12 +51,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def test_what_steers_a_terminal_is_written_out() -> None:
     assert printable(HOSTILE) == SHOWN
     assert printable("\udcff") == r"\udcff"
-    assert printable("Grüße, 犬 🐕 ✓ line\n\ttab") == "Grüße, 犬 🐕 ✓ line\n\ttab"
+    assert printable("Grüße, 犬 🐕 ✓") == "Grüße, 犬 🐕 ✓"
 
 
 @given(st.text(st.characters(), max_size=20))
 def test_nothing_that_steers_is_left_and_the_json_says_the_same(text: str) -> None:
     assert not STEERING.search(printable(text))
+    assert "\n" not in printable(text)
     written = printable_json({text: [text]})
     assert not STEERING.search(written)
     assert json.loads(written) == {text: [text]}
@@ -76,6 +80,15 @@ def test_messages_trees_and_progress_are_safe_and_keep_their_styles(monkeypatch:
     for what in ("said", "root", "branch", "task", "note"):
         assert rf"{what} a\x1b[2Jb\x1b]0;owned" in own.sub("", written), what
     assert "[/b]" in written
+
+
+def test_a_name_cannot_forge_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = terminal(monkeypatch)
+    name = "new\n  1  0.900  forged.jpg"
+    answer = Answer(1, 0.5, name, name, None, [], "")
+    for line in lines(Answers("d", "r", FOLDER, "images", "a dog", None, None, 1, [], [answer])):
+        Reporter().say(line)
+    assert len(shown.getvalue().splitlines()) == 2, "the heading and one answer"
 
 
 def test_a_word_between_colons_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +119,7 @@ def test_a_graph_of_a_hostile_caption_is_safe(invoke: Invoke, tmp_path: Path) ->
 
 def test_pages_cannot_turn_the_text_around_a_caption() -> None:
     answer = Answer(1, 0.5, HOSTILE, HOSTILE, None, [HOSTILE, "<b>"], "")
-    found = Answers("d", "r", "test", "images", HOSTILE, None, None, 1, 1, None, [HOSTILE], [answer])
+    found = Answers("d", "r", "test", "images", HOSTILE, None, None, 1, [HOSTILE], [answer])
     page = render(found, {HOSTILE: Picture(HOSTILE, None)}, None)
     assert not STEERING.search(page)
     assert r"a\x1b[2Jb" in page
@@ -118,3 +131,12 @@ def test_console_prints_to_standard_error_on_request(capsys: pytest.CaptureFixtu
     printed = capsys.readouterr()
     assert printed.out == ""
     assert r"\x1b[2J" in printed.err
+
+
+def test_letters_that_a_stream_cannot_show_are_escaped(tmp_path: Path) -> None:
+    """In a process of its own, whose streams know ASCII alone."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for arguments, code in ((("status", "--data", "grün"), 0), (("train", "--method", "grün"), 2)):
+        command = [sys.executable, "-m", "itrpipe", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, r"gr\xfcn" in done.stdout + done.stderr) == (code, True), done.stderr

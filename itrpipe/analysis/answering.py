@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itrpipe.analysis.searching import Found, Query, Searched, SearchModel, best, nearest
+from itrpipe.analysis.searching import Found, Query, Searched, SearchModel, best, embedded_scores
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
-from itrpipe.mining.faiss_engine import IndexKind
 from itrpipe.progress import Reporter
 from itrpipe.reporting.answers import Answer, Answers, Mark
 from itrpipe.reporting.truth import TrueMatches
@@ -22,31 +21,31 @@ class Search:
         dataset: its name.
         searched: the split.
         query: what is searched with.
-        index: how embeddings are searched.
         reporter: shows the progress.
     """
 
     dataset: str
     searched: Searched
     query: Query
-    index: IndexKind
     reporter: Reporter
 
-    def answers(self, model: SearchModel, top: int, prefilter: SearchModel | None, candidates: int) -> Answers:
+    def answers(self, model: SearchModel, top: int) -> Answers:
         """Asks a model.
 
         Args:
             model: with embeddings, or one that scores pairs.
             top: how many answers are wanted.
-            prefilter: a model with embeddings that chooses what the other one scores; None scores everything.
-            candidates: how many it chooses.
         """
+        kind = self.query.finds
         if model.embeds:
-            found, scored = self._nearest(model, top)
-            among = scored
+            embeddings = read_embeddings(model.folder / EMBEDDINGS, self.searched.split.name)
+            ids = embeddings.image_ids if kind == "images" else embeddings.caption_ids
+            scores = embedded_scores(embeddings, kind, model.embed(self.query))
         else:
-            found, scored = self._scored(model, top, prefilter, candidates)
-            among = len(self.searched.ids(self.query.finds))
+            ids = self.searched.ids(kind)
+            with self.reporter.task(f"scoring {kind}", len(ids), "pairs") as task:
+                scores = model.scores(self.query, self.searched, task.advance)
+        found = best(scores, ids, top)
         by_caption, pair = self.query.finds == "images", self.query.pair
         return Answers(
             dataset=self.dataset,
@@ -56,30 +55,10 @@ class Search:
             caption=pair.texts[0] if by_caption else None,
             image_id=None if by_caption else str(pair.image_ids[0]),
             image_split=None if by_caption else pair.name,
-            searched=among,
-            scored=scored,
-            prefilter=None if prefilter is None else prefilter.label,
+            searched=len(ids),
             unknown=model.unknown_words(pair) if by_caption else [],
             answers=self._described(found),
         )
-
-    def _nearest(self, model: SearchModel, top: int) -> tuple[Found, int]:
-        """The best by embeddings, and among how many."""
-        embeddings = read_embeddings(model.folder / EMBEDDINGS, self.searched.split.name)
-        among = embeddings.image_ids if self.query.finds == "images" else embeddings.caption_ids
-        return nearest(embeddings, self.query.finds, model.embed(self.query), top, self.index), len(among)
-
-    def _scored(
-        self, model: SearchModel, top: int, prefilter: SearchModel | None, candidates: int
-    ) -> tuple[Found, int]:
-        """The best by scores of pairs, and how many were scored."""
-        ids = self.searched.ids(self.query.finds)
-        rows = np.arange(len(ids))
-        if prefilter is not None:
-            rows = np.flatnonzero(np.isin(ids, self._nearest(prefilter, candidates)[0].ids))
-        with self.reporter.task(f"scoring {self.query.finds}", len(rows), "pairs") as task:
-            scores = model.scores(self.query, self.searched, rows, task.advance)
-        return best(scores, ids[rows], top), len(rows)
 
     def _described(self, found: Found) -> list[Answer]:
         """What was found, with its captions and whether it is right."""

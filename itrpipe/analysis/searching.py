@@ -1,8 +1,7 @@
 """Images for a caption and captions for an image, by a trained model: what `itrpipe search` computes.
 
-Models with embeddings embed the query and search those that training wrote, through an index where an inner product
-compares them. All others score every pair of the query with what is searched, by the functions that training writes
-scores with.
+Models with embeddings compare the query with those that training wrote. All others score every pair of the query with
+what is searched, by the functions that training writes scores with.
 
 Shapes: N images, T captions, D embedding width.
 """
@@ -19,12 +18,9 @@ import torch
 
 from itrpipe.datasets.given import no_known_word
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.errors import UsageError
 from itrpipe.evaluation.ranks import check_finite
-from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
+from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.mining.faiss_engine import IndexKind, search_index
-from itrpipe.mining.lists import NO_ROW
 from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
 from itrpipe.retrieval.captions import known_words, read_captions
 from itrpipe.scene_graph.graph import SceneGraph
@@ -181,18 +177,15 @@ class SearchModel:
             return next(encode_texts(self._model, self._query_text(query), self._device, 1))
         return next(encode_images(self._model, self._images(query.pair, query.features), self._device, 1))
 
-    def scores(
-        self, query: Query, searched: Searched, rows: np.ndarray, advance: Callable[[int], object]
-    ) -> np.ndarray:
-        """Scores [n] float32 of a query with images or captions.
+    def scores(self, query: Query, searched: Searched, advance: Callable[[int], object]) -> np.ndarray:
+        """Scores [n] float32 of a query with all images or captions.
 
         Args:
             query: what is searched with.
             searched: what holds them.
-            rows: [n] which of them.
             advance: called with the number of pairs done.
         """
-        one = np.zeros(1, dtype=np.int64)
+        one, rows = np.zeros(1, dtype=np.int64), np.arange(len(searched.ids(query.finds)))
         if query.finds == "images":
             pairing = Pairing(self._images(searched.split, searched.features), rows, self._query_text(query), one)
         else:
@@ -222,34 +215,10 @@ class SearchModel:
         return PhraseSplitData(split, features, self._saved.vocabulary, phrases, settings.phrases)
 
 
-def nearest(embeddings: SplitEmbeddings, kind: Kind, query: np.ndarray, top: int, index: IndexKind) -> Found:
-    """The embeddings of a split that are nearest to a query.
-
-    Args:
-        embeddings: of the split.
-        kind: which of them are searched.
-        query: [1, D].
-        top: how many are wanted; fewer come where there are fewer, or where `ivf` finds fewer.
-        index: `flat` compares with all; `ivf`, for embeddings that compare by inner product, with some.
-
-    Raises:
-        UsageError: `ivf` is asked for and the embeddings compare otherwise.
-        MissingInputError: faiss is needed and not installed.
-        DataError: an embedding holds NaN or infinity.
-    """
-    vectors, ids = (
-        (embeddings.images, embeddings.image_ids) if kind == "images" else (embeddings.texts, embeddings.caption_ids)
-    )
-    if index == "ivf":
-        if embeddings.measure != INNER_PRODUCT:
-            raise UsageError(
-                f"--index ivf searches inner products and these embeddings compare by {embeddings.measure}"
-            )
-        rows, scores = (found[0] for found in search_index(vectors, query, min(top, len(vectors))))
-        known = rows != NO_ROW
-        return best(scores[known], ids[rows[known]], top)
+def embedded_scores(embeddings: SplitEmbeddings, kind: Kind, query: np.ndarray) -> np.ndarray:
+    """Scores [n] of the images or captions of a split with the embedding [1, D] of a query."""
     compared = replace(embeddings, texts=query) if kind == "images" else replace(embeddings, images=query)
-    return best(compared.scores().reshape(-1), ids, top)
+    return compared.scores().reshape(-1)
 
 
 def best(scores: np.ndarray, ids: np.ndarray, top: int) -> Found:

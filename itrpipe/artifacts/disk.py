@@ -48,6 +48,17 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNRESET), _NO_ANSWER),
 }
 """Errors that say nothing about the content of a file, and what to do about them."""
+OF_THE_FILE = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENXIO,
+)
+"""Errors of opening that say something of the file or its path; others say something of the disk."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -5,6 +5,7 @@ Commands stand in the order in which their modules are imported here.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -28,6 +29,9 @@ INTERRUPTED = 130
 def main() -> None:
     """Entry point: runs a command and turns a user's error into one line and an exit code."""
     isolate()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # not every terminal can show every letter
     os.environ.setdefault("GOMP_SPINCOUNT", spin_count())  # read when torch is loaded
     signal.signal(signal.SIGTERM, _interrupt)
     try:

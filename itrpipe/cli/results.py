@@ -255,20 +255,6 @@ def search(
     photos: PhotosOption = None,
     split: Annotated[str, typer.Option("--split", help="Where to search: test, val or train.")] = "test",
     top: Annotated[int, typer.Option("--top", metavar="K", min=1, help="How many answers.")] = 10,
-    index: Annotated[
-        str | None, typer.Option("--index", help="Over embeddings: flat (exact), or ivf, of faiss.")
-    ] = None,
-    prefilter: Annotated[
-        str | None,
-        typer.Option(
-            "--prefilter",
-            metavar="[METHOD.]BACKBONE[.sN]",
-            help="A model with embeddings that chooses what a model of pairs scores.",
-        ),
-    ] = None,
-    candidates: Annotated[
-        int | None, typer.Option("--candidates", metavar="K", min=1, help="How many --prefilter chooses; default 128.")
-    ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with the photographs.")
     ] = None,
@@ -276,8 +262,8 @@ def search(
 ) -> None:
     """Find the images of a split for a sentence, or its captions for an image.
 
-    Models with embeddings search those that training wrote; all others score the query with every image or caption, or
-    with those that --prefilter chooses. An image is named by its id or file; a photograph that is no part of the
+    Models with embeddings search those that training wrote; all others score the query with every image or caption. An
+    image is named by its id or file; a photograph that is no part of the
     dataset is read by the extractor of the dataset's features. Right answers are marked where the query is an image of
     the split, or a caption of it word for word.
 
@@ -286,25 +272,23 @@ def search(
 
     Example: itrpipe search "two dogs on a beach" --backbone vsrn
     """
-    from itrpipe.commands.search import Question, Way
+    from itrpipe.commands.search import Question
     from itrpipe.commands.search import search as search_split
 
     if photos is not None:
         from itrpipe.commands.search_photographs import search_photographs
 
-        unread = {"--split": split != "test", "--index": index, "--prefilter": prefilter, "--candidates": candidates}
-        for option in (name for name, value in unread.items() if value):
-            raise UsageError(f"{option} is for a split of a dataset; leave it out with --photos")
+        if split != "test":
+            raise UsageError("--split is for a dataset; leave it out with --photos")
         how = {"device": given.device or "auto", "page": html, **given.how, "as_json": as_json}
         search_photographs(given.data, photos, Question(caption, image), given.asked, top, **how)
         return
     if given.named is not None and given.known is None:
         raise UsageError(f"--model {given.named} is no named model; add --photos FOLDER to search photographs with it")
     given.require_model()
-    way = Way(split, top, index, prefilter, candidates)
     overrides = given.overrides(of_training=True, **given.model, device=given.device)
-    asked = (Question(caption, image), given.method, overrides, way)
-    search_split(*given.where, *asked, page=html, **given.how, as_json=as_json)
+    asked = (Question(caption, image), given.method, overrides)
+    search_split(*given.where, *asked, split=split, top=top, page=html, **given.how, as_json=as_json)
 
 
 @app.command()

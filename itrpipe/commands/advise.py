@@ -15,7 +15,6 @@ from itrpipe.datasets.definition import ModelDefinition, check_name, seed_option
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.second_round import ENDS, Advice, recommend
 from itrpipe.plan.planning import Override, Planner
-from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
 from itrpipe.training.named_models import Model
@@ -88,7 +87,7 @@ def advise(
     advice = recommend(found, named, _start(root, trained.manifest), usual)
     seconds = trained.manifest.timings.get("processor")
     if as_json:
-        Reporter().say(printable_json({"advice": asdict(advice), "processor_seconds": seconds, **found}))
+        Reporter().say_json({"advice": asdict(advice), "processor_seconds": seconds, **found})
         return
     reporter.say(f"{dataset}: is a second round worth it after {trained.label}?", style="bold")
     for line in lines(found, seconds):

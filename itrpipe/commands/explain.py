@@ -15,7 +15,6 @@ from itrpipe.datasets.definition import check_name
 from itrpipe.errors import UsageError
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
-from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
 
@@ -114,7 +113,7 @@ def explain(
         return
     found = _explanation(trained_run(step), dataset, image, caption)
     if as_json:
-        Reporter().say(printable_json({"dataset": dataset, **asdict(found)}))
+        Reporter().say_json({"dataset": dataset, **asdict(found)})
     else:
         _show(found, reporter)
 

@@ -202,5 +202,5 @@ def _with_tables(path: Path, asked: str, tables: str) -> str:
 
 def say_report(folder: Path, reporter: Reporter) -> None:
     """Prints the table of a report and the path of its page."""
-    reporter.say(checked(folder / SUMMARY).read_text(encoding="utf-8"))
+    reporter.say_lines(checked(folder / SUMMARY).read_text(encoding="utf-8"))
     reporter.say(f"report: {folder / PAGE}")

@@ -12,7 +12,6 @@ from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.datasets.definition import check_name
 from itrpipe.plan.planning import Override, Planner
-from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
 
@@ -78,7 +77,7 @@ def review(
         return
     found = reviewed(candidates, wanted.order, file.read())
     if as_json:
-        Reporter().say(printable_json(found))
+        Reporter().say_json(found)
         return
     for line in lines(found):
         reporter.say(line)

@@ -12,12 +12,10 @@ from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.disk import require_writable, write_text
 from itrpipe.commands.beforehand import check_image, check_split, check_words
 from itrpipe.commands.photographs import PHOTOGRAPH, find_image
-from itrpipe.commands.trained import TrainedRun, make_missing, train_settings, trained_run
+from itrpipe.commands.trained import TrainedRun, make_missing, trained_run
 from itrpipe.datasets.definition import EMBEDDED, check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Override, Planner
-from itrpipe.plan.steps import Step
-from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.reporting.answers import Answers, lines
 from itrpipe.scene_graph.declaration import ParseSettings
@@ -25,17 +23,13 @@ from itrpipe.stages import parse
 from itrpipe.stages.base import Need
 from itrpipe.stages.checks import check_split_of
 from itrpipe.stages.prepare import image_root
-from itrpipe.training.named_models import Model
-from itrpipe.training.settings import embeds, reads_phrases
+from itrpipe.training.settings import reads_phrases
 
 if TYPE_CHECKING:
     from itrpipe.analysis.searching import Query, Searched
     from itrpipe.reporting.thumbnails import Picture
     from itrpipe.scene_graph.graph import SceneGraph
 
-INDEXES = ("flat", "ivf")
-CANDIDATES = 128
-"""Candidates of a prefilter, where their number is not given."""
 QUERY = "the query"
 _GENERATOR, _HEAD = b'<meta name="generator" content="itrpipe search">', 1024
 """In the first bytes of a page that a search wrote."""
@@ -54,38 +48,15 @@ class Question:
     image: str | None
 
 
-@dataclass(frozen=True)
-class Way:
-    """How is searched.
-
-    Attributes:
-        split: where.
-        top: how many answers are wanted.
-        index: `flat` or `ivf`; None is `flat` where an index is searched.
-        prefilter: `[method.]backbone[.sN]` of a model with embeddings that chooses the candidates.
-        candidates: how many it chooses; None is `CANDIDATES`, or `top` if that is more.
-    """
-
-    split: str = "test"
-    top: int = 10
-    index: str | None = None
-    prefilter: str | None = None
-    candidates: int | None = None
-
-    @property
-    def chosen(self) -> int:
-        """Candidates that a prefilter chooses."""
-        return self.candidates or max(CANDIDATES, self.top)
-
-
 def search(
     root: Path,
     dataset: str,
     question: Question,
     method: str,
     overrides: list[Override],
-    way: Way,
     *,
+    split: str = "test",
+    top: int = 10,
     page: Path | None = None,
     no_deps: bool = False,
     dry_run: bool = False,
@@ -99,7 +70,8 @@ def search(
         question: a sentence or an image.
         method: configuration of `train`.
         overrides: values given by the user.
-        way: how is searched.
+        split: where is searched.
+        top: how many answers are wanted.
         page: HTML file to write as well.
         no_deps: fail when the model is not trained.
         dry_run: print the plan and what it will cost, and search nothing.
@@ -111,30 +83,27 @@ def search(
         UnavailableError: the page cannot be written there.
         DataError: a photograph cannot be used.
     """
-    _refuse_contradictions(question, way)
-    check_split(way.split)
+    refuse_two_questions(question)
+    check_split(split)
     refuse_page(page)
     reporter = Reporter(SafeConsole(stderr=as_json))
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("train", method))
-    first = None if way.prefilter is None else _planned_prefilter(planner, step, way.prefilter)
     planner.refuse_unused_overrides()
-    _refuse_unread_ways(step, first, way)
-    check_split_of(step, way.split)
+    check_split_of(step, split)
     if question.caption is not None:
         check_words(step, question.caption, QUERY)
     if question.image is not None:
         check_image(step, question.image, reporter, dry_run=dry_run)
-    steps = [step] if first is None else [step, first]
-    names = " and ".join(each.location.label for each in steps)
-    if not make_missing(f"search with {names}", steps, dataset, reporter, no_deps=no_deps, dry_run=dry_run):
+    what = f"search with {step.location.label}"
+    if not make_missing(what, [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run):
         return
-    trained, prefilter = trained_run(step), None if first is None else trained_run(first)
-    found = _found(dataset, trained, prefilter, question, way, reporter)
+    trained = trained_run(step)
+    found = _found(dataset, trained, question, split, top, reporter)
     if page is not None:
         _write_page(page, found, trained.input("prepare"), root, reporter)
     if as_json:
-        Reporter().say(printable_json(asdict(found)))
+        Reporter().say_json(asdict(found))
     else:
         show(found, reporter, trained.called if trained.called in planner.definition.models else "MODEL")
 
@@ -150,16 +119,6 @@ def refuse_two_questions(question: Question) -> None:
         raise UsageError(f"search takes a sentence or --image, and {given} was given; give one of them")
     if question.caption is not None and not question.caption.strip():
         raise UsageError(f"{QUERY} has no word; give a sentence")
-
-
-def _refuse_contradictions(question: Question, way: Way) -> None:
-    refuse_two_questions(question)
-    if way.index not in (None, *INDEXES):
-        raise UsageError(f"--index {way.index} is none of {', '.join(INDEXES)}; leave it out")
-    if way.candidates is not None and way.prefilter is None:
-        raise UsageError("--candidates is how many --prefilter chooses; name a model with --prefilter, such as vsrn")
-    if way.candidates is not None and way.candidates < way.top:
-        raise UsageError(f"--candidates {way.candidates} are fewer than --top {way.top}; give as many at least")
 
 
 def refuse_page(page: Path | None) -> None:
@@ -183,51 +142,15 @@ def _is_own(page: Path) -> bool:
         return _GENERATOR in file.read(_HEAD)
 
 
-def _planned_prefilter(planner: Planner, step: Step, name: str) -> Step:
-    """The training of the model that chooses candidates, on the features of the other one."""
-    settings = train_settings(step)
-    try:
-        model = Model(step.need.conf, settings.backbone, settings.seed).named_by(name)
-    except ValueError as error:
-        raise UsageError(f"--prefilter {error}") from None
-    same = {"backbone": model.backbone, "seed": model.seed, "features": settings.features}
-    return planner.plan(Need("train", model.method, same), requested=False)
-
-
-def _refuse_unread_ways(step: Step, first: Step | None, way: Way) -> None:
-    backbone = train_settings(step).backbone
-    if embeds(backbone):
-        if first is not None:
-            raise UsageError(
-                f"--prefilter {way.prefilter} is for models that score pairs; {backbone} has embeddings and needs none"
-            )
-        return
-    if first is not None and not embeds(train_settings(first).backbone):
-        raise UsageError(f"--prefilter {way.prefilter} scores pairs itself; name a model with embeddings, such as vsrn")
-    if first is None and way.index is not None:
-        raise UsageError(
-            f"--index {way.index} is for models with embeddings; {backbone} scores pairs, of which --prefilter makes "
-            "fewer"
-        )
-
-
-def _found(
-    dataset: str,
-    trained: TrainedRun,
-    prefilter: TrainedRun | None,
-    question: Question,
-    way: Way,
-    reporter: Reporter,
-) -> Answers:
+def _found(dataset: str, trained: TrainedRun, question: Question, split: str, top: int, reporter: Reporter) -> Answers:
     """Asks the model."""
     from itrpipe.analysis.answering import Search
     from itrpipe.analysis.searching import SearchModel
 
-    searched = _searched(trained, way.split)
+    searched = _searched(trained, split)
     query = _query(question, trained, dataset, searched)
-    models = [SearchModel(run.folder, run.called, trained.device) for run in (trained, prefilter) if run is not None]
-    asked = Search(dataset, searched, query, "ivf" if way.index == "ivf" else "flat", reporter)
-    return asked.answers(models[0], way.top, models[1] if prefilter else None, way.chosen)
+    model = SearchModel(trained.folder, trained.called, trained.device)
+    return Search(dataset, searched, query, reporter).answers(model, top)
 
 
 def _searched(trained: TrainedRun, split: str) -> Searched:

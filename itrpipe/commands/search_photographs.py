@@ -12,7 +12,6 @@ from itrpipe.artifacts.disk import write_text
 from itrpipe.commands.index import AskedModel, Indexed, up_to_date
 from itrpipe.commands.search import QUERY, Question, refuse_page, refuse_two_questions, show
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.printable import printable_json
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.reporting.answers import FOLDER, Answer, Answers
 
@@ -72,7 +71,7 @@ def search_photographs(
     if page is not None:
         _write_page(page, found, image, reporter)
     if as_json:
-        Reporter().say(printable_json(asdict(found)))
+        Reporter().say_json(asdict(found))
     else:
         show(found, reporter)
 
@@ -107,7 +106,6 @@ def _found(photos: Path, question: Question, image: Path | None, indexed: Indexe
         Answer(rank, score, image_id=file, file=file, caption_id=None, texts=[], mark="")
         for rank, (file, score) in enumerate(index.nearest(query, top), 1)
     ]
-    count = len(index.photographs)
     return Answers(
         dataset=str(photos),
         run=indexed.model.called,
@@ -116,9 +114,7 @@ def _found(photos: Path, question: Question, image: Path | None, indexed: Indexe
         caption=question.caption,
         image_id=question.image,
         image_split=None if image is None else "photograph",
-        searched=count,
-        scored=count,
-        prefilter=None,
+        searched=len(index.photographs),
         unknown=unknown,
         answers=answers,
     )

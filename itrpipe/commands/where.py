@@ -31,7 +31,8 @@ def print_where(root: Path) -> None:
     """
     reporter, names = Reporter(), [folder.name for folder in folders_in(root)]
     if not names:
-        reporter.say(_FIRST.format(root=root))
+        for line in _FIRST.splitlines():
+            reporter.say(line.format(root=root))
     for name in names:
         definition = load_definition(root, name)
         photos = definition.photographs.source if definition.photographs else None

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from itrpipe.artifacts.disk import is_unavailable, unavailable
-from itrpipe.datasets.pictures import OF_THE_FILE
+from itrpipe.artifacts.disk import OF_THE_FILE, is_unavailable, unavailable
 from itrpipe.errors import MissingInputError
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")

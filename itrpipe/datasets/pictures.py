@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import logging
 import stat
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from itrpipe.artifacts.disk import OF_THE_FILE
 from itrpipe.errors import DataError
 
 # Pillow's other decoders run foreign programs (EPS) or serve no data set of photographs.
@@ -36,17 +36,6 @@ not among them: it says nothing of the file."""
 MAX_PIXELS = 89_478_485
 """Largest image, in pixels: a quarter of a GiB as 24-bit colour, the size at which Pillow speaks of a bomb."""
 
-OF_THE_FILE = (
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.ENXIO,
-)
-"""Errors of opening that say something of the file or its path; others say something of the disk."""
 _ORIENTATION = 0x0112
 _TRANSPOSITIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

@@ -17,7 +17,7 @@ import numpy as np
 from itrpipe.engine.device import resolve_device
 from itrpipe.engine.files import ArrayFile, ArrayWriter, write_arrays
 from itrpipe.engine.work import Part, Work, numbered
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.mining.exact import check_inputs
 from itrpipe.mining.lists import NO_ROW, CandidateLists, by_score
 from itrpipe.mining.mined import DIRECTIONS, layout, row_type, write_slice
@@ -256,30 +256,6 @@ def new_index(faiss: Any, kind: IndexKind, dim: int, lists: int, probes: int) ->
     return index
 
 
-def search_index(vectors: np.ndarray, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors of highest inner product with each query, in the nearest of about 4 sqrt(N) clusters, on the CPU.
-
-    Args:
-        vectors: [N, D].
-        queries: [Q, D].
-        top: k, at most N.
-
-    Returns:
-        Rows of `vectors` [Q, k], best first, `NO_ROW` where the clusters hold fewer; and their inner products [Q, k]
-        float32.
-
-    Raises:
-        MissingInputError: faiss is not installed.
-        DataError: a vector holds NaN or infinity.
-    """
-    plain = _plain("searched", vectors)
-    index = new_index(load_faiss(), "ivf", plain.shape[1], *clusters(len(plain), 0, 0))
-    index.train(plain)
-    index.add(plain)
-    scores, rows = index.search(_plain("query", queries), top)
-    return rows, scores
-
-
 def clusters(vectors: int, num_lists: int, num_probes: int) -> tuple[int, int]:
     """Clusters of an index, and how many of them are searched for an anchor; 0 is replaced by what suits it.
 
@@ -292,16 +268,3 @@ def clusters(vectors: int, num_lists: int, num_probes: int) -> tuple[int, int]:
     """
     lists = num_lists or min(vectors, round(4 * math.sqrt(vectors)))
     return lists, num_probes or math.ceil(lists * PROBED_SHARE)
-
-
-def _plain(name: str, vectors: np.ndarray) -> np.ndarray:
-    """Vectors as faiss takes them: float32, row after row.
-
-    Raises:
-        DataError: a vector holds NaN or infinity.
-    """
-    plain = np.ascontiguousarray(vectors, dtype=np.float32)
-    bad = len(plain) - int(np.isfinite(plain.sum(axis=1, dtype=np.float64)).sum())
-    if bad:
-        raise DataError(f"{bad} of {len(plain)} {name} embeddings hold NaN or infinity: embed or train again")
-    return plain

@@ -52,8 +52,6 @@ class Answers:
         image_id: that was searched with, or the path of a photograph; None where a caption was.
         image_split: of that image, or `photograph`.
         searched: how many images or captions there are.
-        scored: of how many the model gave a score; fewer where another one chose the candidates.
-        prefilter: name of that model.
         unknown: words of the caption that the model does not know.
         answers: best first.
     """
@@ -66,8 +64,6 @@ class Answers:
     image_id: str | None
     image_split: str | None
     searched: int
-    scored: int
-    prefilter: str | None
     unknown: list[str]
     answers: list[Answer]
 
@@ -87,8 +83,7 @@ class Answers:
     def how(self) -> str:
         """What was ranked by which model, in words."""
         what = "photographs" if self.of_folder else f"{self.split} {self.finds}"
-        ranked = f"{self.searched:,} {what} ranked by {self.run}"
-        return f"{ranked} over {self.scored:,} candidates of {self.prefilter}" if self.prefilter else ranked
+        return f"{self.searched:,} {what} ranked by {self.run}"
 
 
 def lines(found: Answers) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined
 from markupsafe import Markup
 
-from itrpipe.printable import printable
+from itrpipe.printable import printable_lines
 from itrpipe.progress import PEAK_MEMORY
 from itrpipe.reporting.collect import DIRECTIONS
 from itrpipe.reporting.comparisons import MINUS
@@ -49,8 +49,8 @@ def page_environment() -> Environment:
 
 
 def _shown(value: Any) -> Any:
-    """A value as `printable`; what is safe HTML stays safe HTML."""
-    return type(value)(printable(value)) if isinstance(value, str) else value
+    """A value as `printable_lines`; what is safe HTML stays safe HTML."""
+    return type(value)(printable_lines(value)) if isinstance(value, str) else value
 
 
 def commands(sentence: str) -> Markup:

@@ -155,8 +155,7 @@ class Paired:
 
         graph = None if self._parser is None else parse_captions(self._parser, [sentence])[0]
         query = Query(self._pair(sentence), self._searched.features, "images", graph)
-        rows = np.arange(len(self._searched.split.image_ids))
-        return self._model.scores(query, self._searched, rows, lambda count: None)
+        return self._model.scores(query, self._searched, lambda count: None)
 
     def of_row(self, row: int) -> np.ndarray:
         """See `Scoring`."""
