@@ -26,7 +26,6 @@ from itrpipe.features.extractors.pixels.extractor import PixelExtractor
 from itrpipe.retrieval.model import RetrievalModel
 from itrpipe.retrieval.photo_rows import KnownRows, PartFacts, PartRows, write_part, write_rows
 from itrpipe.serving.app import build
-from itrpipe.serving.security import LOCAL
 from tests.conftest import TINY
 
 Invoke = Callable[..., Any]
@@ -218,6 +217,7 @@ def test_what_cannot_be_read_is_listed_and_what_leads_out_is_not_followed(
     (photos / "out").symlink_to(tmp_path / "outside")
     (photos / "sea" / "again.png").symlink_to(photos / "sea" / "01.png")
     (photos / "gone.png").symlink_to(photos / "nowhere.png")
+    (photos / "loop.png").symlink_to("loop.png")
     (photos / "broken.jpg").write_bytes((photos / "00.JPG").read_bytes()[:400])
     (photos / "empty.png").touch()
     os.mkfifo(photos / "pipe.png")
@@ -226,9 +226,9 @@ def test_what_cannot_be_read_is_listed_and_what_leads_out_is_not_followed(
     outcome = command("index")
     assert outcome.code == 7
     assert outcome.err.count("\n") == 1
-    assert "4 photographs" in outcome.err
+    assert "5 photographs" in outcome.err
     made = manifest(data_root, photos)
-    reasons = {"gone.png": "is not there", "pipe.png": "regular file", "empty.png": "is empty", "broken.jpg": "is "}
+    reasons = {"gone.png": "is not there", "loop.png": "symbolic links", "pipe.png": "regular file", "empty.png": "is empty", "broken.jpg": "is "}
     assert made.failed.keys() == reasons.keys()
     assert all(reason in made.failed[file] for file, reason in reasons.items())
     assert any("1 links lead out" in message for message in made.messages)
@@ -372,11 +372,11 @@ def test_the_folder_is_served(
     command: Invoke, photos: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     sites: list[Any] = []
-    monkeypatch.setattr("itrpipe.commands.serve._run", lambda site, place, reporter: sites.append(site))
+    monkeypatch.setattr("itrpipe.commands.serve._run", lambda site, *how: sites.append(site))
     done = command("serve", "--no-browser")
     assert done.code == 0, done.err
     (site,) = sites
-    pages = TestClient(build(site, hosts=LOCAL, port=80), base_url="http://127.0.0.1")
+    pages = TestClient(build(site), base_url="http://127.0.0.1")
     assert site.pages == {"Search": "/"}
     answers = pages.get("/api/search", params={"q": SENTENCE, "count": "200"}).json()["answers"]
     printed = found(command("search", SENTENCE, "--top", COUNT, "--json"))
