@@ -1,9 +1,8 @@
-"""The detector of `scenes`: its geometry against naive references, its shipped weights, and its training."""
+"""The detector of `scenes`: its geometry against naive references, and its shipped weights."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import io
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +10,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torchvision.ops import box_iou, nms
 
-from itrpipe.datasets.scenes import KINDS, SETTINGS, ScenesDataset, generate
+from itrpipe.datasets.scenes import KINDS, ScenesDataset, generate, paint
+from itrpipe.datasets.scenes.build import JPEG_QUALITY
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.scenes.boxes import (
     decode,
-    encode,
     kept_first,
     make_anchors,
     overlaps,
@@ -27,17 +27,7 @@ from itrpipe.features.extractors.scenes.boxes import (
     suppress,
 )
 from itrpipe.features.extractors.scenes.declaration import Scenes
-from itrpipe.features.extractors.scenes.detector import ScenesDetector
-from itrpipe.features.extractors.scenes.detector_loss import Objects, objects_of
-from itrpipe.features.extractors.scenes.extractor import ScenesExtractor, build, load_detector, training_record
-from itrpipe.features.extractors.scenes.train import (
-    main,
-    measure,
-    paint_all,
-    round_weights,
-    train,
-    write_weights,
-)
+from itrpipe.features.extractors.scenes.extractor import ScenesExtractor, build, load_detector
 from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
 from itrpipe.features.weights import SCENES_DETECTOR
 
@@ -57,7 +47,12 @@ def fresh() -> ScenesDataset:
 
 @pytest.fixture(scope="module")
 def images(fresh: ScenesDataset) -> torch.Tensor:
-    return paint_all(fresh.scenes)
+    """The pictures [40, 3, 144, 192] uint8 as they come out of the dataset's JPEG files."""
+    pixels = []
+    for scene in fresh.scenes:
+        paint(scene).save(buffer := io.BytesIO(), "JPEG", quality=JPEG_QUALITY)
+        pixels.append(np.asarray(Image.open(buffer)))
+    return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
 
 
 def build_extractor() -> ScenesExtractor:
@@ -119,9 +114,10 @@ def test_filling_up_deals_the_neighbours_out_in_rounds(seed: int, threshold: flo
         assert indices[image].tolist() == naive_spread(boxes[image], threshold)[:20]
 
 
-def test_decoding_undoes_encoding() -> None:
-    boxes, anchors = random_boxes(3, 20) * 0.8 + 10, random_boxes(4, 20) + torch.tensor([0, 0, 8, 8])
-    torch.testing.assert_close(decode(encode(boxes, anchors), anchors, WIDTH, HEIGHT), boxes, atol=1e-3, rtol=1e-4)
+def test_decoding_moves_by_sizes_and_scales_by_logarithms() -> None:
+    anchor, deltas = torch.tensor([10.0, 20, 30, 60]), torch.tensor([0.5, -0.25, 2, 0.5])
+    deltas[2:].log_()
+    torch.testing.assert_close(decode(deltas, anchor, WIDTH, HEIGHT), torch.tensor([10.0, 20, 50, 40]))
 
 
 def test_decoded_boxes_stay_inside_the_image_whatever_the_network_says() -> None:
@@ -139,40 +135,13 @@ def test_anchors_stand_on_their_cells() -> None:
     assert anchors[11].tolist() == [4, 8, 36, 16]  # 32 wide and 8 high around (20, 12)
 
 
-# The objects.
-
-
-def test_objects_hold_what_the_scenes_say(fresh: ScenesDataset) -> None:
-    objects = objects_of(fresh.scenes)
-    for row, scene in enumerate(fresh.scenes):
-        assert int(objects.real[row].sum()) == len(scene.objects)
-        assert SETTINGS[objects.settings[row]] == scene.setting
-        for column, item in enumerate(scene.objects):
-            expected = torch.tensor(item.box) * torch.tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
-            torch.testing.assert_close(objects.boxes[row, column], expected)
-            assert KINDS[objects.kinds[row, column]] == item.kind
-
-
-def test_mirroring_twice_changes_nothing(fresh: ScenesDataset) -> None:
-    objects = objects_of(fresh.scenes)
-    flip = torch.arange(40) % 2 == 0
-    once = objects.mirrored(flip)
-    torch.testing.assert_close(once.mirrored(flip).boxes, objects.boxes)
-    assert torch.equal(once.boxes[1::2], objects.boxes[1::2])
-    assert torch.equal(once.boxes[0, 0, [0, 2]], WIDTH - objects.boxes[0, 0, [2, 0]])
-    assert once.boxes[~objects.real].eq(0).all()
-
-
 # The shipped weights.
 
 
-def test_shipped_weights_are_small_half_precision_and_say_where_they_come_from() -> None:
+def test_shipped_weights_are_small_and_in_half_precision() -> None:
     assert SCENES_DETECTOR.stat().st_size < 1_400_000
     with safe_open(SCENES_DETECTOR, framework="pt") as file:
         assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.float16}  # noqa: SIM118
-    record = training_record(SCENES_DETECTOR)
-    assert set(record) == {"command", "seed", "steps", "quality"}
-    assert f"--seed {record['seed']} --steps {record['steps']}" in str(record["command"])
 
 
 def test_rows_have_the_promised_shapes_and_ranges(extractor: ScenesExtractor, images: torch.Tensor) -> None:
@@ -223,9 +192,18 @@ def test_extraction_is_deterministic_and_images_do_not_influence_each_other(
 def test_shipped_weights_find_and_name_the_objects_of_fresh_scenes(
     extractor: ScenesExtractor, fresh: ScenesDataset, images: torch.Tensor
 ) -> None:
-    quality = measure(load_detector(SCENES_DETECTOR), images, objects_of(fresh.scenes))
-    floors = {"recall": 0.9, "kind": 0.85, "colour": 0.9, "pattern": 0.9, "size": 0.85}
-    assert {name: share for name, share in dataclasses.asdict(quality).items() if share < floors[name]} == {}
+    rows = extract(extractor, images)
+    total, found, named = 0, 0, 0
+    for scene, boxes, labels in zip(fresh.scenes, rows["boxes"], rows["labels"], strict=True):
+        overlap, region = box_iou(torch.tensor([item.box for item in scene.objects]), torch.tensor(boxes[1:])).max(
+            dim=1
+        )
+        hit = overlap > 0.5
+        kinds = np.array([KINDS.index(item.kind) for item in scene.objects])
+        total, found = total + len(kinds), found + int(hit.sum())
+        named += int((labels[1:][region] == kinds)[hit].sum())
+    assert found / total > 0.9
+    assert named / found > 0.85
 
 
 def test_scores_order_the_regions_unless_they_only_fill_up(extractor: ScenesExtractor, images: torch.Tensor) -> None:
@@ -250,89 +228,3 @@ def test_weights_that_are_absent_truncated_or_foreign_are_refused(tmp_path: Path
     save_file({"weight": torch.zeros(3)}, foreign)
     with pytest.raises(DataError, match="does not fit"):
         load_detector(foreign)
-
-
-# Training.
-
-
-def untrained() -> ScenesDetector:
-    torch.manual_seed(0)
-    return ScenesDetector()
-
-
-def test_training_lowers_the_loss(fresh: ScenesDataset, images: torch.Tensor) -> None:
-    model = untrained()
-    history = train(model, images, objects_of(fresh.scenes), steps=32, seed=0, report=False)
-    assert len(history) == 32
-    assert np.mean(history[-5:]) < 0.75 * np.mean(history[:5])
-
-
-def test_training_is_repeatable(fresh: ScenesDataset, images: torch.Tensor) -> None:
-    objects = objects_of(fresh.scenes)
-    first, second = (train(untrained(), images, objects, steps=3, seed=5, report=False) for _ in range(2))
-    assert first == second
-
-
-def test_quality_is_perfect_for_the_truth_and_counts_every_kind_of_error(fresh: ScenesDataset) -> None:
-    objects = objects_of(fresh.scenes)
-    assert dataclasses.asdict(measure(_Oracle(objects), torch.zeros(40, 1), objects)) == dict.fromkeys(
-        ("recall", "kind", "colour", "pattern", "size"), 1.0
-    )
-    wrong_kinds = objects._replace(kinds=(objects.kinds + 1) % len(KINDS))
-    assert measure(_Oracle(wrong_kinds), torch.zeros(40, 1), objects).kind == 0.0
-    nowhere = objects._replace(boxes=torch.zeros_like(objects.boxes))
-    assert measure(_Oracle(nowhere), torch.zeros(40, 1), objects).recall == 0.0
-
-
-class _Oracle(ScenesDetector):
-    """Answers with the objects it was given."""
-
-    def __init__(self, objects: Objects) -> None:
-        super().__init__()
-        self._objects = objects
-
-    def forward(self, images: torch.Tensor):
-        from itrpipe.features.extractors.scenes.detector import Detections
-
-        assert len(images) == len(self._objects.boxes)
-        size = torch.tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
-        pad = torch.nn.functional.pad
-        attributes = {name: pad(values, (1, 0), value=-1) for name, values in self._objects.attributes.items()}
-        return Detections(
-            regions=torch.empty(0),
-            boxes=pad(self._objects.boxes / size, (0, 0, 1, 0)),
-            labels=pad(self._objects.kinds, (1, 0), value=-1),
-            scores=torch.empty(0),
-            attributes=attributes,
-            global_=torch.empty(0),
-        )
-
-
-def test_written_weights_come_back_rounded_to_half_precision(tmp_path: Path, images: torch.Tensor) -> None:
-    model = untrained().eval()
-    path = tmp_path / "weights.safetensors"
-    round_weights(model)
-    write_weights(model, path, {"steps": 0})
-    assert training_record(path) == {"steps": 0}
-    loaded = load_detector(path).eval()
-    torch.testing.assert_close(loaded(images[:2]).regions, model(images[:2]).regions, atol=0, rtol=0)
-
-
-def test_the_command_trains_measures_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "weights.safetensors"
-    main(["--images", "8", "--held-out", "4", "--seed", "77", "--steps", "2", "--out", str(path)])
-    assert "held-out: recall" in capsys.readouterr().out
-    record = training_record(path)
-    assert record["command"] == (
-        "python -m itrpipe.features.extractors.scenes.train "
-        "--images 8 --held-out 4 --seed 77 --steps 2 --out weights.safetensors"
-    )
-    assert set(json.loads(json.dumps(record["quality"]))) == {"recall", "kind", "colour", "pattern", "size"}
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("arguments", [["--steps", "0"], ["--images", "-3"], ["--out", "absent/weights.safetensors"]])
-def test_senseless_options_are_refused_before_any_work(tmp_path: Path, arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--out", str(tmp_path / "weights.safetensors"), *arguments])
-    assert caught.value.code == 2

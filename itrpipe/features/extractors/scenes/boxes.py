@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-# A proposal may not grow beyond e^4 times its anchor: the exponential of an untrained network must stay finite.
+# A proposal may not grow beyond e^4 times its anchor, whatever the network says: the exponential must stay finite.
 _LARGEST_LOG_SCALE = 4.0
 
 
@@ -31,18 +31,14 @@ def make_anchors(rows: int, columns: int, stride: int, sizes: tuple[int, ...], r
     return torch.cat([centres - shapes / 2, centres + shapes / 2], dim=-1).view(-1, 4)
 
 
-def encode(boxes: Tensor, anchors: Tensor) -> Tensor:
-    """Returns what moves `anchors` [..., 4] to `boxes` [..., 4]: shifts in units of the size, and log scales.
-
-    Source: Faster R-CNN, Eq. 2.
-    """
-    size, target = anchors[..., 2:] - anchors[..., :2], boxes[..., 2:] - boxes[..., :2]
-    shift = (boxes[..., :2] + boxes[..., 2:] - anchors[..., :2] - anchors[..., 2:]) / (2 * size)
-    return torch.cat([shift, (target.clamp(min=1e-3) / size).log()], dim=-1)
-
-
 def decode(deltas: Tensor, anchors: Tensor, width: int, height: int) -> Tensor:
-    """Returns boxes [..., 4]: `anchors` moved by `deltas` (the inverse of `encode`), cut to the image."""
+    """Returns boxes [..., 4]: `anchors` moved by `deltas` and cut to the image.
+
+    Args:
+        deltas: [..., 4] shifts in units of the anchor's size, and log scales. Source: Faster R-CNN, Eq. 2.
+        anchors: [..., 4].
+        width, height: of the image.
+    """
     size = anchors[..., 2:] - anchors[..., :2]
     centre = anchors[..., :2] + size / 2 + deltas[..., :2] * size
     half = size * deltas[..., 2:].clamp(max=_LARGEST_LOG_SCALE).exp() / 2

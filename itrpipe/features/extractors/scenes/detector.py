@@ -17,14 +17,13 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align
 
 from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
-from itrpipe.datasets.scenes.world import COLOURS, KINDS, PATTERNS, SETTINGS, SIZES
+from itrpipe.datasets.scenes.world import KINDS
 from itrpipe.features.extractors.scenes.boxes import decode, kept_first, make_anchors, spread, suppress, take
 
 REGIONS = 12
 REGION_DIM = 256
 GLOBAL_DIM = 96
 
-ATTRIBUTES = {"colour": COLOURS, "pattern": PATTERNS, "size": SIZES}
 BACKGROUND = len(KINDS)
 """Class of a region that shows no object; the kinds are 0 to BACKGROUND - 1 in the order of `KINDS`."""
 
@@ -40,8 +39,7 @@ _KIND_EMBEDDING = 16
 # Shifts and log scales of the second stage are small; dividing them by this brings them near 1. Source: Fast R-CNN.
 DELTA_SCALE = (0.1, 0.1, 0.2, 0.2)
 
-# Training looks at more anchors than are needed afterwards, as in Faster R-CNN.
-_CANDIDATES_IN_TRAINING, _CANDIDATES = 192, 128
+_CANDIDATES = 128
 _PROPOSALS = 40
 _PROPOSAL_OVERLAP = 0.7
 _REGION_OVERLAP = 0.5
@@ -52,13 +50,6 @@ class FeatureMap(NamedTuple):
 
     cells: Tensor
     pooled: Tensor
-
-
-class Proposals(NamedTuple):
-    """What the first stage says of every anchor: `objectness` [B, A] logits and `deltas` [B, A, 4]."""
-
-    objectness: Tensor
-    deltas: Tensor
 
 
 class Regions(NamedTuple):
@@ -77,7 +68,6 @@ class Detections(NamedTuple):
         boxes: [B, 12, 4] in 0..1.
         labels: [B, 12] index in `KINDS`; -1 for the whole image.
         scores: [B, 12] probability of the label in 0..1; 1 for the whole image.
-        attributes: for each name of `ATTRIBUTES` the index [B, 12] of the likeliest value; -1 for the whole image.
         global_: [B, 96].
     """
 
@@ -85,7 +75,6 @@ class Detections(NamedTuple):
     boxes: Tensor
     labels: Tensor
     scores: Tensor
-    attributes: dict[str, Tensor]
     global_: Tensor
 
 
@@ -133,7 +122,7 @@ class _Backbone(nn.Module):
 
 
 class ScenesDetector(nn.Module):
-    """Backbone, region proposals, and heads for kind, box, attributes and setting."""
+    """Backbone, region proposals, and heads for kind, box and attributes; for inference only."""
 
     anchors: Tensor
     delta_scale: Tensor
@@ -155,9 +144,7 @@ class ScenesDetector(nn.Module):
         self.kind_embedding = nn.Embedding(len(KINDS), _KIND_EMBEDDING)
         attribute_dim = REGION_DIM - _APPEARANCE_DIM
         self.attribute_hidden = nn.Linear(_APPEARANCE_DIM + _KIND_EMBEDDING, attribute_dim)
-        self.attributes = nn.ModuleDict({name: nn.Linear(attribute_dim, len(of)) for name, of in ATTRIBUTES.items()})
         self.whole_image = nn.Linear(GLOBAL_DIM, REGION_DIM)
-        self.settings = nn.Linear(REGION_DIM, len(SETTINGS))
         anchors = make_anchors(HEIGHT // STRIDE, WIDTH // STRIDE, STRIDE, _ANCHOR_SIZES, _ANCHOR_RATIOS)
         self.register_buffer("anchors", anchors, persistent=False)
         self.register_buffer("delta_scale", torch.tensor(DELTA_SCALE), persistent=False)
@@ -168,19 +155,13 @@ class ScenesDetector(nn.Module):
         x = (images.float() - 127.5) / 64.0
         return self.backbone(x.contiguous(memory_format=torch.channels_last))
 
-    def propose(self, cells: Tensor) -> Proposals:
-        """Returns the first stage's verdict on every anchor from the map [B, C, H, W]."""
+    def propose(self, cells: Tensor) -> Tensor:
+        """Returns the best proposals [B, 40, 4] that do not overlap much, from the map [B, C, H, W]."""
         hidden = self.proposal_hidden(cells)
         objectness = self.objectness(hidden).permute(0, 2, 3, 1).flatten(1)  # [B, A]
         deltas = self.anchor_deltas(hidden).permute(0, 2, 3, 1).reshape(len(cells), -1, 4)  # [B, A, 4]
-        return Proposals(objectness.float(), deltas.float())
-
-    @torch.no_grad()
-    def proposal_boxes(self, proposals: Proposals) -> Tensor:
-        """Returns the best proposals [B, 40, 4] that do not overlap much."""
-        candidates = _CANDIDATES_IN_TRAINING if self.training else _CANDIDATES
-        best = proposals.objectness.topk(candidates, dim=1).indices  # [B, K]
-        boxes = decode(take(proposals.deltas, best), self.anchors[best], WIDTH, HEIGHT)  # [B, K, 4]
+        best = objectness.float().topk(_CANDIDATES, dim=1).indices  # [B, K]
+        boxes = decode(take(deltas.float(), best), self.anchors[best], WIDTH, HEIGHT)  # [B, K, 4]
         return take(boxes, kept_first(suppress(boxes, _PROPOSAL_OVERLAP), _PROPOSALS))
 
     def look(self, cells: Tensor, boxes: Tensor) -> Regions:
@@ -192,40 +173,26 @@ class ScenesDetector(nn.Module):
         appearance = self.appearance(pooled.flatten(1)).view(count, regions, -1)
         return Regions(appearance, self.kinds(appearance), self.region_deltas(appearance))
 
-    def look_closer(self, appearance: Tensor, kinds: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the attribute vector [..., 124] of regions and the logits of each attribute.
-
-        Args:
-            appearance: [..., 132].
-            kinds: [...] int64 index in `KINDS`: the true kind in training, the predicted one otherwise.
-        """
-        hidden = F.relu(self.attribute_hidden(torch.cat([appearance, self.kind_embedding(kinds)], dim=-1)))
-        return hidden, {name: head(hidden) for name, head in self.attributes.items()}
-
-    def look_around(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the vector [B, 256] of the whole image and the logits [B, 8] of its setting."""
-        vector = F.relu(self.whole_image(pooled))
-        return vector, self.settings(vector)
-
     @torch.no_grad()
     def forward(self, images: Tensor) -> Detections:
         """Detects the regions of images [B, 3, 144, 192] uint8."""
         cells, pooled = self.feature_map(images)
-        boxes = self.proposal_boxes(self.propose(cells))
+        boxes = self.propose(cells)
         found = self.look(cells, boxes)
         scores, kinds = found.kinds.softmax(dim=-1)[..., :BACKGROUND].max(dim=-1)  # [B, 40]
         boxes = decode(found.deltas * self.delta_scale, boxes, WIDTH, HEIGHT)
         order = scores.argsort(dim=1, descending=True, stable=True)
         chosen = take(order, spread(take(boxes, order), _REGION_OVERLAP, REGIONS - 1))
         appearance, kinds = take(found.appearance, chosen), take(kinds, chosen)
-        hidden, logits = self.look_closer(appearance, kinds)
-        whole_image, _ = self.look_around(pooled)
+        hidden = F.relu(
+            self.attribute_hidden(torch.cat([appearance, self.kind_embedding(kinds)], dim=-1))
+        )  # [B, 11, 124]
+        whole_image = F.relu(self.whole_image(pooled))
         boxes = take(boxes, chosen) / boxes.new_tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
         return Detections(
             regions=torch.cat([whole_image[:, None], torch.cat([appearance, hidden], dim=-1)], dim=1),
             boxes=torch.cat([boxes.new_tensor([0, 0, 1, 1]).expand(len(boxes), 1, 4), boxes], dim=1),
             labels=F.pad(kinds, (1, 0), value=-1),
             scores=F.pad(take(scores, chosen), (1, 0), value=1.0),
-            attributes={name: F.pad(of.argmax(dim=-1), (1, 0), value=-1) for name, of in logits.items()},
             global_=pooled,
         )

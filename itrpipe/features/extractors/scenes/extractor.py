@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -104,9 +103,3 @@ def load_detector(path: Path) -> ScenesDetector:
             raise DataError(f"{path} does not fit this detector at '{name}'; install itrpipe again.")
     model.load_state_dict(state, strict=False)
     return model
-
-
-def training_record(path: Path) -> dict[str, object]:
-    """Returns how the weights in `path` were trained: command, seed, steps and measured quality."""
-    with safe_open(path, framework="pt") as file:
-        return json.loads(file.metadata()["training"])
