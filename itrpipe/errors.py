@@ -34,6 +34,10 @@ class MissingInputError(ItrpipeError):
     exit_code = 3
 
 
+class MissingSourceError(MissingInputError):
+    """What a recipe reads is not there; its message has several lines, which say what to bring."""
+
+
 class DataError(ItrpipeError):
     """A file is there but its content is wrong, truncated or contradicts another file."""
 

@@ -17,9 +17,9 @@ from itrpipe.cli import datasets, models, photographs, results, upkeep
 from itrpipe.cli.app import app
 from itrpipe.cli.failures import known_failure
 from itrpipe.cli.launcher import run_together
-from itrpipe.errors import BROKEN_PIPE, ItrpipeError
+from itrpipe.errors import BROKEN_PIPE, ItrpipeError, MissingSourceError
 from itrpipe.isolation import isolate
-from itrpipe.printable import printable
+from itrpipe.printable import printable, printable_lines
 
 __all__ = ["app", "datasets", "main", "models", "photographs", "results", "upkeep"]
 
@@ -62,8 +62,9 @@ def spin_count() -> str:
 
 
 def _end(error: ItrpipeError) -> NoReturn:
-    """Prints an error in one line and leaves with its exit code."""
-    typer.echo(f"error: {printable(str(error))}", err=True)
+    """Prints an error in one line, or that of a recipe in several, and leaves with its exit code."""
+    shown = printable_lines if isinstance(error, MissingSourceError) else printable
+    typer.echo(f"error: {shown(str(error))}", err=True)
     _flush()
     sys.exit(error.exit_code)
 

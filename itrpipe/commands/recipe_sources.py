@@ -14,7 +14,7 @@ from itrpipe.datasets.definition import (
     load_definition,
     save_definition,
 )
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, MissingSourceError, UsageError
 from itrpipe.plan.steps import Step
 
 COLUMN = 36
@@ -42,7 +42,7 @@ def define(
 
     Raises:
         UsageError: the recipe needs no source.
-        MissingInputError: there is no source, or something that these runs need is not in it.
+        MissingSourceError: there is no source, or something that these runs need is not in it.
     """
     if recipe.source is None and recipe.dataset != EMBEDDED:
         if source is not None:
@@ -61,12 +61,12 @@ def define(
     braced = [] if tiny else _named_files(recipe, runs)
     explanation = explain(recipe.source, f"{name} --source FOLDER{options}", needed, braced)
     if source is None:
-        raise MissingInputError(explanation)
+        raise MissingSourceError(explanation)
     files = {each: source / recipe.source.files[each].path for each in braced}
     imported = [source / made.path for made in needed.values() if made.path]
     for path in (source / recipe.source.captions, *imported, *files.values()):
         if not path.exists():
-            raise MissingInputError(f"{path} does not exist\n\n{explanation}")
+            raise MissingSourceError(f"{path} does not exist\n\n{explanation}")
     prepare = StageDefinition(conf="files", source=str((source / recipe.source.captions).resolve()))
     features = {each: _definition(made, source) for each, made in needed.items()}
     definition = DatasetDefinition(prepare=prepare, features=features)
