@@ -14,7 +14,7 @@ from PIL import Image
 
 from itrpipe.artifacts.artifact import list_artifacts, read_manifest
 from itrpipe.cli.choices import both_encoders
-from itrpipe.commands.named import alone, define_model
+from itrpipe.commands.named import define_model
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from itrpipe.plan.overrides import Override
 from tests.conftest import TINY, TINY_AOQ, Outcome
@@ -151,47 +151,6 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(ro
     assert "would be made from itself; name another model with --negatives-from" in round_about.err
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_the_commands_of_a_report_repeat_what_was_trained(
-    root: Path, invoke: Invoke, shared: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("itrpipe.reporting.verdicts._at_chance", lambda _: None)
-    shutil.rmtree(root / "tiny" / "evaluate")
-    where = ["-d", "tiny", "--data", root]
-    sizes = [part for text in ("top_texts=5", "top_images=3") for part in ("--set", f"contrastive.loss.{text}")]
-    sizes += ["--set", "mine_negatives.num_texts=5", "--set", "mine_negatives.num_images=3"]
-    lists = [
-        "-m",
-        "contrastive",
-        "-b",
-        "vsepp",
-        "--negatives",
-        "mined",
-        "--negatives-from",
-        "contrastive-batch",
-        *sizes,
-    ]
-    own = ["--set", "epochs=3"] if not shared else []  # the model that mines has two
-    assert invoke("train", *lists, *SMALL, *own, *where).code == 0
-    few = ["--set", "bootstrap_samples=100"]
-    chosen = ['contrastive.loss.negatives=["mined"]', "contrastive.loss.teacher=contrastive-batch"]
-    chosen += ["contrastive.epochs=3"] if not shared else []
-    again = [part for text in chosen for part in ("--set", text)]
-    for method, more in (("contrastive-batch", []), ("contrastive", [*again, *sizes])):
-        done = invoke("evaluate", "-m", method, "-b", "vsepp", *SMALL, *more, *few, *where)
-        assert done.code == 0, done.err
-    assert invoke("report", *where).code == 0
-    page = next((root / "tiny" / "report").glob("page-*"))
-    text = " ".join((page / "summary.txt").read_text().split())
-    commands = re.findall(r"`(itrpipe evaluate [^`]*--seed 1[^`]*)`", text)
-    assert len(commands) == 2, text
-    for command in commands:
-        same = shlex.split(command.replace(" --seed 1", ""))[1:]
-        planned = invoke(*same, *few, "--data", root, "--dry-run")
-        assert planned.code == 0, planned.err
-        assert "+ " not in planned.out, planned.out
-
-
 def test_only_what_another_method_reads_is_taken_over(defined: Path, invoke: Invoke) -> None:
     told = {"backbone": "vsepp", "epochs": 2, "loss.margin": 0.1}
     remember_model(defined, "tiny", "first", ModelDefinition(method="triplet", settings=told))
@@ -200,29 +159,6 @@ def test_only_what_another_method_reads_is_taken_over(defined: Path, invoke: Inv
     assert (same.method, same.definition.settings) == ("triplet", told)
     other, _ = define_model(*where, "contrastive", "contrastive", [Override(None, "epochs", 3)], "first")
     assert (other.method, other.definition.settings) == ("contrastive", {"backbone": "vsepp", "epochs": 3})
-
-
-def test_commands_of_a_card_need_no_model_that_they_do_not_train() -> None:
-    models = {
-        "tuned": ModelDefinition(method="clip-finetune", settings={"epochs": 3}),
-        "mined": ModelDefinition(
-            method="clip-finetune",
-            settings={"backbone": "dual-encoder", "epochs": 3, "loss.negatives": ["mined"], "teacher": "clip"},
-        ),
-    }
-    mined = (
-        "itrpipe train --dataset my --name mined --method clip-finetune --backbone dual-encoder --set epochs=3 --set "
-        "'loss.negatives=[\"mined\"]' --negatives-from clip"
-    )
-    tuned = "itrpipe train --dataset my --name tuned --method clip-finetune --set epochs=3"
-    like = "itrpipe train --name mined --like tuned --negatives mined --negatives-from clip"
-    given = ["itrpipe prepare --dataset my", like, "itrpipe evaluate --model mined", "itrpipe evaluate --model tuned"]
-    assert alone([*given, like], "my", models) == [given[0], mined, given[2], tuned, given[3]]
-    assert alone(["itrpipe train --name tuned --set epochs=3", given[3]], "my", models)[1:] == [given[3]]
-    assert alone(given[2:3], "my", {}) == given[2:3], "it has no name any more"
-    clip = {"clip": ModelDefinition(method="zero-shot", settings={"train.model.vision": "clip"})}
-    first = "itrpipe train --dataset my --name clip --method zero-shot --set train.model.vision=clip"
-    assert alone(["itrpipe train --name=mined --like=tuned"], "my", models | clip) == [first, mined]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
 from itrpipe.artifacts.files import HISTORY
 from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import UsageError
+from itrpipe.evaluation.collapse import is_alike, share_of_hubs
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.evaluation.rsum import rsum
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
@@ -94,9 +95,10 @@ def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
 
     Returns:
         Ready for JSON. `model`: what was trained, on how much. `validation`: RSum by epoch, the `best`, and the points
-        `gained` over the last third of the epochs. `fit`: RSum on as many training images as are validated on, and the
-        `gap` between both. `directions`: for both, figures of the `batches` of several sizes, of the `hardest`
-        candidate of the dataset and of its `top` ones, see `measured`. Figures are None where they are not known.
+        `gained` over the last third of the epochs. `fit`: RSum on as many training images as are validated on, the
+        `gap` between both, and whether most of these images get the same captions (`alike`). `directions`: for both,
+        figures of the `batches` of several sizes, of the `hardest` candidate of the dataset and of its `top` ones, see
+        `measured`. Figures are None where they are not known.
 
     Raises:
         UsageError: the model is no round one, see `itrpipe.training.settings.not_round_one`.
@@ -340,15 +342,18 @@ def _temperature(history: Sequence[Mapping[str, Any]]) -> float:
 def _fit(
     manifest: Manifest, found: SplitEmbeddings, trained: Path, history: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """RSum on some training images beside that of the validation."""
+    """RSum on some training images beside that of the validation, and whether most get the same captions."""
     validated = len(read_embeddings(trained / EMBEDDINGS, "val").images)
     images = min(validated, manifest.settings["validation_images"], len(found.images))
     chosen = np.sort(np.random.default_rng(_SEED).permutation(len(found.images))[:images])
     captions = np.flatnonzero(np.isin(found.caption_image, chosen))
     owners = np.searchsorted(chosen, found.caption_image[captions])
-    train = rsum(ranks(found.images[chosen] @ found.texts[captions].T, owners))
+    scores = found.images[chosen] @ found.texts[captions].T
+    train, first = rsum(ranks(scores, owners)), scores.argmax(axis=1)
+    alike = is_alike(share_of_hubs(first.tolist()), len(captions), images)
     best = [row["val_rsum"] for row in history if row["best"]][-1]
-    return {"images": images, "train": _number(train), "validation": _number(best), "gap": _number(train - best)}
+    fit = {"train": _number(train), "validation": _number(best), "gap": _number(train - best)}
+    return {"images": images, **fit, "alike": alike}
 
 
 def _number(value: float) -> float | None:

@@ -90,7 +90,7 @@ def advise(
         Reporter().say_json({"advice": asdict(advice), "processor_seconds": seconds, **found})
         return
     reporter.say(f"{dataset}: is a second round worth it after {trained.label}?", style="bold")
-    for line in lines(found, seconds):
+    for line in lines(found, seconds) if advice.action != "collapsed" else ():
         reporter.say(line)
     more = not named and any(item.key not in _NAMING for item in overrides)
     after = _after(planner, named, advice, train_settings(step).seed)
@@ -228,4 +228,5 @@ def _say(advice: Advice, reporter: Reporter, data: str, more: str, after: list[s
         reporter.say(f"  {'then' if number else 'next'}: {command}{data}")
     if advice.control:
         reporter.say(f"  to compare with: {advice.control}{data}{more}")
-    reporter.say(f"  {advice.evidence}", style="yellow")
+    if advice.evidence:
+        reporter.say(f"  {advice.evidence}", style="yellow")

@@ -13,11 +13,10 @@ from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
 from itrpipe.artifacts.disk import write_json, write_text
 from itrpipe.artifacts.files import CROSS_RETRIEVAL, METRICS, RANKINGS
 from itrpipe.artifacts.integrity import read_checked_json
-from itrpipe.commands.named import commands_behind
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean
-from itrpipe.datasets.definition import PIXELS, check_name, load_definition
+from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import RECORD, new_folder, open_target
 from itrpipe.features.given_source import NOT_HERE, is_given
@@ -369,8 +368,8 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str], elsewhere: Elsew
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.exporting.card import Card
     from itrpipe.exporting.citations import papers_of
-    from itrpipe.exporting.places import command_without_places
     from itrpipe.exporting.vectors import tables
+    from itrpipe.reporting.tables import commands_behind
     from itrpipe.reporting.titles import backbone_title, method_title, model_title
 
     trained, evaluated = chain.trained.manifest, chain.evaluated.manifest
@@ -380,7 +379,6 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str], elsewhere: Elsew
     title = model_title(backbone_title(backbone), method_title(trained.conf, training_settings.ROUND_ONE))
     prepared = PreparedDataset.open(chain.prepared.folder)
     splits = {name: prepared.split(name) for name in prepared.splits}
-    definition = load_definition(chain.evaluated.folder.parents[2], trained.dataset)
     return Card(
         title=f"{title}, {trained.dataset}",
         run=trained.label,
@@ -396,9 +394,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str], elsewhere: Elsew
         level=evaluated.settings["interval_level"],
         counts={name: (len(split.images), len(split.captions)) for name, split in splits.items()},
         fingerprints=chain.fingerprints,
-        commands=tuple(
-            dict.fromkeys(map(command_without_places, commands_behind([chain.evaluated.folder], definition)))
-        ),
+        commands=tuple(commands_behind([chain.evaluated.folder])),
         trained=trained.finished,
         versions=trained.versions,
         files=files,

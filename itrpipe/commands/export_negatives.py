@@ -11,7 +11,6 @@ from itrpipe.artifacts.artifact import Manifest, existing_input, fingerprint, re
 from itrpipe.artifacts.disk import write_text
 from itrpipe.artifacts.files import STATISTICS
 from itrpipe.artifacts.integrity import read_checked_json
-from itrpipe.commands.named import commands_behind
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean, load_declaration
@@ -125,7 +124,7 @@ class _Sources:
         images: folder of the images.
         manifest: of the lists.
         fingerprints: artifact -> fingerprint.
-        commands: that made all of it, in their order.
+        commands: that made all of it, in their order, without places.
     """
 
     mined: Path
@@ -134,17 +133,19 @@ class _Sources:
     images: Path
     manifest: Manifest
     fingerprints: dict[str, str]
-    commands: list[str]
+    commands: tuple[str, ...]
 
     @classmethod
     def of(cls, folders: list[Path], definition: DatasetDefinition) -> _Sources:
+        from itrpipe.reporting.tables import commands_behind
+
         mined, sentences = folders[0], folders[1] if folders[1:] else None
         manifest = read_manifest(mined)
         prepared = existing_input(mined, manifest, "prepare")
         images = image_root(read_manifest(prepared).settings, prepared, definition)
         known = {f"{each.stage}/{each.name}": each.fingerprint for each in manifest.inputs.values()}
         known |= {f"{each.parent.name}/{each.name}": read_manifest(each).fingerprint for each in folders}
-        return cls(mined, sentences, prepared, images, manifest, known, commands_behind(folders, definition))
+        return cls(mined, sentences, prepared, images, manifest, known, tuple(commands_behind(folders)))
 
 
 def _refuse_unknown(wanted: Wanted) -> None:
@@ -272,7 +273,7 @@ def _refuse_empty(tables: list[Table], wanted: Wanted, mined: Path) -> None:
 
 def _card(sources: _Sources, wanted: Wanted, mined: Mined, tables: list[Table], made_from: str) -> str:
     from itrpipe.exporting.negatives.card import Card, render
-    from itrpipe.exporting.places import command_without_places, without_places
+    from itrpipe.exporting.places import without_places
 
     whole = Path(wanted.image_root).is_absolute()
     return render(
@@ -292,7 +293,7 @@ def _card(sources: _Sources, wanted: Wanted, mined: Mined, tables: list[Table], 
             made_from=made_from,
             fingerprints=sources.fingerprints,
             version=__version__,
-            commands=tuple(dict.fromkeys(map(command_without_places, sources.commands))),
+            commands=sources.commands,
         )
     )
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import folders_in, read_manifest
+from itrpipe.artifacts.artifact import folders_in
 from itrpipe.config import COMMAND_LINE, assignment, did_you_mean
 from itrpipe.datasets.definition import (
     DEFINITION,
@@ -151,66 +150,6 @@ def define_model(
     trained = known.trained if known is not None and unchanged else {}
     definition = ModelDefinition(method=conf, settings=settings, trained=trained)
     return NamedModel(name, dataset, definition, typed), execution
-
-
-def commands_behind(folders: Iterable[Path], definition: DatasetDefinition) -> list[str]:
-    """The command lines behind artifacts and all that they were made from and is still there; see `alone`.
-
-    Args:
-        folders: of finished artifacts of one dataset.
-        definition: of that dataset.
-
-    Returns:
-        Each once, in the order in which they ended.
-    """
-    from itrpipe.reporting.chain import Artifact
-
-    wholes = []
-    for folder in folders:
-        manifest = read_manifest(folder)
-        wholes += Artifact(manifest.stage, folder.name, manifest.fingerprint, folder, manifest).chain()
-    known = sorted((each.manifest for each in wholes if each.manifest is not None), key=lambda each: each.finished)
-    return alone(dict.fromkeys(each.command for each in known), known[-1].dataset, definition.models)
-
-
-def alone(commands: Iterable[str], dataset: str, models: Mapping[str, ModelDefinition]) -> list[str]:
-    """Commands that need no model of a name that they do not train themselves.
-
-    Args:
-        commands: as `shlex` joins them, in their order.
-        dataset: that they were given for.
-        models: name -> what it is, of that dataset.
-
-    Returns:
-        The same, with all settings in the place of `--like`, and before a command the trainings of models that it
-        reads by their names, where none of them trains these.
-    """
-    found: list[str] = []
-    trained: set[str] = set()
-
-    def train(name: str) -> None:
-        if name in models and name not in trained:
-            trained.add(name)
-            train(models[name].settings.get("teacher") or "")
-            found.append(NamedModel(name, dataset, models[name]).command)
-
-    for command in commands:
-        given = _named_in(command)
-        if "--like" in given and given.get("--name") in models:
-            train(given["--name"])
-            continue
-        for option in ("--model", "--negatives-from"):
-            train(given.get(option, ""))
-        trained.add(given.get("--name", ""))
-        found.append(command)
-    return found
-
-
-def _named_in(command: str) -> dict[str, str]:
-    """Options of a command with their values, of those that name models; neither has spaces."""
-    words = [part for word in command.split() for part in (word.split("=", 1) if word[:2] == "--" else [word])]
-    options = ("--name", "--model", "--like", "--negatives-from")
-    return {option: value for option, value in pairwise(words) if option in options}
 
 
 def method_of_name(root: Path, dataset: str, name: str, like: str | None) -> str | None:

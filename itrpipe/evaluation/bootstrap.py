@@ -46,7 +46,7 @@ def intervals(
         seed: of the resampling; the same seed draws the same test sets.
 
     Returns:
-        Interval of each metric of `itrpipe.evaluation.protocols.metrics`, by its name.
+        Interval of each metric of `itrpipe.evaluation.protocols.metrics` but the median ranks, by its name.
 
     Source: Efron, 1979; the percentile method.
     """
@@ -65,7 +65,7 @@ def fold_intervals(
     measured = [metrics(each) for each, _ in folds]
     seeds = np.random.SeedSequence(seed).spawn(len(folds)) if len(folds) > 1 else [seed]
     drawn = [_resampled(*fold, samples, own) for fold, own in zip(folds, seeds, strict=True)]
-    means = {name: np.mean([each[name] for each in drawn], axis=0) for name in measured[0]}
+    means = {name: np.mean([each[name] for each in drawn], axis=0) for name in drawn[0]}
     return _percentiles({name: float(np.mean([each[name] for each in measured])) for name in means}, means, level)
 
 
@@ -134,7 +134,7 @@ def group_mean_interval(
 def paired_intervals(
     first: Ranks, second: Ranks, caption_image: np.ndarray, samples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> dict[str, Interval]:
-    """Percentile interval of the difference `second - first` of every metric of two systems.
+    """Percentile interval of the difference `second - first` of every metric of two systems but their median ranks.
 
     Both systems are evaluated on the same resampled images, which cancels what makes an image hard for both:
     an interval that leaves out zero marks a difference as significant.
@@ -150,8 +150,8 @@ def paired_intervals(
     before, after = metrics(first), metrics(second)
     drawn_before = _resampled(first, caption_image, samples, seed)
     drawn_after = _resampled(second, caption_image, samples, seed)
-    differences = {name: drawn_after[name] - drawn_before[name] for name in before}
-    return _percentiles({name: after[name] - before[name] for name in before}, differences, level)
+    differences = {name: drawn_after[name] - drawn_before[name] for name in drawn_before}
+    return _percentiles({name: after[name] - before[name] for name in differences}, differences, level)
 
 
 def paired_mean_intervals(
@@ -174,14 +174,12 @@ def paired_mean_intervals(
         seed: of the resampling, not of training.
     """
     measured = [(metrics(first), metrics(second)) for first, second in pairs]
-    values = {
-        name: float(np.mean([after[name] - before[name] for before, after in measured])) for name in measured[0][0]
-    }
-    drawn = {name: np.zeros(samples) for name in values}
+    drawn: dict[str, np.ndarray] = {}
     for first, second in pairs:
         before, after = (_resampled(side, caption_image, samples, seed) for side in (first, second))
-        for name, total in drawn.items():
-            total += (after[name] - before[name]) / len(pairs)
+        for name in before:
+            drawn[name] = drawn.get(name, 0.0) + (after[name] - before[name]) / len(pairs)
+    values = {name: float(np.mean([after[name] - before[name] for before, after in measured])) for name in drawn}
     return _percentiles(values, drawn, level)
 
 
@@ -194,7 +192,7 @@ def _percentiles(values: dict[str, float], drawn: dict[str, np.ndarray], level: 
 def _resampled(
     split: Ranks, caption_image: np.ndarray, samples: int, seed: int | np.random.SeedSequence
 ) -> dict[str, np.ndarray]:
-    """Every metric on every resampled test set, [samples] each."""
+    """`weighted_metrics` of every resampled test set, [samples] each."""
     blocks = [
         weighted_metrics(split, caption_image, weights)
         for weights in _image_weights(len(split.images_to_texts), len(caption_image), samples, seed)
@@ -213,7 +211,7 @@ def _image_weights(images: int, texts: int, samples: int, seed: int | np.random.
 
 
 def weighted_metrics(split: Ranks, caption_image: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Every metric of test sets in which image n, with all its captions, occurs `weights[s, n]` times.
+    """Metrics of test sets in which image n, with all its captions, occurs `weights[s, n]` times.
 
     Args:
         split: 0-based ranks, N images and T captions.
@@ -221,7 +219,7 @@ def weighted_metrics(split: Ranks, caption_image: np.ndarray, weights: np.ndarra
         weights: [S, N] integers.
 
     Returns:
-        The metrics of `itrpipe.evaluation.protocols.metrics`, [S] each.
+        The metrics of `itrpipe.evaluation.protocols.metrics` but the median ranks, [S] each.
     """
     values: dict[str, np.ndarray] = {}
     image_rows = np.arange(len(split.images_to_texts))
@@ -241,15 +239,5 @@ def _weighted_side(side: np.ndarray, rows: np.ndarray, weights: np.ndarray) -> d
     per_image = np.stack([np.bincount(rows, weights=value, minlength=images) for value in per_query], axis=1)
     total, rank_sum, *hits = (weights.astype(np.float64) @ per_image).T  # [S] each; whole numbers, exact
     values = {f"r{k}": 100.0 * hit / total for k, hit in zip(CUTOFFS, hits, strict=True)}
-    values["median_rank"] = _weighted_median(side, rows, weights, total.astype(np.int64))
     values["mean_rank"] = rank_sum / total + 1.0
     return values
-
-
-def _weighted_median(side: np.ndarray, rows: np.ndarray, weights: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """floor(median) + 1 of each resampled test set, from the ranks sorted once."""
-    order = np.argsort(side, kind="stable")
-    ascending = side[order]
-    cumulative = np.cumsum(weights[:, rows[order]], axis=1)  # [S, Q]
-    middles = [(cumulative <= place[:, None]).sum(axis=1) for place in ((total - 1) // 2, total // 2)]
-    return np.floor((ascending[middles[0]] + ascending[middles[1]]) / 2.0) + 1.0

@@ -76,7 +76,7 @@ class Measurement:
     def results(
         self, split: SplitScores, full: Ranks, oracle: Ranks | None, matches: Matches | None
     ) -> dict[str, Figures]:
-        """Protocol -> metric -> value, low and high.
+        """Protocol -> metric -> value, low and high; of median ranks the value alone.
 
         Args:
             split: scores.
@@ -104,8 +104,11 @@ class Measurement:
 
     def _recalls(self, folds: Sequence[tuple[Ranks, np.ndarray]]) -> Figures:
         from itrpipe.evaluation.bootstrap import fold_intervals
+        from itrpipe.evaluation.protocols import metrics
 
-        return _figures(fold_intervals(folds, self.samples, self.level))
+        measured = [metrics(ranks) for ranks, _ in folds]
+        means = {name: {"value": sum(each[name] for each in measured) / len(folds)} for name in measured[0]}
+        return means | _figures(fold_intervals(folds, self.samples, self.level))
 
     def _precision(self, split: SplitScores, matches: Matches) -> Figures:
         """mAP@R and R-Precision with every true match counted, in percent."""

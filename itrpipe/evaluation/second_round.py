@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from itrpipe.evaluation.collapse import MOST, REMEDY
 from itrpipe.methods.contrastive.declaration import Contrastive
 
-Action = Literal["warm-up", "rate", "lower", "train", "mine"]
+Action = Literal["warm-up", "lower", "collapsed", "train", "mine"]
 ACTIONS: dict[Action, str] = {
     "warm-up": "a shorter warm-up",
-    "rate": "another learning rate",
     "lower": "a lower learning rate",
+    "collapsed": "train longer, or better features",
     "train": "train longer",
     "mine": "mine",
 }
@@ -25,22 +26,27 @@ RISING, ANSWERS = 3.0, 3.0
 """RSum gained over the last third of the epochs, above which round one has not converged; and that many answers, of
 which one counts 100 / N in a recall among N images."""
 ABOVE_CHANCE, OF_THE_REST = 1.5, 0.1
-"""Round one has learned where validation is this many times chance, or this much of the way from chance to 600."""
+"""Round one has collapsed unless validation is this many times chance, or this much of the way from chance to 600."""
 BY_HEART, LEAST_GAP = 0.5, 100.0
 """It knows its training images by heart where it is this much of the way to 600 better on them, and so many points."""
 BEST = 600.0
 RATE = 3.0
-"""How much larger the learning rate is that is tried where nothing was learned, and smaller where training did harm."""
+"""How much smaller the learning rate is that is tried where training did harm."""
 WARM_UP = 0.1
 """Share of the updates over which the rate rises where it never came to its height."""
-ENDS: dict[Action, str] = {"warm-up": "warm", "rate": "rate", "lower": "lower", "train": "longer", "mine": "mined"}
+ENDS: dict[Action, str] = {
+    "warm-up": "warm",
+    "lower": "lower",
+    "collapsed": "longer",
+    "train": "longer",
+    "mine": "mined",
+}
 """What the command of an advice adds to the name of round one."""
 EVIDENCE = (
     "Expect little: in 20 settings of small models from random weights mined candidates were 0.8 RSum (−0.5 to +2.1) "
-    "above the strongest control on average, and nothing that round one tells said where. "
-    "Synthetic negatives may help to tell edited captions from true ones."
+    "above the strongest baseline on average, and nothing that round one tells said where."
 )
-"""How sure the rule is."""
+"""How sure the advice to mine is."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Advice:
         sentences: that and why, for people.
         command: to type next.
         by_heart: whether the model knows its training images so well that other data come first.
-        evidence: how sure this is.
+        evidence: how sure this is, where it is to mine; else empty.
         control: trains what the result is to be compared with, where a sentence says so; else empty.
     """
 
@@ -85,6 +91,7 @@ class Signals:
         updates, warm_up: of the weights, and over how many the learning rate rises; 0 where that was not recorded.
         chance: RSum that a random order of as many validation images may expect.
         gap: RSum on training images above that of the validation.
+        alike: whether most training images get the same captions.
         batch_beaten, dataset_beaten: % of the pairs that score below the hardest negative of a batch, of the dataset.
         batch_active, dataset_active: % of the pairs whose hinge these make active.
         batch_false, dataset_false, top_false: % of true matches among these, and among the top of the dataset.
@@ -104,6 +111,7 @@ class Signals:
     warm_up: int
     chance: float
     gap: float
+    alike: bool
     batch_beaten: float
     dataset_beaten: float
     batch_active: float
@@ -138,6 +146,7 @@ def signals(diagnostics: Mapping[str, Any]) -> Signals:
         warm_up=model["schedule"].get("warmup_updates", 0) if "updates" in model else 0,
         chance=random_recalls(fit["images"], round(fit["images"] * model["captions"] / model["images"]))["rsum"],
         gap=fit["gap"],
+        alike=fit.get("alike", False),  # what was evaluated earlier does not tell it
         batch_beaten=_known(own, "beaten"),
         dataset_beaten=_known(hardest, "beaten"),
         batch_active=_known(own, "active"),
@@ -159,13 +168,13 @@ def beaten_by_size(diagnostics: Mapping[str, Any]) -> dict[int, float]:
 def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | None = None, usual: int = 0) -> Advice:
     """Says what to do after round one.
 
-    Where the learning rate never rose to its height, a shorter warm-up comes first, where validation and training
-    images stay at chance another rate, where validation alone does more images, and where it stays below that of the
-    model that fine-tuning began from, a lower rate. Round one is trained on while its validation rises at a rate that
-    does not fall. Then negatives are mined, however many of them are true matches: without these, mined candidates
-    gained no more. They are candidates of InfoNCE, also in lists that a model of the triplet loss mined: AOQ gained
-    nothing over it. How much harder the hardest of the dataset are than those of a batch is shown; it did not tell
-    where they pay.
+    Where the learning rate never rose to its height, a shorter warm-up comes first, and where validation stays below
+    that of the model that fine-tuning began from, a lower rate. A model that has collapsed, which ranks near chance or
+    gives most images the same captions, is trained longer, or on better features. Round one is trained on while its
+    validation rises at a rate that does not fall. Then negatives are mined, however many of them are true matches:
+    without these, mined candidates gained no more. They are candidates of InfoNCE, also in lists that a model of the
+    triplet loss mined: AOQ gained nothing over it. How much harder the hardest of the dataset are than those of a
+    batch is shown; it did not tell where they pay.
 
     Args:
         diagnostics: of `itrpipe.analysis.second_round.diagnose`.
@@ -178,7 +187,8 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | No
     by_heart = action == "mine" and _knows_training_only(found)
     command = _command(action, diagnostics, named, usual)
     control = _command("train", diagnostics, named, usual) if action == "mine" and _rises_as_rate_falls(found) else ""
-    return Advice(action, _sentences(action, found, start), command, EVIDENCE, by_heart, control)
+    evidence = EVIDENCE if action == "mine" else ""
+    return Advice(action, _sentences(action, found, start), command, evidence, by_heart, control)
 
 
 def _action(found: Signals, start: float | None) -> Action:
@@ -186,24 +196,20 @@ def _action(found: Signals, start: float | None) -> Action:
         return "warm-up"
     if start is not None and found.validation < start - found.noise:
         return "lower"
-    if _is_at_chance(found) and found.gained is not None and found.gained <= found.noise:
-        return "mine" if _has_learned(found.validation + found.gap, found.chance) else "rate"
-    if _is_at_chance(found) or found.gained is None or (found.gained > found.noise and not found.falls):
+    if found.alike or _is_at_chance(found):
+        return "collapsed"
+    if found.gained is None or (found.gained > found.noise and not found.falls):
         return "train"
     return "mine"
 
 
 def _is_at_chance(found: Signals) -> bool:
-    return not _has_learned(found.validation, found.chance)
-
-
-def _has_learned(score: float, chance: float) -> bool:
-    return score >= min(ABOVE_CHANCE * chance, chance + OF_THE_REST * (BEST - chance))
+    return found.validation < min(ABOVE_CHANCE * found.chance, found.chance + OF_THE_REST * (BEST - found.chance))
 
 
 def _knows_training_only(found: Signals) -> bool:
-    """Whether little of what it learned carries over; of a model that is not sent to another rate."""
-    return _is_at_chance(found) or found.gap > max(LEAST_GAP, BY_HEART * (BEST - found.validation))
+    """Whether little of what it learned carries over."""
+    return found.gap > max(LEAST_GAP, BY_HEART * (BEST - found.validation))
 
 
 def _rises_as_rate_falls(found: Signals) -> bool:
@@ -224,14 +230,11 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
             "asked for. Set fewer, or a smaller batch_size, which makes more updates of an epoch.",
             f"So far, {beaten}.",
         )
-    if action == "rate":
-        rose = "did not rise" if not found.gained or found.gained <= 0 else f"rose by only {found.gained:.1f}"
-        return (
-            f"Nothing was learned: validation is at {found.validation:.1f} RSum, chance at {found.chance:.1f}, and it "
-            f"{rose} over the last third of the epochs. Try another learning rate before more epochs or other "
-            "negatives, and see that captions belong to their images.",
-            f"So far, {beaten}.",
-        )
+    if action == "collapsed":
+        why = f"validation reaches an RSum of {found.validation:.1f}, and chance {found.chance:.1f}"
+        if not _is_at_chance(found):
+            why = f"most training images get the same {MOST} captions"
+        return (f"This model has collapsed: {why}; {REMEDY}.",)
     if action == "lower":
         return (
             f"Fine-tuning did harm: validation is at {found.validation:.1f} RSum, and at {start:.1f} of the model that "
@@ -241,9 +244,7 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
         )
     if action == "train":
         rises = "there were too few epochs to tell whether it has converged"
-        if _is_at_chance(found):
-            rises = f"validation is at {found.validation:.1f} RSum, and chance at {found.chance:.1f}"
-        elif found.gained is not None:
+        if found.gained is not None:
             rises = f"validation gained {found.gained:.1f} RSum over the last third of its epochs"
         return (f"Train round one longer before anything else: {rises}.", f"So far, {beaten}.")
     unsure = ""
@@ -266,13 +267,10 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
         estimate = ", as FNE estimates by this model's own scores," if found.estimated else ""
         true = f"Of the top candidates{estimate} {found.top_false:.0f} % are true matches."
     if _knows_training_only(found):
-        known, chance = "knows its training images by heart", ""
-        if _is_at_chance(found):
-            known, chance = "has learned its training images alone", f", where chance has {found.chance:.0f}"
         return (
-            f"It {known}: RSum {found.validation + found.gap:.0f} on them, {found.validation:.0f} on "
-            f"validation{chance}. More images, or features of a pretrained encoder, are worth trying before other "
-            "negatives.",
+            f"It knows its training images by heart: RSum {found.validation + found.gap:.0f} on them, "
+            f"{found.validation:.0f} on validation. More images, or features of a pretrained encoder, are worth trying "
+            "before other negatives.",
             f"Of mining: {beaten}. {true}{unsure}",
         )
     return (f"Mine: {beaten}.", true + unsure)
@@ -295,8 +293,8 @@ def _command(action: Action, diagnostics: Mapping[str, Any], named: str, usual: 
     rate = model["schedule"].get("learning_rate")  # what was evaluated earlier does not tell it
     options: dict[Action, list[str]] = {
         "warm-up": [*other, "--set", f"warmup_updates={max(1, round(WARM_UP * model.get('updates', 0)))}"],
-        "rate": [*other, "--set", f"learning_rate={RATE * rate:.3g}" if rate else "learning_rate=…"],
         "lower": [*other, "--set", f"learning_rate={rate / RATE:.3g}" if rate else "learning_rate=…"],
+        "collapsed": [*other, *_doubled(model["schedule"])],
         "train": [*other, *_doubled(model["schedule"])],
         "mine": [*other, "--negatives", "mined", "--negatives-from", named or method, *_fewer(model)],
     }

@@ -85,8 +85,7 @@ def conclusion(comparisons: Sequence[Comparison], runs: Sequence[Run], split: Sp
     if not comparisons:
         return (
             "No difference is measured: no later run stands beside the evaluation of the round-one run that its "
-            "negatives were mined with, on the same images; `itrpipe evaluate --method triplet` with the settings of "
-            "that run adds it."
+            "negatives were mined with, on the same images."
         )
     percent = f"{100 * level:g} %"
     sentence = _one_conclusion(comparisons[0], percent) if len(comparisons) == 1 else _many(comparisons, percent)

@@ -87,11 +87,6 @@ class Content:
         named = named if len(backbones) <= _NAMED else "these models"
         return f"Do better negatives help {f'{named} ' if others else ''}to find more in {self.dataset}?"
 
-    def warning(self, group: Group) -> str:
-        """What has to be known of the runs on one test set before any of their numbers is read; often empty."""
-        hubs = next((hubs for own, hubs in self.view("hubness") or () if own is group), None)
-        return "" if hubs is None else hubs.warning
-
     def view(self, name: str) -> Any:
         """What a section shows; None where it shows nothing."""
         return next((section.view for section in self.sections if section.name == name), None)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import shlex
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from itrpipe.config import assignment, extended, leaves, load_declaration
-from itrpipe.datasets.definition import PIXELS
+from itrpipe.config import extended, leaves, load_declaration
 from itrpipe.declared import is_control, root_conf
 from itrpipe.methods.registry import methods
 from itrpipe.reporting.collect import Run
-from itrpipe.reporting.departures import TOLD
 from itrpipe.reporting.model import OBJECTIVE, Model
 from itrpipe.reporting.titles import choices_of
 from itrpipe.training.settings import newer_defaults, unread
@@ -28,8 +23,6 @@ _SCHEDULE = (
     "max_updates",
     "patience",
 )
-_MADE = (_STAGE, "mine_negatives", "synthesize")
-"""Stages whose artifacts a training reads, and whose settings may have been given for it."""
 
 
 def controls_of(run: Run, baseline_method: str) -> list[str]:
@@ -73,59 +66,6 @@ def is_control_of(reference: Run, run: Run) -> bool:
     """
     declared = reference.is_control and not (reference.is_plain and _asked_epochs(reference) < _asked_epochs(run))
     return declared or _is_plain_twin(reference, run) or (reference.is_untrained and run.is_plain)
-
-
-def seed_command(run: Run, seed: int) -> str:
-    """The command that evaluates another seed of a run on its test set."""
-    first = run.members[0]
-    if first.named:  # the name stands for all of its settings, among them a seed that need not be 0
-        return _command(run, f"--model {first.named} --seed {seed}")
-    return _command(run, _unnamed(run, first.method_name), seed, own_options(run))
-
-
-def own_options(run: Run) -> list[str]:
-    """Options that give a model without a name the settings that it has; none of a model that was removed."""
-    first = run.members[0]
-    return [] if first.artifact.manifest is None else _options(run, first.changed())
-
-
-def longer_command(reference: Run, epochs: float) -> str:
-    """The command that trains a reference for so many epochs, for a control; without a name it is evaluated, too."""
-    first, asked = reference.members[0], math.ceil(epochs)
-    if first.named:
-        return f"itrpipe train --name {first.named}-longer --like {first.named} --set epochs={asked}"
-    given = [each for each in own_options(reference) if ".epochs=" not in each]
-    options = [*given, f"--set {first.method_name}.epochs={asked}"]
-    return _command(reference, _unnamed(reference, first.method_name), reference.seed, options)
-
-
-def control_command(run: Run, method: str, seed: int) -> str:
-    """The command that evaluates a control of a run on its test set; see `controls_of`."""
-    first, options = run.members[0], []
-    if method == first.method_name:
-        options = _options(run, _without_choices(first), alone=True)
-    return _command(run, _unnamed(run, method), seed, options)
-
-
-def _command(run: Run, model: str, seed: int = 0, options: Sequence[str] = ()) -> str:
-    parts = ["itrpipe evaluate", model]
-    parts += [f"--seed {seed}"] if seed else []
-    parts += [f"--split {run.settings['split']}"] if run.settings["split"] != "test" else []
-    return " ".join([*parts, *options])
-
-
-def _unnamed(run: Run, method: str) -> str:
-    return f"--method {method} --backbone {run.settings['backbone']} --dataset {run.manifest.dataset}"
-
-
-def _without_choices(model: Model) -> dict[str, Any]:
-    """What is not as declared of a model and would be read by one that learns from its batches alone."""
-    assert model.artifact.manifest is not None
-    settings = model.artifact.manifest.settings
-    kind = methods()[settings["method"]]
-    plain = kind.model_construct(**{key: value for key, value in settings["loss"].items() if key == OBJECTIVE})
-    skipped = {*kind.chosen, *plain.unused_options()} - {OBJECTIVE}
-    return {key: value for key, value in model.changed().items() if key.removeprefix(_LOSS) not in skipped}
 
 
 def _is_own_control(model: Model) -> bool:
@@ -176,30 +116,3 @@ def _shared(model: Model) -> dict[str, Any] | None:
         if key not in skipped and not key.startswith(_LOSS) and (key, value) not in newer_defaults()
     }
     return {**known, OBJECTIVE: choices_of(manifest.settings)[OBJECTIVE]}
-
-
-def _options(run: Run, changed: Mapping[str, Any], *, alone: bool = False) -> list[str]:
-    """Options of `evaluate` that give a training these settings, and what it reads the settings that it had.
-
-    Args:
-        run: of the training.
-        changed: its own settings.
-        alone: it reads no other model.
-    """
-    model = run.members[0]
-    assert model.artifact.manifest is not None
-    read = [each for each in model.artifact.chain() if each.path != model.artifact.path]
-    made = [] if alone else [each for each in read if each.stage in _MADE]
-    # What has a name is found by that, with all of its settings.
-    others = {each.conf: model.changed(each) for each in made if each.stage == _STAGE and each.name not in run.names}
-    shared = {
-        key for key, value in changed.items() if others and all(each.get(key) == value for each in others.values())
-    }
-    own = model.artifact.manifest.conf
-    found = {f"{_STAGE if key in shared else own}.{key}": value for key, value in changed.items()}
-    for conf, theirs in others.items():
-        found |= {f"{conf}.{key}": value for key, value in theirs.items() if conf != own and key not in shared}
-    for each in (*(each for each in made if each.stage != _STAGE), *(each for each in read if each.conf == PIXELS)):
-        scope = PIXELS if each.conf == PIXELS else each.stage
-        found |= {f"{scope}.{key}": value for key, value in model.changed(each).items() if key not in TOLD}
-    return [f"--set {shlex.quote(assignment(*each))}" for each in found.items() if each[1] is not None]

@@ -24,7 +24,7 @@ MOST_LISTED = 12
 """Settings of a run that the page lists; toy models differ in dozens."""
 _ASKED = {"method", "backbone", "features", "seed", "split"}
 """What runs are named by."""
-TOLD = {"guard", "loss.teacher"}
+_TOLD = {"guard", "loss.teacher"}
 """What the step asks for that reads an artifact."""
 _FILES = "model.files."
 """What the files of given embeddings stand below, which no declaration can name."""
@@ -89,30 +89,22 @@ def shown(value: Any) -> str:
     return "none" if value is None else "empty" if value == "" else str(value)
 
 
-def changed(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
-    """The settings of one artifact, by dotted key, that are not as declared; nothing of a removed one."""
-    expected = declared(artifact.manifest) if artifact.manifest else None
-    if artifact.manifest is None or expected is None:
+def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
+    """Those that no name tells, on a dataset that declarations speak of; on any other its owner declares."""
+    manifest = artifact.manifest
+    expected = declared(manifest) if manifest and manifest.dataset in DATASET_SELECTORS else None
+    if manifest is None or expected is None:
         return {}
-    settings = artifact.manifest.settings
-    skipped = _ASKED | unread(settings) if artifact.stage == _TRAIN else _ASKED
-    given = dict(leaves(settings))
+    skipped = _ASKED | _TOLD
+    if artifact.stage == _TRAIN:
+        skipped = skipped | unread(manifest.settings) | told_by_title(manifest.conf, manifest.settings)
+    given = dict(leaves(manifest.settings))
     return {
         key: Departure(given[key], value)
         for key, value in leaves(expected)
         # A setting that is newer than the artifact says nothing about it.
         if key not in skipped and not key.startswith(_FILES) and key in given and given[key] != value
     }
-
-
-def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
-    """Those that no name tells, on a dataset that declarations speak of; on any other its owner declares."""
-    if artifact.manifest is None or artifact.manifest.dataset not in DATASET_SELECTORS:
-        return {}
-    told = TOLD
-    if artifact.stage == _TRAIN:
-        told = told | told_by_title(artifact.manifest.conf, artifact.manifest.settings)
-    return {key: each for key, each in changed(artifact, declared).items() if key not in told}
 
 
 def _kind(artifact: Artifact, model: Artifact, baseline_method: str) -> str | None:

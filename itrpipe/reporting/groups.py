@@ -157,7 +157,7 @@ def make_group(runs: list[Run], pairing: Pairing, options: Options, prefix: str,
     matching = matching_scores(series)
     return Group(
         description=describe_test_set(runs[0]),
-        overview=overview_of(series, pairing.compared, comparisons, options.published, baseline_method, prefix),
+        overview=overview_of(series, pairing.compared, comparisons, options.published, prefix),
         runs=runs,
         comparisons=comparisons,
         conclusion=conclusion(comparisons, runs, split, level),

@@ -20,7 +20,7 @@ def markdown(content: Content) -> str:
     matrices = {group.prefix: tables for group, tables in content.view("combinations") or ()}
     for group in content.groups:
         title = f"**{content.title}**: {group.description}." if len(content.groups) > 1 else ""
-        said = group.seeds.summary if group.seeds else str(group.overview.answer)
+        said = group.seeds.summary if group.seeds else group.overview.answer
         found = [table for tables in matrices.get(group.prefix, {}).values() for table in tables]
         parts += [title, *map(_titled, found), *([] if found else [_table(_scores(group))]), said]
     return "\n\n".join(filter(None, parts)) + "\n"

@@ -9,7 +9,7 @@ from typing import Any
 from itrpipe.artifacts.files import HISTORY
 from itrpipe.declared import is_control
 from itrpipe.reporting.chain import Artifact, read_table
-from itrpipe.reporting.departures import Declared, Departure, changed, departures
+from itrpipe.reporting.departures import Declared, Departure, departures
 from itrpipe.reporting.titles import backbone_title, choices_of, method_title, model_title, title_by_choices
 from itrpipe.training.settings import began_with, trains
 
@@ -113,10 +113,6 @@ class Model:
     def departures(self) -> dict[str, Departure]:
         """Settings that are not as declared, see `itrpipe.reporting.departures`; nothing when the model was removed."""
         return departures(self.artifact, self.declared, self.baseline_method)
-
-    def changed(self, artifact: Artifact | None = None) -> dict[str, Any]:
-        """Values of its own settings, by dotted key, that are not as declared; or of those of what it was made from."""
-        return {key: each.value for key, each in changed(artifact or self.artifact, self.declared).items()}
 
     @cached_property
     def epochs(self) -> float | None:

@@ -14,7 +14,7 @@ from itrpipe.reporting.plots import Plot, bars, looks_of
 from itrpipe.reporting.seeds import SeedComparison, Spread, by_seed, spread
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import DASH, FULL, Cell, Row, Table
-from itrpipe.reporting.verdicts import RULE, Finding, answer
+from itrpipe.reporting.verdicts import RULE, answer
 
 TITLE = "RSum of every method"
 _MOST_DRAWN = 6
@@ -46,14 +46,14 @@ class Overview:
     """The section.
 
     Attributes:
-        answer: what a reader wants to know first, and what to do next.
+        answer: what a reader wants to know first.
         evidence: RSum of the methods as a drawing; None of one alone.
         table: methods by backbones.
         differing: name of a series, and its settings that are not as declared, or in which it differs from others of
             its method and backbone.
     """
 
-    answer: Finding
+    answer: str
     evidence: Plot | None
     table: Table
     differing: list[tuple[str, str]]
@@ -64,7 +64,6 @@ def overview_of(
     compared: Sequence[SeedComparison],
     comparisons: Sequence[Comparison],
     published: Sequence[Published],
-    baseline_method: str,
     prefix: str,
 ) -> Overview:
     """All results of the runs on one test set.
@@ -74,7 +73,6 @@ def overview_of(
         compared: methods with round one and with controls, judged.
         comparisons: single runs with their round one.
         published: scores of whichever runs.
-        baseline_method: the method of round one.
         prefix: of the ids inside the drawing.
     """
     backbones = list(dict.fromkeys(each.first.backbone for each in series))
@@ -91,7 +89,7 @@ def overview_of(
     parts = [_CAPTION, _DIFFERENCES if gains else "", _PUBLISHED if any(quoted.values()) else ""]
     differing = [(each.name, _settings(each)) for each in series]
     return Overview(
-        answer(series, compared, baseline_method),
+        answer(series, compared),
         _evidence(series, prefix),
         Table(TITLE, backbones, rows, " ".join(filter(None, parts))),
         [each for each in differing if each[1]],

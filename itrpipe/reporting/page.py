@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined
-from markupsafe import Markup
 
 from itrpipe.printable import printable_lines
 from itrpipe.progress import PEAK_MEMORY
@@ -23,7 +22,7 @@ TEMPLATE = "page.html.j2"
 def render(content: Content) -> str:
     """The page. Whatever comes from a dataset is escaped; only the drawings of `plots` are taken as they are."""
     environment = page_environment()
-    environment.filters |= {"seconds": duration, "memory": memory, "commands": commands}
+    environment.filters |= {"seconds": duration, "memory": memory}
     return environment.get_template(TEMPLATE).render(
         report=content,
         directions=DIRECTIONS,
@@ -51,14 +50,6 @@ def page_environment() -> Environment:
 def _shown(value: Any) -> Any:
     """A value as `printable_lines`; what is safe HTML stays safe HTML."""
     return type(value)(printable_lines(value)) if isinstance(value, str) else value
-
-
-def commands(sentence: str) -> Markup:
-    """A sentence whose parts in backticks are commands."""
-    parts = sentence.split("`")
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts)
-    )
 
 
 def score(value: float, digits: int = 3) -> str:

@@ -1,5 +1,5 @@
 """Plots as inline SVG in one visual language: a colour is a method, of which round one is grey, and a dash a backbone.
-Runs of several seeds are thin lines around their thick mean, and lines bear their names where they end.
+Runs of several seeds are thin lines around their thick mean.
 
 Matplotlib draws with marker colours that are then replaced by the page's CSS variables, so that one drawing
 serves a light and a dark page. A hollow point is a difference whose interval includes zero.
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 SERIES = 6
 """Distinguishable colours beside the grey of round one; more than that start over."""
-MOST_NAMED = 8
-"""Lines that bear their names; more have the legend alone."""
 MOST_PANELS = 8
 """Comparisons that get a panel of their own; more have the tables."""
 _INK, _MUTED, _RULE, _PAPER, _ROUND_ONE = "#010101", "#020202", "#030303", "#040404", "#050500"
@@ -42,14 +40,10 @@ _TICKS = 6
 _TICK_ROOM = 0.08
 """Of an axis, that the number below a tick takes."""
 _DASHES = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
-_LEADER = {"arrowstyle": "-", "linewidth": 0.6, "linestyle": ":", "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)}
-"""The line from the end of another one to its name."""
-_NEAR = 0.3
-"""How far below a drawing, as a share of its height, a level still is part of it."""
 _LABEL_LENGTH, _LABEL_LINE = 28, 0.32
 """Of labels beside an axis: characters of a line, and how much of a row each line after the first takes."""
-_NAME_SIZE, _NAME_LENGTH, _NAME_HEIGHT = 8.0, 20, 0.062
-"""Of the names of lines: size in points, characters of a line, and its height as a share of that of the axes."""
+_VALUE_SIZE = 8.0
+"""Of the numbers above points, in points."""
 CHANCE: Any = {"color": _MUTED, "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 1}
 """The line of what chance gives."""
 _STYLE: Any = {
@@ -125,79 +119,6 @@ def legend(series: Sequence[Series[Run]] | Sequence[Series[Model]]) -> list[Key]
 def legend_of(looks: Mapping[str, Look]) -> list[Key]:
     """Lines of a legend, by the names of what is drawn so."""
     return [Key(name, _VARIABLES[look.colour], " ".join(map(str, look.dashes))) for name, look in looks.items()]
-
-
-@dataclass(frozen=True)
-class End:
-    """Where a line ends, and whose it is."""
-
-    name: str
-    x: float
-    y: float
-    look: Look
-
-
-def named_ends(axes: Axes, ends: Sequence[End]) -> None:
-    """Writes the names of lines beside the drawing, each at the height where its line ends, moved where two would meet.
-
-    Args:
-        axes: whose limits and scales are final.
-        ends: more than `MOST_NAMED` have no names; a backbone that all share is left out.
-    """
-    if not 1 < len(ends) <= MOST_NAMED:
-        return
-    axes.autoscale_view()  # what is pending, where the limits are not given
-    inverse = axes.transAxes.inverted()
-    shared = len({each.name.partition(", ")[0] for each in ends}) == 1
-    names = [(shared and each.name.partition(", ")[2]) or each.name for each in ends]
-    texts = [textwrap.wrap(name, _NAME_LENGTH) for name in names]
-    heights = [float(inverse.transform(axes.transData.transform((each.x, each.y)))[1]) for each in ends]
-    order = sorted(range(len(ends)), key=lambda number: heights[number])
-    centre, top = 0.0, -1.0
-    places: dict[int, float] = {}
-    for number in order:
-        half = len(texts[number]) * _NAME_HEIGHT / 2
-        centre = max(heights[number], top + half)
-        places[number], top = centre, centre + half
-    excess = max(0.0, top - 1.0 - _NAME_HEIGHT)
-    bottom = 1.0 + _NAME_HEIGHT
-    for number in reversed(order):  # down again from the top, as far as there is no room
-        half = len(texts[number]) * _NAME_HEIGHT / 2
-        places[number] = min(places[number], bottom - half) if excess else places[number]
-        bottom = places[number] - half
-    for number, end in enumerate(ends):
-        axes.annotate(
-            "\n".join(texts[number]),
-            xy=(end.x, end.y),
-            xytext=(1.06, places[number]),
-            textcoords="axes fraction",
-            fontsize=_NAME_SIZE,
-            color=_INK,
-            linespacing=1.1,
-            verticalalignment="center",
-            annotation_clip=False,
-            arrowprops={"color": _MUTED, **_LEADER},
-        )
-
-
-def level(axes: Axes, height: float, name: str) -> None:
-    """A thin dotted line across the drawing with its name; far below what is drawn the name and the height alone."""
-    low, high = axes.get_ylim()
-    below = low - height > _NEAR * (high - low)
-    if not below:
-        axes.axhline(height, **CHANCE)
-    arrow = " \N{DOWNWARDS ARROW}" if below else ""
-    axes.annotate(
-        f"{name} {height:.1f}{arrow}",
-        xy=(int(below), 0 if below else height),
-        xycoords=("axes fraction", "axes fraction" if below else "data"),
-        xytext=(-3 if below else 3, 3),
-        textcoords="offset points",
-        fontsize=_NAME_SIZE,
-        color=_MUTED,
-        horizontalalignment="right" if below else "left",
-        bbox={"facecolor": _PAPER, "edgecolor": "none", "pad": 1},  # else lines cross its letters
-    )
 
 
 def looks_of(series: Sequence[Series[Run]] | Sequence[Series[Model]]) -> dict[str, Look]:
@@ -311,7 +232,7 @@ def bars(
             xy=(interval.value, place),
             xytext=(0, 6),
             textcoords="offset points",
-            fontsize=_NAME_SIZE,
+            fontsize=_VALUE_SIZE,
             color=_INK,
             horizontalalignment="center",
         )

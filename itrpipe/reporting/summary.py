@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -26,7 +25,7 @@ from itrpipe.reporting.tables import DASH, FULL, ORACLE, Table, duration
 from itrpipe.reporting.titles import model_title
 
 WIDTH = 80
-"""Columns of a terminal that no line exceeds but a command."""
+"""Columns of a terminal that no line exceeds."""
 DEPARTS = "\N{DAGGER}"
 """Behind the name of a run whose settings are not all as declared."""
 _NAME, _NUMBER, _RSUM = 24, 6, 7
@@ -37,7 +36,6 @@ _MEASURE, _PRECISION, _WORD_NUMBER = 8, 12, 9
 _LISTED = 3
 """Settings of a run that are named; the page lists more."""
 _RULE = "-" * WIDTH
-_COMMAND, _UNBROKEN = re.compile(r"`itrpipe [^`]+`"), "\N{NO-BREAK SPACE}"
 _WORDS = {
     "all": "all",
     "matching": "own",
@@ -60,7 +58,7 @@ def text(content: Content) -> str:
     """The tables of results and differences with what they allow to say."""
     lines = wrapped(content.title)
     for group in content.groups:
-        lines += ["", *wrapped(group.description), "", *wrapped(str(group.overview.answer))]
+        lines += ["", *wrapped(group.description), "", *wrapped(group.overview.answer)]
         lines += [*_results(group), *_departures(group)]
         concluded = ["", *wrapped(group.conclusion)] if group.conclusion else []
         lines += [*_differences(group, content.level), *concluded, *_sentence(group.epochs)]
@@ -323,8 +321,6 @@ def _sentence(sentence: str) -> list[str]:
 
 
 def wrapped(sentence: str, *, indent: str = "") -> list[str]:
-    """A sentence in lines of a terminal, with every command in one line, to be copied."""
-    whole = _COMMAND.sub(lambda command: command.group().replace(" ", _UNBROKEN), sentence)
+    """A sentence in lines of a terminal."""
     options = {"initial_indent": indent, "subsequent_indent": indent, "break_on_hyphens": False}
-    lines = textwrap.wrap(whole, WIDTH, **options, break_long_words=False)
-    return [line.replace(_UNBROKEN, " ") for line in lines] or [""]
+    return textwrap.wrap(sentence, WIDTH, **options, break_long_words=False) or [""]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.claims import excludes_zero
@@ -167,6 +169,13 @@ def provenance(artifacts: Sequence[Artifact]) -> Provenance:
         commands=list(dict.fromkeys(command_without_places(manifest.command) for _, manifest in by_time)),
         messages=[(each.path, text_without_places(text)) for each, manifest in known for text in manifest.messages],
     )
+
+
+def commands_behind(folders: Iterable[Path]) -> list[str]:
+    """The command lines that made artifacts and all that they were made from and is still there, without places."""
+    found = [(folder, read_manifest(folder)) for folder in folders]
+    chains = [Artifact(each.stage, folder.name, each.fingerprint, folder, each).chain() for folder, each in found]
+    return provenance([each for chain in chains for each in chain]).commands
 
 
 def number(metric: str, value: float) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.claims import Difference, excludes_zero, verdict
+from itrpipe.reporting.collapse import said_of_collapsed, why_collapsed
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
-from itrpipe.reporting.controls import control_command, controls_of, longer_command, own_options, seed_command
 from itrpipe.reporting.seeds import SeedComparison, by_seed
 from itrpipe.reporting.series import Series
 
@@ -21,39 +19,21 @@ RULE = (
 )
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What a page says first.
-
-    Attributes:
-        said: whether methods are better than their controls, one sentence.
-        then: what the commands are for; empty without commands.
-        commands: to go on with.
-    """
-
-    said: str
-    then: str = ""
-    commands: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        *others, last = (f"`{each}`" for each in self.commands) if self.commands else ("",)
-        listed = f"{', '.join(others)} and {last}" if others else last
-        return f"{self.said} {self.then} {listed}." if self.commands else self.said
-
-
-def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], baseline_method: str) -> Finding:
-    """Whether methods are better than their controls, or what is missing to say so, and what to do next.
+def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison]) -> str:
+    """Whether methods are better than their controls, or what is missing to say so, and which runs have collapsed.
 
     Args:
         series: of all runs on one test set.
         compared: of `itrpipe.reporting.seeds.judged`.
-        baseline_method: the method of round one.
     """
-    found = _at_chance(series) or _answer(series, compared, baseline_method)
-    return replace(found, said=f"{found.said}{_below_published(series, found.said)}{_near_chance(series, found.said)}")
+    collapsed = said_of_collapsed(series)
+    if all(why_collapsed(run) for each in series for run in each.all):
+        return collapsed
+    said = _answer(series, compared)
+    return " ".join(filter(None, (said, _below_published(series, said), collapsed)))
 
 
-def _answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], baseline_method: str) -> Finding:
+def _answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison]) -> str:
     methods = [each for each in series if any(one.series is each for one in compared)]
     methods.sort(key=lambda each: each.first.is_plain)  # what learned from its batches alone is not the question
     told = {each.name: [one for one in compared if one.series is each and len(one.seeds) > 1] for each in methods}
@@ -63,18 +43,17 @@ def _answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison], b
     asked = claimed if any(not each.first.is_plain for each in claimed) else methods if claimed else []
     waiting = next((single[each.name] for each in asked if each.name in single), None)
     if waiting is not None:
-        return _of_one_seed([waiting], baseline_method)
+        return _of_one_seed([waiting])
     if claimed:
         claims = {each.name: told[each.name] for each in claimed}
         said = _claim(told[claimed[0].name]) if len(claimed) == 1 else _claims(claims)
-        short = _too_short(claims)
-        return Finding(f"{said} {short[0]}", *short[1:]) if short else Finding(said, *_after(claims))
+        return f"{said} {_too_short(claims)}".rstrip()
     several = next((each for each in methods if told[each.name]), None)
     if several is not None:
-        return _without_control(told[several.name][0], baseline_method)
+        return _without_control(told[several.name][0])
     if methods:
-        return _of_one_seed([each for each in compared if each.series is methods[0]], baseline_method)
-    return _compared_with_nothing(series, baseline_method)
+        return _of_one_seed([each for each in compared if each.series is methods[0]])
+    return _compared_with_nothing(series)
 
 
 def _below_published(series: Sequence[Series[Run]], said: str) -> str:
@@ -84,16 +63,8 @@ def _below_published(series: Sequence[Series[Run]], said: str) -> str:
             each for each in series if not each.first.is_untrained and each.first.backbone == published.first.backbone
         ]
         if rivals and published.method not in said and max(map(_mean, rivals)) < _mean(published):
-            return f" No model that was trained here reaches {published.method}, which has {_mean(published):.1f}."
+            return f"No model that was trained here reaches {published.method}, which has {_mean(published):.1f}."
     return ""
-
-
-def _near_chance(series: Sequence[Series[Run]], said: str) -> str:
-    """That chance is within the interval of every run, where that is so and not said yet."""
-    runs = [run for each in series for run in each.all]
-    if "hance" in said or any(run.metrics["full"][_RSUM]["low"] > _chance(run) for run in runs):
-        return ""
-    return f" Chance, {_chance(runs[0]):.1f}, is within the intervals of all runs over images."
 
 
 def _mean(series: Series[Run]) -> float:
@@ -101,23 +72,15 @@ def _mean(series: Series[Run]) -> float:
     return sum(values) / len(values)
 
 
-def _validated(series: Series[Run]) -> float:
-    """RSum on the validation split, of several seeds the mean; below any where a model of them has none."""
-    manifests = [run.members[0].artifact.manifest for run in by_seed(series).values()]
-    values = [-math.inf if each is None else each.metrics.get("validation_rsum", -math.inf) for each in manifests]
-    return sum(values) / len(values)
-
-
-def versus(comparison: SeedComparison) -> Finding:
+def versus(comparison: SeedComparison) -> str:
     """Whether one series of runs is better than another, whichever they are."""
     if len(comparison.seeds) > 1:
-        return Finding(_claim([comparison]))
-    trained = _trained(comparison)
-    if trained:
+        return _claim([comparison])
+    if _is_trained(comparison):
         return _of_one_seed([comparison])
     rsum = comparison.own[_RSUM].images
     shown = "so that seeds play no part" if rsum.low > 0 or rsum.high < 0 else "and no difference is shown"
-    return Finding(f"{_one_seed(comparison)}; neither was trained here, {shown}.")
+    return f"{_one_seed(comparison)}; neither was trained here, {shown}."
 
 
 def conclusion_of(comparison: SeedComparison) -> str:
@@ -204,99 +167,45 @@ def _claims(told: dict[str, list[SeedComparison]]) -> str:
     return f"Of {len(told)} methods that were compared with controls over seeds, {parts[0]}, and {parts[1]}, in RSum."
 
 
-def _too_short(told: dict[str, list[SeedComparison]]) -> tuple[str, str, tuple[str, ...]] | None:
-    """That no control of a better second round has the epochs of both rounds, and what trains one."""
+def _too_short(told: dict[str, list[SeedComparison]]) -> str:
+    """That no control of a better second round has the epochs of both rounds; often empty."""
     for compared in told.values():
         run = compared[0].series.first
         both = run.members[0].epochs_of_both
         trained = [each.reference.first for each in compared if not each.reference.first.is_untrained]
         better = verdict([each.own[_RSUM] for each in compared]) == "better"
         declared = any(each.is_control and not each.is_plain for each in trained)  # to take as long as both rounds
-        if not better or declared or not run.members[0].mining or both is None:
+        if not better or declared or not run.members[0].mining or both is None or not trained:
             continue
-        longest = max(trained, key=lambda each: each.members[0].epochs or 0.0, default=None)
-        if longest is not None and (longest.members[0].epochs or 0.0) < both:
+        if max(each.members[0].epochs or 0.0 for each in trained) < both:
             what = "it" if len(told) == 1 else compared[0].series.name
-            said = f"No run to compare {what} with was trained for the {both:g} epochs that both rounds take."
-            return said, "Train one with", (longer_command(longest, both),)
-    return None
+            return f"No run to compare {what} with was trained for the {both:g} epochs that both rounds take."
+    return ""
 
 
-def _after(told: dict[str, list[SeedComparison]]) -> tuple[str, tuple[str, ...]]:
-    """What to do after a claim: give the best of the better ones to others, else ask why there is none."""
-    better = [each for each in told.values() if verdict([one.own[_RSUM] for one in each]) == "better"]
-    if better:
-        run = max(better, key=lambda each: _strongest(each).own[_RSUM].value)[0].series.first
-        return "Export it with", (_export(run),)
-    compared = next(iter(told.values()))
-    first = compared[0]
-    if any(member.mining and member.named for member in first.series.first.members):  # round one was asked already
-        started = [each.reference for each in compared if each.reference.first.is_untrained]
-        trained = [each.reference for each in compared if not each.reference.first.is_untrained]
-        simpler = max(trained, key=_validated, default=first.reference)
-        if any(_mean(each) > _mean(simpler) for each in started):  # what is simpler still is there already
-            return "Ask what the training lacks with", (_advise(simpler.first),)
-        return "Export the simpler model with", (_export(simpler.first),)
-    run = first.series.first if first.reference.first.is_untrained else first.reference.first
-    return "Ask what other negatives can do with", (_advise(run),)
-
-
-def _export(run: Run) -> str:
-    """The command that makes a folder of a model for others."""
-    first, backbone = run.members[0], run.settings["backbone"]
-    if first.named:
-        return f"itrpipe export --model {first.named} --to {backbone}-{first.named}"
-    named = f"--method {first.method_name} --backbone {backbone} --dataset {run.manifest.dataset}"
-    return " ".join([f"itrpipe export {named} --to {backbone}-{first.method_name}", *own_options(run)])
-
-
-def _advise(run: Run) -> str:
-    """The command that tells of round one, or of a control that serves as one, what negatives may add."""
-    first = run.members[0]
-    if first.named:
-        return f"itrpipe advise --model {first.named}"
-    method = "" if run.is_baseline else f" --method {first.method_name}"
-    named = f"itrpipe advise{method} --backbone {first.backbone_name} --dataset {run.manifest.dataset}"
-    return " ".join([named, *own_options(run)])
-
-
-def _without_control(comparison: SeedComparison, baseline_method: str) -> Finding:
-    rsum, run = comparison.own[_RSUM], comparison.series.first
-    said = (
+def _without_control(comparison: SeedComparison) -> str:
+    rsum = comparison.own[_RSUM]
+    return (
         f"{_capital(comparison.series.name)} differs from {comparison.reference.method} by {signed(rsum.value)} points "
-        f"of RSum ({_intervals(rsum)})"
-    )
-    controls = controls_of(run, baseline_method)
-    if not controls:
-        return Finding(f"{said}; a claim takes a control as well, and none is declared for this method.")
-    return Finding(
-        f"{said}; a claim takes a control with as many epochs as well, and none was evaluated with these seeds.",
-        "Run",
-        tuple(control_command(run, controls[0], seed) for seed in comparison.seeds),
+        f"of RSum ({_intervals(rsum)}); a claim takes a control with as many epochs as well, and none was evaluated "
+        "with these seeds."
     )
 
 
-def _of_one_seed(compared: Sequence[SeedComparison], baseline_method: str = "") -> Finding:
+def _of_one_seed(compared: Sequence[SeedComparison]) -> str:
     """What one seed tells, against the strongest control where there is one.
 
     Args:
         compared: one series with each of its references.
-        baseline_method: the method of round one; empty where the reference is what was asked for.
     """
     controls = [each for each in compared if each.is_controlled]
     shown = _strongest(controls or compared)
-    run = shown.series.first
-    if _is_unchanged(shown) and run.is_plain and shown.reference.first.is_untrained:
-        return Finding(f"{_one_seed(shown)}: training changed none.", "See what it has learned with", (_advise(run),))
-    if baseline_method and not controls and shown.reference.first.is_untrained:
-        wanted = controls_of(run, baseline_method)
-        said = f"{_one_seed(shown)}; a claim takes a control that was trained as well, and several seeds."
-        return Finding(said, "Run", tuple(control_command(run, name, shown.seeds[0]) for name in wanted[:1]))
-    return Finding(
-        f"{_one_seed(shown)}, which allows no claim: how much seeds differ is not known.",
-        "Evaluate another seed with",
-        _another_seed(shown),
-    )
+    if shown.reference.first.is_untrained:
+        if _is_unchanged(shown) and shown.series.first.is_plain:
+            return f"{_one_seed(shown)}: training changed none."
+        if not controls:
+            return f"{_one_seed(shown)}; a claim takes a control that was trained as well, and several seeds."
+    return f"{_one_seed(shown)}, which allows no claim: how much seeds differ is not known."
 
 
 def _one_seed(comparison: SeedComparison) -> str:
@@ -305,7 +214,7 @@ def _one_seed(comparison: SeedComparison) -> str:
         return f"{_capital(comparison.series.name)} has the same recalls as {_reference(comparison)} on these images"
     return (
         f"{_capital(comparison.series.name)} differs from {_reference(comparison)} by {signed(rsum.value)} points of "
-        f"RSum{' with one seed' if _trained(comparison) else ''} ({100 * rsum.level:g} % interval over images "
+        f"RSum{' with one seed' if _is_trained(comparison) else ''} ({100 * rsum.level:g} % interval over images "
         f"{interval_text(rsum.images)})"
     )
 
@@ -315,67 +224,26 @@ def _is_unchanged(comparison: SeedComparison) -> bool:
     return rsum.value == rsum.images.low == rsum.images.high == 0
 
 
-def _trained(comparison: SeedComparison) -> list[Series[Run]]:
-    """The sides that were trained, whose seeds therefore count; the reference first, which may also mine."""
-    return [each for each in (comparison.reference, comparison.series) if not each.first.is_untrained]
+def _is_trained(comparison: SeedComparison) -> bool:
+    """Whether one of the sides was trained, so that its seeds count."""
+    return not (comparison.reference.first.is_untrained and comparison.series.first.is_untrained)
 
 
-def _another_seed(comparison: SeedComparison) -> tuple[str, ...]:
-    """What evaluates a second seed of both sides, one that one of them has already where there is such a seed."""
-    (seed,), held = comparison.seeds, {each.name: by_seed(each) for each in _trained(comparison)}
-    others = {one for seeds in held.values() for one in seeds} - {seed}
-    wanted = min(others, default=0 if seed else 1)
-    return tuple(seed_command(each.first, wanted) for each in _trained(comparison) if wanted not in held[each.name])
-
-
-def _compared_with_nothing(series: Sequence[Series[Run]], baseline_method: str) -> Finding:
+def _compared_with_nothing(series: Sequence[Series[Run]]) -> str:
     others = [each for each in series if not each.first.is_baseline] or list(series)
     best = max(others, key=_mean)
-    run, reached = best.first, _reached(best, len(others))
-    if run.is_about_training:
-        alone = f"{reached}; no other method is compared with it."
-        if run.is_untrained:
-            return Finding(alone)
-        return Finding(alone, "Ask whether a second round is worth it with", (_advise(run),))
-    wanted = next(iter(controls_of(run, baseline_method)), baseline_method)
-    return Finding(
-        f"{reached}; no control is there to compare with.",
-        "Run",
-        (control_command(run, wanted, run.seed),),
-    )
-
-
-def _at_chance(series: Sequence[Series[Run]]) -> Finding | None:
-    """What is to be said where no run is above chance, so that no difference between runs means anything."""
-    runs = [run for each in series for run in each.all]
-    best = max(runs, key=lambda run: run.metrics["full"][_RSUM]["value"])
-    rsum, chance = best.metrics["full"][_RSUM]["value"], _chance(best)
-    if rsum > chance:
-        return None
-    said = f"No model is above chance: the best reaches an RSum of {rsum:.1f} of 600, and a random order {chance:.1f}."
-    asked = [run for run in runs if run.is_baseline or run.is_plain]
-    if not asked:
-        return Finding(said)
-    run = max(asked, key=lambda each: (not each.is_untrained, each.metrics["full"][_RSUM]["value"]))
-    return Finding(said, f"See what {'it' if run is best else run.name} has learned with", (_advise(run),))
+    missing = "no other method is compared with it" if best.first.is_about_training else "no control is there"
+    return f"{_reached(best, len(others))}; {missing}."
 
 
 def _reached(series: Series[Run], others: int) -> str:
     """RSum of the best of so many series, of several seeds the mean."""
     runs = list(by_seed(series).values())
-    chance, several = _chance(runs[0]), len(runs) > 1
+    chance, several = random_recalls(*runs[0].size)[_RSUM], len(runs) > 1
     name = f"{_capital(series.name)}, seed {runs[0].seed}" if runs[0].seed and not several else _capital(series.name)
     most = f", the most of {others}," if others > 1 else ""
     mean = f" on average of {len(runs)} seeds" if several else ""
-    said = f"{name}{most} reaches an RSum of {_mean(series):.1f} of 600{mean}, and chance {chance:.1f}"
-    if any(run.metrics["full"][_RSUM]["low"] > chance for run in runs):
-        return said
-    whose = "all their intervals over images include" if several else "its interval over images includes"
-    return f"{said}, which {whose}"
-
-
-def _chance(run: Run) -> float:
-    return random_recalls(*run.size)[_RSUM]
+    return f"{name}{most} reaches an RSum of {_mean(series):.1f} of 600{mean}, and chance {chance:.1f}"
 
 
 def _intervals(difference: Difference) -> str:

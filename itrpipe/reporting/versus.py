@@ -24,7 +24,7 @@ from itrpipe.reporting.plots import Plot, differences
 from itrpipe.reporting.seeds import SeedComparison, by_seed, compared, judged, pairs_by_seed
 from itrpipe.reporting.series import Series, series_of
 from itrpipe.reporting.tables import COLUMNS, FULL, ORACLE, Cell, Row, SpannedTable, Table, chance_row, heading
-from itrpipe.reporting.verdicts import Finding, versus
+from itrpipe.reporting.verdicts import versus
 from itrpipe.training.settings import READ_UNTRAINED
 
 _SPANS = [("Image → text", 3), ("Text → image", 3), ("", 1)]
@@ -58,7 +58,7 @@ class Versus:
     test_set: str
     level: float
     comparison: SeedComparison
-    answer: Finding
+    answer: str
     evidence: Plot
     tables: list[SpannedTable]
     turned: Table

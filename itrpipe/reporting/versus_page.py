@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from itrpipe.reporting.collect import DIRECTIONS
-from itrpipe.reporting.page import commands, page_environment
+from itrpipe.reporting.page import page_environment
 from itrpipe.reporting.summary import wrapped
 from itrpipe.reporting.tables import Table
 from itrpipe.reporting.versus import Versus
@@ -24,7 +24,6 @@ _KINDS = {"better": "moved up", "worse": "moved down"}
 def render(found: Versus) -> str:
     """The page: one file that needs no script. Whatever comes from a dataset is escaped."""
     environment = page_environment()
-    environment.filters["commands"] = commands
     return environment.get_template(TEMPLATE).render(found=found, directions=DIRECTIONS, kinds=_KINDS)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from pathlib import Path
@@ -17,7 +16,7 @@ from itrpipe.artifacts import artifact as artifacts
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.evaluation.chance import random_recall, random_recalls
 from itrpipe.reporting.collect import Run, collect, models
-from itrpipe.reporting.plots import SERIES, End, legend, looks_by_name, looks_of, named_ends, panel
+from itrpipe.reporting.plots import SERIES, legend, looks_of
 from itrpipe.reporting.sections.curves import section as curves
 from itrpipe.reporting.series import series_of
 from itrpipe.reporting.titles import backbone_title, method_title
@@ -76,11 +75,9 @@ def test_validation_is_drawn_beside_chance_at_whole_epochs(seeded: Any, drawn: l
     curves.training_plots(series_of(models(runs)), "x", split)
     chance = random_recalls(len(split.image_ids), len(split.caption_ids))
     for axes, name in zip(drawn[1:], ("rsum", "i2t_r1", "t2i_r1"), strict=True):
-        texts = [each.get_text() for each in axes.texts]
-        assert [each for each in texts if each.startswith(f"chance {chance[name]:.1f}")]
-        assert {"round one", "AOQ"} <= set(texts), "lines bear their names"
+        assert [chance[name]] * 2 in [list(line.get_ydata()) for line in axes.lines]
         assert all(tick == int(tick) for tick in axes.get_xticks())
-    assert not [each for each in drawn[0].texts if "chance" in each.get_text()], "a loss has none"
+    assert "chance" not in drawn[0].get_xlabel(), "a loss has none"
 
 
 def test_every_text_of_a_drawing_takes_its_colour_from_the_page(seeded: Any) -> None:
@@ -101,47 +98,11 @@ def test_recalls_are_drawn_beside_chance(seeded: Any, drawn: list[Any]) -> None:
         np.testing.assert_allclose(axes.lines[-1].get_ydata(), expected)
 
 
-def test_names_beside_lines_do_not_overlap() -> None:
-    _, axes = panel()
-    ends = [End(f"VSRN, method number {number}", 1.0, 5.0, looks_by_name(["x"])["x"]) for number in range(6)]
-    axes.plot([0, 1], [0, 10])
-    named_ends(axes, ends)
-    places = sorted(each.xyann[1] for each in axes.texts)
-    assert [each.get_text() for each in axes.texts] == [f"method number {number}" for number in range(6)]
-    assert all(after - before > 0.05 for before, after in itertools.pairwise(places))
-
-
 def test_histories_without_validation_recalls_have_no_such_panel(seeded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"epoch": 1, "loss": 1.0, "val_rsum": 2.0, "best": True}]
     trained = models(runs_of(seeded, ("aoq.vsepp",)))
     monkeypatch.setattr(type(trained[0]), "history", rows)
     assert len(curves.training_plots(series_of(trained), "x", None)) == 2
-
-
-def test_ranks_are_drawn_as_shares_of_the_queries(seeded: Any, drawn: list[Any]) -> None:
-    runs = runs_of(seeded)
-    plots = curves.rank_plots(series_of(runs), "x")
-    assert [each.title for each in plots] == ["VSE++: Image → text", "VSE++: Text → image"]
-    for axes, direction in zip(drawn, ("i2t", "t2i"), strict=True):
-        ranks = [run.rankings[direction].rank + 1 for run in runs]
-        largest = max(int(each.max()) for each in ranks)
-        bounds = [(1, 1), (2, 2), (3, 5), (6, 10), (11, 20), (21, 50), (51, 100)]
-        bounds = [each for each in bounds if each[0] <= largest]
-        shares = [
-            [100 * sum(low <= rank <= high for rank in each) / len(each) for low, high in bounds] for each in ranks
-        ]
-        assert [sum(each) for each in shares] == pytest.approx([100.0] * len(runs))
-        expected = [*shares[:3], np.mean(shares[:3], axis=0), *shares[3:], np.mean(shares[3:], axis=0)]
-        np.testing.assert_allclose([heights for _, heights in lines(axes)], np.repeat(expected, 2, axis=1))
-        sides = [side for low, high in bounds for side in (low, high + 1)]
-        np.testing.assert_allclose(axes.lines[0].get_xdata(), sides)
-        assert axes.get_xscale() == "log"
-
-
-@pytest.mark.parametrize(("largest", "edges"), [(1, [1, 2]), (2, [1, 2, 3]), (5, [1, 2, 3, 6]), (6, [1, 2, 3, 6, 11])])
-def test_bins_of_ranks_reach_the_largest(largest: int, edges: list[int]) -> None:
-    assert curves.rank_edges(largest) == edges
-    assert curves.rank_edges(25_000)[-3:] == [10_001, 20_001, 50_001]
 
 
 def test_cross_ranks_are_drawn_as_shares_of_the_pairs(seeded: Any, drawn: list[Any]) -> None:

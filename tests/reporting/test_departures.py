@@ -133,10 +133,7 @@ def test_columns_stay_below_each_other_whatever_the_names(copy: Any) -> None:
         rows = [each[:7] for each in ends if len(each) >= 4]
         assert rows
         assert all(each == rows[0] for each in rows)
-    commands = [line for line in text.splitlines() if line.startswith("`itrpipe ")]
-    assert commands
-    assert all(line.count("`") == 2 for line in commands), "a command stands in one line, to be copied"
-    assert max(len(line) for line in text.splitlines() if line not in commands) <= 80
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_long_lists_are_cut_and_values_are_plain() -> None:

@@ -104,16 +104,6 @@ def test_what_was_not_trained_has_no_settings_of_training() -> None:
     assert _settings(run(True), run(False)) == [("epochs", "-", "30")]
 
 
-def test_another_seed_has_the_settings_of_the_models(toy: Any, tmp_path: Path) -> None:
-    copy = toy.copy(tmp_path / "data")
-    path = copy.made["aoq"] / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["settings"]["epochs"] = 1
-    path.write_text(json.dumps(manifest | {"conf": "aoq", "checksum": ""}))
-    said = (against(copy, TWO[:1], TWO[1:]).folder / "summary.txt").read_text()
-    assert "--method aoq --backbone vsepp --dataset toy --seed 1 --set aoq.epochs=1" in said
-
-
 def test_several_seeds_allow_a_claim(seeded: Any, tmp_path: Path) -> None:
     ends = ("", ".s1", ".s2")
     names = [tuple(f"{method}.vsepp{end}" for end in ends) for method in ("triplet", "aoq")]

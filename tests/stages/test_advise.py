@@ -24,7 +24,9 @@ def advise(invoke: Invoke, root: Path, *options: object) -> Any:
     return invoke("advise", "--dataset", "tiny", "--data", root, "--backbone", "vsepp", *sets, *options)
 
 
-def test_it_says_what_the_evaluation_of_round_one_found(chain: Path, invoke: Invoke) -> None:
+def test_it_says_what_the_evaluation_of_round_one_found(
+    chain: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder,) = (chain / "tiny/evaluate").glob("triplet.vsepp-*")
     (second,) = (chain / "tiny/evaluate").glob("aoq.vsepp-*")
     assert SECOND_ROUND not in read_manifest(second).outputs
@@ -36,9 +38,16 @@ def test_it_says_what_the_evaluation_of_round_one_found(chain: Path, invoke: Inv
     sides = [written["directions"][name] for name in DIRECTIONS]
     assert [side["candidates"] for side in sides] == [60, 12]
     assert [[each["size"] for each in side["batches"]] for side in sides] == [[16, 32], [16, 32]]
-    assert found["advice"]["action"] == "train"  # after one epoch
     assert written["fit"]["images"] == 4
+    assert found["advice"]["action"] == "collapsed"  # after one epoch
+    shown = advise(invoke, chain, "--no-deps").out
+    assert "batch 16*" not in shown
+    assert "FNE" not in shown
+    assert "Expect" not in shown
 
+    monkeypatch.setattr("itrpipe.evaluation.second_round._is_at_chance", lambda found: False)
+    found = json.loads(advise(invoke, chain, "--no-deps", "--json").out)
+    assert found["advice"]["action"] == "train"
     shown = advise(invoke, chain, "--no-deps").out
     assert "12 images, 60 captions; batches of 16 pairs, 1 epochs" in shown
     assert "batch 16*  batch 32  dataset  its top 10" in shown

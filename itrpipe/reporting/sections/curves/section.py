@@ -1,4 +1,4 @@
-"""Curves of runs: training by epoch, recall by K, and how often right answers and positive pairs have which rank."""
+"""Curves of runs: training by epoch, recall by K, and how often positive pairs have which rank."""
 
 from __future__ import annotations
 
@@ -19,15 +19,12 @@ from itrpipe.reporting.library import Library
 from itrpipe.reporting.model import Model
 from itrpipe.reporting.plots import (
     CHANCE,
-    End,
     Key,
     Look,
     Plot,
     legend,
-    level,
     log_axis,
     looks_of,
-    named_ends,
     panel,
     plain_ticks,
     svg,
@@ -56,8 +53,6 @@ _MOST_MARKED = 40
 _VALIDATED = "val_"
 _BEYOND = 1.03
 """Where the axis of epochs ends, as a share of the last one."""
-_STEPS = (1, 2, 5)
-"""Where the bins of ranks end within a decade."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ class Curves:
     Attributes:
         model_keys, keys: how the trained models, and the runs, are drawn.
         training: by epoch, of models.
-        recalls, ranks, cross_ranks: of runs.
+        recalls, cross_ranks: of runs.
         without_history: models that were removed.
         without_cross_ranks: runs whose evaluation did not write these ranks.
     """
@@ -76,7 +71,6 @@ class Curves:
     keys: list[Key]
     training: list[Plot]
     recalls: list[Plot]
-    ranks: list[Plot]
     cross_ranks: list[Plot]
     without_history: list[Model]
     without_cross_ranks: list[Run]
@@ -104,7 +98,6 @@ def curves_of(runs: Sequence[Run], prefix: str, libraries: Mapping[str, Library 
         keys=legend(series),
         training=training_plots(model_series, prefix, validation),
         recalls=recall_plots(series, prefix),
-        ranks=rank_plots(series, prefix),
         cross_ranks=cross_rank_plots(series, prefix),
         without_history=[model for model in trained if model.history is None],
         without_cross_ranks=without_cross_ranks(runs),
@@ -137,12 +130,10 @@ def recall_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
     plots = []
     for direction, title in DIRECTIONS.items():
         figure, axes = panel()
-        ends = []
         for each in series:
             ranks = [run.rankings[direction].rank for run in each.all]
             rows = [[recall(rank, k) for k in ks] for rank in ranks]
             lines(axes, ks, rows, looks[each.name])
-            ends.append(End(each.name, MAX_K, float(np.mean([row[-1] for row in rows])), looks[each.name]))
         images, captions = series[0].first.size
         axes.plot(ks, [random_recall(direction, images, captions, k) for k in ks], **CHANCE)
         axes.set_xscale("log")
@@ -151,50 +142,8 @@ def recall_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
         axes.set_xlabel("K (log scale); dotted: chance")
         axes.set_ylabel("recall at K, %")
         axes.set_ylim(bottom=0)
-        named_ends(axes, ends)
         plots.append(Plot(title, svg(figure, f"{prefix}-{direction}", f"{title}: recall at K")))
     return plots
-
-
-def rank_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
-    """Share of the queries by the rank of their first right answer, a panel for each backbone and direction.
-
-    Bins end at 1, 2, 5, 10, 20, 50 and so on, so that on a logarithmic axis they are about equally wide.
-    """
-    looks = looks_of(series)
-    backbones = list(dict.fromkeys(each.first.backbone for each in series))
-    plots = []
-    for index, (backbone, (direction, title)) in enumerate(itertools.product(backbones, DIRECTIONS.items())):
-        drawn = {
-            each.name: [run.rankings[direction].rank + 1 for run in each.all]
-            for each in series
-            if each.first.backbone == backbone
-        }
-        edges = rank_edges(max(int(rank.max()) for ranks in drawn.values() for rank in ranks))
-        figure, axes = panel()
-        for name, ranks in drawn.items():
-            shares = [100.0 * np.histogram(rank, edges)[0] / len(rank) for rank in ranks]
-            lines(
-                axes, np.repeat(edges, 2)[1:-1].tolist(), [np.repeat(each, 2).tolist() for each in shares], looks[name]
-            )
-        axes.set_xscale("log")
-        plain_ticks(axes, [10**power for power in range(len(str(edges[-1] - 1)))])
-        axes.set_xlim(edges[0], edges[-1])
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("rank of the first right answer (log scale)")
-        axes.set_ylabel(f"{'images' if direction == 'i2t' else 'captions'}, %")
-        name = f"{backbone}: {title}"
-        plots.append(Plot(name, svg(figure, f"{prefix}-ranks-{index}", f"{name}: ranks of the first right answer")))
-    return plots
-
-
-def rank_edges(largest: int) -> list[int]:
-    """First rank of every bin up to the one that holds the largest rank, then the rank behind the last bin."""
-    edges = [1]
-    ends = (step * 10**power for power in itertools.count() for step in _STEPS)
-    while edges[-1] <= largest:
-        edges.append(next(ends) + 1)
-    return edges
 
 
 def cross_rank_plots(series: Sequence[Series[Run]], prefix: str) -> list[Plot]:
@@ -243,18 +192,15 @@ def _by_epoch(
     title: str,
     drawn: Sequence[tuple[Series[Model], list[tuple[Model, list[float]]]]],
     looks: Mapping[str, Look],
-    chances: Iterable[float],
+    chances: Sequence[float],
 ) -> Plot:
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = panel()
-    ends = []
     for each, curves in drawn:
         look = looks[each.name]
         epochs = max((_epochs(model) for model, _ in curves), key=len)
         lines(axes, epochs, [own for _, own in curves], look, marked=len(epochs) <= _MOST_MARKED)
-        shared = min(len(own) for _, own in curves)
-        ends.append(End(each.name, epochs[shared - 1], float(np.mean([own[shared - 1] for _, own in curves])), look))
         for model, own in curves:
             chosen = max(number for number, row in enumerate(model.history or ()) if row["best"])
             axes.plot(
@@ -265,12 +211,11 @@ def _by_epoch(
         log_axis(axes)
         title += " (log scale)"
     for chance in chances:
-        level(axes, chance, "chance")
+        axes.axhline(chance, **CHANCE)
     last = max(_epochs(model)[-1] for _, curves in drawn for model, _ in curves)
     axes.set_xlim(0, max(last, 1) * _BEYOND)  # a model that was not trained is validated once, at epoch 0
-    axes.set_xlabel("epoch")
+    axes.set_xlabel("epoch; dotted: chance" if chances else "epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=last >= 1, min_n_ticks=1))
-    named_ends(axes, ends)
     return Plot(title, svg(figure, name, f"{title} by epoch"))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from itrpipe.artifacts.files import SECOND_ROUND
 from itrpipe.evaluation.second_round import ACTIONS, Advice, beaten_by_size, recommend, signals
+from itrpipe.reporting.collapse import why_collapsed
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.plots import Key, Look, Plot, legend_of, looks_by_label, panel, plain_ticks, svg
 from itrpipe.reporting.sections.base import Source
@@ -50,7 +51,7 @@ class SecondRound:
         plots: pairs that are beaten, by size of batch.
         table: a row for each run.
         advice: of each series the first run, with what to do.
-        evidence: how sure that is.
+        evidence: how sure that is; empty where nothing is to be mined.
     """
 
     keys: list[Key]
@@ -61,9 +62,9 @@ class SecondRound:
 
 
 def view(source: Source) -> SecondRound | None:
-    """Shows every run once; the test set does not matter."""
+    """Shows every run once that has not collapsed; the test set does not matter."""
     runs = list({run.label: run for group in source.groups for run in group.runs}.values())
-    measured = [(run, run.figures(SECOND_ROUND)) for run in runs if run.figures(SECOND_ROUND) is not None]
+    measured = [(run, found) for run in runs if (found := run.figures(SECOND_ROUND)) and not why_collapsed(run)]
     if not measured:
         return None
     series = series_of([run for run, _ in measured])
@@ -75,7 +76,8 @@ def view(source: Source) -> SecondRound | None:
     table = SpannedTable(Table("Hard negatives of round one", list(_COLUMNS), rows, _CAPTION), _SPANS)
     of_all = looks_by_label(series_of(runs))  # a colour is one method on the whole page
     looks = {each.name: of_all[each.first.label] for each in series}
-    return SecondRound(legend_of(looks), [_plot(series, looks)], table, advice, advice[0][1].evidence)
+    evidence = next((each.evidence for _, each in advice if each.evidence), "")
+    return SecondRound(legend_of(looks), [_plot(series, looks)], table, advice, evidence)
 
 
 def _first_rounds(runs: Sequence[Run]) -> list[Run]:
