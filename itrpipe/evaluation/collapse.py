@@ -9,8 +9,6 @@ import functools
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
-import numpy as np
-
 MOST = 10
 """Items that are returned most often."""
 MANY = 0.5
@@ -29,6 +27,8 @@ def share_of_hubs(first: Iterable[Hashable]) -> float:
 @functools.cache
 def random_share(items: int, queries: int) -> float:
     """The share, on average, where every query is answered with some item or other."""
+    import numpy as np  # not needed to plan
+
     rng = np.random.default_rng(0)
     first = [np.bincount(rng.integers(items, size=queries), minlength=items) for _ in range(_DRAWS)]
     return float(np.mean([np.sort(counts)[-MOST:].sum() for counts in first])) / queries
