@@ -98,7 +98,8 @@ def hardest_triplet(
     """
     if log_weights is not None:
         candidates = candidates.masked_fill(log_weights.isneginf(), float("-inf"))
-    return hinge(positive, candidates.amax(dim=1), margin).mean()
+    # One more column, so that there is a highest candidate where there is none.
+    return hinge(positive, F.pad(candidates, (0, 1), value=float("-inf")).amax(dim=1), margin).mean()
 
 
 def sum_of_triplets(
@@ -138,7 +139,8 @@ def hardest_candidate(candidates: Tensor, log_weights: Tensor) -> Tensor:
     Args:
         candidates, log_weights: [B, C], see `infonce`; what weighs nothing is never the highest.
     """
-    place = candidates.masked_fill(log_weights.isneginf(), float("-inf")).argmax(dim=1, keepdim=True)
+    ranked = candidates.masked_fill(log_weights.isneginf(), float("-inf")).argsort(dim=1, descending=True, stable=True)
+    place = ranked[:, :1]
     return torch.full_like(log_weights, float("-inf")).scatter(1, place, log_weights.gather(1, place))
 
 

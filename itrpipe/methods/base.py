@@ -113,8 +113,8 @@ class StatefulMethod(Method, Protocol):
     def attach(self, model: Any) -> nn.Module:
         """Makes these tensors for a model, once and before the first step, and returns them for checkpoints to hold.
 
-        Parameters among them that ask for a gradient are trained with the model. The model is on its device and has the
-        weights that training starts from.
+        Parameters among them that ask for a gradient are trained with the model, and every `MomentumTwin` among them
+        follows it after each update. The model is on its device and has the weights that training starts from.
         """
         ...
 

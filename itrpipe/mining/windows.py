@@ -54,7 +54,7 @@ class Window:
 
         Args:
             lists: of one direction, hardest first and unfiltered: their columns are the ranks.
-            positives: [A] score of each anchor with its positive.
+            positives: [A] score of each anchor with its positive; NaN for one without, which no margin limits.
 
         Returns:
             Name of each limit that is set -> [A, K] bool.
@@ -122,9 +122,9 @@ def lowest_positives(positives: np.ndarray, caption_image: np.ndarray, num_image
         num_images: N.
 
     Returns:
-        [N] float32; infinite for an image without captions, which no margin limits.
+        [N] float32, NaN for an image without captions, which no margin limits.
     """
-    lowest = np.full(num_images, np.inf, dtype=np.float32)
+    lowest = np.full(num_images, np.nan, dtype=np.float32)
     owned = ~np.isnan(positives)
-    np.minimum.at(lowest, caption_image[owned], positives[owned])
+    np.fmin.at(lowest, caption_image[owned], positives[owned])
     return lowest

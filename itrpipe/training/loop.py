@@ -23,6 +23,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation import protocols
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.methods.base import Batch, Method, OrderingMethod, RefreshedMethod, StatefulMethod
+from itrpipe.negatives.memory import MomentumTwin
 from itrpipe.progress import Reporter, Task
 from itrpipe.training.averages import weight_average
 from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
@@ -111,6 +112,8 @@ class Trainer:
             compile_encoders(self._model, self.device)
         self._stateful = method if isinstance(method, StatefulMethod) else None
         self._method_state = None if self._stateful is None else self._stateful.attach(self._model)
+        kept = () if self._method_state is None else self._method_state.modules()
+        self._twins = [each for each in kept if isinstance(each, MomentumTwin)]
         self._trained = Trained(self._model, self._method_state, settings.layer_decay)
         self._average = weight_average(settings.average, self._model)
         self._optimizer = OPTIMIZERS[settings.optimizer](self._trained, settings.learning_rate, settings.weight_decay)
@@ -370,7 +373,8 @@ class Trainer:
         self._world.average_gradients(self._trained.parameters())
         norm = self._finite.clip(self._settings.gradient_clip, self.position.step)
         self._optimizer.step()
-        self._average.follow()
+        for following in (self._average, *self._twins):
+            following.follow()
         self.position.updates += 1
         self._count("updates", 1)
         self._count("gradient_norm", norm)

@@ -159,6 +159,16 @@ def test_half_the_weight_of_two_equal_candidates_is_one_of_them(name):
     torch.testing.assert_close(halves, OBJECTIVES[name](positive, one))
 
 
+def test_without_candidates_only_the_sigmoid_of_the_positive_is_left():
+    positive, nothing = torch.randn(3, requires_grad=True), torch.zeros(3, 0)
+    for objective in (infonce, hardest_triplet, sum_of_triplets):
+        loss = objective(positive, nothing, nothing)
+        assert loss.item() == 0
+        assert torch.autograd.grad(loss, positive)[0].abs().max() == 0
+    assert sigmoid(positive, nothing, nothing).item() == pytest.approx(F.softplus(10 - 10 * positive).mean().item())
+    assert hardest_candidate(nothing, nothing).shape == above_positive(positive, nothing, max_score=1.0).shape == (3, 0)
+
+
 def test_the_hardest_candidate_keeps_its_weight():
     candidates = torch.tensor([[0.5, 0.9, 0.1], [0.3, 0.2, 0.8]])
     weights = torch.tensor([[0.0, NONE, -1.0], [-2.0, 0.0, -0.5]])

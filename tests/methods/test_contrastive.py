@@ -262,10 +262,12 @@ def test_probabilities_are_those_of_fne():
     torch.testing.assert_close(found.mean, expected.mean)
     torch.testing.assert_close(found.variance, expected.variance)
     scores = rows.scores[:, everything]
-    weights = method._log_weights(scores, torch.eye(IMAGES, dtype=torch.bool), contrastive.Candidates()).exp()
+    own = torch.eye(IMAGES, dtype=torch.bool)
+    weights, with_written = (method._log_weights(scores, own, contrastive.Candidates(), last).exp() for last in (0, 2))
     probability = false_negative_probability(scores, found, 0.3, monotone=True)
     assert 0 < probability.max() < 1
     torch.testing.assert_close(weights, (1 - probability).fill_diagonal_(0), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(with_written, torch.cat([weights[:, :-2], (~own)[:, -2:].float()], dim=1))
 
 
 def test_temperature_and_bias_are_learned_and_clamped():
@@ -343,6 +345,20 @@ def test_a_guard_needs_lists_with_probabilities():
     settings = Contrastive(weigh="guard", top_texts=14, top_images=7)
     with pytest.raises(UsageError, match="--guard fne"):
         contrastive.build(settings, Rows(), found)
+
+
+def test_no_filter_doubts_sentences_that_were_made_to_be_false():
+    method, model = made(negatives=["synthetic"], weigh="positive-aware", max_score=-9.0)
+    batch, _ = step(method, model)
+    assert batch.sentences is not None
+    assert batch.statistics["text_candidates"] == len(batch.sentences.owners)
+    assert batch.statistics["image_candidates"] == 0
+
+
+def test_the_temperature_is_that_of_the_paper_of_the_objective():
+    assert Contrastive().temperature == 0.07
+    assert Contrastive(objective="sigmoid").temperature == 0.1
+    assert Contrastive(objective="sigmoid", temperature=0.05).temperature == 0.05
 
 
 def test_options_without_a_use_are_named():

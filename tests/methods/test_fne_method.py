@@ -23,6 +23,7 @@ from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
+from itrpipe.negatives.memory import MomentumTwin
 from itrpipe.progress import Reporter
 from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training.data import SplitData
@@ -97,6 +98,7 @@ def test_a_step_is_the_equation_of_the_paper(data):
     twin = {name: value.clone() for name, value in state.twin.model.state_dict().items()}
     for step in range(4):
         batch = make_batch(method, step)
+        state.twin.follow()
         twin = {name: 0.995 * value + 0.005 * model.state_dict()[name] for name, value in twin.items()}
         follower = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), WIDTH, data[2])
         follower.load_state_dict(twin)
@@ -308,6 +310,14 @@ def test_the_state_of_a_method_without_one_is_not_asked_for(data):
     from itrpipe.methods.triplet.declaration import Triplet
 
     assert not isinstance(triplet.build(Triplet(), data[0], {}), StatefulMethod)
+
+
+def test_the_twin_follows_once_an_update(data, tmp_path, monkeypatch):
+    followed, follow = [], MomentumTwin.follow
+    monkeypatch.setattr(MomentumTwin, "follow", lambda twin: (followed.append(twin), follow(twin))[1])
+    whole = trainer(data, tmp_path / "a", epochs=1, accumulate=2)
+    whole.run()
+    assert 0 < whole.position.updates == len(followed)
 
 
 def test_a_memory_needs_its_twin():

@@ -119,7 +119,7 @@ def test_positives_of_captions_and_images():
     positives = positive_scores(*held(images, texts, caption_image))
     np.testing.assert_array_equal(positives, np.array([0.9, 0.5, 0.7], np.float32))
     lowest = lowest_positives(positives, caption_image, 3)
-    np.testing.assert_array_equal(lowest, np.array([0.7, 0.5, np.inf], np.float32))
+    np.testing.assert_array_equal(lowest, np.array([0.7, 0.5, np.nan], np.float32))
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 100])
@@ -133,7 +133,11 @@ def test_a_caption_of_nobody_has_no_positive_and_limits_no_image(monkeypatch, at
     expected = [images[i] @ texts[t] if i >= 0 else np.nan for t, i in enumerate(caption_image)]
     np.testing.assert_allclose(positives, expected, rtol=1e-5)
     lowest = lowest_positives(positives, caption_image, 5)
-    assert lowest.tolist() == [min([*positives[caption_image == row], np.inf]) for row in range(5)]
+    expected = [min(positives[caption_image == row], default=np.nan) for row in range(5)]
+    np.testing.assert_array_equal(lowest, np.array(expected, np.float32))
+    with np.errstate(all="raise"):
+        marks = Window(absolute_margin=0.0, relative_margin=0.5).reasons(random_lists(3, anchors=5), lowest)
+    assert not any(mark[np.isnan(lowest)].any() for mark in marks.values())
     lists = random_lists(3, anchors=12)
     marks = Window(absolute_margin=5.0, relative_margin=5.0).reasons(lists, positives)
     nobodys = caption_image == -1

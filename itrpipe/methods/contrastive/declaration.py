@@ -34,11 +34,12 @@ class Contrastive(MethodSettings):
         weigh: what candidates count: all alike (`none`); the `hardest` of each anchor alone; 1 - P with the probability
             P to be a false negative by the similarities seen in training (`fne`) or by mining's (`guard`); none that
             scores about as high as the positive (`positive-aware`); or none that the dataset knows to be true
-            (`truth`), which is what a perfect filter would do.
+            (`truth`), which is what a perfect filter would do. Synthetic sentences were made to be false and are
+            weighed by `hardest` alone.
         objective: `infonce`, `sigmoid`, or triplets with the `hardest` candidate or the `sum` of all. `hardest` keeps
             each candidate with the probability that is its weight.
         batches: captions of an epoch are `shuffled`, or `neighbours` in the mined lists share a batch.
-        temperature: t at the start; `own`: that of the pretrained joint model.
+        temperature: t at the start, 0.07 (CLIP) or for `sigmoid` 0.1 (SigLIP); `own`: that of the pretrained model.
         bias: of `sigmoid` at the start; `own` likewise.
         learn_temperature: train both.
         largest_scale: 1 / t at most (CLIP).
@@ -66,7 +67,7 @@ class Contrastive(MethodSettings):
     weigh: Literal["none", "hardest", "fne", "guard", "positive-aware", "truth"] = "none"
     objective: Literal["infonce", "sigmoid", "hardest", "sum"] = "infonce"
     batches: Literal["shuffled", "neighbours"] = "shuffled"
-    temperature: float | str = 0.07
+    temperature: float | str = Field(default_factory=lambda set_: 0.1 if set_.get("objective") == "sigmoid" else 0.07)
     bias: float | str = -10.0
     learn_temperature: bool = True
     largest_scale: float = Field(default=100.0, gt=0)

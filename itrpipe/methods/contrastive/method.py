@@ -278,7 +278,8 @@ class ContrastiveMethod:
     ) -> Tensor:
         """Loss of anchors [B] with their candidates [B, C], of which the first B have the positives on the diagonal."""
         settings, state, positive = self._settings, self._state, scores.diagonal()
-        weights = self._log_weights(scores.detach(), excluded, known)
+        written = len(batch.sentences.owners) if side == "text" and batch.sentences is not None else 0
+        weights = self._log_weights(scores.detach(), excluded, known, written)
         batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean()
         if known.matching is not None and scores.requires_grad:
             scores.register_hook(partial(_count_matches, batch.statistics, f"{side}_match_share", known.matching))
@@ -297,9 +298,9 @@ class ContrastiveMethod:
             weights = contrastive.survivors(weights)
         return contrastive.hardest_triplet(positive, scores, weights, settings.margin)
 
-    def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates) -> Tensor:
-        """[B, C] of candidates."""
-        settings = self._settings
+    def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates, written: int) -> Tensor:
+        """[B, C] of candidates, of which the last `written` were made to be false: no estimate doubts these."""
+        settings, doubted = self._settings, scores.shape[1] - written
         weights = torch.zeros_like(scores).masked_fill_(excluded, _NONE)
         if known.decided is not None:
             anchors, candidates, _ = known.decided
@@ -309,7 +310,8 @@ class ContrastiveMethod:
         if settings.weigh == "positive-aware":
             names = ("relative_margin", "absolute_margin", "max_score")
             limits = {name: getattr(settings, name) for name in names}
-            return weights.masked_fill_(contrastive.above_positive(scores.diagonal(), scores, **limits), _NONE)
+            above = contrastive.above_positive(scores.diagonal(), scores[:, :doubted], **limits)
+            weights[:, :doubted].masked_fill_(above, _NONE)
         if settings.weigh == "truth":
             assert known.matching is not None
             anchors, candidates, _ = known.matching
@@ -320,9 +322,9 @@ class ContrastiveMethod:
         if self._state.statistics is not None:
             gaussians = self._state.statistics.gaussians()
             probability = false_negative_probability(
-                scores, gaussians, settings.prior, min_count=settings.min_count, monotone=True
+                scores[:, :doubted], gaussians, settings.prior, min_count=settings.min_count, monotone=True
             )
-            weights += torch.log1p(-probability.clamp(max=1 - 1e-6))
+            weights[:, :doubted] += torch.log1p(-probability.clamp(max=1 - 1e-6))
         return weights
 
 

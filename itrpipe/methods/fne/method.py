@@ -82,8 +82,6 @@ class FneMethod:
     def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`fne` (Eq. 15), in the first epochs `triplet`, and the backbone's `auxiliary` loss; means over the batch."""
         settings, state = self._settings, self._state
-        if state.twin is not None:
-            state.twin.follow()
         image_batch, text_batch = batch.pairs["positive"]
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
         # 1 / p - 1 = 9,999 and P > 0.001 need single precision.
