@@ -103,7 +103,13 @@ def with_features(benchmark: Benchmark, extract: Path, device: str, make: Make, 
 
 
 def judged(
-    examined: Examined, trained: Path, device: str, block: int, parse: ParseTexts | None, advance: Callable[[int], Any]
+    examined: Examined,
+    trained: Path,
+    device: str,
+    block: int,
+    parse: ParseTexts | None,
+    advance: Callable[[int], Any],
+    warn: Callable[[str], None],
 ) -> ScoredPairs:
     """Scores pairs of a benchmark.
 
@@ -114,13 +120,14 @@ def judged(
         block: captions per forward pass.
         parse: makes scene graphs, for models that read phrases.
         advance: called with the number of captions and negatives done.
+        warn: is told how many of these are longer than the model reads.
     """
     pairs, ids = examined.pairs, pa.array(examined.image_ids, pa.string())
     captions = pa.table({"image_id": ids, "text": [pair.caption for pair in pairs]})
     negatives = pa.table({"image_id": ids, "text": [pair.negative for pair in pairs]})
     split = Split("test", pa.table({"image_id": ids.unique()}), captions)
     judge = SentenceJudge.over(trained, split, examined.features, device, block, parse)
-    found = judge.compare(negatives, np.arange(len(pairs)), advance)
+    found = judge.compare(negatives, np.arange(len(pairs)), advance, warn)
     files = np.unique([pair.file for pair in pairs], return_inverse=True)[1]
     categories, groups = (np.array([getattr(pair, name) for pair in pairs]) for name in ("category", "group"))
     return ScoredPairs(found.caption_scores, found.scores, files, categories, groups)

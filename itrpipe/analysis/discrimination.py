@@ -133,12 +133,18 @@ class SentenceJudge:
         read = partial(_read_words if parse is None else partial(_read_phrases, parse), saved, features)
         return cls(saved.model.to(device), split, read, torch.device(device), block)
 
-    def judge(self, sentences: Path, advance: Callable[[int], object] = lambda pairs: None) -> JudgedSentences:
+    def judge(
+        self,
+        sentences: Path,
+        advance: Callable[[int], object] = lambda pairs: None,
+        warn: Callable[[str], None] = lambda message: None,
+    ) -> JudgedSentences:
         """Scores the kept sentences of an artifact, and their captions once each; in single precision.
 
         Args:
             sentences: artifact of `synthesize`.
             advance: called with the number of sentences done.
+            warn: is told how many are longer than the model reads.
 
         Raises:
             DataError: it has sentences, but none of them for captions of this split; or a file is damaged.
@@ -158,11 +164,15 @@ class SentenceJudge:
         if not len(owners):
             none = np.empty(0, dtype=np.float32)
             return JudgedSentences(owners, owners, none, none)
-        return self.compare(kept.filter(known), owners, advance)
+        return self.compare(kept.filter(known), owners, advance, warn)
 
     @torch.inference_mode()
     def compare(
-        self, sentences: pa.Table, owners: np.ndarray, advance: Callable[[int], object] = lambda pairs: None
+        self,
+        sentences: pa.Table,
+        owners: np.ndarray,
+        advance: Callable[[int], object] = lambda pairs: None,
+        warn: Callable[[str], None] = lambda message: None,
     ) -> JudgedSentences:
         """Scores sentences and the captions that they belong to, every image of a block encoded once.
 
@@ -170,6 +180,7 @@ class SentenceJudge:
             sentences: S rows with image_id, that of their caption, and text.
             owners: [S] row of each one's caption among those of the split.
             advance: called with the number of captions and sentences done.
+            warn: see `judge`.
         """
         used, owner = np.unique(owners, return_inverse=True)
         images = self.split.caption_image[np.concatenate([used, owners])]
@@ -178,6 +189,8 @@ class SentenceJudge:
         captions = self.split.captions.select(columns).take(pa.array(used))
         texts = pa.concat_tables([captions, sentences.select(columns)]).take(pa.array(order))
         data = self.read(Split(self.split.name, self.split.images, _as_captions(texts)))
+        if reason := data.cut("captions and negatives"):
+            warn(reason)
         found = np.empty(len(order), dtype=np.float32)
         for part in blocks(len(order), self.block):
             found[part] = self._scores(data, part)

@@ -56,8 +56,8 @@ class CaptionPhrases:
         tokens: int16, token numbers within the caption.
         lemma_labels: int32, for each of `lemmas` the number of the label that it is as a word.
         image_labels: the semantic labels of the images.
-        truncated: phrases left out because a caption has more than are kept.
-        beyond: phrases left out because they reach beyond the words that are kept.
+        max_words: words kept of a caption.
+        longer: bool [T], captions that have more.
     """
 
     caption_ids: list[str]
@@ -75,8 +75,8 @@ class CaptionPhrases:
     tokens: np.ndarray
     lemma_labels: np.ndarray
     image_labels: ImageLabels
-    truncated: int
-    beyond: int
+    max_words: int
+    longer: np.ndarray
 
     @classmethod
     def read(cls, folder: Path, max_words: int = MAX_WORDS, max_phrases: int = MAX_PHRASES) -> CaptionPhrases:
@@ -117,8 +117,8 @@ class CaptionPhrases:
             tokens=_joined(chunks, "tokens"),
             lemma_labels=labels.own[lemma_labels],
             image_labels=ImageLabels.of(len(image_ids), members, labels),
-            truncated=sum(chunk.truncated for chunk in chunks),
-            beyond=sum(chunk.beyond for chunk in chunks),
+            max_words=max_words,
+            longer=_joined(chunks, "all_word_counts") > max_words,
         )
 
     def __len__(self) -> int:
@@ -205,15 +205,12 @@ class _Chunk:
     kept: np.ndarray
     all_lemma_ids: np.ndarray
     all_word_counts: np.ndarray
-    truncated: int
-    beyond: int
 
     @classmethod
     def of(cls, table: pa.Table, lemmas: Strings, words: Strings, max_words: int, max_phrases: int) -> _Chunk:
         flat = flatten(table, lemmas, words)
         elements = flat.elements
-        has_words = elements.token_counts > 0
-        whole = has_words & elements.reach_below(max_words)
+        whole = (elements.token_counts > 0) & elements.reach_below(max_words)
         distinct = whole & elements.first_of_equals(whole, max_words)
         rank = np.cumsum(distinct) - distinct
         before = np.concatenate([rank, [0]])[offsets(elements.counts)[:-1]]
@@ -232,8 +229,6 @@ class _Chunk:
             kept=kept,
             all_lemma_ids=flat.lemma_ids,
             all_word_counts=flat.word_counts,
-            truncated=int(distinct.sum() - kept.sum()),
-            beyond=int(has_words.sum() - whole.sum()),
         )
 
 

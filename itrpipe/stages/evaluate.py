@@ -279,6 +279,8 @@ def run(job: Job) -> None:
     from itrpipe.evaluation.written import write_cross_retrieval, write_rankings
 
     settings, evaluation, split = job.settings, _evaluation(job), _averaged(job)
+    if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
+        job.warn(cut)
     if settings.rerank:
         split = phrases.reranked(evaluation, split)
     full = ranks(split.matrix, split.caption_image)

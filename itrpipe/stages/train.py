@@ -42,6 +42,8 @@ backbones, canonical_backbone = training_settings.backbones, training_settings.c
 usual_features = training_settings.usual_features
 check, check_read = checks.check_training, checks.check_read
 INITIAL, MINED = "initial", "mine_negatives"
+CUT = "cut_captions"
+"""Of each split the line that says how many captions are longer than the model reads."""
 UNTIMED = frozenset(("seed", "learning_rate", "learning_rate_scaling", "base_batch_size", "schedule", "warmup_updates"))
 UNTIMED |= {"decay_every", "decay_at", "decay_factor", "gradient_clip", "weight_decay", "layer_decay", "patience"}
 UNTIMED |= {"selection"}
@@ -253,6 +255,8 @@ def run(job: Job) -> None:
         work = Encoding(job.folder.absolute(), sources_of(job), rows, job.execution.encode_block, job.execution.device)
         work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
     _record(job, trainer)
+    if cut := {name: told for name, data in splits.items() if (told := data.cut(f"{name} captions"))}:
+        job.metrics[CUT] = cut
 
 
 def _import(job: Job, model: GivenEmbeddings) -> None:

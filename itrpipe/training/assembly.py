@@ -144,6 +144,8 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
         _tracking(job),
         _refreshing(job, splits["train"], mine),
     )
+    if reason := splits["train"].cut("training captions"):
+        job.warn(reason)
     if reason := trainer.idle_patience() or trainer.never_warm():
         job.warn(reason)
     if reason := _hardly_hard(job.conf, job.settings.loss.mined(), splits["train"]):

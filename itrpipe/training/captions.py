@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from itrpipe.datasets.columns import word_lists
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.tokens import spans
 from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.models.declaration import LONGEST
 
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -39,6 +40,18 @@ class CaptionTokens(Protocol):
             lengths: int32 [T].
         """
         ...
+
+
+class Cut(NamedTuple):
+    """Captions of which the end is not read.
+
+    Attributes:
+        count: of them.
+        limit: how much of a caption is read, such as `77 tokens`.
+    """
+
+    count: int
+    limit: str
 
 
 class LocatedWord(NamedTuple):
@@ -83,6 +96,11 @@ class Reading:
     cleaned: bool
     max_words: int
 
+    @property
+    def whole(self) -> Reading:
+        """The same of all words."""
+        return replace(self, max_words=LONGEST)
+
     @classmethod
     def of(cls, settings: Any) -> Reading:
         """As the settings of a model have it, which has some of these options; most models do not clean."""
@@ -120,6 +138,11 @@ class WordIds:
     def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
         """See `CaptionTokens`."""
         return self.vocabulary.encode_all(word_lists(self.reading.words(split)))
+
+    def cut(self, split: Split, lengths: np.ndarray) -> Cut:
+        """See `PieceIds.cut`."""
+        words = self.reading.whole.words(split).value_lengths().to_numpy()
+        return Cut(int((words > self.reading.max_words).sum()), f"{self.reading.max_words} words")
 
     def located_words(self, split: Split) -> list[LocatedWords]:
         """The words of the captions of a split, T of them, and where each stands."""
@@ -170,6 +193,21 @@ class PieceIds:
         tokens = np.zeros((len(found), int(lengths.max(initial=1))), dtype=np.int32)
         tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.concatenate([np.asarray(ids) for ids in found])
         return tokens, lengths
+
+    def cut(self, split: Split, lengths: np.ndarray) -> Cut:
+        """The captions of a split of which the end is not read.
+
+        Args:
+            split: the captions.
+            lengths: [T], of `encode_split`.
+        """
+        words, most = self.reading.max_words, f"{self.max_tokens} tokens"
+        texts = self.reading.whole.texts(split)
+        longer = np.array([len(text.split()) > words for text in texts], dtype=bool)
+        full = [texts[row] for row in np.flatnonzero(~longer & (lengths == self.max_tokens))]
+        again = self.tokenizer(full, verbose=False)["input_ids"] if full else []
+        count = int(longer.sum()) + sum(len(ids) > self.max_tokens for ids in again)
+        return Cut(count, most if words >= self.max_tokens else f"{words} words or {most}")
 
     @property
     def ends(self) -> tuple[int, int]:

@@ -91,6 +91,13 @@ class SplitData:
         """Token ids of the given caption rows [T], cut to the longest of them."""
         return self._texts.texts(rows)
 
+    def cut(self, what: str) -> str:
+        """How many of the captions, which are called `what`, are longer than the model reads; empty for none."""
+        count, limit = self._texts.cut or (0, "")
+        verb = "is" if count == 1 else "are"
+        told = f"{count:,} of {self.num_captions:,} {what} {verb} longer than the {limit} that the model reads"
+        return told if count else ""
+
     def pair_sizes(self) -> np.ndarray:
         """[T] words of each caption and regions of its image together."""
         return self._texts.lengths.astype(np.int64) + self.region_counts[self.caption_image]

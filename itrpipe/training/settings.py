@@ -239,7 +239,10 @@ class TrainSettings(Settings):
 
 
 class TrainExecution(MapExecution):
-    """Settings that change how training is executed, not what comes out.
+    """Settings that change how training is executed, not what is computed.
+
+    What comes out still differs by rounding, and where a model has dropout by its draws: they depend on the device, the
+    processes and the chunks of a batch, as they do on the seed.
 
     Attributes:
         device: `auto` takes CUDA when there is one.

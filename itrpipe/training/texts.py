@@ -11,7 +11,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
 from itrpipe.models.base import PhraseBatch, TextBatch
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
-from itrpipe.training.captions import CaptionTokens
+from itrpipe.training.captions import CaptionTokens, Cut, PieceIds, WordIds
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,18 @@ class TokenTexts:
     Attributes:
         tokens: int32 [T, W].
         lengths: int32 [T].
+        cut: those of which the end is not read; None where all is.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
+    cut: Cut | None = None
 
     @classmethod
     def of(cls, split: Split, tokens: CaptionTokens) -> TokenTexts:
         """The captions of a split."""
-        return cls(*tokens.encode_split(split))
+        ids, lengths = tokens.encode_split(split)
+        return cls(ids, lengths, tokens.cut(split, lengths) if isinstance(tokens, WordIds | PieceIds) else None)
 
     @property
     def num_captions(self) -> int:
@@ -59,6 +62,7 @@ class PhraseTexts:
         phrases, with_phrases: as given.
         graph_rows: [T] int64, row of each caption in `phrases`.
         lengths: [T] int64, words of each.
+        cut: see `TokenTexts`.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class PhraseTexts:
         self.phrases, self.with_phrases = phrases, with_phrases
         self.graph_rows = phrases.rows(caption_ids)
         self.lengths = np.diff(phrases.word_starts)[self.graph_rows]
+        self.cut = Cut(int(phrases.longer[self.graph_rows].sum()), f"{phrases.max_words} words")
         self._ids = np.array([vocabulary.ids.get(word, UNKNOWN) for word in phrases.words] + [0])  # the last is padding
 
     @property

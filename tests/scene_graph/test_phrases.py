@@ -225,11 +225,7 @@ def test_arrays_say_what_the_graphs_say(
         assert positive_words[place].tolist() == wanted + [False] * (positive_words.shape[1] - len(wanted))
         wanted = [is_positive(phrase.label, labels) for phrase in phrases]
         assert positive_phrases[place].tolist() == wanted + [False] * (positive_phrases.shape[1] - len(wanted))
-    kept = sum(len(phrases_of(graph, max_phrases, max_words)) for graph in flat)
-    distinct = sum(len(phrases_of(graph, 10**6, max_words)) for graph in flat)
-    assert arrays.truncated == distinct - kept
-    cut = sum(len([p for p in elements_of(graph) if p.tokens and p.tokens[-1] >= max_words]) for graph in flat)
-    assert arrays.beyond == cut
+    assert arrays.longer.tolist() == [len(graph.tokens) > max_words for graph in flat]
 
 
 def test_captions_of_an_image_that_do_not_follow_each_other_are_refused(tmp_path: Path) -> None:

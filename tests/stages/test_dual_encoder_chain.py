@@ -83,6 +83,19 @@ def test_both_rounds_from_random_encoders_with_pixels_that_nobody_asked_for(defi
     assert "dual-encoder" in outcome.out
 
 
+def test_training_and_evaluation_say_how_many_captions_are_longer_than_is_read(defined: Path, invoke: Invoke) -> None:
+    assignments = [f"--set={text}" for text in [*SMALL, *PIXELS, *random_encoders("max_words=2"), ONE]]
+    outcome = invoke("evaluate", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", defined, *assignments)
+    assert outcome.code == 0, outcome.err
+    trained, (evaluated,) = folder_of(defined, "triplet.dual-encoder"), defined.glob("tiny/evaluate/triplet.*")
+    said = {
+        name: [line for line in read_manifest(folder).messages if "2 words that the model reads" in line]
+        for name, folder in (("training", trained), ("test", evaluated))
+    }
+    assert [line.split("captions")[0].split()[-1] for lines in said.values() for line in lines] == list(said)
+    assert read_manifest(trained).metrics["cut_captions"].keys() == {"train", "val", "test"}
+
+
 @pytest.mark.parametrize(("vision", "text"), [("vit", "bert"), ("clip", "clip")])
 def test_pretrained_encoders_in_folders_are_loaded_and_the_trained_model_needs_them_no_more(
     vision: str, text: str, defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path

@@ -26,6 +26,7 @@ from itrpipe.training.augment import augment, crop_boxes, draw_changes, resample
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds, clean, load_tokens, save_tokens
 from itrpipe.training.pixel_data import GlobalSplitData, PixelSplitData
 from itrpipe.training.spread import OwnImages
+from itrpipe.training.texts import TokenTexts
 from itrpipe.training.world import ALONE, World
 
 IDS = ["a", "b", "c"]
@@ -319,6 +320,20 @@ def test_pieces_have_ids_of_the_tokenizer(saved_encoders: Path) -> None:
     cut, lengths = pieces(saved_encoders, 5).encode_split(split_of(TEXTS))
     assert lengths.tolist() == [5, 5, 4, 5]
     assert (cut[np.arange(4), lengths - 1] == 3).all()  # the end stays
+
+
+def test_captions_of_which_the_end_is_not_read_are_counted(saved_encoders: Path) -> None:
+    two_words = Reading(cleaned=True, max_words=2)
+    for tokens, expected in (
+        (pieces(saved_encoders, 5), (3, "5 tokens")),
+        (pieces(saved_encoders, 8), (1, "8 tokens")),  # the first caption has eight
+        (pieces(saved_encoders, 40), (0, "30 words or 40 tokens")),
+        (pieces(saved_encoders, 40, two_words), (3, "2 words or 40 tokens")),
+        (WordIds(VOCABULARY, two_words), (3, "2 words")),
+        (WordIds(VOCABULARY, Reading(cleaned=False, max_words=6)), (1, "6 words")),  # a full stop is one
+        (VOCABULARY, None),
+    ):
+        assert TokenTexts.of(split_of(TEXTS), tokens).cut == expected
 
 
 def test_what_reads_captions_is_saved_with_the_model(saved_encoders: Path, tmp_path: Path) -> None:

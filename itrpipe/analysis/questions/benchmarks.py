@@ -47,7 +47,8 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         examined = _examined(evaluation, each, split)
         both = 2 * len(examined.pairs)
         with evaluation.reporter.task(f"scoring {each.name}", both, "captions and negatives") as task:
-            pairs = judged(examined, evaluation.trained, evaluation.place, evaluation.block, parse, task.advance)
+            where = evaluation.trained, evaluation.place, evaluation.block
+            pairs = judged(examined, *where, parse, task.advance, evaluation.warn)
         measures = reader(each.name).MEASURES if each.folder else _MEASURES_OF_SCENES
         found[each.name] = benchmark_figures(pairs, measures, settings.bootstrap_samples, settings.interval_level)
         scored[each.name] = (examined.pairs, pairs)

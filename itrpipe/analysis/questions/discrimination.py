@@ -42,7 +42,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     for name, folder in evaluation.sentences.items():
         both = read_manifest(folder).metrics["kept"] + len(split.caption_ids)
         with evaluation.reporter.task(f"scoring {name}", both, "captions and sentences") as task:
-            judged = judge.judge(folder, task.advance)
+            judged = judge.judge(folder, task.advance, evaluation.warn)
         found[name] = discrimination(judged, settings.bootstrap_samples, settings.interval_level)
         if found[name]["percent"] is not None:
             evaluation.metrics[f"told from {name}"] = f"{found[name]['percent']['value']:.1f} %"
