@@ -124,15 +124,6 @@ def test_statistics_are_those_of_the_model_without_captions_of_the_same_image(ma
     assert not torch.equal(by_twin.total, expected.total)
 
 
-def test_the_twin_follows_in_the_first_epochs_too() -> None:
-    model, method, state = attached(warm_epochs=1)
-    before = state.twin.model.text.weight.clone()
-    moved(model)
-    losses = method.losses(model, method.collate(BATCH, np.random.default_rng(0)), 0)
-    assert set(losses) == {"triplet"}
-    torch.testing.assert_close(state.twin.model.text.weight, (before + model.text.weight) / 2)
-
-
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_losses_of_fne_are_means_and_so_is_the_backbones_own(epoch: int) -> None:
     model, method, _ = attached(Small(auxiliary=12.0), warm_epochs=1, auxiliary_weight=0.5, margin=0.7)
