@@ -141,6 +141,14 @@ def test_the_first_phase_of_ssamt(check: str) -> None:
 
 
 @pytest.mark.parametrize("check", BACKBONE_CHECKS)
+@pytest.mark.parametrize("fusion", ["released", "none"])
+def test_the_other_fusions_of_ascl(check: str, fusion: str) -> None:
+    chosen = settings(FIRST["ascl"], "ascl")
+    model = chosen.model.model_copy(update={"fusion": fusion})
+    BACKBONE_CHECKS[check](builder(chosen.model_copy(update={"model": model})))
+
+
+@pytest.mark.parametrize("check", BACKBONE_CHECKS)
 @pytest.mark.parametrize(("pool", "boxes"), [("mean", True), ("cls", False)])
 def test_the_region_tokens_of_the_dual_encoder(check: str, pool: str, boxes: bool) -> None:
     given = {"images": "region-tokens", "image_pool": pool, "vision": RANDOM, "text": RANDOM}

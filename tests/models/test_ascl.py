@@ -22,7 +22,6 @@ from itrpipe.negatives.asymmetry import shuffle
 D, HEADS, IMAGE_DIM, GLOBAL_DIM, VOCABULARY = 16, 4, 10, 6, 40
 COUNT, LENGTHS = torch.tensor([5, 2, 4]), torch.tensor([6, 3, 8, 4])
 SMALL = {"text": "random", "embed_dim": D, "heads": HEADS, "text_width": 12, "text_heads": 2, "max_words": 12}
-FUSIONS = ["paper", "released", "none"]
 
 
 def small(**changed: Any) -> AsclEncoder:
@@ -101,55 +100,6 @@ def test_tiles_score_and_derive_as_a_loop_over_pairs(fusion, tile, monkeypatch):
     for mine, other in zip(ours, theirs, strict=True):
         assert other.abs().max() > 0
         torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
-
-
-def test_tiles_in_double_precision_have_the_derivatives_that_differences_give():
-    fusion = CrossModalFusion(4, 2, "paper", 0.6).double()
-    regions, whole, words = torch.randn(2, 3, 4).double(), torch.randn(2, 4).double(), torch.randn(2, 2, 4).double()
-    count, lengths = torch.tensor([3, 2]), torch.tensor([2, 1])
-
-    def scores(regions: Tensor, whole: Tensor, words: Tensor) -> Tensor:
-        return fusion.score_matrix(regions, count, whole, words, lengths)
-
-    assert torch.autograd.gradcheck(scores, [each.requires_grad_() for each in (regions, whole, words)])
-
-
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_every_pair_of_the_matrix_scores_as_it_does_alone(fusion):
-    model = small(fusion=fusion)
-    pictures, captions = encoded(model)
-    matrix = model.score_matrix(pictures, captions)
-    assert matrix.shape == (3, 4)
-    for image in range(3):
-        own = rows_of(pictures, torch.full((4,), image))
-        torch.testing.assert_close(model.score_pairs(own, captions), matrix[image], atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_scores_follow_their_images_and_captions_wherever_these_stand(fusion):
-    model = small(fusion=fusion)
-    pictures, captions = encoded(model)
-    rows, columns = torch.tensor([2, 0, 1]), torch.tensor([3, 1, 0, 2])
-    moved = model.score_matrix(rows_of(pictures, rows), rows_of(captions, columns))
-    torch.testing.assert_close(moved, model.score_matrix(pictures, captions)[rows][:, columns], atol=1e-5, rtol=0)
-    alone = model.score_matrix(rows_of(pictures, rows[:1]), rows_of(captions, columns[:1]))
-    torch.testing.assert_close(alone[0, 0], moved[0, 0], atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_what_is_past_the_count_and_the_length_plays_no_part(fusion):
-    model = small(fusion=fusion)
-    batch, captions = images(), texts()
-    whole = model.score_matrix(model.encode_images(batch), model.encode_texts(captions))
-    wide = replace(batch, regions=F.pad(batch.regions, (0, 0, 0, 2), value=7.0))
-    padding = torch.arange(8) >= LENGTHS[:, None]
-    longer = TextBatch(F.pad(captions.tokens.masked_fill(padding, 9), (0, 3), value=5), LENGTHS)
-    pictures, words = model.encode_images(wide), model.encode_texts(longer)
-    words = replace(words, words=words.words.masked_fill((torch.arange(11) >= LENGTHS[:, None])[..., None], torch.nan))
-    torch.testing.assert_close(model.score_matrix(pictures, words), whole, atol=1e-5, rtol=0)
-    torch.testing.assert_close(
-        model.score_pairs(pictures, rows_of(words, torch.arange(3))), whole.diagonal(), atol=1e-5, rtol=0
-    )
 
 
 def test_shuffled_states_of_words_score_as_they_did():
@@ -248,11 +198,3 @@ def test_a_trained_model_is_built_again_from_its_description():
         again.score_matrix(again.encode_images(batch), again.encode_texts(captions)),
         model.score_matrix(model.encode_images(batch), model.encode_texts(captions)),
     )
-
-
-def test_scores_are_in_single_precision_whatever_autocast_says():
-    model = small()
-    pictures, captions = encoded(model)
-    exact = model.score_matrix(pictures, captions)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(model.score_matrix(pictures, captions), exact)

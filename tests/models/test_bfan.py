@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from itrpipe.losses.triplet import triplet_loss
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.bfan.declaration import Bfan
 from itrpipe.models.bfan.network import build
@@ -48,26 +47,3 @@ def test_focal_variant_and_temperature_change_the_score(batch):
     torch.testing.assert_close(scores_of(model_of(focal="equal", lambda_softmax=20.0), batch), published)
     for change in ({"focal": "prob"}, {"lambda_softmax": 5.0}):
         assert (scores_of(model_of(**change), batch) - published).abs().max() > 1e-3, change
-
-
-@pytest.mark.parametrize("focal", ["equal", "prob"])
-def test_pairs_are_the_diagonal_of_the_matrix(batch, focal):
-    model = model_of(focal=focal)
-    images, texts = model.encode_images(batch[0]), model.encode_texts(batch[1])
-    torch.testing.assert_close(model.score_pairs(images, texts), model.score_matrix(images, texts).diagonal())
-
-
-@pytest.mark.parametrize("focal", ["equal", "prob"])
-def test_a_few_steps_separate_the_pairs_of_a_batch(batch, focal):
-    model = model_of(focal=focal)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(30):
-        optimiser.zero_grad()
-        loss = triplet_loss(scores_of(model, batch))
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    scores = scores_of(model, batch)
-    assert losses[-1] < losses[0] / 4
-    assert (scores.argmax(dim=1) == torch.arange(6)).all()

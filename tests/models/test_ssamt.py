@@ -125,20 +125,6 @@ def test_the_score_is_the_weighted_sum_of_the_paper():
     torch.testing.assert_close(small(phase="intra").score_pairs(encoded, captions), intra)
 
 
-def test_padding_changes_nothing():
-    model = small()
-    alone = [model.encode_texts(texts_at(CAPTIONS, row)) for row in range(4)]
-    padded = texts_padded(CAPTIONS, words=3, phrases=2)
-    few = images(1)
-    wide = ImageBatch(torch.cat([few.regions, torch.full((1, 2, IMAGE_DIM), 7.0)], dim=1), torch.tensor([4]))
-    encoded, widened = model.encode_images(few), model.encode_images(wide)
-    torch.testing.assert_close(widened.pooled, encoded.pooled, atol=1e-5, rtol=0)
-    rows = torch.zeros(4, dtype=torch.int64)
-    together = model.score_pairs(widened[rows], model.encode_texts(padded))
-    for row, caption in enumerate(alone):
-        torch.testing.assert_close(together[row], model.score_pairs(encoded, caption)[0], atol=1e-5, rtol=0)
-
-
 def test_the_order_of_phrases_changes_nothing():
     model = small()
     encoded = model.encode_images(images(1))
@@ -206,22 +192,3 @@ def texts_at(batch: TextBatch, row: int) -> TextBatch:
     members = batch.phrases.tokens[row : row + 1, :phrases, :length]
     own = PhraseBatch(batch.phrases.kinds[row : row + 1, :phrases], members)
     return TextBatch(batch.tokens[row : row + 1, :length], batch.lengths[row : row + 1], own)
-
-
-def texts_padded(batch: TextBatch, words: int, phrases: int) -> TextBatch:
-    """The captions with more padding, of which the words are anything."""
-    assert batch.phrases is not None
-    pad = torch.nn.functional.pad
-    members = pad(batch.phrases.tokens, (0, words, 0, phrases))
-    kinds = pad(batch.phrases.kinds, (0, phrases), value=-1)
-    return TextBatch(pad(batch.tokens, (0, words), value=9), batch.lengths, PhraseBatch(kinds, members))
-
-
-def test_scores_under_bfloat16_autocast_are_near_those_in_single_precision():
-    model = small()
-    encoded, captions = model.encode_images(images()), model.encode_texts(CAPTIONS)
-    exact = model.score_matrix(encoded, captions)
-    with torch.autocast("cpu", torch.bfloat16):
-        rough = model.score_matrix(encoded, captions)
-    assert rough.dtype == torch.float32
-    assert 0 < (rough - exact).abs().max() < 0.02

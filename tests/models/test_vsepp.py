@@ -73,27 +73,6 @@ def test_three_training_steps_match_reference(reference):
         np.testing.assert_allclose(weight, reference[f"after3_{published_name(name)}"], atol=5e-6, err_msg=name)
 
 
-def test_captions_in_any_order_give_the_same_vectors(reference):
-    model, (_, texts) = reference_model(reference), batches(reference)
-    shuffle = torch.tensor([3, 0, 5, 1, 4, 2])
-    shuffled = TextBatch(texts.tokens[shuffle], texts.lengths[shuffle])
-    torch.testing.assert_close(model.encode_texts(shuffled).embedding, model.encode_texts(texts).embedding[shuffle])
-
-
-def test_padding_tokens_and_padding_regions_change_nothing(reference):
-    model = reference_model(reference)
-    texts = batches(reference)[1]
-    garbage = torch.where(texts.tokens == 0, torch.tensor(7), texts.tokens)
-    wide = TextBatch(torch.cat([garbage, torch.full((6, 3), 9)], dim=1), texts.lengths)
-    torch.testing.assert_close(model.encode_texts(wide).embedding, model.encode_texts(texts).embedding)
-
-    regions, count = torch.randn(4, 5, 20), torch.tensor([5, 1, 3, 2])
-    encoded = model.encode_images(ImageBatch(regions, count)).embedding
-    for row, real in enumerate(count.tolist()):
-        alone = model.encode_images(ImageBatch(regions[row : row + 1, :real])).embedding
-        torch.testing.assert_close(encoded[row : row + 1], alone)
-
-
 def test_regions_are_averaged_over_those_that_are_real() -> None:
     regions = torch.tensor([[[2.0], [4.0], [9.0]], [[6.0], [9.0], [9.0]]])
     assert mean_of_regions(ImageBatch(regions, torch.tensor([2, 1]))).tolist() == [[3.0], [6.0]]
@@ -104,13 +83,6 @@ def test_half_precision_features_are_encoded_in_single(reference):
     half = model.encode_images(ImageBatch(images.regions.half())).embedding
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, model.encode_images(images).embedding, atol=2e-3, rtol=0)
-
-
-@pytest.mark.parametrize("measure", ["cosine", "order"])
-def test_score_pairs_is_the_diagonal_of_score_matrix(measure):
-    model = build(Vsepp(embed_dim=8, measure=measure, image_norm=False), image_dim=4, vocabulary_size=10)
-    image, text = ImageEncoding(torch.randn(5, 8)), TextEncoding(torch.randn(5, 8))
-    torch.testing.assert_close(model.score_pairs(image, text), model.score_matrix(image, text).diagonal())
 
 
 def test_tiled_order_scores_equal_one_tile(monkeypatch):
