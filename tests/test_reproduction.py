@@ -237,16 +237,15 @@ def test_a_dry_run_says_what_it_will_cost(
     found = {name.rpartition("-")[0]: cost for name, cost in filter(lambda pair: len(pair) == 2, costs)}
     assert found["train/triplet.vsepp.s1"] == f"123 s  as train/{trained.name} took"
     assert found["evaluate/triplet.vsepp.s1"].endswith(f"as evaluate/{evaluated.name} took")
-    measured = re.compile(r"\d+ s  measured: \S+ m?s an update, \d+ updates an epoch, \S+ s a validation")
-    assert measured.fullmatch(found["train/triplet.vsepp-order"])
+    assert found["train/triplet.vsepp-order"] == "unknown"
     assert found["evaluate/triplet.vsepp-order"] == "unknown"
     assert found["train/triplet.vsepp.s2"] == f"247 s  as train/{trained.name} took with 1 epoch, scaled to 2"
     assert found["train/triplet.vsepp.s3"] == f"370 s  as train/{trained.name} took with 1 epoch, scaled to 3"
-    assert measured.fullmatch(found["train/triplet.vsepp.s4"])
+    assert found["train/triplet.vsepp.s4"] == "unknown"
     assert found["train/triplet-long.vsepp"].startswith(f"247 s  as train/{trained.name} took with 1 epoch")
     assert found["evaluate/triplet-long.vsepp"] == "unknown"
     assert "train/triplet.vsepp" not in found
-    assert re.search(r"sum: 16 min \d\d s and 2 steps of unknown cost$", printed.rstrip())
+    assert re.search(r"sum: 16 min \d\d s and 4 steps of unknown cost$", printed.rstrip())
 
 
 def test_other_data_are_no_measure_of_cost(

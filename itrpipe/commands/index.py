@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from itrpipe.artifacts.artifact import MANIFEST, Manifest, folders_in, is_finished, read_manifest
-from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.named import NamedModel, find_model
 from itrpipe.commands.trained import make_missing, train_settings
 from itrpipe.commands.upkeep import remove_unused
@@ -19,7 +18,7 @@ from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageE
 from itrpipe.plan.overrides import EVERYWHERE
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner
-from itrpipe.plan.steps import Step, pending_steps
+from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.stages.extract import passes_of
@@ -107,7 +106,7 @@ def index(root: Path, photos: Path, asked: AskedModel, *, no_deps: bool = False,
         photos: the folder.
         asked: the model; where it names none, the only one that has indexed the folder.
         no_deps: fail where the model is not trained.
-        dry_run: print the plan and what it will cost.
+        dry_run: print the plan.
 
     Raises:
         IncompleteError: the index is finished and lacks photographs that could not be used.
@@ -145,7 +144,7 @@ def up_to_date(
         asked: the model.
         reporter: shows the plan and the progress.
         no_deps: fail where something is missing; of the index itself only if not `whole`.
-        dry_run: print the plan and what it will cost, and make nothing.
+        dry_run: print the plan, and make nothing.
         whole: the index is what was asked for, and its plan is shown also where it is up to date.
 
     Returns:
@@ -180,7 +179,6 @@ def up_to_date(
             save_definition(root, dataset, definition)
         run([step], reporter, dry_run=dry_run)
     if dry_run:
-        print_costs(estimate(root, dataset, pending_steps([step])), reporter)
         return None
     _remove_contained(step.location.folder, reporter)
     return Indexed(step.location.folder, model)

@@ -186,7 +186,7 @@ def kept_parts(
     own: Path,
     places: Sequence[str],
     model: str,
-    into: Path | None,
+    into: Path,
     warn: Callable[[str], None],
 ) -> Iterator[PartRows]:
     """Yields what interrupted runs over the same or an earlier state of the folder have encoded.
@@ -196,12 +196,12 @@ def kept_parts(
         own: the one of this run.
         places: folders below their `.work` that hold parts.
         model: digest of the model, whose parts alone count.
-        into: where parts are moved to, after which the other folders are gone; None leaves all as it is.
+        into: where parts are moved to, after which the other folders are gone.
         warn: is told what was damaged.
     """
     damaged = 0
     for partial in partials:
-        mine = partial == own and into is not None
+        mine = partial == own
         with nullcontext(True) if mine else unused(partial) as free:
             if not free:
                 continue
@@ -216,11 +216,11 @@ def kept_parts(
                     continue
                 if rows.model != model:
                     left += 1
-                elif into is None or path.parent == into:
+                elif path.parent == into:
                     yield rows
                 else:
                     yield PartRows(_moved(path, into))
-            if into is not None and not mine and files and not left:
+            if not mine and files and not left:
                 shutil.rmtree(partial)
         if mine:
             shutil.rmtree(partial / WORK / places[0], ignore_errors=True)

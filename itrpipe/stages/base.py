@@ -17,15 +17,7 @@ without torch, and defines:
                                                       asked when a step is planned and, while it waits, whenever another
                                                       one is finished
     run(job) -> None                                  does the work inside `job.folder`
-    measured(job) -> tuple[float | None, str]         optional: seconds that the step will take, measured in a few
-                                                      seconds where no earlier artifact tells; None where that cannot
-                                                      be; and what was measured, or why not. `job.inputs` holds what is
-                                                      finished, `job.awaited` the rest, and `job.folder` is not there
-    foreseen(job) -> None                             with `measured`, where an earlier artifact tells the seconds:
-                                                      warns of what can be known before the step runs
-    UNTIMED: frozenset[str]                           with `measured`: settings that do not decide how long it takes
-    cost(job) -> tuple[float, str]                    optional: seconds that the step will take, and for what, where
-                                                      earlier artifacts do not tell; `job` as for `measured`
+    UNTIMED: frozenset[str]                           optional: settings that do not decide how long it takes; the seed
     show(folder, reporter) -> None                    optional: prints the result of a finished artifact, when it is
                                                       asked for again
 """
@@ -121,7 +113,6 @@ class Job:
         folder: the `.partial` folder to write the outputs to.
         reporter: prints messages and progress.
         sources: digests of files outside the data folder, as they were when the step was planned.
-        awaited: input name -> settings of an artifact that is yet to be made; empty where the stage runs.
         metrics, timings, messages: filled by the stage, recorded in the manifest.
         failed: image that could not be used -> reason; likewise.
     """
@@ -135,7 +126,6 @@ class Job:
     folder: Path
     reporter: Reporter
     sources: Mapping[str, str] = field(default_factory=dict)
-    awaited: Mapping[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,10 +26,6 @@ KEPT = "kept"
 MODEL, PHOTOGRAPHS = "model", "photographs"
 """Sources: digest of the model, and of paths, sizes and times of the photographs."""
 RATE = "photographs/s"
-_BYTES_LISTED = 64
-"""What the list takes of the disk for a photograph, about."""
-_TRIED = 16
-"""Photographs whose encoding is timed for an estimate."""
 
 
 class IndexSettings(Settings):
@@ -114,7 +109,7 @@ def run(job: Job) -> None:
     from itrpipe.retrieval.photo_rows import PartRows, write_rows
 
     folder, listed = _folder(job.definition), _listed(job)
-    known = _known(job, keep=True)
+    known = _known(job)
     every = listed.photographs
     todo = [each for each in every if each not in known]
     if len(known):
@@ -145,35 +140,6 @@ def run(job: Job) -> None:
         job.warn(f"{listed.outside:,} links lead out of {folder}; they were left out")
 
 
-def cost(job: Job) -> tuple[float, str]:
-    """Seconds until all photographs are encoded, and what they are, measured on some of them."""
-    every = _listed(job).photographs
-    known = _known(job, keep=False)
-    todo = [each for each in every if each not in known]
-    seconds, width, measured = _seconds_each(job, [each.file for each in todo]) if todo else (0.0, known.width, "")
-    # Embeddings, the index over them, and what is known of each photograph.
-    disk = len(every) * (2 * 4 * width + _BYTES_LISTED) / 2**20
-    what_for = f"{len(todo):,} of {len(every):,} photographs to encode{measured}; {disk:,.0f} MiB on the disk"
-    return len(todo) * seconds, what_for
-
-
-def _seconds_each(job: Job, files: list[str]) -> tuple[float, int, str]:
-    """Seconds that a photograph takes, as in the largest run over this folder, else as some take now; and the width."""
-    runs = [each.metrics for _, each in _earlier(job) if each.metrics["encoded"] >= _TRIED]
-    if runs:
-        run = max(runs, key=lambda each: each["encoded"])
-        return 1 / run[RATE], run["width"], f" at {run[RATE]:,.1f} a second, as before"
-    from itrpipe.retrieval.photo_index import open_embedding
-
-    model = open_embedding(Path(job.settings.model), job.execution.device)
-    tried = [_folder(job.definition) / file for file in files[:_TRIED]]
-    model.encode_images(tried[:1], refused=lambda row, reason: None)  # opens what opens late
-    started = time.monotonic()
-    model.encode_images(tried, job.execution.batch, refused=lambda row, reason: None)
-    seconds = (time.monotonic() - started) / len(tried)
-    return seconds, model.embed_dim, f" at {1 / seconds:,.1f} a second, measured on {len(tried)}"
-
-
 def _folder(definition: StageDefinition | None) -> Path:
     if definition is None or definition.source is None:
         raise MissingInputError("no photographs are named; run `itrpipe index --photos FOLDER --model NAME`")
@@ -193,21 +159,18 @@ def _listed(job: Job) -> PhotoFolder:
     return listed
 
 
-def _known(job: Job, *, keep: bool) -> KnownRows:
+def _known(job: Job) -> KnownRows:
     """Rows of earlier indexes of the model, and of parts of runs that were interrupted.
 
-    Args:
-        job: whose label and model count.
-        keep: move the parts into the work of this job, where its own new parts do not replace them.
+    The parts are moved into the work of this job, where its own new parts do not replace them.
     """
     from itrpipe.retrieval.photo_rows import IndexRows, KnownRows, kept_parts
 
     known = KnownRows()
     for folder, manifest in _earlier(job):
         known.add(IndexRows(folder, manifest.metrics["measure"]))
-    into = job.work / KEPT if keep else None
     partials = sorted(job.folder.parent.glob(f"*-{'[0-9a-f]' * 8}.partial"))
-    for rows in kept_parts(partials, job.folder, (PARTS, KEPT), job.sources[MODEL], into, job.warn):
+    for rows in kept_parts(partials, job.folder, (PARTS, KEPT), job.sources[MODEL], job.work / KEPT, job.warn):
         known.add(rows)
     return known
 

@@ -6,9 +6,7 @@ Round one is `--method triplet`; round two (`--method aoq`) also reads the lists
 from __future__ import annotations
 
 import dataclasses
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +32,6 @@ from itrpipe.training.settings import READ_UNTRAINED, TrainExecution, TrainSetti
 
 if TYPE_CHECKING:
     from itrpipe.training.loop import Trainer
-    from itrpipe.training.probe import Probed
 
 SCHEMA_VERSION = 2
 Execution = TrainExecution
@@ -294,84 +291,6 @@ def _mine_again(job: Job, folder: Path) -> None:
     again.work.mkdir()
     mine_negatives.run(again)
     job.messages.extend(message for message in again.messages if message not in job.messages)
-
-
-def measured(job: Job) -> tuple[float | None, str]:
-    """Seconds of all epochs, at the pace of a few steps; of a model without embeddings also what its scores will take.
-
-    Lists that are not mined yet are drawn, and weights to start from are random: neither changes the pace.
-    """
-    from itrpipe.training.probe import probe
-
-    if (reason := _not_tried(job)) is not None:
-        return None, reason
-    with _tried(job) as tried:
-        found = probe(tried)
-    return found.pace.seconds(found.course), _told(found, job.settings)
-
-
-def foreseen(job: Job) -> None:
-    """Warns of what the data and the settings alone show."""
-    from itrpipe.training.probe import assembled
-
-    if _not_tried(job) is None:
-        with _tried(job) as tried:
-            assembled(tried)
-
-
-def _not_tried(job: Job) -> str | None:
-    """Why a training cannot be tried before it runs, empty where nobody would ask; None where it can."""
-    from itrpipe.training.world import World
-
-    awaited = job.awaited.keys() - {MINED, "start"}
-    missing = sorted(awaited & {"prepare", "extract", "parse"} or awaited)  # the data first, which others need, too
-    if isinstance(job.settings.model, GivenEmbeddings) or World.joined().size > 1:
-        return ""
-    if missing:
-        return f"a training is measured once {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} done"
-    wanted = job.settings.model.pretrained()
-    if local_folders(wanted).keys() < {name for name, value in wanted.items() if value}:
-        return "not measured: encoders are of the hub, and a plan downloads nothing"
-    return None
-
-
-@contextmanager
-def _tried(job: Job) -> Iterator[Job]:
-    """The same training in a folder for the time being, which prints nothing but keeps its warnings."""
-    from itrpipe.training.probe import write_drawn_lists
-
-    with tempfile.TemporaryDirectory() as folder:
-        execution = job.execution.model_copy(update={"trackers": (), "compile": False})
-        quiet = Reporter(Console(quiet=True))
-        tried = dataclasses.replace(job, execution=execution, folder=Path(folder), reporter=quiet)
-        tried.work.mkdir()
-        if MINED in job.awaited:
-            mining = job.awaited[MINED]
-            widths = {"texts_for_images": mining.num_texts, "images_for_texts": mining.num_images}
-            write_drawn_lists(tried, tried.work, widths, guarded=mining.guard != "none")
-            tried.inputs |= {MINED: Input(tried.work, job.inputs["prepare"].manifest)}
-        yield tried
-
-
-def _told(found: Probed, settings: TrainSettings) -> str:
-    """What was measured, for people."""
-    from itrpipe.reporting.tables import duration
-
-    course, pace = found.course, found.pace
-    parts = [f"{duration(pace.validation)} a validation"]
-    if course.updates:
-        update = pace.steps(course) / course.updates
-        shown = f"{1e3 * update:.3g} ms" if update < 1 else duration(update)
-        parts = [f"{shown} an update", f"{course.epoch_updates:,} updates an epoch", *parts]
-    if settings.loss.refreshes():
-        parts.append("without what is mined again")
-    if settings.patience:
-        parts.append("at most")
-    told = f"measured: {', '.join(parts)}"
-    if not found.pair or not found.test_pairs:
-        return told
-    scores = f"{duration(found.test_pairs * found.pair)} for the scores of test, {found.test_pairs:,} pairs"
-    return f"{told}; to evaluate it: {scores}"
 
 
 def _local_encoders(settings: TrainSettings) -> dict[str, Path]:

@@ -101,11 +101,6 @@ def score_block(model: AnyMatcher, encoded: Sequence[Any], texts: TextBatch, pre
         yield scores
 
 
-def pairs_of(data: Rows) -> int:
-    """How many pairs of images and captions a split has."""
-    return data.num_images * data.num_captions
-
-
 @torch.inference_mode()
 def encode_images(
     model: DualEncoder, data: ImageRows, device: torch.device, block: int, rows: np.ndarray | None = None

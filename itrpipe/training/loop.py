@@ -32,7 +32,7 @@ from itrpipe.training.data import SplitData, epoch_batches
 from itrpipe.training.encode import AnyMatcher, score_split
 from itrpipe.training.feed import Feed, Placed
 from itrpipe.training.finite import FirstNonFinite
-from itrpipe.training.loop_settings import Course, LoopSettings
+from itrpipe.training.loop_settings import LoopSettings
 from itrpipe.training.optimizers import OPTIMIZERS, Trained
 from itrpipe.training.prefetch import Prefetcher
 from itrpipe.training.refresh import Refreshing
@@ -139,9 +139,10 @@ class Trainer:
             self.position = load_checkpoint(checkpoint, self._model, self._optimizer, *states)
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         done = sum(self._steps[: self.position.epoch]) + self.position.step
+        steps = min(sum(self._steps), self._total_updates * self._settings.accumulate)
         with (
             self._tracking.following(self.position),
-            self._reporter.task("training", self.course.steps, "steps", done) as task,
+            self._reporter.task("training", steps, "steps", done) as task,
         ):
             if not self._settings.epochs:
                 self._validate_untrained()
@@ -172,25 +173,9 @@ class Trainer:
         )
 
     @property
-    def course(self) -> Course:
-        """How much there is to do, from the start and to the last epoch."""
-        updates = self._total_updates
-        if not updates:
-            return Course(0, 0, 0, 0, 1)
-        ends, validations = self._validated_updates()
-        steps = min(sum(self._steps), updates * self._settings.accumulate)
-        first_steps = min(sum(self._steps[: self._first_epochs]), steps)
-        return Course(steps, first_steps, updates, ends[0], len(validations))
-
-    @property
     def model(self) -> AnyMatcher:
         """The model as it is now, on the device."""
         return self._model
-
-    @property
-    def last_epoch(self) -> int:
-        """The epoch, 0-based, in which there is nothing more to do."""
-        return len(self._steps) - 1
 
     def _validated_updates(self) -> tuple[list[int], list[int]]:
         """After how many updates each epoch ends, and after how many each validation comes."""
@@ -241,14 +226,10 @@ class Trainer:
         self._world.wait()  # until the first process has written them
         load_weights(self._work / BEST, self._model, unfinished=True)
 
-    def validate(self, limit: int | None = None) -> dict[str, float]:
-        """Metrics on the first images of the validation split, with the four-recall sum `r1+r5`.
-
-        Args:
-            limit: how many images; `validation_images` where it is not told.
-        """
+    def validate(self) -> dict[str, float]:
+        """Metrics on the first images of the validation split, with the four-recall sum `r1+r5`."""
         self._model.eval()
-        data, block, limit = self._validation, self._settings.encode_block, limit or self._settings.validation_images
+        data, block, limit = self._validation, self._settings.encode_block, self._settings.validation_images
         captions = np.flatnonzero(data.caption_image < limit)
         images, precision = min(limit, data.num_images), self._settings.score_precision
         scores = score_split(self._model, data, self.device, block, images, captions, precision)

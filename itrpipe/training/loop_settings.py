@@ -67,22 +67,3 @@ class LoopSettings:
     average: str = "none"
     patience: int = 0
     first_epochs: int = 0
-
-
-@dataclass(frozen=True)
-class Course:
-    """How much a training does if nothing ends it early.
-
-    Attributes:
-        steps: batches of all epochs.
-        first_steps: of them those of the first epochs, which the method trains with another loss.
-        updates: of the weights, in all epochs.
-        epoch_updates: of the first epoch.
-        validations: one without an epoch.
-    """
-
-    steps: int
-    first_steps: int
-    updates: int
-    epoch_updates: int
-    validations: int

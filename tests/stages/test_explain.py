@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -245,9 +244,7 @@ def test_a_dry_run_prints_the_plan_with_its_cost_and_makes_nothing(root: Path, i
         header, *plan = outcome.out.splitlines()
         assert header == "tiny: explain tags-dc.uniter"
         assert any("+ train/tags-dc.uniter" in line and line.endswith("missing") for line in plan)
-        assert "estimated cost" in plan
-        # 4 images and 20 captions.
-        assert re.search(r" \d+ s  measured: .*; to evaluate it: \S+ s for the scores of test, 80 pairs$", plan[-2])
+        assert plan[-1].startswith("estimated cost: unknown")
     wrong = explain(invoke, copy, "--dry-run", image="nowhere.jpg")
     assert (wrong.code, "has no image 'nowhere.jpg'" in wrong.err) == (3, True)
     quiet = explain(invoke, copy, "--dry-run", "--json")

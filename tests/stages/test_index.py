@@ -129,7 +129,7 @@ def test_new_and_changed_photographs_alone_are_encoded(
         photograph(photos / "new" / f"{number}.png", 100 + number)
     photograph(photos / "00.JPG", 200)
     outcome = command("index", "--dry-run", model=None)
-    assert "4 of 17 photographs to encode" in outcome.out
+    assert "source photographs changed" in outcome.out
     assert counts(data_root, photos) == (14, 14, 0)
     assert command("search", SENTENCE, "--no-deps", model=None).code == 2
     outcome = command("search", SENTENCE, "--top", 17, "--json", model=None)

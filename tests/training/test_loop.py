@@ -318,7 +318,7 @@ def test_training_ends_where_validation_is_flat(features, tmp_path, changes, sai
 
 def test_a_rate_that_never_rises_to_its_height_is_told(features, tmp_path):
     run = trainer(features, tmp_path / "a", changed(schedule="cosine", warmup_updates=1000))
-    updates = run.course.updates
+    updates = run._total_updates
     assert f"warmup_updates = 1,000, and all epochs together have {updates} updates" in run.never_warm()
     assert f"at {updates / 10:.0f} % of its height" in run.never_warm()
     assert not trainer(features, tmp_path / "b", changed(schedule="cosine", warmup_updates=updates)).never_warm()
@@ -354,26 +354,11 @@ def test_patience_that_cannot_end_a_training_is_told(features, tmp_path, changes
         {"epochs": 0},
     ],
 )
-def test_a_training_goes_through_the_course_that_it_tells(features, tmp_path, changes):
+def test_a_training_updates_and_validates_as_often_as_it_planned(features, tmp_path, changes):
     run = trainer(features, tmp_path / "a", changed(epochs=3, batch_size=6) if not changes else changed(**changes))
-    course, taken = run.course, []
-    step = run._step
-    run._step = lambda *arguments: (taken.append(1), step(*arguments))[1]
     run.run()
-    assert (course.steps, course.updates) == (len(taken), run.position.updates)
-    assert course.validations == len(run.position.history)
-
-
-def test_epochs_and_batches_decide_the_course(features, tmp_path):
-    def course(**values):
-        return trainer(features, tmp_path / "a", changed(**values)).course
-
-    one = course(epochs=1, batch_size=4)
-    more = course(epochs=7, batch_size=4)
-    assert (more.updates, more.steps, more.validations) == (7 * one.updates, 7 * one.steps, 7)
-    assert (one.first_steps, more.first_steps) == (0, 0)
-    assert course(epochs=7, batch_size=4, first_epochs=3).first_steps == 3 * one.steps
-    assert more.epoch_updates == one.epoch_updates == one.updates == 2 * course(epochs=1, batch_size=8).updates
+    assert run.position.updates == run._total_updates
+    assert len(run.position.history) == max(1, len(run._validated_updates()[1]))
 
 
 def test_on_a_plateau_the_best_weights_are_taken_up_at_a_lower_rate_also_after_an_interruption(features, tmp_path):
