@@ -1,7 +1,6 @@
 """Commands in processes of their own that begin at once, since they are forked off a process that has imported all.
 
-A fresh interpreter with torch takes seconds. How `itrpipe` itself starts is tested in `test_cli`, `test_foreign_code`
-and `test_wheel`.
+A fresh interpreter with torch takes seconds. How `itrpipe` itself starts is tested in `test_cli` and `test_wheel`.
 """
 
 from __future__ import annotations

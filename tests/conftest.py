@@ -223,7 +223,6 @@ def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     def run(*arguments: object) -> Outcome:
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["itrpipe", *map(str, arguments)])
-        monkeypatch.setenv("PYTHONSAFEPATH", "")  # the command sets it for its children; a later test has others
         code = 0
         try:
             command_line.main()

@@ -17,7 +17,7 @@ from itrpipe.models.registry import backbones
 PACKAGE = Path(itrpipe.__file__).parent
 # From right to left; a room may import itself, its own layer and every layer above it in this list.
 LAYERS = (
-    {"errors", "isolation", "printable", "plugins", "papers", "declared_epochs"},
+    {"errors", "printable", "plugins", "papers", "declared_epochs"},
     {"artifacts", "config", "declared", "progress", "registry", "engine"},
     {"datasets", "features", "scene_graph"},
     {"models", "losses", "negatives"},

@@ -18,7 +18,6 @@ from itrpipe.engine.local import told, usable_cores
 from itrpipe.engine.queue import MOST_DEATHS, Outcome, Queue
 from itrpipe.engine.work import Host, Part, Work
 from itrpipe.errors import MissingInputError, UnavailableError
-from itrpipe.isolation import away, isolate
 from itrpipe.progress import Reporter
 
 LEFT_ALONE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TQDM_PATCH_PRINT": "0"}
@@ -63,8 +62,7 @@ def connected(ray: Any, address: str, workers: int = 0) -> Iterator[None]:
     try:
         try:
             given = {"address": _answering(address)} if address else own
-            with away():  # Ray lets workers import what lies in the working folder
-                ray.init(log_to_driver=False, logging_level="error", **given)
+            ray.init(log_to_driver=False, logging_level="error", **given)
         except Exception as error:  # Ray raises plain ones, too
             where = f"--address {address}" if address else "this machine"
             remedy = (
@@ -175,10 +173,9 @@ def made(work: Work, queue: Queue, execution: MapExecution, reporter: Reporter) 
 
 
 class _Remote:
-    """What runs in an actor: a host in the folder of the driver, where there is one, from which nothing is imported."""
+    """What runs in an actor: a host in the folder of the driver, where there is one."""
 
     def __init__(self, work: Work, folder: Path) -> None:
-        isolate()
         with contextlib.suppress(OSError):
             os.chdir(folder)
         self._host = Host(work)

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from itrpipe.artifacts.disk import make_folder, read_stamped_json, write_stamped_json
 from itrpipe.errors import UsageError
-from itrpipe.isolation import away
 from itrpipe.progress import PLAIN_INTERVAL_SECONDS
 from itrpipe.training.checkpoint import Position
 
@@ -261,8 +260,7 @@ def _wandb(run: TrackedRun, sent: Sent) -> GeneralTracker:
     # It would read the repository with git, which runs what the repository's configuration names.
     os.environ.setdefault("WANDB_DISABLE_GIT", "true")
     tracker = WandBTracker(project, name=run.name, id=sent.run, resume="allow", dir=str(run.folder.resolve()))
-    with away():  # else wandb/settings of the working folder could name another server, which gets the key
-        tracker.start()
+    tracker.start()
     return tracker
 
 

@@ -28,7 +28,6 @@ from itrpipe.engine.run import Made, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError
 from itrpipe.features import extraction
-from itrpipe.isolation import _CuriousFinder
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph import parsing
 from tests.engine import toy
@@ -44,7 +43,6 @@ from tests.engine.toy import (
     fail,
     gone,
     note,
-    note_finder,
 )
 from tests.maps import made
 
@@ -76,26 +74,13 @@ def cluster(home: Path) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with modules of names that workers import, which leave a mark when they are."""
-    folder = tmp_path_factory.mktemp("foreign")
-    for name in ("itrpipe", "numpy", "pyarrow", "fractions", "ray", "tests"):
-        (folder / f"{name}.py").write_text(f"open({str(folder / 'imported')!r}, 'a').write({name!r})\nraise SystemExit")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def connection(cluster: Any, foreign: Path) -> Iterator[Any]:
-    """The library, connected to the cluster from the foreign folder."""
-    ray, back, on_end = load_ray(), Path.cwd(), signal.getsignal(signal.SIGTERM)
-    os.chdir(foreign)
-    try:
-        with connected(ray, cluster.address):
-            assert signal.getsignal(signal.SIGTERM) == on_end
-            yield ray
-        assert not ray.is_initialized()
-    finally:
-        os.chdir(back)
+def connection(cluster: Any) -> Iterator[Any]:
+    """The library, connected to the cluster."""
+    ray, on_end = load_ray(), signal.getsignal(signal.SIGTERM)
+    with connected(ray, cluster.address):
+        assert signal.getsignal(signal.SIGTERM) == on_end
+        yield ray
+    assert not ray.is_initialized()
 
 
 def by_ray(work: Work, folder: Path, workers: int = 2) -> Made:
@@ -246,15 +231,6 @@ def test_stages_give_the_same_files(
     assert len(digests(tmp_path / "one")) == len(commands)
     made_by = {json.loads(path.read_text())["execution"]["engine"] for path in tmp_path.glob("ray/*/*/*/manifest.json")}
     assert made_by == {"ray"}
-
-
-def test_workers_import_nothing_from_the_working_folder(connection: Any, foreign: Path, tmp_path: Path) -> None:
-    """All tests above ran in it; and libraries that look there whatever Python is told are imported elsewhere."""
-    (tmp_path / "notes").mkdir()
-    by_ray(Toy(1, partial(note_finder, tmp_path / "notes")), tmp_path / "parts")
-    assert (tmp_path / "notes" / "000000").read_text() == _CuriousFinder.__name__
-    assert Path.cwd() == foreign
-    assert not (foreign / "imported").exists()
 
 
 # A cluster of this machine alone

@@ -96,11 +96,6 @@ def note_threads(folder: Path, part: Part) -> None:
     (folder / part.name).write_text(str(torch.get_num_threads()))
 
 
-def note_finder(folder: Path, part: Part) -> None:
-    """Leaves a file of the part's name that holds what finds modules first."""
-    (folder / part.name).write_text(type(sys.meta_path[0]).__name__)
-
-
 def die_once(marker: Path, name: str, part: Part) -> None:
     if part.name == name:
         with contextlib.suppress(FileExistsError):

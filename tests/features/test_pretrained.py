@@ -17,7 +17,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.features.extractors.pretrained import RANDOM_NOTE, GridExtractor
+from itrpipe.features.extractors.pretrained import RANDOM_NOTE, GridExtractor, load_config
+from itrpipe.features.extractors.resnet.extractor import FAMILIES
 from itrpipe.features.extractors.vit import extractor as vit
 from itrpipe.features.extractors.vit.declaration import Vit
 
@@ -274,3 +275,12 @@ def test_what_is_asked_of_the_hub(saved: Path, tmp_path: Path, monkeypatch: pyte
     (commit / "model.safetensors").unlink()
     vit.build(settings_of("someone/small"), "cpu")
     assert asked[-1] == (commit.name, ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"))
+
+
+def test_a_configuration_names_neither_code_nor_an_implementation_of_attention(tmp_path: Path) -> None:
+    named = {"auto_map": {"AutoConfig": "evil.Config"}, "attn_implementation": "evil/kernel"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "resnet", **named}))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit\n")
+    _, config = load_config(tmp_path, FAMILIES)
+    assert config._attn_implementation is None
+    assert not (tmp_path / "ran").exists()

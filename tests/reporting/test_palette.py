@@ -6,11 +6,12 @@ import itertools
 import re
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 
 import itrpipe.reporting
-from itrpipe.reporting.plots import SERIES
+from itrpipe.reporting.plots import SERIES, panel, svg
 
 STYLE = Path(itrpipe.reporting.__file__).with_name("base.css").read_text(encoding="utf-8")
 # Of linear RGB; Machado et al., "A physiologically-based model for simulation of color vision deficiency", 2009.
@@ -68,3 +69,16 @@ def test_colours_of_lines_stand_out_from_the_page(scheme: str) -> None:
     for number in range(SERIES + 1):
         high, low = sorted((paper, luminance(colours[f"series-{number}"])), reverse=True)
         assert (high + 0.05) / (low + 0.05) > CONTRAST, number
+
+
+def test_plots_do_not_depend_on_the_settings_of_matplotlib() -> None:
+    def drawn() -> str:
+        figure, axes = panel()
+        axes.plot([0, 1], [1, 0])
+        return svg(figure, "name", "a line")
+
+    alone = drawn()
+    foreign = {"font.size": 40, "axes.linewidth": 9, "text.usetex": True, "xtick.minor.visible": True, "figure.dpi": 9}
+    with matplotlib.rc_context(foreign):
+        assert drawn() == alone
+        assert matplotlib.rcParams["font.size"] == 40
