@@ -140,9 +140,12 @@ def load_declaration(stage: str) -> Declaration:
     if unknown:
         raise DataError(f"{path}: unknown table [{min(unknown)}]; known are [defaults], [execution], [conf.<name>]")
     declared = {section: tables.get(section, {}) for section in ("defaults", "conf")}
-    brought = {}
-    for file, more in plugins.tables(stage).items():
-        brought |= _add_tables(declared, more, file, path)
+    files: dict[str, Path] = {}
+    for plugin in brought():
+        if plugin.file and not plugin.problem and plugins.STAGES[plugin.group] == stage:
+            for section, named in plugin.tables.items():
+                declared[section] |= named
+                files |= {f"{section}.{name}": plugin.file for name in named}
     return Declaration(
         stage=stage,
         path=path,
@@ -150,26 +153,26 @@ def load_declaration(stage: str) -> Declaration:
         defaults=declared["defaults"],
         execution=tables.get("execution", {}),
         confs=declared["conf"],
-        brought=brought,
+        brought=files,
     )
 
 
-def _add_tables(
-    declared: dict[str, dict[str, Any]], more: Mapping[str, Any], file: Path, path: Path
-) -> dict[str, Path]:
-    """Adds what a plug-in declares to what is declared in `path`; returns its sections.
+@functools.cache
+def brought() -> list[plugins.Plugin]:
+    """What installed packages bring, also what cannot be used; none of it may stand in the place of ours."""
+    ours = {stage: declared_stages()[stage] for stage in plugins.STAGES.values()}
+    tables = [(stage, path, *each) for stage, path in ours.items() for each in read_toml(path).items()]
+    return plugins.found({(stage, section, name): path for stage, path, section, named in tables for name in named})
 
-    Raises:
-        DataError: it declares something that is declared already, or tables of other kinds.
-    """
-    for section, tables in more.items():
-        for name, table in tables.items() if section in declared and isinstance(tables, Mapping) else [("", None)]:
-            if not isinstance(table, Mapping):
-                raise DataError(f"{file}: [{section}] is no table [conf.<name>] or [defaults.<backbone>]; remove it")
-            if name in declared[section]:
-                raise DataError(f"{file}: [{section}.{name}] is declared in {path} already; choose another name")
-            declared[section][name] = table
-    return {f"{section}.{name}": file for section, tables in more.items() for name in tables}
+
+def usable(group: str) -> dict[str, plugins.Plugin]:
+    """Name -> plug-in, those of a group that can be used."""
+    return {each.name: each for each in brought() if each.group == group and not each.problem}
+
+
+def why_unusable(name: str) -> str:
+    """Why nothing of this name can be used, where an installed package brings something of it; else empty."""
+    return next((each.problem for each in brought() if each.name == name and each.problem), "")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -233,7 +236,7 @@ def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: 
     """The layers of a declaration alone."""
     parts = _combined(declaration, conf) or [conf]
     if parts[0] not in declaration.confs:
-        if reason := plugins.why_unusable(conf):
+        if reason := why_unusable(conf):
             raise UsageError(f"{conf!r} cannot be used: {reason}")
         known = ", ".join(declaration.confs) or "none"
         listed = "; `itrpipe list methods` has them" if len(declaration.confs) > _MANY else f"; known: {known}"

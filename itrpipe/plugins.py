@@ -12,24 +12,24 @@ be used is told about when something of it is asked for, and by `itrpipe doctor`
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import importlib
-import importlib.util
-import itertools
 import tomllib
-from dataclasses import dataclass
-from importlib.metadata import entry_points
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from pydantic import BaseModel
 
+from itrpipe.errors import DataError, ItrpipeError, UsageError
 from itrpipe.printable import printable
 
 METHODS, BACKBONES, EXTRACTORS = "itrpipe.methods", "itrpipe.backbones", "itrpipe.extractors"
 _LEAVES = {METHODS: "method", BACKBONES: "network", EXTRACTORS: "extractor"}
-_STAGES = {METHODS: "train", BACKBONES: "train", EXTRACTORS: "extract"}
+STAGES = {METHODS: "train", BACKBONES: "train", EXTRACTORS: "extract"}
 _OURS = {METHODS: "methods", BACKBONES: "models", EXTRACTORS: "features/extractors"}
 
 
@@ -40,98 +40,99 @@ class Plugin:
     Attributes:
         group: `METHODS`, `BACKBONES` or `EXTRACTORS`.
         name: that users type.
-        module: dotted name of the declaration's module.
-        attribute: name of its class.
         package: the distribution, with its version.
+        problem: why it cannot be used; empty where it can.
+        declared: the class of the declaration.
+        module: dotted name of that class's module.
+        file: of its configurations, beside that module; None where there is none.
+        tables: of that file.
     """
 
     group: str
     name: str
-    module: str
-    attribute: str
     package: str
-
-    @property
-    def declared(self) -> Any:
-        """The class of the declaration. Whatever its package raises, this raises."""
-        return getattr(importlib.import_module(self.module), self.attribute)
+    problem: str = ""
+    declared: Any = None
+    module: str = ""
+    file: Path | None = None
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def leaf(self) -> ModuleType:
-        """What needs torch."""
-        return importlib.import_module(f"{self.module.rpartition('.')[0]}.{_LEAVES[self.group]}")
+        """What needs torch.
 
-    @property
-    def tables(self) -> Path | None:
-        """The file of its configurations, beside the declaration; None where there is none."""
-        path = self._tables_path
-        return path if path is not None and path.is_file() else None
-
-    @property
-    def lacks(self) -> str:
-        """What is missing where a method or an extractor has no configuration; empty where nothing is.
-
-        A backbone needs none: methods declare what it is trained with.
+        Raises:
+            UsageError: it cannot be imported.
         """
-        if self.group == BACKBONES or self.tables is not None:
-            return ""
-        path = self._tables_path or f"{_STAGES[self.group]}.toml"
-        return f"its configurations are missing: there is no {path}; the package has to bring it as package data"
-
-    @property
-    def _tables_path(self) -> Path | None:
-        spec = importlib.util.find_spec(self.module)
-        return Path(spec.origin).with_name(f"{_STAGES[self.group]}.toml") if spec is not None and spec.origin else None
+        with _told(self):
+            return importlib.import_module(f"{self.module.rpartition('.')[0]}.{_LEAVES[self.group]}")
 
 
-@functools.cache
-def plugins() -> tuple[Plugin, ...]:
-    """Those of all installed packages, by group and name."""
-    found = []
+def found(owners: MutableMapping[tuple[str, str, str], Path]) -> list[Plugin]:
+    """What all installed packages bring, by group and name, also what cannot be used.
+
+    Args:
+        owners: stage, section and name of every table -> the file that declares it; those of plug-ins are added.
+    """
+    plugins = []
     for group in _LEAVES:
-        for entry in entry_points(group=group):
+        for entry in sorted(entry_points(group=group), key=lambda each: each.name):
             package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package without a name"
-            found.append(Plugin(group, entry.name, entry.module, entry.attr, package))
-    return tuple(sorted(found, key=lambda each: (each.group, each.name)))
+            plugin = Plugin(group, entry.name, package)
+            try:
+                with _told(plugin):
+                    plugins.append(_opened(plugin, entry, owners))
+            except ItrpipeError as error:
+                plugins.append(replace(plugin, problem=str(error)))
+    return plugins
 
 
-@functools.cache
-def unusable() -> dict[tuple[str, str], str]:
-    """Group and name -> why a plug-in cannot be used, and whose it is."""
-    reasons = ((each, _reason(each)) for each in plugins())
-    return {(each.group, each.name): f"{reason} ({each.package} brings it)" for each, reason in reasons if reason}
+@contextlib.contextmanager
+def _told(plugin: Plugin) -> Iterator[None]:
+    """Runs code of another package, which may raise anything, also what ends a program.
 
-
-def why_unusable(name: str) -> str:
-    """Why nothing of this name can be used, where an installed package brings something of it; else empty."""
-    broken = (reason for (_, each), reason in unusable().items() if each == name)
-    named = (each for each in plugins() if each.name == name and (each.group, name) not in unusable())
-    lacking = (f"{each.lacks} ({each.package} brings it)" for each in named if each.lacks)
-    return next(itertools.chain(broken, lacking), "")
-
-
-def usable(group: str) -> dict[str, Plugin]:
-    """Name -> plug-in, those of a group that can be used."""
-    return {each.name: each for each in plugins() if each.group == group and (group, each.name) not in unusable()}
-
-
-def tables(stage: str) -> dict[Path, dict[str, Any]]:
-    """Files of usable plug-ins that declare something for a stage, and their tables."""
-    groups = [group for group, each in _STAGES.items() if each == stage]
-    files = {each.tables for group in groups for each in usable(group).values()}
-    return {path: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(filter(None, files))}
-
-
-def _reason(plugin: Plugin) -> str:
-    room = Path(__file__).parent / _OURS[plugin.group]
-    if (room / plugin.name.replace("-", "_")).is_dir():
-        return "itrpipe has one of this name itself"
+    Raises:
+        UsageError: likewise.
+    """
     try:
-        declared = plugin.declared
-        path = plugin.tables
-        if path is not None:
-            tomllib.loads(path.read_text(encoding="utf-8"))
-    except Exception as error:  # a package of others may raise anything
-        return printable(" ".join(f"{type(error).__name__}: {error}".split()))
-    settings = isinstance(declared, type) and issubclass(declared, BaseModel)
-    return "" if settings else f"{plugin.module}:{plugin.attribute} is no class of settings"
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        reason = str(error) if isinstance(error, ItrpipeError) else f"{type(error).__name__}: {error}"
+        line = printable(" ".join(reason.split()))
+        raise UsageError(f"{line} ({plugin.package} brings it)") from error
+
+
+def _opened(plugin: Plugin, entry: EntryPoint, owners: MutableMapping[tuple[str, str, str], Path]) -> Plugin:
+    if (Path(__file__).parent / _OURS[plugin.group] / plugin.name.replace("-", "_")).is_dir():
+        raise UsageError("itrpipe has one of this name itself")
+    declared = entry.load()
+    if not (isinstance(declared, type) and issubclass(declared, BaseModel)):
+        raise UsageError(f"{entry.value} is no class of settings")
+    file = Path(str(importlib.import_module(entry.module).__file__)).with_name(f"{STAGES[plugin.group]}.toml")
+    opened = replace(plugin, declared=declared, module=entry.module)
+    if file.is_file():
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        _check(tables, file, STAGES[plugin.group], owners)
+        return replace(opened, file=file, tables=tables)
+    if plugin.group == BACKBONES:  # methods declare what it is trained with
+        return opened
+    raise UsageError(f"its configurations are missing: there is no {file}; the package has to bring it as package data")
+
+
+def _check(
+    tables: Mapping[str, Any], file: Path, stage: str, owners: MutableMapping[tuple[str, str, str], Path]
+) -> None:
+    """Refuses what is no table of a configuration or a backbone, or is declared already.
+
+    Raises:
+        DataError: likewise.
+    """
+    for section, named in tables.items():
+        tabled = section in ("conf", "defaults") and isinstance(named, Mapping)
+        if not tabled or not all(isinstance(table, Mapping) for table in named.values()):
+            raise DataError(f"{file}: {section} is no table [conf.<name>] or [defaults.<backbone>]; remove it")
+        for name in named:
+            if (owner := owners.setdefault((stage, section, name), file)) != file:
+                raise DataError(f"{file}: [{section}.{name}] is declared in {owner} already; choose another name")

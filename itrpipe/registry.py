@@ -8,8 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Generic, TypeVar
 
-from itrpipe import plugins
-from itrpipe.config import Settings
+from itrpipe.config import Settings, usable
 from itrpipe.errors import UsageError
 
 DECLARATION = "declaration"
@@ -39,7 +38,7 @@ class Registry(Generic[Declared]):
         room = Path(str(importlib.import_module(self._package).__file__)).parent
         folders = sorted(path.parent.name for path in room.glob(f"*/{DECLARATION}.py"))
         ours = {folder.replace("_", "-"): self._class(folder) for folder in folders}
-        return ours | {name: each.declared for name, each in plugins.usable(self._group).items()}
+        return ours | {name: each.declared for name, each in usable(self._group).items()}
 
     def module(self, name: str) -> ModuleType:
         """What needs torch, of a known name.
@@ -47,7 +46,7 @@ class Registry(Generic[Declared]):
         Raises:
             UsageError: it lacks the function that makes it.
         """
-        brought = plugins.usable(self._group).get(name)
+        brought = usable(self._group).get(name)
         module = brought.leaf if brought else importlib.import_module(f"{self._package}.{_folder(name)}.{self._leaf}")
         if not hasattr(module, self._makes):
             raise UsageError(f"{module.__file__} defines no {self._makes}(), which makes {name!r}; define one")
@@ -55,7 +54,7 @@ class Registry(Generic[Declared]):
 
     def package(self, name: str) -> str:
         """Name and version of the package that brings it; empty for itrpipe."""
-        brought = plugins.usable(self._group).get(name)
+        brought = usable(self._group).get(name)
         return brought.package if brought else ""
 
     def _class(self, folder: str) -> type[Declared]:

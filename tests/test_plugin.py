@@ -201,49 +201,72 @@ check_method(lambda data: method_module("smooth").build(methods()["smooth"](), d
     assert done.returncode == 0, done.stderr
 
 
-def broken_package(folder: Path, name: str, declaration: str, group: str = "itrpipe.methods") -> Path:
+def broken_package(folder: Path, name: str, declaration: str, module: str, table: str) -> Path:
     """A package with one entry point, as pip leaves it."""
-    (folder / f"{name}_package").mkdir(parents=True)
-    (folder / f"{name}_package" / "__init__.py").touch()
-    (folder / f"{name}_package" / "declaration.py").write_text(declaration)
-    information = folder / f"{name}_package-1.0.dist-info"
+    (folder / "broken").mkdir(parents=True)
+    (folder / "broken" / "__init__.py").touch()
+    (folder / "broken" / "declaration.py").write_text(declaration)
+    if table:
+        (folder / "broken" / "train.toml").write_text(table)
+    information = folder / "broken-1.0.dist-info"
     information.mkdir()
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-package\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[{group}]\n{name} = {name}_package.declaration:Kind\n")
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[itrpipe.methods]\n{name} = {module}:Kind\n")
     return folder
 
 
+KIND = "from itrpipe.methods.declaration import MethodSettings as Kind\n"
+OWN = '[conf.worse]\nmethod = "worse"\n'
+
+
 @pytest.mark.parametrize(
-    ("name", "declaration", "reason"),
+    ("name", "declaration", "module", "table", "reason"),
     [
-        ("worse", "import torch_of_tomorrow\n", "ModuleNotFoundError: No module named 'torch_of_tomorrow'"),
-        ("worse", "raise SystemError('no\\x1b[31m licence')\n", "SystemError: no\\x1b[31m licence"),
-        ("worse", "Kind = 3\n", "worse_package.declaration:Kind is no class of settings"),
-        ("triplet", "from itrpipe.config import Settings as Kind\n", "itrpipe has one of this name itself"),
+        ("worse", "import torch_of_tomorrow\n", "broken.declaration", OWN, "No module named 'torch_of_tomorrow'"),
+        ("worse", "raise SystemError('no\\x1b[31m licence')\n", "broken.declaration", OWN, "no\\x1b[31m licence"),
+        ("worse", "raise SystemExit(3)\n", "broken.declaration", OWN, "SystemExit: 3"),
+        ("worse", "class Own(BaseException): pass\nraise Own\n", "broken.declaration", OWN, "Own"),
+        ("worse", KIND, "broken-one.declaration", OWN, "AttributeError"),
+        ("worse", "Kind = 3\n", "broken.declaration", OWN, "broken.declaration:Kind is no class of settings"),
+        ("worse", KIND, "broken.declaration", "", "its configurations are missing"),
+        ("worse", KIND, "broken.declaration", "[conf.worse\n", "TOMLDecodeError"),
+        ("worse", KIND, "broken.declaration", "conf = 5\n", "conf"),
+        ("worse", KIND, "broken.declaration", OWN + "other = 1\n[execution]\ndevice = 'cpu'\n", "execution"),
+        ("worse", KIND, "broken.declaration", OWN + "[conf.triplet]\nmethod = 'worse'\n", "[conf.triplet]"),
+        ("triplet", KIND, "broken.declaration", OWN, "itrpipe has one of this name itself"),
     ],
 )
-def test_a_package_that_cannot_be_used_is_one_line_and_harms_nothing(
-    name: str, declaration: str, reason: str, site: Path, tmp_path: Path
+def test_a_package_that_cannot_be_used_is_told_by_what_lists_and_asks_for_it_and_stops_nothing_else(
+    name: str, declaration: str, module: str, table: str, reason: str, site: Path, tmp_path: Path
 ) -> None:
-    commands = (("doctor",), ("show", "train", name), ("show", "train", "smooth"))
-    found, shown, other = several_with(broken_package(tmp_path, name, declaration), site)(*commands)
-    assert f"methods {name}, {reason} ({name}-package 1.0 brings it)" in " ".join(found.stdout.split())
+    commands = (
+        ("doctor",),
+        ("list", "methods"),
+        ("show", "train", name),
+        ("show", "train", "smooth"),
+        ("show", "train"),
+    )
+    found, listed, shown, *others = several_with(broken_package(tmp_path, name, declaration, module, table), site)(
+        *commands
+    )
+    assert (found.returncode, listed.returncode, [each.returncode for each in others]) == (0, 0, [0, 0])
+    assert reason in "".join(found.stdout.split("\n"))
+    assert reason in listed.stdout
+    assert all("(broken 1.0 brings it)" in each.stdout for each in (found, listed))
     if name == "triplet":
         assert shown.returncode == 0
     else:
-        assert shown.returncode == 2
-        assert f"'{name}' cannot be used: {reason}" in " ".join(shown.stderr.split())
-        assert "Traceback" not in shown.stderr
-    assert other.returncode == 0
+        assert (shown.returncode, reason in shown.stderr, len(shown.stderr.splitlines())) == (2, True, 1)
 
 
-def test_tables_that_are_declared_already_are_refused(site: Path, tmp_path: Path) -> None:
+def test_what_a_network_raises_when_it_is_imported_is_one_line(
+    site: Path, finished_chain: Path, tmp_path: Path
+) -> None:
     found = shutil.copytree(site, tmp_path / "site")
-    path = found / "itrpipe_example" / "smooth" / "train.toml"
-    path.write_text(path.read_text() + '\n[conf.aoq]\nmethod = "smooth"\n')
-    (done,) = several_with(found)(("show", "train", "smooth"))
-    assert done.returncode == 4
-    assert "[conf.aoq] is declared in" in " ".join(done.stderr.split())
+    (found / "itrpipe_example" / "smooth" / "method.py").write_text("raise SystemExit\n")
+    root = shutil.copytree(finished_chain / "data", tmp_path / "data")
+    (done,) = several_with(found)(trained(root))
+    assert (done.returncode, "SystemExit" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
 
 
 @pytest.mark.parametrize(
@@ -267,15 +290,3 @@ def test_tables_that_were_not_packaged_are_named(
     for each in done:
         assert each.returncode == 2
         assert f"{shown[1]!r} cannot be used: {reason} (itrpipe-example 0.1 brings it)" in each.stderr
-
-
-def test_tables_that_cannot_be_read_harm_nothing_else(site: Path, tmp_path: Path) -> None:
-    found = shutil.copytree(site, tmp_path / "site")
-    folder = found / "itrpipe_example" / "smooth"
-    (folder / "train.toml").write_text("[conf.smooth\n")
-    (folder / "evaluate.toml").write_text("[conf.smooth\n")  # read by nobody
-    commands = (("show", "train", "aoq"), ("show", "evaluate"), ("show", "train", "smooth"))
-    *others, done = several_with(found)(*commands)
-    assert [each.returncode for each in others] == [0, 0]
-    assert done.returncode == 2
-    assert "'smooth' cannot be used: TOMLDecodeError" in done.stderr

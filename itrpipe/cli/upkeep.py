@@ -93,7 +93,7 @@ def list_names(
 
     Example: itrpipe list methods
     """
-    from itrpipe.config import did_you_mean
+    from itrpipe.config import brought, did_you_mean
 
     if what is None:
         for name, (title, option) in LISTS.items():
@@ -103,7 +103,8 @@ def list_names(
         hint = did_you_mean(what, LISTS) or f"; known: {', '.join(LISTS)}"
         hint = "; `itrpipe` alone and `itrpipe status` list models" if what == "models" else hint
         raise UsageError(f"there is no list of {what!r}{hint}")
-    rows = everything(what)
+    broken = (each for each in brought() if each.problem and each.group == f"itrpipe.{what}")
+    rows = everything(what) + [(each.name, f"cannot be used: {each.problem}") for each in broken]
     width = max(len(name) for name, _ in rows)
     for name, about in rows:
         typer.echo(f"{name:<{width}}  {about}")

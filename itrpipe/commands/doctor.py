@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from itrpipe import __version__, plugins
-from itrpipe.config import declared_stages
+from itrpipe import __version__
+from itrpipe.config import brought, declared_stages
 from itrpipe.progress import Reporter
 
 REQUIRED = (
@@ -68,10 +68,9 @@ def examine(root: Path, address: str | None = None) -> bool:
     low = f" (features of COCO alone take 16 GiB; {LOW_DISK_GIB} GiB is little)" if free < LOW_DISK_GIB else ""
     reporter.say(f"  {'disk':<15} {free:.1f} GiB free at {place}{low}")
     reporter.say(f"  {'stages':<15} {', '.join(declared_stages())}")
-    for each in plugins.plugins():
-        reason = plugins.unusable().get((each.group, each.name)) or each.lacks
-        what = f"{each.group.removeprefix('itrpipe.')} {each.name}"
-        reporter.say(f"  {'plug-in':<15} {what}, {reason or each.package}", style="red" if reason else None)
+    for each in brought():
+        what = f"{each.group.removeprefix('itrpipe.')} {each.name}, {each.problem or each.package}"
+        reporter.say(f"  {'plug-in':<15} {what}", style="red" if each.problem else None)
     reporter.say(f"  {'ray':<15} {_version('ray') or 'not installed; clusters need it: pip install itrpipe[ray]'}")
     for line in _cluster(address, root) if address else ():
         reporter.say(f"  {'cluster':<15} {line}")

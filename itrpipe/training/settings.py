@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
 
 from itrpipe import papers
-from itrpipe.config import Settings, did_you_mean, load_declaration, resolve
+from itrpipe.config import Settings, did_you_mean, load_declaration, resolve, why_unusable
 from itrpipe.engine.execution import MapExecution
 from itrpipe.features.given_source import is_given
 from itrpipe.methods.declaration import MethodSettings
@@ -24,7 +24,6 @@ from itrpipe.models.given import GivenEmbeddings
 from itrpipe.models.registry import backbone_family
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.papers import Paper
-from itrpipe.plugins import why_unusable
 
 ROUND_ONE = "triplet"
 """The configuration that reports call round one, and whose models mine negatives."""
