@@ -316,6 +316,62 @@ def test_what_cannot_be_read_is_told_in_one_line(arguments: tuple[str, ...], sai
     assert_one_line(invoke(*arguments), UsageError, said)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("index", "--photos", ""),
+        ("index", "--photos="),
+        ("train", "--name", " "),
+        ("train", "-d", ""),
+        ("report", "--compare", "", "x"),
+        ("search", ""),
+        ("status", "--data", ""),
+    ],
+)
+def test_an_empty_value_is_refused(arguments: tuple[str, ...], invoke: Invoke) -> None:
+    assert_one_line(invoke(*arguments), UsageError, "empty value")
+
+
+PATHS = [
+    ("prepare", "--source"),
+    ("extract", "--from"),
+    ("extract", "--ids"),
+    ("parse", "--from"),
+    ("index", "--photos"),
+    ("search", "a dog", "--html"),
+    ("evaluate", "--decisions"),
+    ("evaluate", "--embeddings"),
+    ("evaluate", "--owners"),
+    ("evaluate", "--embeddings", "x", "y"),
+    ("mine-negatives", "--candidates"),
+    ("review", "--merge"),
+    ("report", "--into"),
+    ("export", "--to"),
+    ("export-negatives", "--to"),
+    ("run", "demo", "--source"),
+    ("status", "--data"),
+]
+
+
+@pytest.mark.parametrize("arguments", PATHS, ids=" ".join)
+def test_no_option_takes_a_link_to_itself_or_a_pipe_for_a_path(
+    arguments: tuple[str, ...], tmp_path: Path, invoke: Invoke
+) -> None:
+    loop, pipe = tmp_path / "loop", tmp_path / "pipe"
+    loop.symlink_to(loop)
+    os.mkfifo(pipe)
+    for wrong in (loop, loop / "in", pipe):
+        command = (*arguments[:-1], wrong) if arguments[-1] == "y" else (*arguments, wrong)
+        assert_one_line(invoke(*command), UsageError, str(wrong))
+
+
+def test_the_home_folder_is_known_by_its_short_name(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert f"{tmp_path}/data holds no dataset" in invoke("status", "--data=~/data").out
+
+
 def test_an_unknown_option_is_exit_code_two(cli: Invoke) -> None:
     done = cli("train", "--epochz", "3")
     assert done.returncode == UsageError.exit_code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +20,8 @@ import torch
 import itrpipe
 from itrpipe import cli as command_line
 from itrpipe.cli.launcher import launched, restart_with
-from itrpipe.errors import UsageError
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.training import ranks
 
 Invoke = Callable[..., Any]
 CHECKOUT = Path(itrpipe.__file__).parents[1]
@@ -58,6 +60,8 @@ def os_error(code: int, path: str | None = "/data/x") -> OSError:
         (lambda: np.empty(2**55), 2, ["there is not enough memory (Unable to allocate", "lower batch_size"]),
         (lambda: torch.empty(2**55), 2, ["there is not enough memory", "lower batch_size"]),
         (lambda: torch.empty(2**62), 2, ["there is not enough memory", "lower batch_size"]),
+        (OSError("libgomp.so: failed to map segment from shared object"), 2, ["there is not enough memory"]),
+        (ImportError("numpy.so: cannot allocate memory in static TLS"), 2, ["there is not enough memory"]),
         (BrokenProcessPool("terminated abruptly"), 2, ["a worker process was ended from outside", "lower workers"]),
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), 2, ["(CUDA error: out of memory);"]),
     ],
@@ -83,6 +87,7 @@ def test_failures_of_the_machine_are_one_line(
         RuntimeError("shapes differ"),
         RecursionError("maximum recursion depth exceeded"),
         ValueError("x"),
+        ImportError("No module named 'x'"),
     ],
     ids=lambda each: repr(each) if isinstance(each, BaseException) else None,
 )
@@ -92,6 +97,20 @@ def test_failures_of_the_program_keep_their_traceback(
     fails_with(error, monkeypatch)
     with pytest.raises(type(error)):
         invoke()
+
+
+def test_a_removed_working_folder_matters_only_where_it_is_read(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = tmp_path / "data" / "mine" / "prepare" / f"files-{'0' * 8}"
+    damaged.mkdir(parents=True)
+    (damaged / "manifest.json").write_text("{")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert invoke("status", "--data", tmp_path / "data").code == DataError.exit_code
+    fails_with(os.getcwd, monkeypatch)
+    assert invoke().code == MissingInputError.exit_code
 
 
 # Where output goes
@@ -173,6 +192,30 @@ def test_one_process_alone_is_not(variables: dict[str, str]) -> None:
 def test_processes_of_torchrun_are_counted() -> None:
     meeting = {"RANK": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     assert launched({"WORLD_SIZE": "8", **meeting}) == 8
+
+
+def test_a_process_that_waits_for_others_says_so_and_can_be_interrupted() -> None:
+    meeting = {
+        "WORLD_SIZE": "2",
+        "RANK": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+        "PYTHONPATH": str(CHECKOUT),
+    }
+    command = [sys.executable, "-m", "itrpipe", "status"]
+    with subprocess.Popen(command, env=os.environ | meeting, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "127.0.0.1:1" in process.stderr.readline()
+        process.terminate()
+        assert process.wait(60) == command_line.INTERRUPTED
+
+
+def test_processes_of_torchrun_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents, sent = iter([7, 7, 1]), []
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(os, "kill", lambda *told: sent.append(told))
+    ranks._end_with(7)
+    assert sent == [(os.getpid(), signal.SIGTERM)]
 
 
 def test_as_many_devices_as_processes_are_asked_for(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

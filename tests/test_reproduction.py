@@ -260,9 +260,8 @@ def test_other_data_are_no_measure_of_cost(
             manifest["inputs"]["prepare"]["fingerprint"] = "0" * len(manifest["inputs"]["prepare"]["fingerprint"])
             path.write_text(json.dumps(manifest))
     printed = invoke(*command, write([f"{run}[1]"]), "--dry-run").out
-    (cost,) = re.findall(r"train/triplet\.vsepp\.s1-\w+ +unknown(.*)$", printed, re.MULTILINE)
-    assert cost == "  a training is measured once extract is done"
-    assert re.search(r"evaluate/triplet\.vsepp\.s1-\w+ +unknown$", printed, re.MULTILINE)
+    for stage in ("train", "evaluate"):
+        assert re.search(rf"{stage}/triplet\.vsepp\.s1-\w+ +unknown$", printed, re.MULTILINE)
 
 
 def test_what_was_resumed_is_no_measure_of_cost(
@@ -276,7 +275,7 @@ def test_what_was_resumed_is_no_measure_of_cost(
     manifest["messages"] = ["resumed after an interruption; timings count the last run only"]
     (trained / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
     printed = invoke(*command, write([f"{run}[0, 1]"]), "--dry-run").out
-    assert re.search(r"train/triplet\.vsepp\.s1-\w+ +\d+ s  measured: ", printed, re.MULTILINE)
+    assert re.search(r"train/triplet\.vsepp\.s1-\w+ +unknown$", printed, re.MULTILINE)
 
 
 def test_a_setting_that_no_chosen_run_reads_is_refused(data_root: Path) -> None:

@@ -321,7 +321,7 @@ def damage_remedy(folder: Path, *, thorough: bool = False) -> str:
 def collect_command(folder: Path, *, thorough: bool = False) -> str:
     """The command that removes a damaged artifact."""
     root = folder.parents[2]
-    place = "" if root.resolve() == DATA.resolve() else f" --data {shlex.quote(str(root))}"
+    place = "" if root == DATA else f" --data {shlex.quote(str(root))}"
     return f"itrpipe gc --damaged{' --verify' if thorough else ''} --dataset {folder.parents[1].name}{place}"
 
 

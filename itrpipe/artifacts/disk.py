@@ -27,7 +27,7 @@ _STAMPED = re.compile(_STAMP + rb"[0-9a-f]{64}")
 CHECKSUM = "checksum"
 """Key of the stamp in JSON."""
 _CHUNK = 1 << 22
-_FULL_DISK_CODES = {errno.ENOSPC, errno.EDQUOT}
+FULL_DISK_CODES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_ANSWER = "the disk or network file system does not answer; check it and run the same command again"
 _PERMISSIONS = "check its permissions and those of the folders above it, then run the same command again"
 _NAMES = "give it a shorter name, or choose a shorter path"
@@ -129,13 +129,27 @@ def full_disk_as_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL_DISK_CODES:
+        if error.errno not in FULL_DISK_CODES:
             raise
-        free = shutil.disk_usage(_existing_parent(path)).free
-        raise DiskFullError(
-            f"no space left while writing {path} ({free / 2**20:,.0f} MiB free); "
-            "free some and run the same command again, it goes on where it stopped"
-        ) from error
+        raise full_disk(error, path) from error
+
+
+def full_disk(error: OSError, path: Path | None = None) -> DiskFullError:
+    """The error that tells a user what a disk lacks.
+
+    Args:
+        error: one of `FULL_DISK_CODES`.
+        path: what was to be written, where the error does not name it.
+    """
+    named = path or (Path(str(error.filename)) if error.filename else None)
+    where = "" if named is None else f" while writing {named}"
+    found = None if named is None else os.statvfs(_existing_parent(named))
+    if found is not None and found.f_files and not found.f_favail:
+        lacks, remedy = f"no room for another file{where} (the disk can hold {found.f_files:,})", "remove some"
+    else:
+        free = "" if found is None else f", {found.f_bavail * found.f_frsize / 2**20:,.0f} MiB free"
+        lacks, remedy = f"no space left{where} ({os.strerror(error.errno or 0)}{free})", "free some"
+    return DiskFullError(f"{lacks}; {remedy} and run the same command again, it goes on where it stopped")
 
 
 def is_unavailable(error: BaseException) -> bool:
@@ -230,7 +244,7 @@ def require_writable(path: Path, option: str) -> None:
         try:
             descriptor, trial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.absolute().parent)
         except OSError as error:
-            if error.errno in _FULL_DISK_CODES:
+            if error.errno in FULL_DISK_CODES:
                 raise
             remedy = _REMEDIES.get(error.errno or 0, "name a file in another folder")
             raise UnavailableError(f"{option} {path} cannot be written ({error.strerror}); {remedy}") from None

@@ -18,7 +18,6 @@ from itrpipe.cli.app import app
 from itrpipe.cli.failures import known_failure
 from itrpipe.cli.launcher import run_together
 from itrpipe.errors import BROKEN_PIPE, ItrpipeError, MissingSourceError
-from itrpipe.isolation import isolate
 from itrpipe.printable import printable, printable_lines
 
 __all__ = ["app", "datasets", "main", "models", "photographs", "results", "upkeep"]
@@ -28,7 +27,6 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Entry point: runs a command and turns a user's error into one line and an exit code."""
-    isolate()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # not every terminal can show every letter
@@ -38,13 +36,14 @@ def main() -> None:
         run_together(app)
     except ItrpipeError as error:
         _end(error)
-    except SystemExit as leaving:
+    except (SystemExit, KeyboardInterrupt) as leaving:
         # Typer turns an interrupt into this exit code and says nothing.
-        if leaving.code == INTERRUPTED:
+        code = leaving.code if isinstance(leaving, SystemExit) else INTERRUPTED
+        if code == INTERRUPTED:
             typer.echo("interrupted; the same command goes on where it stopped", err=True)
         _flush()
-        raise
-    except (OSError, MemoryError, RuntimeError) as error:
+        sys.exit(code)
+    except (OSError, MemoryError, RuntimeError, ImportError) as error:
         known = known_failure(error)
         if known is None:
             raise

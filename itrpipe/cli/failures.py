@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 from concurrent.futures import BrokenExecutor
 
-from itrpipe.artifacts.disk import is_unavailable, unavailable
-from itrpipe.errors import DiskFullError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.artifacts.disk import FULL_DISK_CODES, full_disk, is_unavailable, unavailable
+from itrpipe.errors import ItrpipeError, MissingInputError, UsageError
 
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KINDS = {
     FileNotFoundError: "is not there",
     NotADirectoryError: "leads through something that is no folder",
@@ -22,6 +22,7 @@ _NO_MEMORY = (
     "storage size calculation overflowed",
     "alloc_failed",
     "std::bad_alloc",
+    "failed to map segment",  # of a library
 )
 
 
@@ -41,14 +42,12 @@ def known_failure(error: BaseException) -> ItrpipeError | None:
 
 
 def _of_files(error: OSError) -> ItrpipeError | None:
-    if error.errno in _FULL_DISK:
-        named = "" if error.filename is None else f" while writing {error.filename}"
-        return DiskFullError(
-            f"no space left{named} ({error.strerror}); free some and run the same command again, it goes on where it "
-            "stopped"
-        )
+    if error.errno in FULL_DISK_CODES:
+        return full_disk(error)
     if is_unavailable(error):
         return unavailable(error)
+    if isinstance(error, FileNotFoundError) and error.filename is None and not os.path.exists(os.curdir):
+        return MissingInputError("the folder that this command was started in is gone; start it in another one")
     what = _KINDS.get(type(error))
     if what is None or error.filename is None:
         return None
@@ -58,7 +57,8 @@ def _of_files(error: OSError) -> ItrpipeError | None:
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _NO_MEMORY)
+    loaded = isinstance(error, RuntimeError | ImportError) or (isinstance(error, OSError) and error.errno is None)
+    return loaded and any(sign in str(error).lower() for sign in _NO_MEMORY)
 
 
 def _first_line(error: BaseException) -> str:

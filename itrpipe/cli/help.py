@@ -30,7 +30,19 @@ PANELS: Mapping[str, tuple[str, ...]] = {
 
 
 class Command(TyperCommand):
-    """A command whose options stand in their groups."""
+    """A command whose options stand in their groups, and none of which is empty."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the options.
+
+        Raises:
+            UsageError: a value is empty, which as a path would be the working folder.
+        """
+        for before, each in zip([str(self.name), *args], args, strict=False):
+            option, _, value = each.partition("=") if each.startswith("--") else (before, "", each)
+            if not value.strip() and option != each:
+                raise UsageError(f"{option}: an empty value, as of an unset variable; give one or leave the option out")
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes arguments, the command's own options, and then those that are shared."""

@@ -94,13 +94,13 @@ def train(
 
     restart_with(devices)
     placed = bool(given.given & {"dataset", "named"})
-    if name and "dataset" not in given.given:
+    if name is not None and "dataset" not in given.given:
         home = home_of(given.data, name) or (home_of(given.data, like) if like else None)
         given = replace(given, dataset=home or given.dataset)
         placed = home is not None
-    if like and not name:
+    if like is not None and name is None:
         raise UsageError(f"--like {like} is for a model that gets a name; add --name")
-    if name and "method" not in given.given:
+    if name is not None and "method" not in given.given:
         given = replace(given, method=method_of_name(*given.where, name, like) or given.method)
     vision, text = both_encoders(given.method, vision, text)
     named = {**given.model, "device": given.device, "teacher": negatives_from}
@@ -113,9 +113,9 @@ def train(
     overrides = overrides_of(settings, named) + given.placed
     method = with_positives(method, positives)
     model = given.known
-    if model and name:
+    if model and name is not None:
         raise UsageError(f"--model {model.name} trains a model that has a name; leave --name {name} out")
-    if name:
+    if name is not None:
         named_method = method if "method" in given.given or method != given.method else None
         model, overrides = define_model(*given.where, name, named_method, method, overrides, like)
     if model:

@@ -394,7 +394,7 @@ def taking(options: type[RunOptions], **defaults: Any) -> Callable[[Callable[...
 
 def resolved(path: Path | None) -> str | None:
     """A file by its whole path."""
-    return None if path is None else str(path.expanduser().resolve())
+    return None if path is None else str(path.resolve())
 
 
 def whole_path(model: str | None) -> str | None:

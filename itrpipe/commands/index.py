@@ -155,7 +155,6 @@ def up_to_date(
         UsageError: no model is named and the folder has no single index, or the model has no embeddings.
         ItrpipeError: the model cannot be trained or opened.
     """
-    photos = photos.expanduser()
     require_photographs(photos, root)
     photos = photos.resolve()
     dataset = dataset_of(photos)

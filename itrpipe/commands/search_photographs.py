@@ -56,7 +56,7 @@ def search_photographs(
     """
     refuse_two_questions(question)
     refuse_page(page)
-    image = None if question.image is None else _image(photos.expanduser(), question.image)
+    image = None if question.image is None else _image(photos, question.image)
     if question.caption is not None:
         from itrpipe.datasets.given import given_pair
 
@@ -65,7 +65,7 @@ def search_photographs(
     indexed = up_to_date(root, photos, asked, reporter, no_deps=no_deps, dry_run=dry_run, whole=False)
     if indexed is None:
         return
-    found = _found(photos.expanduser().resolve(), question, image, indexed, top, device)
+    found = _found(photos.resolve(), question, image, indexed, top, device)
     if left_out := len(read_manifest(indexed.folder).failed):
         reporter.say(f"  {left_out:,} photographs could not be used; `itrpipe index` lists them", style="yellow")
     if page is not None:

@@ -129,7 +129,7 @@ def serve_photographs(
     from itrpipe.serving.pictures import Pictures
     from itrpipe.serving.searching import Searches
 
-    folder = photos.expanduser().resolve()
+    folder = photos.resolve()
     index = PhotoIndex(indexed.folder)
     pictures = Pictures.of_folder(index.photographs, folder, root / dataset_of(folder) / PICTURES)
     searches = Searches(of_folder(index, indexed.model.folder, device))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +22,8 @@ from itrpipe.training.world import PATIENCE, World
 
 _COURTESY = 5.0
 """Seconds in which the first process may tell of an error that all of them met."""
+_SOON = 10.0
+"""Seconds after which a process says for whom it waits."""
 _GONE = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection refused")
 _together = False
 
@@ -32,9 +38,16 @@ def together(command: Callable[[], object]) -> None:
         UnavailableError: another process has ended.
     """
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
-    dist.init_process_group(backend, store=_fresh(store), rank=rank, world_size=size, timeout=PATIENCE)
-    world = World.joined()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+    def meet() -> World:
+        store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+        dist.init_process_group(backend, store=_fresh(store), rank=rank, world_size=size, timeout=PATIENCE)
+        return World.joined()
+
+    rank, size, address, port = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    world = _heard(meet, f"process {int(rank) + 1} of {size} waits for the others at {address}:{port}")
     try:
         _lead(world, command) if world.leads else _follow(world)
     except (RuntimeError, ItrpipeError) as error:
@@ -51,6 +64,37 @@ def together(command: Callable[[], object]) -> None:
         raise type(error)(f"process {world.rank + 1} of {world.size}: {error}") from None
     finally:
         World.leave()  # at the end of the process its threads would be in the way
+
+
+def _end_with(launcher: int) -> None:
+    """Interrupts this process when torchrun is gone, which can no longer end it when another one dies."""
+    while os.getppid() == launcher:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _heard(wait: Callable[[], Any], whom: str = "") -> Any:
+    """What a call of torch returns that may take days: beside it this thread hears signals.
+
+    Args:
+        wait: the call.
+        whom: is printed where it takes long; empty where nobody has to know.
+    """
+    waiting: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            waiting.set_result(wait())
+        except BaseException as error:
+            waiting.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return waiting.result(_SOON if whom else None)
+    except TimeoutError:
+        if not waiting.done():
+            print(whom, file=sys.stderr, flush=True)
+        return waiting.result()
 
 
 def _fresh(store: Store) -> Store:
@@ -72,8 +116,7 @@ def _lead(world: World, command: Callable[[], object]) -> None:
 
 
 def _follow(world: World) -> None:
-    nothing: Any = None
-    while (task := world.agreed(nothing)) is not None:
+    while (task := _heard(lambda: world.agreed(None))) is not None:
         function, arguments = task
         function(*arguments)
 

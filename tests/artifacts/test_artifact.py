@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -212,6 +213,15 @@ def test_a_full_disk_is_one_line_with_path_and_remedy(
     assert "\n" not in str(caught.value)
     assert path.read_bytes() == b"old"
     assert files_of(tmp_path) == ["state.bin"]
+
+
+def test_a_disk_that_holds_no_more_files_is_not_said_to_lack_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing_fsync(errno.ENOSPC))
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_files=1234, f_favail=0))
+    with pytest.raises(DiskFullError, match="1,234"):
+        write_bytes(tmp_path / "state.bin", b"new")
 
 
 def test_numbers_json_cannot_hold_are_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -84,7 +85,7 @@ def benchmark_names(texts: Iterable[str]) -> tuple[str, ...]:
 def whole_path(text: str) -> str:
     """`NAME=FOLDER` with the whole path of the folder: later commands may run in another one."""
     name, equals, folder = text.partition("=")
-    return f"{name}={Path(folder).expanduser().resolve()}" if equals and folder else text
+    return f"{name}={os.path.abspath(os.path.expanduser(folder))}" if equals and folder else text
 
 
 def read_benchmark(benchmark: Named) -> Benchmark:
