@@ -21,6 +21,11 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
+def quantity(number: int, unit: str) -> str:
+    """A number of things, of which several end in s."""
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
+
+
 def printable_json(value: Any) -> str:
     """JSON for people and programs: other scripts as they are, and characters that steer a terminal escaped."""
     lines = json.dumps(value, ensure_ascii=False, indent=2).split("\n")  # those in strings are escaped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from itrpipe.artifacts.locks import locked
 from itrpipe.commands.stages import run_stage
 from itrpipe.commands.upkeep import _of_two, collect_garbage, entries, print_status
 from itrpipe.commands.where import print_where
+from itrpipe.datasets.definition import ModelDefinition, load_definition, save_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.plan.planning import Override
 from itrpipe.plan.staleness import state_of
@@ -67,14 +69,16 @@ def test_whole_artifacts_are_listed_in_the_order_of_the_stages(chain: Path) -> N
         assert entry.bytes == sum(path.stat().st_size for path in entry.folder.rglob("*") if path.is_file())
 
 
-def test_status_shows_size_time_and_metrics(chain: Path, invoke: Callable[..., Any]) -> None:
+def test_status_shows_state_size_and_time_in_80_columns(chain: Path, invoke: Callable[..., Any]) -> None:
+    definition = load_definition(chain, "tiny")
+    (trained,) = (chain / "tiny" / "train").glob("aoq.vsepp-*")
+    model = ModelDefinition(method="aoq", trained={"aoq.vsepp": trained.name})
+    save_definition(chain, "tiny", definition.model_copy(update={"models": {"a-rather-long-name": model}}))
     outcome = invoke("status", "--dataset", "tiny", "--data", chain)
     assert (outcome.code, outcome.err) == (0, "")
-    (line,) = [line for line in outcome.out.splitlines() if "train/aoq.vsepp" in line]
-    assert "whole" in line
-    assert " MiB" in line
-    assert " s " in line
-    assert "validation_rsum" in line
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert "a-rather-long-name" in outcome.out
+    assert len(re.findall(r"^.{44} whole +[\d.]+ MiB +[\d.]+ s$", outcome.out, re.MULTILINE)) == SIX_AND_ONE
 
 
 def test_interrupted_running_and_damaged_are_told_apart(chain: Path, interrupted: Path) -> None:
@@ -241,7 +245,7 @@ def test_it_asks_once_with_number_and_size_and_takes_no_for_an_answer(chain: Pat
         return False
 
     assert collect_garbage(chain, "tiny", ask=refuse) == []
-    assert questions == ["remove 1 folders, 0.0 MiB?"]
+    assert questions == ["remove 1 folder, 0.0 MiB?"]
     assert interrupted.exists()
 
 

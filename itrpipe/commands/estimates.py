@@ -11,6 +11,7 @@ from itrpipe.artifacts.artifact import Manifest, is_finished, list_artifacts, re
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.plan.pipeline import RESUMED
 from itrpipe.plan.steps import Step
+from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import load_stage
 
@@ -72,7 +73,7 @@ def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
     unknown = len(rows) - len(known)
     most = any(getattr(cost.step.settings, "patience", 0) for _, cost in rows)  # which may end a training early
     parts = [f"{'at most ' if most else ''}{duration(sum(known))}"]
-    parts += [f"{unknown} step{'s' if unknown > 1 else ''} of unknown cost"] if unknown else []
+    parts += [f"{quantity(unknown, 'step')} of unknown cost"] if unknown else []
     reporter.say(f"    sum: {' and '.join(parts)}")
 
 
@@ -98,7 +99,7 @@ def _scaled(step: Step, name: str, manifest: Manifest, epochs: int | None) -> Co
     trained = manifest.metrics.get(EPOCHS) or manifest.settings.get(EPOCHS)
     if epochs is None or trained == epochs:
         return Cost(step, seconds, note)
-    note += f" with {trained:g} epoch{'s' if trained > 1 else ''}, scaled to {epochs}"
+    note += f" with {trained:g} epoch{'s' if trained != 1 else ''}, scaled to {epochs}"
     return Cost(step, seconds * epochs / trained, note)
 
 

@@ -19,6 +19,7 @@ from itrpipe.plan.overrides import EVERYWHERE
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
+from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.stages.extract import passes_of
@@ -121,7 +122,7 @@ def index(root: Path, photos: Path, asked: AskedModel, *, no_deps: bool = False,
     if failed:
         file, reason = next(iter(failed.items()))
         raise IncompleteError(
-            f"{len(failed):,} photographs of {photos} could not be used and are left out; the first: {file} {reason}. "
+            f"{quantity(len(failed), 'photograph')} of {photos} could not be used; the first: {file} {reason}. "
             f"All are listed as 'failed' in {found.folder / MANIFEST}; what is replaced is read by the next run"
         )
 

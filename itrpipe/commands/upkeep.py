@@ -27,6 +27,7 @@ from itrpipe.artifacts.locks import is_locked, unused
 from itrpipe.config import declared_stages
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
+from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 
 State = Literal[
@@ -47,7 +48,8 @@ _STYLES: dict[State, str] = {
 # its content, or somebody else made it.
 _HELD = ("running", "in parts", "unreadable", "not ours")
 _REMOVED = ".removed"
-SHOWN_METRICS = 3
+_NAMES = 44
+"""Width of the column of names."""
 EVALUATE, TRAIN = "evaluate", "train"
 
 
@@ -184,7 +186,7 @@ def collect_garbage(
         problem = f": {entry.problem}" if entry.problem else ""
         reporter.say(f"  {entry.name:<48} {why}, {_size(entry.bytes)}{problem}")
     total = sum(entry.bytes for entry in doomed)
-    if ask is not None and not ask(f"remove {len(doomed)} folders, {_size(total)}?"):
+    if ask is not None and not ask(f"remove {quantity(len(doomed), 'folder')}, {_size(total)}?"):
         return []
     removed = [entry for entry in doomed if remove_unused(entry.folder)]
     reporter.say(f"removed {_size(sum(entry.bytes for entry in removed))}")
@@ -319,13 +321,12 @@ def _inputs_of_running(found: list[Entry]) -> list[str]:
 
 
 def _line(entry: Entry, model: str) -> str:
-    if entry.manifest is None:
-        return f"  {entry.name:<48} {entry.state:<12} {_size(entry.bytes):>10}  {entry.problem}"
-    named = [f"model {model}"] if model else []
-    metrics = [f"{key} {value}" for key, value in list(entry.manifest.metrics.items())[:SHOWN_METRICS]]
-    seconds = entry.manifest.timings["total"]
-    told = ", ".join([*named, *metrics])
-    return f"  {entry.name:<48} {entry.state:<12} {_size(entry.bytes):>10} {seconds:>8.1f} s  {told}"
+    """A line of 80 characters; two where the name is long, and another for what is wrong."""
+    name = f"  {entry.name}{f' (model {model})' if model else ''}"
+    seconds = f"{entry.manifest.timings['total']:,.1f} s" if entry.manifest else ""
+    values = f"{entry.state:<12} {_size(entry.bytes):>11} {seconds:>10}".rstrip()
+    between = f"{name}\n{'':<{_NAMES}}" if len(name) > _NAMES else f"{name:<{_NAMES}}"
+    return f"{between} {values}" + (f"\n    {entry.problem}" if entry.problem else "")
 
 
 def _size(count: int) -> str:

@@ -15,6 +15,7 @@ from itrpipe.engine.part import OthersMissing
 from itrpipe.engine.queue import MOST_DEATHS, Outcome, Queue
 from itrpipe.engine.work import Part, Work
 from itrpipe.errors import DataError, ItrpipeError
+from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, note_memory
 
 
@@ -106,9 +107,9 @@ def _made(work: Work, queue: Queue, execution: MapExecution, reporter: Reporter)
     if queue.failed:
         names = ", ".join(part.name for part in queue.failed[:3])
         raise ItrpipeError(
-            f"{work.title}: {len(queue.failed):,} parts ({names}) killed their worker {MOST_DEATHS} times, perhaps for "
-            "lack of memory; all others are made. Run the same command again, it goes on where it stopped, with fewer "
-            "--workers"
+            f"{work.title}: {quantity(len(queue.failed), 'part')} ({names}) killed a worker {MOST_DEATHS} times, "
+            "perhaps for lack of memory; all others are made. Run the same command again, it goes on where it stopped, "
+            "with fewer --workers"
         )
 
 

@@ -24,6 +24,7 @@ from itrpipe.errors import DataError, LockedError, UsageError
 from itrpipe.plan.planning import Planner, refuse_hopeless
 from itrpipe.plan.staleness import state_of
 from itrpipe.plan.steps import State, Step, pending_steps, unique_steps
+from itrpipe.printable import quantity
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Input, Job, load_stage
 
@@ -173,7 +174,8 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
             return others
         manifest = artifacts.finish(location, _record(step, job))
     remember_outputs(location.folder, manifest)
-    summary = ", ".join(f"{key} {_short(value)}" for key, value in manifest.metrics.items() if _is_plain(value))
+    told = {key: value for key, value in manifest.metrics.items() if value and key != PEAK_MEMORY and _is_plain(value)}
+    summary = ", ".join(f"{key} {_short(value)}" for key, value in told.items())
     reporter.say(f"  done in {manifest.timings['total']:.1f} s{f': {summary}' if summary else ''}")
     return None
 
@@ -193,12 +195,14 @@ def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
     """
     name, until = f"{step.location.stage}/{step.location.name}", time.monotonic() + 3600 * patience()
     if others.missing():
-        reporter.say(f"{name}: waiting for {others.missing():,} parts of other jobs (--part i/{others.share.count})")
+        reporter.say(
+            f"{name}: waiting for {quantity(others.missing(), 'part')} of other jobs (--part i/{others.share.count})"
+        )
     while others.missing() and not (step.location.folder.exists() and state_of(step)[0] == "up to date"):
         if time.monotonic() > until:
             raise LockedError(
-                f"{name}: {others.missing():,} parts of other jobs are not made after {patience():g} hours; start "
-                f"these jobs, or wait longer with {HOURS}={2 * patience():g}"
+                f"{name}: {quantity(others.missing(), 'part')} of other jobs not made after {patience():g} hours; "
+                f"start these jobs, or wait longer with {HOURS}={2 * patience():g}"
             )
         time.sleep(POLL_SECONDS)
 

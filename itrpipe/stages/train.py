@@ -310,7 +310,5 @@ def _record(job: Job, trainer: Trainer) -> None:
     }
     if reason := trainer.ended_early():
         job.warn(reason)
-    if trainer.trained_seconds:
-        job.metrics["data_wait_percent"] = round(100 * trainer.waited_seconds / trainer.trained_seconds, 2)
     job.timings["training"] = round(trainer.trained_seconds, 3)
     job.timings["waiting_for_data"] = round(trainer.waited_seconds, 3)
