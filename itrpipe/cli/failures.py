@@ -46,12 +46,21 @@ def _of_files(error: OSError) -> ItrpipeError | None:
         return full_disk(error)
     if is_unavailable(error):
         return unavailable(error)
-    if isinstance(error, FileNotFoundError) and error.filename is None and not os.path.exists(os.curdir):
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
         return MissingInputError("the folder that this command was started in is gone; start it in another one")
     what = _KINDS.get(type(error))
     if what is None or error.filename is None:
         return None
     return MissingInputError(f"{error.filename} {what}; put it back or name another, then run the same command again")
+
+
+def _is_nowhere() -> bool:
+    """Whether the working folder was removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
