@@ -78,8 +78,11 @@ def test_without_arguments_it_says_where_one_stands(
     assert outcome.code == 0
     assert "holds no dataset yet" in outcome.out
     assert "itrpipe demo" in outcome.out
-    outcome = invoke("advise")
-    assert (outcome.code, "there is no dataset in" in outcome.err) == (2, True), "it trains nothing that was not named"
+    for command in ("advise", "export", "export-negatives", "explain", "review", "search", "serve"):
+        given = {"search": ["a dog"], "explain": ["--image", "x", "--caption", "y"]}.get(command, [])
+        outcome = invoke(command, *given, *(["--to", tmp_path / "out"] if "export" in command else []))
+        assert (outcome.code, len(outcome.err.splitlines())) == (2, 1), command
+        assert not (tmp_path / "nothing").exists(), "what only asks makes nothing"
     monkeypatch.setenv("ITRPIPE_DATA", str(chain))
     outcome = invoke()
     assert re.search(r"^  mine-negatives +exact", outcome.out, re.MULTILINE)

@@ -38,7 +38,9 @@ DataOption = Annotated[
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", "-s", metavar="[STAGE.]KEY=VALUE", help="Override a setting; repeatable.")
 ]
-NoDepsOption = Annotated[bool, typer.Option("--no-deps", help="Fail instead of running what is missing upstream.")]
+NoDepsOption = Annotated[
+    bool, typer.Option("--no-deps/--make", help="Fail where something upstream is missing, or make it.")
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it will cost.")]
 TrustOption = Annotated[
     bool,
@@ -218,11 +220,8 @@ class ModelOptions(TrainedOptions):
         naming = {key: value for key, value in known.naming.items() if key not in given}
         return replace(self, dataset=known.dataset, method=known.method, known=known, given=given, **naming)
 
-    def require_model(self, *, begun: bool = False) -> None:
+    def require_model(self) -> None:
         """Refuses to take the drawings for granted where nothing is named and models of other datasets have names.
-
-        Args:
-            begun: also where there is no dataset yet.
 
         Raises:
             UsageError: likewise.
@@ -230,7 +229,7 @@ class ModelOptions(TrainedOptions):
         from itrpipe.commands.named import refuse_unnamed
 
         if not self.given & {"dataset", "seed", *_NO_SINGLE_MODEL}:
-            refuse_unnamed(self.data, begun=begun)
+            refuse_unnamed(self.data)
 
     def _told(self, context: typer.Context) -> frozenset[str]:
         """Which options were given."""

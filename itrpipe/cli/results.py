@@ -123,7 +123,7 @@ def evaluate(
 
 
 @app.command()
-@taking(ModelOptions)
+@taking(ModelOptions, no_deps=True)
 def review(
     given: ModelOptions,
     split: PairsOption = "train",
@@ -159,7 +159,7 @@ def review(
 
 
 @app.command()
-@taking(AnyModelOptions)
+@taking(AnyModelOptions, no_deps=True)
 def serve(
     given: AnyModelOptions,
     photos: PhotosOption = None,
@@ -195,7 +195,7 @@ def serve(
 
 
 @app.command()
-@taking(ModelOptions)
+@taking(ModelOptions, no_deps=True)
 def advise(
     given: ModelOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every figure.")] = False,
@@ -211,13 +211,13 @@ def advise(
     """
     from itrpipe.commands.advise import advise as advise_on
 
-    given.require_model(begun=True)
+    given.require_model()
     overrides = given.overrides(of_training=True, **given.model, device=given.device)
     advise_on(*given.where, given.method, overrides, **given.how, as_json=as_json)
 
 
 @app.command()
-@taking(ModelOptions, method="tags-dc")
+@taking(ModelOptions, method="tags-dc", no_deps=True)
 def explain(
     given: ModelOptions,
     image: Annotated[str, typer.Option("--image", metavar="ID|FILE", help="Image of the dataset, or a photograph.")],
@@ -240,7 +240,7 @@ def explain(
 
 
 @app.command()
-@taking(AnyModelOptions)
+@taking(AnyModelOptions, no_deps=True)
 def search(
     given: AnyModelOptions,
     caption: Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="What to find images for.")] = None,
@@ -334,7 +334,7 @@ def report(
 
 
 @app.command()
-@taking(ModelOptions)
+@taking(ModelOptions, no_deps=True)
 def export(
     given: ModelOptions,
     to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="To be made; must not exist or be empty.")],
@@ -370,7 +370,7 @@ def export(
 
 
 @app.command("export-negatives")
-@taking(ModelOptions)
+@taking(ModelOptions, no_deps=True)
 def export_negatives(
     given: ModelOptions,
     to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="To be made; must not exist or be empty.")],

@@ -54,16 +54,16 @@ def check_words(step: Step, caption: str, what: str) -> None:
         raise no_known_word(step.location.label, words)
 
 
-def check_image(step: Step, image: str, reporter: Reporter, *, dry_run: bool) -> None:
+def check_image(step: Step, image: str, reporter: Reporter, *, make: bool) -> None:
     """Refuses an image that is neither in the dataset nor a photograph that the model can read.
 
-    A dataset that is not prepared yet is prepared for that, unless nothing may be made.
+    A dataset that is not prepared yet is prepared for that, if anything may be made.
 
     Args:
         step: the planned training.
         image: id, file name, or path of a file.
         reporter: shows how the dataset is prepared.
-        dry_run: make nothing.
+        make: whether anything may be made.
 
     Raises:
         MissingInputError: there is no such image.
@@ -74,7 +74,7 @@ def check_image(step: Step, image: str, reporter: Reporter, *, dry_run: bool) ->
     from itrpipe.datasets.prepared import PreparedDataset
 
     prepare = step.inputs["prepare"]
-    if prepare.finished is None and not os.path.isfile(image) and not dry_run:
+    if prepare.finished is None and not os.path.isfile(image) and make:
         run([prepare], reporter)
     if prepare.location.folder.exists():
         prepared = PreparedDataset.open(prepare.location.folder)

@@ -85,7 +85,7 @@ def explain(
     dry_run: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Prints which words of a caption do not belong to an image; what is missing of the model is made on the way.
+    """Prints which words of a caption do not belong to an image; a missing model is made first, unless `no_deps`.
 
     Args:
         root: the data folder.
@@ -108,7 +108,7 @@ def explain(
     planner.refuse_unused_overrides()
     _refuse_without_word_heads(step)
     check_words(step, caption, "--caption")
-    check_image(step, image, reporter, dry_run=dry_run)
+    check_image(step, image, reporter, make=not (dry_run or no_deps))
     if not make_missing(f"explain {step.location.label}", [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run):
         return
     found = _explanation(trained_run(step), dataset, image, caption)

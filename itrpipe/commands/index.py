@@ -170,8 +170,8 @@ def up_to_date(
     step = _planned(root, dataset, definition, model, asked, reporter, dry_run)
     if step.state != "up to date" and no_deps and not whole and not dry_run:
         raise UsageError(
-            f"the index of {photos} is not up to date ({step.reason or step.state}) and --no-deps was given; run "
-            f"`itrpipe index --photos {photos}`"
+            f"the index of {photos} is not up to date ({step.reason or step.state}); run "
+            f"`itrpipe index --photos {photos}`, or add --make"
         )
     if whole or step.state != "up to date" or dry_run:
         reporter.say(f"{photos}: {STAGE} with {model.called}", style="bold")

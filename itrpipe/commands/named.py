@@ -247,23 +247,17 @@ def find_model(root: Path, dataset: str | None, name: str, option: str = "--mode
     return NamedModel(name, found[0], models[found[0]][name])
 
 
-def refuse_unnamed(root: Path, *, dataset: bool = False, begun: bool = False) -> None:
+def refuse_unnamed(root: Path, *, dataset: bool = False) -> None:
     """Refuses to take a model of the embedded dataset for granted where models of other datasets have names.
 
     Args:
         root: the data folder.
         dataset: the message asks for a dataset and not for a model.
-        begun: refuses also where nothing is there yet.
 
     Raises:
-        UsageError: there are some, and none of the embedded dataset; or nothing is there.
+        UsageError: there are some, and none of the embedded dataset.
     """
     models = {each: list(models_of(load_definition(root, each))) for each in _datasets(root)}
-    if begun and not folders_in(root):
-        raise UsageError(
-            f"there is no dataset in {root} yet; begin with itrpipe prepare --dataset NAME --source FOLDER, or name "
-            f"the drawings: --dataset {EMBEDDED}"
-        )
     others = [name for dataset, names in models.items() if dataset != EMBEDDED for name in names]
     if others and not models.get(EMBEDDED):
         first = next(each for each in models if each != EMBEDDED and models[each])

@@ -62,7 +62,7 @@ def search(
     dry_run: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Prints what a model finds; what is missing of the model is made on the way.
+    """Prints what a model finds; what is missing of the model is made on the way, unless `no_deps`.
 
     Args:
         root: the data folder.
@@ -94,7 +94,7 @@ def search(
     if question.caption is not None:
         check_words(step, question.caption, QUERY)
     if question.image is not None:
-        check_image(step, question.image, reporter, dry_run=dry_run)
+        check_image(step, question.image, reporter, make=not (dry_run or no_deps))
     what = f"search with {step.location.label}"
     if not make_missing(what, [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run):
         return

@@ -77,8 +77,8 @@ def make_missing(
     if missing and no_deps and not dry_run:
         location = missing[0].location
         raise UsageError(
-            f"{location.stage}/{location.name} is not up to date and --no-deps was given; run "
-            f"{_command(missing[0], dataset, data_option(location.root))}"
+            f"{location.stage}/{location.name} is not up to date; run "
+            f"{_command(missing[0], dataset, data_option(location.root))}, or add --make to make it here"
         )
     if missing or dry_run:
         reporter.say(f"{dataset}: {what}", style="bold")

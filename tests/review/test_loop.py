@@ -70,7 +70,7 @@ def test_the_loop(root: Path, invoke: Callable[..., Any], monkeypatch: pytest.Mo
     sites: list[Any] = []
     monkeypatch.setattr("itrpipe.commands.serve._run", lambda site, *how: sites.append(site))
     scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *SETTINGS]
-    done = invoke("serve", *scenes, "--guard", "fne", "--no-browser")
+    done = invoke("serve", *scenes, "--guard", "fne", "--no-browser", "--make")
     assert done.code == 0, done.err
     judged_in_the_browser(sites[-1], 20)
     file = root / "scenes" / "decisions.parquet"
@@ -100,7 +100,7 @@ def test_the_loop(root: Path, invoke: Callable[..., Any], monkeypatch: pytest.Mo
     done = invoke("train", *scenes, "--method", "contrastive", "--negatives", "mined", "--weigh", "guard", *mined)
     assert done.code == 0, done.err
 
-    done = invoke("serve", *scenes[:6], *of_evaluation(), "--split", "test", "--no-browser")
+    done = invoke("serve", *scenes[:6], *of_evaluation(), "--split", "test", "--no-browser", "--make")
     assert done.code == 0, done.err
     judged_in_the_browser(sites[-1], 20)
     second = ["--set", 'contrastive.loss.negatives=["mined"]', "--set", "contrastive.loss.weigh=guard", *mined]

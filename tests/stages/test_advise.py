@@ -21,7 +21,7 @@ SMALL = (*TINY_TRAINING, "train.model.embed_dim=8", "train.model.word_dim=8")
 
 def advise(invoke: Invoke, root: Path, *options: object) -> Any:
     sets = [part for text in SMALL for part in ("--set", text)]
-    return invoke("advise", "--dataset", "tiny", "--data", root, "--backbone", "vsepp", *sets, *options)
+    return invoke("advise", "--dataset", "tiny", "--data", root, "--backbone", "vsepp", *sets, "--make", *options)
 
 
 def test_it_says_what_the_evaluation_of_round_one_found(
@@ -95,7 +95,7 @@ def test_only_round_one_with_embeddings_is_asked(
 ) -> None:
     given = [part for text in TINY_TRAINING for part in ("--set", text)]
     default = () if "--backbone" in options else ("--backbone", "vsepp")
-    outcome = invoke("advise", "--dataset", "tiny", "--data", chain, *default, *given, *options)
+    outcome = invoke("advise", "--dataset", "tiny", "--data", chain, *default, *given, "--make", *options)
     assert outcome.code == UsageError.exit_code
     (line,) = outcome.err.strip().splitlines()
     assert reason in line

@@ -163,6 +163,8 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_made(defined: 
 def test_a_search_looks_for_its_image_before_it_trains(defined: Path, invoke: Invoke) -> None:
     question = ("search", "--image", "nowhere.jpg", "--backbone", "vsepp", "--dataset", "tiny", "--data", defined)
     outcome = invoke(*question)
+    assert (outcome.code, made_in(defined)) == (2, set())
+    outcome = invoke(*question, "--make")
     assert (outcome.code, "has no image 'nowhere.jpg'" in outcome.err) == (3, True)
     assert {name.partition("-")[0] for name in made_in(defined)} == {"files"}  # it has the names of the images
     outcome = invoke(*question, "--dry-run")

@@ -72,7 +72,7 @@ def only(root: Path, stage: str, label: str) -> Path:
 def explain(invoke: Invoke, root: Path, *options: object, image: str = "1016.jpg", caption: str = CAPTION) -> Any:
     sets = [part for text in SMALL for part in ("--set", text)]
     given = ("--dataset", "tiny", "--features", "boxed", "--data", root, "--image", image, "--caption", caption)
-    return invoke("explain", *given, *sets, *options)
+    return invoke("explain", *given, *sets, "--make", *options)
 
 
 def test_the_words_of_a_caption_have_the_probabilities_of_the_model(root: Path, invoke: Invoke) -> None:

@@ -263,7 +263,7 @@ def test_nothing_in_the_folder_says_where_the_data_lay(
     small = ("epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1")
     sets = [f"--set=train.{text}" for text in (*small, f"track_to={tmp_path / 'seen'}")]
     named = ("--backbone", "vsepp", "--features", "mine", "--set=evaluate.bootstrap_samples=100", *sets)
-    outcome = invoke("export", *where, "--to", tmp_path / "given", "--trec", *named)
+    outcome = invoke("export", *where, "--to", tmp_path / "given", "--trec", "--make", *named)
     assert outcome.code == 0, outcome.err
     for name in names_in(tmp_path / "given"):
         assert str(tmp_path).encode() not in (tmp_path / "given" / name).read_bytes(), name
@@ -501,7 +501,7 @@ def test_a_mean_of_models_is_no_model(root: Path, tiny: Callable, tmp_path: Path
 
 def test_a_missing_evaluation_is_named_with_its_command(root: Path, tiny: Callable, tmp_path: Path) -> None:
     overrides = tiny("triplet", "split=val")
-    refused(root, Wanted(tmp_path / "out"), overrides, UsageError, "--no-deps", "itrpipe evaluate --dataset tiny")
+    refused(root, Wanted(tmp_path / "out"), overrides, UsageError, "itrpipe evaluate --dataset tiny")
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(
@@ -538,10 +538,10 @@ def test_the_command_makes_the_evaluation_on_the_way(
     sets = [f"--set={text}" for text in SCAN[2:]]
     target = tmp_path / "models" / "scan"
     arguments = ["--backbone", "scan", "--dataset", "tiny", "--data", copy, "--to", target, "--trec", *sets]
-    outcome = invoke("export", *arguments, "--no-deps")
+    outcome = invoke("export", *arguments)
     assert outcome.code == UsageError.exit_code
     assert outcome.err.count("\n") == 1
-    outcome = invoke("export", *arguments)
+    outcome = invoke("export", *arguments, "--make")
     assert outcome.code == 0, outcome.err
     assert only(copy, "evaluate", "triplet.scan").exists()
     assert outcome.out.splitlines()[-1] == str(target)

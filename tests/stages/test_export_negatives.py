@@ -27,7 +27,7 @@ def export(chain: Path, invoke: Invoke) -> Callable[..., Any]:
 
     def run(to: Path, *more: object) -> Any:
         where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", chain, "--to", to, *SETS)
-        return invoke("export-negatives", *where, *more)
+        return invoke("export-negatives", *where, "--make", *more)
 
     return run
 

@@ -53,7 +53,7 @@ def search(invoke: Invoke, root: Path, run: str, *options: object) -> Any:
     named, sets = RUNS[run]
     model = [part for key, value in named.items() for part in (f"--{key}", value)]
     assignments = [part for text in sets for part in ("--set", text)]
-    return invoke("search", "--dataset", "tiny", "--data", root, *model, *assignments, *options)
+    return invoke("search", "--dataset", "tiny", "--data", root, *model, *assignments, "--make", *options)
 
 
 def found_by(invoke: Invoke, root: Path, run: str, *options: object) -> dict[str, Any]:
@@ -339,7 +339,7 @@ def test_a_page_without_photographs_names_them(
             2,
             "--split dev: there is no such split; give test, val or train",
         ),
-        ("triplet.vsepp", ("a dog", "--seed", 7, "--no-deps"), 2, "is not up to date and --no-deps was given"),
+        ("triplet.vsepp", ("a dog", "--seed", 7, "--no-deps"), 2, "is not up to date; run"),
         ("triplet.vsepp", ("a dog", "--html", "no/folder/page.html"), 3, "there is no folder no/folder"),
     ],
 )
