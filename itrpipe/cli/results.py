@@ -267,8 +267,8 @@ def search(
     dataset is read by the extractor of the dataset's features. Right answers are marked where the query is an image of
     the split, or a caption of it word for word.
 
-    --photos FOLDER searches photographs without captions, of which no dataset is made: their index, see itrpipe index,
-    is made or brought up to date first. --model may be left out where one model has indexed the folder.
+    --photos FOLDER searches photographs without captions, of which no dataset is made, by their index, see itrpipe
+    index. --model may be left out where one model has indexed the folder.
 
     Example: itrpipe search "two dogs on a beach" --backbone vsrn
     """
@@ -413,7 +413,7 @@ def export_negatives(
       tevatron               queries with the ids of documents, and the documents
       webdataset             tar shards with the images themselves
 
-    The lists are those of mine-negatives, which are mined when they are missing, with the same settings (--set).
+    The lists are those of mine-negatives with the same settings (--set); --make mines those that are missing.
     Candidates that say what the positive says are left out. The folder is there when it is whole.
 
     Example: itrpipe export-negatives --backbone vsrn --to negatives
