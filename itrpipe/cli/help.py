@@ -41,7 +41,7 @@ class Command(TyperCommand):
         for before, each in zip([str(self.name), *args], args, strict=False):
             option, _, value = each.partition("=") if each.startswith("--") else (before, "", each)
             if not value.strip() and option != each:
-                raise UsageError(f"{option}: an empty value, as of an unset variable; give one or leave the option out")
+                raise UsageError(f"empty value behind {option}, as of an unset variable; give one or leave it out")
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -95,9 +95,11 @@ def _cost(step: Step, manifests: Iterable[tuple[str, Manifest]]) -> Cost:
 def _scaled(step: Step, name: str, manifest: Manifest, epochs: int | None) -> Cost:
     """What an earlier artifact took, scaled to the epochs of a training."""
     seconds, note = manifest.timings["total"], f"as {step.location.stage}/{name} took"
+    if epochs is None:
+        return Cost(step, seconds, note)
     # Fewer than its settings say where validation was flat; none where nothing was trained.
-    trained = manifest.metrics.get(EPOCHS) or manifest.settings.get(EPOCHS)
-    if epochs is None or trained == epochs:
+    trained = manifest.metrics.get(EPOCHS) or manifest.settings[EPOCHS]
+    if trained == epochs:
         return Cost(step, seconds, note)
     note += f" with {trained:g} epoch{'s' if trained != 1 else ''}, scaled to {epochs}"
     return Cost(step, seconds * epochs / trained, note)

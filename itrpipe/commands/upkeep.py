@@ -119,7 +119,8 @@ def print_status(root: Path, dataset: str | None, *, verify: bool = False) -> No
         reporter.say(f"{name}{photos}", style="bold")
         models = definition.named_trainings()
         for entry in entries(root, name, verify=verify):
-            reporter.say(_line(entry, _model_of(entry, models)), style=_STYLES[entry.state])
+            for line in _lines(entry, _model_of(entry, models)):
+                reporter.say(line, style=_STYLES[entry.state])
             problems.get(entry.state, []).append(entry.problem)
     for state, kind in (("damaged", DataError), ("unreadable", UnavailableError)):
         if problems[state]:
@@ -320,13 +321,13 @@ def _inputs_of_running(found: list[Entry]) -> list[str]:
     return [name for record in records if record.exists() for name in read_stamped_json(record, remedy)]
 
 
-def _line(entry: Entry, model: str) -> str:
+def _lines(entry: Entry, model: str) -> list[str]:
     """A line of 80 characters; two where the name is long, and another for what is wrong."""
     name = f"  {entry.name}{f' (model {model})' if model else ''}"
     seconds = f"{entry.manifest.timings['total']:,.1f} s" if entry.manifest else ""
     values = f"{entry.state:<12} {_size(entry.bytes):>11} {seconds:>10}".rstrip()
-    between = f"{name}\n{'':<{_NAMES}}" if len(name) > _NAMES else f"{name:<{_NAMES}}"
-    return f"{between} {values}" + (f"\n    {entry.problem}" if entry.problem else "")
+    lines = [f"{name:<{_NAMES}} {values}"] if len(name) <= _NAMES else [name, f"{'':<{_NAMES}} {values}"]
+    return lines + [f"    {entry.problem}"] * bool(entry.problem)
 
 
 def _size(count: int) -> str:
