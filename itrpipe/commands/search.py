@@ -109,7 +109,7 @@ def search(
 
 
 def refuse_two_questions(question: Question) -> None:
-    """Refuses a search with a sentence and an image, or with neither, or with a sentence without a word.
+    """Refuses a search with a sentence and an image, or with neither.
 
     Raises:
         UsageError: likewise.
@@ -117,8 +117,6 @@ def refuse_two_questions(question: Question) -> None:
     if (question.caption is None) == (question.image is None):
         given = "both" if question.image else "neither"
         raise UsageError(f"search takes a sentence or --image, and {given} was given; give one of them")
-    if question.caption is not None and not question.caption.strip():
-        raise UsageError(f"{QUERY} has no word; give a sentence")
 
 
 def refuse_page(page: Path | None) -> None:
