@@ -95,14 +95,6 @@ class ListWriter:
             self._writer.close()
 
 
-def write_list(folder: Path, direction: str, mined: MinedList) -> None:
-    """Writes one direction; `direction` is a key of `FILES`."""
-    probability = mined.false_negative_probability
-    wide, guarded = mined.candidates.dtype == np.int64, probability is not None
-    with ListWriter(folder, direction, mined.candidates.shape[1], guarded=guarded, wide=wide) as writer:
-        writer.write(mined.anchor_ids.tolist(), mined.candidates, mined.scores, probability)
-
-
 def read_list(folder: Path, direction: str, most: int | None = None) -> MinedList:
     """Reads one direction, some anchors at a time.
 

@@ -172,11 +172,6 @@ class Trainer:
             "validate more often with --set train.validate_every"
         )
 
-    @property
-    def model(self) -> AnyMatcher:
-        """The model as it is now, on the device."""
-        return self._model
-
     def _validated_updates(self) -> tuple[list[int], list[int]]:
         """After how many updates each epoch ends, and after how many each validation comes."""
         every, total = self._settings.validate_every, self._total_updates

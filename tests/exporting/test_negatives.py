@@ -25,8 +25,9 @@ from itrpipe.datasets.records import Annotations, CaptionRecord, ImageRecord
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.exporting.negatives.mined import Mined, open_mined
 from itrpipe.exporting.negatives.tables import TABLES, Table
-from itrpipe.negatives.lists import MinedList, write_list
+from itrpipe.negatives.lists import MinedList
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
+from tests.maps import write_list
 
 IMAGES, WIDTH, NEGATIVES, SENTENCES = 7, 5, 3, 2
 ODD = ('He said "no", twice.', "Tab\there, line\nthere \\ and \\n.", "Ein süßes 🐕 \u2028 [1, 2]", "it's 'so'")

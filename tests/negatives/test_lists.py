@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.errors import DataError
-from itrpipe.negatives.lists import FILES, ListWriter, MinedList, read_list, write_list
+from itrpipe.negatives.lists import FILES, ListWriter, MinedList, read_list
+from tests.maps import write_list
 
 
 def example() -> MinedList:
