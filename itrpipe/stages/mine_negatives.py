@@ -85,8 +85,8 @@ def sources(settings: MineSettings, definition: StageDefinition | None, cache: D
     if not settings.candidates:
         return found
     path = Path(settings.candidates).expanduser()
-    if not path.exists():
-        raise MissingInputError(f"--candidates {path} does not exist; name a file or a folder of Parquet files")
+    if not (path.is_file() or path.is_dir()):
+        raise MissingInputError(f"--candidates {path} is no file and no folder; name one of Parquet files")
     root = path if path.is_dir() else path.parent
     return found | {"candidates": cache.combined(candidate_files(path), root, "hashing candidates")}
 

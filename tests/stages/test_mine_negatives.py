@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -462,8 +463,10 @@ def test_further_candidates_are_found_and_named(
 def test_candidates_that_cannot_be_are_refused(run: Callable[..., Any], chain: Path, tmp_path: Path) -> None:
     trained = next(chain.glob("tiny/train/triplet.vsepp-*"))
     known = read_embeddings(trained / EMBEDDINGS, "train").caption_ids.tolist()
+    os.mkfifo(tmp_path / "pipe")
+    assert run("--set", f"candidates={tmp_path / 'pipe'}").code == 3, "it would be waited for without end"
     for path, kind, words in (
-        (tmp_path / "nothing.parquet", "MissingInputError", "does not exist"),
+        (tmp_path / "nothing.parquet", "MissingInputError", "is no file"),
         (write_candidates(tmp_path / "known.parquet", ["a", known[0]]), "DataError", f"such as {known[0]}"),
         (write_candidates(tmp_path / "narrow.parquet", ["a"], 5), "DataError", "width 5 and the mining model's have 8"),
     ):
