@@ -18,7 +18,7 @@ import typer.main
 
 from itrpipe import __version__
 from itrpipe import cli as command_line
-from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.artifacts.artifact import list_artifacts, read_manifest
 from itrpipe.cli.help import LISTS, PANELS, SHARED, everything, principal
 from itrpipe.commands import doctor
 from itrpipe.datasets.definition import ModelDefinition, load_definition, save_definition
@@ -82,7 +82,7 @@ def test_without_arguments_it_says_where_one_stands(
         given = {"search": ["a dog"], "explain": ["--image", "x", "--caption", "y"]}.get(command, [])
         outcome = invoke(command, *given, *(["--to", tmp_path / "out"] if "export" in command else []))
         assert (outcome.code, len(outcome.err.splitlines())) == (2, 1), command
-        assert not (tmp_path / "nothing").exists(), "what only asks makes nothing"
+        assert not list(list_artifacts(tmp_path / "nothing", "scenes")), "what only asks makes nothing"
     monkeypatch.setenv("ITRPIPE_DATA", str(chain))
     outcome = invoke()
     assert re.search(r"^  mine-negatives +exact", outcome.out, re.MULTILINE)
