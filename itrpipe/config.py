@@ -185,7 +185,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise DataError(f"{path} is no file; name one of TOML")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise MissingInputError(f"no such file: {path}") from None
     except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
@@ -426,7 +426,7 @@ def _weight_in(name: str, selectors: Iterable[str]) -> Callable[[tuple[str, Any]
 def _summary(path: Path) -> str:
     """First paragraph of the header comment of a declaration, as one line."""
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8-sig").splitlines():
         text = line.removeprefix("#").strip()
         if not line.startswith("#") or (lines and not text):
             break

@@ -191,6 +191,29 @@ def reading_error(error: Exception, path: Path, otherwise: ItrpipeError) -> Itrp
     return otherwise
 
 
+@contextlib.contextmanager
+def reading(where: Path | str, what: str, remedy: str) -> Iterator[None]:
+    """Turns whatever a library raises over a damaged file into one line; errors of our own pass.
+
+    Args:
+        where: the file, and the place in it.
+        what: the file should be, for the message.
+        remedy: likewise.
+
+    Raises:
+        UnavailableError: it cannot be read now.
+        DataError: it is not what it should be.
+    """
+    try:
+        yield
+    except ItrpipeError:
+        raise
+    except Exception as error:  # no library lists what damage makes it raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        damage = DataError(f"{where} cannot be read as {what} ({reason}); {remedy}")
+        raise reading_error(error, Path(where), damage) from error
+
+
 def require_space(path: Path, needed: int, what: str) -> None:
     """Checks before a long job that its output will fit.
 

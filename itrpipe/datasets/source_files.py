@@ -60,6 +60,14 @@ def text_lines(path: Path) -> Iterator[str]:
         raise reading_error(error, path, missing) from error
 
 
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a UTF-8 file without their ends; empty ones at its end are no lines. Errors as above."""
+    lines = [line.rstrip("\r\n") for line in text_lines(path)]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
 def load_json_object(path: Path) -> dict[str, Any]:
     """Return the object that a JSON file holds.
 
@@ -73,6 +81,11 @@ def load_json_object(path: Path) -> dict[str, Any]:
 def load_json_list(path: Path) -> list[Any]:
     """Return the list that a JSON file holds; errors as in `load_json_object`."""
     return _load_json(path, list, "a list")
+
+
+def load_json(path: Path) -> dict[str, Any] | list[Any]:
+    """Return the object or the list that a JSON file holds; errors as in `load_json_object`."""
+    return _load_json(path, (dict, list), "an object or a list")
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -94,11 +107,11 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, record
 
 
-def _load_json(path: Path, kind: type[Kind], called: str) -> Kind:
+def _load_json(path: Path, kind: type[Kind] | tuple[type[Kind], ...], called: str) -> Kind:
     try:
         content = json.loads("".join(text_lines(path)))
     except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
-        raise DataError(f"{path}: is not valid JSON ({error}); download it again") from error
+        raise DataError(f"{path}: is not valid JSON ({error}); get it again") from error
     if not isinstance(content, kind):
         raise DataError(f"{path}: top level is a {type(content).__name__}, expected {called}; is this the right file?")
     return content

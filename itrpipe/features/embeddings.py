@@ -18,10 +18,10 @@ from typing import Literal
 import h5py
 import numpy as np
 
-from itrpipe.artifacts.disk import reading_error, require_space
+from itrpipe.artifacts.disk import reading, require_space
 from itrpipe.artifacts.integrity import checked
 from itrpipe.engine.files import StoredRows
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import MissingInputError
 from itrpipe.features.hdf5 import open_hdf5
 
 EMBEDDINGS = "embeddings.h5"
@@ -198,14 +198,10 @@ def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
 
 @contextmanager
 def _opened(path: Path, split: str) -> Iterator[h5py.File]:
-    try:
-        with open_hdf5(checked(path)) as file:
-            if split not in file:
-                raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
-            yield file
-    except (OSError, KeyError, ValueError) as error:
-        damage = DataError(f"{path} cannot be read as embeddings ({error}); run `itrpipe train` again")
-        raise reading_error(error, path, damage) from None
+    with reading(path, "embeddings", "run `itrpipe train` again"), open_hdf5(checked(path)) as file:
+        if split not in file:
+            raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
+        yield file
 
 
 def dataset_of(file: h5py.File, name: str) -> h5py.Dataset:

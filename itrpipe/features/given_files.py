@@ -5,7 +5,6 @@ Shapes: N images, T captions, D width.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from itrpipe.artifacts.disk import reading_error
+from itrpipe.artifacts.disk import reading
 from itrpipe.datasets.records import SPLITS
+from itrpipe.datasets.source_files import lines_of, load_json_list
 from itrpipe.engine.files import StoredRows
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import MissingInputError
 from itrpipe.features.embeddings import INNER_PRODUCT
 from itrpipe.features.given_source import ids_beside
 from itrpipe.features.hdf5 import open_hdf5
@@ -68,10 +68,8 @@ class GivenSide:
         Raises:
             DataError: some cannot be read.
         """
-        try:
+        with reading(self.path, f"embeddings of {self.side}", FORMS):
             yield from self.blocks()
-        except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
-            raise _damage(error, self.path, f"embeddings of {self.side}", FORMS) from None
 
 
 def open_side(path: Path, side: Side, split: str) -> GivenSide:
@@ -86,7 +84,7 @@ def open_side(path: Path, side: Side, split: str) -> GivenSide:
         MissingInputError: it has no such split.
         DataError: it is of no known form, damaged, or holds something else than [rows, D] of float16, 32 or 64.
     """
-    try:
+    with reading(path, f"embeddings of {side}", FORMS):
         if path.is_dir() or path.suffix == ".parquet":
             found = _parquet(path, side)
         elif path.suffix == ".npy":
@@ -95,9 +93,7 @@ def open_side(path: Path, side: Side, split: str) -> GivenSide:
             found = _hdf5(path, side, split)
         if found.ids is not None and len(found.ids) != found.shape[0]:
             raise ValueError(f"it has {found.shape[0]:,} vectors and {len(found.ids):,} ids")
-    except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
-        raise _damage(error, path, f"embeddings of {side}", FORMS) from None
-    return found
+        return found
 
 
 def read_owners(path: Path) -> pa.Array:
@@ -107,22 +103,14 @@ def read_owners(path: Path) -> pa.Array:
         DataError: it is no `.npy` of whole numbers or strings, no JSON list of these, and no text of one id a line.
     """
     forms = "give .npy with whole numbers or strings, .json with a list of them, or .txt with one image id a line"
-    try:
+    with reading(path, "owners", forms):
         if path.suffix == ".npy":
-            return _names(np.array(_mapped(path, 1)))
-        text = path.read_text(encoding="utf-8")
+            return _names(pa.array(_native(np.array(_mapped(path, 1)))))
         if path.suffix == ".json":
-            return _listed(json.loads(text))
+            return _names(pa.array(load_json_list(path)))
         if path.suffix == ".txt":
-            return pa.array(text.splitlines(), pa.string())
+            return pa.array(lines_of(path), pa.string())
         raise ValueError(f"its name ends in {path.suffix or 'nothing'}")
-    except (OSError, ValueError, TypeError, pa.ArrowException) as error:
-        raise _damage(error, path, "owners", forms) from None
-
-
-def _damage(error: Exception, path: Path, what: str, forms: str) -> Exception:
-    reason = " ".join(str(error).split())
-    return reading_error(error, path, DataError(f"{path} cannot be read as {what} ({reason}); {forms}"))
 
 
 def as_ids(owners: pa.Array) -> pa.Array:
@@ -130,23 +118,22 @@ def as_ids(owners: pa.Array) -> pa.Array:
     return owners.cast(pa.string())
 
 
-def _names(values: np.ndarray) -> pa.Array:
-    """Whole numbers as int64, strings as strings."""
-    if values.dtype.kind in "iu":
-        return pa.array(values.astype(np.int64))
+def _names(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Rows or ids: whole numbers or strings, which all are there."""
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise ValueError(f"it holds {kind} and not whole numbers or strings")
+    if values.null_count:
+        raise ValueError(f"it has {values.null_count:,} empty values")
+    found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return found if pa.types.is_integer(kind) else found.cast(pa.string())
+
+
+def _native(values: np.ndarray) -> np.ndarray:
+    """Bytes as the text that they are, and all else in the byte order of this machine."""
     if values.dtype.kind == "S":
-        values = np.char.decode(values, "utf-8")
-    if values.dtype.kind != "U":
-        raise ValueError(f"it holds {values.dtype} and not whole numbers or strings")
-    return pa.array(values.tolist(), pa.string())
-
-
-def _listed(values: Any) -> pa.Array:
-    """A JSON list of whole numbers or of strings."""
-    if not isinstance(values, list):
-        raise ValueError("it holds no list")
-    whole = all(isinstance(each, int) and not isinstance(each, bool) for each in values)
-    return pa.array(values, pa.int64() if whole else pa.string())
+        return np.char.decode(values, "utf-8")
+    return values.astype(values.dtype.newbyteorder("="))
 
 
 def _matrix(shape: tuple[int, ...], kind: Any) -> tuple[tuple[int, int], str]:
@@ -178,7 +165,10 @@ def _numpy(path: Path, side: Side) -> GivenSide:
     array = _mapped(path, 2)
     shape, kind = _matrix(array.shape, array.dtype)
     beside = ids_beside(path)
-    ids = as_ids(_listed(json.loads(beside.read_bytes()))) if beside.is_file() else None
+    ids = None
+    if beside.is_file():
+        with reading(beside, f"ids of {side}", "give a list of whole numbers or strings"):
+            ids = as_ids(_names(pa.array(load_json_list(beside))))
 
     stored = StoredRows(path.absolute(), array.offset, array.dtype.str, shape)  # what is read so is not mapped
 
@@ -212,10 +202,7 @@ def _parquet(path: Path, side: Side) -> GivenSide:
     def column(name: str) -> pa.Array | None:
         if name not in names:
             return None
-        found = pa.concat_arrays([chunk for each in files for chunk in each.read([name])[name].chunks])
-        if found.null_count:
-            raise ValueError(f"its {name} has {found.null_count:,} empty values")
-        return found if pa.types.is_integer(found.type) else found.cast(pa.string())
+        return _names(pa.chunked_array([chunk for each in files for chunk in each.read([name])[name].chunks]))
 
     def blocks() -> Iterator[np.ndarray]:
         for each in paths:
@@ -226,8 +213,8 @@ def _parquet(path: Path, side: Side) -> GivenSide:
     ids, owners, texts = column(_OWN_ID[side]), None, None
     if side == "captions":
         owners, texts = column("image_id"), column(_TEXT)
-        owners = None if owners is None else as_ids(owners)
-    return GivenSide(path, side, shape, kind, None if ids is None else as_ids(ids), owners, texts, False, blocks)
+    ids, owners, texts = (None if each is None else as_ids(each) for each in (ids, owners, texts))
+    return GivenSide(path, side, shape, kind, ids, owners, texts, False, blocks)
 
 
 def _vectors(column: Any, width: int) -> np.ndarray:
@@ -265,7 +252,7 @@ def _hdf5(path: Path, side: Side, split: str) -> GivenSide:
             for start in range(0, shape[0], step := _rows_at_once(shape[1], rows.dtype.itemsize)):
                 yield rows[start : start + step]
 
-    ids = None if ids is None else as_ids(ids)
+    ids, texts = (None if each is None else as_ids(each) for each in (ids, texts))
     return GivenSide(path, side, shape, kind, ids, owners, texts, str(measure) != INNER_PRODUCT, blocks)
 
 
@@ -297,4 +284,4 @@ def _strings(group: h5py.Group, name: str) -> pa.Array | None:
         return None
     if h5py.check_string_dtype(dataset.dtype):
         return pa.array(list(dataset.asstr()[:]), pa.string())
-    return _names(dataset[:])
+    return _names(pa.array(_native(dataset[:])))

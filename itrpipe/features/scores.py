@@ -12,9 +12,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from itrpipe.artifacts.disk import full_disk_as_error, reading_error, require_space
+from itrpipe.artifacts.disk import full_disk_as_error, reading, require_space
 from itrpipe.artifacts.integrity import checked
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import MissingInputError
 from itrpipe.features.embeddings import as_bytes, dataset_of
 from itrpipe.features.hdf5 import open_hdf5
 
@@ -64,16 +64,12 @@ def read_scores(path: Path, split: str) -> SplitScores:
         DataError: the file is truncated or not a file of scores.
         MissingInputError: it has no such split.
     """
-    try:
-        with open_hdf5(checked(path)) as file:
-            if split not in file:
-                raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
-            return SplitScores(
-                matrix=dataset_of(file, f"{split}/scores")[:],
-                image_ids=np.char.decode(dataset_of(file, f"{split}/image_id")[:], "utf-8"),
-                caption_ids=np.char.decode(dataset_of(file, f"{split}/caption_id")[:], "utf-8"),
-                caption_image=dataset_of(file, f"{split}/caption_image")[:],
-            )
-    except (OSError, KeyError, ValueError) as error:
-        damage = DataError(f"{path} cannot be read as scores ({error}); run `itrpipe evaluate` again")
-        raise reading_error(error, path, damage) from None
+    with reading(path, "scores", "run `itrpipe evaluate` again"), open_hdf5(checked(path)) as file:
+        if split not in file:
+            raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
+        return SplitScores(
+            matrix=dataset_of(file, f"{split}/scores")[:],
+            image_ids=np.char.decode(dataset_of(file, f"{split}/image_id")[:], "utf-8"),
+            caption_ids=np.char.decode(dataset_of(file, f"{split}/caption_id")[:], "utf-8"),
+            caption_image=dataset_of(file, f"{split}/caption_image")[:],
+        )

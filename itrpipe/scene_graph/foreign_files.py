@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.disk import reading_error
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.datasets.source_files import json_lines, load_json
+from itrpipe.errors import DataError
 from itrpipe.scene_graph.parsing import Item
 
 # SPICE calls the id of what it parses `image_id`; other files that have captions mean the image.
@@ -58,12 +58,11 @@ def read_foreign(path: Path, form: str, caption_ids: Sequence[str], texts: Seque
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
     """Yields the key and the graph of every caption of a file."""
-    content = _json(path)
+    lines = path.suffix.lower() == ".jsonl"
+    content = [record for _, record in json_lines(path)] if lines else load_json(path)
     if isinstance(content, dict):
         yield from content.items()
         return
-    if not isinstance(content, list):
-        raise DataError(f"{path} holds a {type(content).__name__}; expected an object or a list of records")
     for number, record in enumerate(content, start=1):
         values = [_first(record, keys) for keys in (CAPTION_KEYS, GRAPH_KEYS)]
         if not isinstance(record, dict) or None in values:
@@ -72,19 +71,6 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
                 f"{' or '.join(GRAPH_KEYS)}; rename its keys"
             )
         yield str(values[0]), values[1]
-
-
-def _json(path: Path) -> Any:
-    try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix.lower() == ".jsonl":
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        return json.loads(text)
-    except OSError as error:
-        missing = MissingInputError(f"{path} cannot be read ({error.strerror}); name another with --from")
-        raise reading_error(error, path, missing) from None
-    except (ValueError, RecursionError) as error:  # also no UTF-8, and whole numbers of thousands of digits
-        raise DataError(f"{path} is not valid JSON ({error}); export it again") from None
 
 
 def _first(record: Any, keys: Sequence[str]) -> Any:

@@ -111,13 +111,13 @@ def _archive(path: Path) -> None:
     ("write", "message"),
     [
         (_fortran, "Fortran order"),
-        (_objects, "not a whole .npy file of numbers .it has type object"),
-        (_structure, "not a whole .npy file of numbers .it has type"),
+        (_objects, "cannot be read as .npy of numbers .it has type object"),
+        (_structure, "cannot be read as .npy of numbers .it has type"),
         (_shorter, "175 bytes, and by its header 176"),
         (_longer, "177 bytes, and by its header 176"),
         (_archive, r"\.npz archive under the name of an \.npy file"),
-        (lambda path: path.write_bytes(b""), "not a whole .npy file"),
-        (lambda path: path.write_text("1, 2, 3"), "not a whole .npy file"),
+        (lambda path: path.write_bytes(b""), "cannot be read as .npy"),
+        (lambda path: path.write_text("1, 2, 3"), "cannot be read as .npy"),
     ],
 )
 def test_files_that_cannot_be_read_row_by_row_are_refused(tmp_path: Path, write, message: str) -> None:
@@ -131,7 +131,7 @@ def test_files_that_cannot_be_read_row_by_row_are_refused(tmp_path: Path, write,
 def test_objects_in_an_archive_are_refused_only_when_they_are_opened(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", it=numbers((2, 2)), info=np.array({"a": 1}, dtype=object))
     np.testing.assert_array_equal(open_npz(tmp_path / "a.npz", "it").read(np.arange(2)), numbers((2, 2)))
-    with pytest.raises(DataError, match=r"'info' is not a whole \.npy file of numbers"):
+    with pytest.raises(DataError, match=r"'info' cannot be read as \.npy of numbers"):
         open_npz(tmp_path / "a.npz", "info")
 
 

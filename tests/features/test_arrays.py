@@ -234,7 +234,7 @@ def test_settings_that_name_nothing_are_refused(tmp_path: Path) -> None:
         open_arrays(path, {"boxes": "bbox"})
     with pytest.raises(UsageError, match=r"ids names ids\.txt and map the array 'ids' as image_id; give one"):
         open_arrays(path, {"image_id": "ids"}, ids="ids.txt")
-    with pytest.raises(MissingInputError, match=r"ids\.txt, which ids names, does not exist"):
+    with pytest.raises(MissingInputError, match=r"ids\.txt: cannot be read"):
         open_arrays(path, ids="ids.txt")
     (tmp_path / "ids.txt").write_text("a\nb\nc\n")
     with pytest.raises(DataError, match="'regions' has 2 rows, but there are 3 ids"):
@@ -248,7 +248,7 @@ def test_settings_that_name_nothing_are_refused(tmp_path: Path) -> None:
 
 def test_hdf5_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.h5").write_text("not HDF5")
-    with pytest.raises(DataError, match=r"a\.h5 is not a whole HDF5 file"):
+    with pytest.raises(DataError, match=r"a\.h5 cannot be read as HDF5"):
         open_arrays(tmp_path / "a.h5")
 
 

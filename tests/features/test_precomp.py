@@ -295,7 +295,7 @@ def _forget_names(folder: Path) -> None:
 
 DAMAGES = [
     (_save("train_ims.npy", np.asfortranarray(np.ones((6, REGIONS, DIM)))), "Fortran order"),
-    (_save("train_ims.npy", np.array([[["a", 1]]], dtype=object)), r"train_ims\.npy is not a whole \.npy file"),
+    (_save("train_ims.npy", np.array([[["a", 1]]], dtype=object)), r"train_ims\.npy cannot be read as \.npy"),
     (_save("train_ims.npy", np.zeros((6, REGIONS, DIM), dtype=np.int32)), "has type int32"),
     (_save("train_ims.npy", np.zeros((6, DIM))), r"has shape \(6, 5\); \[images, regions, width\]"),
     (_save("train_ims.npy", np.zeros((6, 0, DIM))), r"has shape \(6, 0, 5\)"),
@@ -307,12 +307,12 @@ DAMAGES = [
     (_save("dev_global.npy", np.zeros((3, 2))), r"train_global\.npy is 3 and of dev_global\.npy 2"),
     (_save("dev_global.npy", np.zeros((2, GLOBAL))), r"dev_global\.npy has 2 rows"),
     (lambda folder: (folder / "test_global.npy").unlink(), r"of test_global\.npy None"),
-    (_truncate, r"train_ims\.npy is not a whole \.npy file"),
+    (_truncate, r"train_ims\.npy cannot be read as \.npy"),
     (_zip, r"\.npz archive"),
     (_drop_a_line("dev_caps.txt"), r"dev_ims\.npy has 3 rows and dev_caps\.txt 14 captions"),
     (_drop_a_line("dev_ids.txt"), r"dev_ids\.txt has 2 lines and dev_ims\.npy 3"),
     (_forget_names, r"neither dev_ids\.txt nor dev_caps\.txt"),
-    (lambda folder: (folder / "dev_caps.txt").write_bytes(b"caf\xe9\n" * 15), r"dev_caps\.txt is not UTF-8 at byte 3"),
+    (lambda folder: (folder / "dev_caps.txt").write_bytes(b"caf\xe9\n" * 15), r"dev_caps\.txt: is not UTF-8"),
     (lambda folder: (folder / "dev_ids.txt").write_text("a.jpg\nb.jpg\na.jpg"), r"dev_ids\.txt names 'a\.jpg' twice"),
 ]
 

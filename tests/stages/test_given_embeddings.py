@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from PIL import Image
 
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.files import METRICS, RANKINGS, STATISTICS
+from itrpipe.config import read_toml
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.exporting.vectors import write_embeddings
 from itrpipe.features import given_files
@@ -25,6 +27,7 @@ from itrpipe.features.embeddings import EMBEDDINGS, ORDER, EmbeddingWriter, Spli
 from itrpipe.features.given import GivenSplit, write_given
 from itrpipe.features.given_source import GivenFiles
 from itrpipe.negatives.lists import FILES, read_list
+from itrpipe.scene_graph.foreign_files import read_foreign
 from itrpipe.training.named_models import Model
 
 Invoke = Callable[..., Any]
@@ -201,7 +204,7 @@ FORMS: dict[str, tuple[Callable[[], object], str]] = {
     "no such row": (lambda: np.save("owners.npy", [0, 1, 2, 1]), "row 2 is 2, and images.npy has the rows 0 to 1"),
     "no such id": (lambda: np.save("owners.npy", ["0", "1", "x", "1"]), "1 of 4 captions .* such as 'x'"),
     "image alone": (lambda: np.save("owners.npy", [0, 0, 0, 0]), "1 of 2 images have no caption, such as row 1"),
-    "owners of decimals": (lambda: np.save("owners.npy", np.ones(4)), "float64 and not whole numbers or strings"),
+    "owners of decimals": (lambda: np.save("owners.npy", np.ones(4)), "not whole numbers or strings"),
     "no owners": (lambda: Path("owners.npy").unlink(), "owners.npy does not exist"),
     "pickled": (lambda: np.save("texts.npy", np.array([[1], ["a"]], object)), "Python objects"),
     "pickled owners": (lambda: np.save("owners.npy", np.array([1, "a"], object)), "Python objects"),
@@ -212,7 +215,7 @@ FORMS: dict[str, tuple[Callable[[], object], str]] = {
     "empty": (lambda: np.save("texts.npy", np.ones((0, 2))), r"it is empty: \[0, 2\]"),
     "too few ids": (lambda: Path("texts.ids.json").write_text('["a"]'), "4 vectors and 1 ids"),
     "id twice": (lambda: Path("texts.ids.json").write_text('["a", "b", "c", "a"]'), "caption id 'a' .* rows 0 and 3"),
-    "no list": (lambda: Path("texts.ids.json").write_text('{"a": 1}'), "no list"),
+    "no list": (lambda: Path("texts.ids.json").write_text('{"a": 1}'), "expected a list"),
 }
 
 
@@ -360,3 +363,59 @@ def test_the_page_from_sentence_transformers_to_lists(
     exec(compile(re.sub(r'"data/.*"', repr(str(folder)), lists), "embeddings.md", "exec"), found)
     assert found["hardest"].shape == (8, 5)
     assert not {*map(str, (0, 1))} & {*found["hardest"][0]}
+
+
+def header(shape: str) -> bytes:
+    """A `.npy` file that says that it is of this shape, and holds nothing."""
+    about = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + (len(about) + 1).to_bytes(2, "little") + about + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("images.npy", header("(-4, 4)")),
+        ("images.npy", header(f"({10**40}, 4)")),
+        ("images.ids.json", json.dumps([2**70, 1, 2, 3]).encode()),
+        ("images.ids.json", b"[" * 200_000),
+        ("images.ids.json", b"[0.5, 1.5, 2.5, 3.5]"),
+        ("images.ids.json", b'["a", null, "b", "c"]'),
+        ("owners.json", json.dumps([2**70] * 4).encode()),
+        ("owners.json", b"[" * 200_000),
+        ("owners.json", b"[0.5, 1.5, 2.5, 3.5]"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[:12].hex(),
+)
+def test_files_that_no_library_reads_are_one_error(tmp_path: Path, name: str, content: bytes) -> None:
+    np.save(tmp_path / "images.npy", np.eye(4, dtype=np.float32))
+    np.save(tmp_path / "texts.npy", np.eye(4, dtype=np.float32))
+    (tmp_path / "owners.json").write_text("[0, 1, 2, 3]")
+    files = {side: str(tmp_path / file) for side, file in given_names().items()}
+    assert GivenSplit(GivenFiles(**files), "test").owners is not None
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=re.escape(name)):
+        GivenSplit(GivenFiles(**files), "test")
+
+
+def given_names() -> dict[str, str]:
+    return {"images": "images.npy", "texts": "texts.npy", "owners": "owners.json"}
+
+
+@pytest.mark.parametrize("values", [[0.5, 1.5], [date(2026, 1, 1), date(2026, 1, 2)], [True, False]])
+def test_ids_are_whole_numbers_or_strings(tmp_path: Path, values: list[Any]) -> None:
+    table = pa.table({"embedding": [[1.0, 0.0], [0.0, 1.0]], "image_id": pa.array(values)})
+    pq.write_table(table, tmp_path / "images.parquet")
+    with pytest.raises(DataError, match="whole numbers or strings"):
+        given_files.open_side(tmp_path / "images.parquet", "images", "test")
+
+
+def test_text_with_a_byte_order_mark_is_the_text(tmp_path: Path) -> None:
+    mark = "\ufeff"
+    (tmp_path / "owners.txt").write_text(f"{mark}a\r\nb\u2028c\n\n", encoding="utf-8", newline="")
+    assert given_files.read_owners(tmp_path / "owners.txt").to_pylist() == ["a", "b\u2028c"]
+    (tmp_path / "owners.json").write_text(f'{mark}["a"]', encoding="utf-8")
+    assert given_files.read_owners(tmp_path / "owners.json").to_pylist() == ["a"]
+    (tmp_path / "recipe.toml").write_text(f"{mark}# Of people.\na = 1\n", encoding="utf-8")
+    assert read_toml(tmp_path / "recipe.toml") == {"a": 1}
+    (tmp_path / "graphs.jsonl").write_text(f'{mark}{{"caption_id": "7", "graph": "( dog )"}}\n', encoding="utf-8")
+    assert [item.given for item in read_foreign(tmp_path / "graphs.jsonl", "", ["7"], ["a dog"])] == ['[["dog"]]']

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import pickle
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from itrpipe.artifacts.disk import reading_error
+from itrpipe.artifacts.disk import reading
 from itrpipe.errors import DataError
-
-# What a damaged file or one of another kind makes the readers raise.
-_READING_ERRORS = (
-    SafetensorError,
-    RuntimeError,
-    EOFError,
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    struct.error,
-)
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
@@ -36,19 +20,14 @@ def read_state(path: Path) -> dict[str, Tensor]:
     Raises:
         DataError: the file is damaged, or holds something else.
     """
-    try:
-        if path.suffix == ".safetensors":
-            content = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise DataError(
-            f"{path} is damaged or holds Python objects beside its tensors, which are never loaded; "
-            "name a plain state dict, or convert it to .safetensors."
-        ) from error
-    except _READING_ERRORS as error:
-        damage = DataError(f"{path} is damaged or truncated ({first_line(error)}); get it again.")
-        raise reading_error(error, path, damage) from error
+    with reading(path, "weights", "get it again"):
+        try:
+            content = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise DataError(
+                f"{path} is damaged or holds Python objects beside its tensors, which are never loaded; "
+                "name a plain state dict, or convert it to .safetensors."
+            ) from error
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
         content = content["model"]
     if not isinstance(content, Mapping):

@@ -7,14 +7,11 @@ importing a file of 30 GB looks like using 30 GB. Here rows are read by `os.prea
 from __future__ import annotations
 
 import io
-import lzma
 import math
 import os
 import struct
-import tokenize
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,34 +19,10 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from itrpipe.artifacts.disk import reading_error
+from itrpipe.artifacts.disk import reading, reading_error
 from itrpipe.errors import DataError
 
-ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    EOFError,
-    OSError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    MemoryError,
-)
-
-# Of a header that numpy cannot make sense of: its parser is Python's own.
-_HEADER_ERRORS = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    SyntaxError,
-    OverflowError,
-    RecursionError,
-    MemoryError,
-    tokenize.TokenError,
-)
+AGAIN = "fetch it again"
 _HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -124,12 +97,10 @@ class StreamedRows:
         """See `Rows`; going back means unpacking from the front again."""
         values = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
         row_bytes = row_size(self)
-        try:
+        with reading(self.where, ".npz", AGAIN):
             for start, stop in runs(rows):
                 self._go_to(self.offset + int(rows[start]) * row_bytes)
                 self._read_into(_bytes_of(values[start:stop]))
-        except ZIP_ERRORS as error:
-            raise not_whole(self.where, ".npz archive", error) from error
         return values
 
     def _go_to(self, offset: int) -> None:
@@ -158,11 +129,8 @@ def open_npy(path: Path) -> StoredRows:
     Raises:
         DataError: it is not one, is truncated or has bytes too many, or holds objects, structures or Fortran order.
     """
-    try:
-        with path.open("rb") as file:
-            head, size = file.read(_HEADER_ROOM), os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise reading_error(error, path, DataError(f"{path} cannot be read ({error.strerror}).")) from error
+    with reading(path, ".npy", AGAIN), path.open("rb") as file:
+        head, size = file.read(_HEADER_ROOM), os.fstat(file.fileno()).st_size
     if head.startswith(b"PK"):
         raise DataError(f"{path} is an .npz archive under the name of an .npy file; unpack it first.")
     shape, dtype, offset = _parse_header(str(path), head, size)
@@ -175,11 +143,8 @@ def npz_names(path: Path) -> list[str]:
     Raises:
         DataError: it is not one, or is truncated.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-    except ZIP_ERRORS as error:
-        raise not_whole(str(path), ".npz archive", error) from error
+    with reading(path, ".npz", AGAIN), zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
 
 
 def open_npz(path: Path, name: str) -> Rows:
@@ -189,15 +154,12 @@ def open_npz(path: Path, name: str) -> Rows:
         DataError: as of `open_npy`.
     """
     where, member = f"{path}: '{name}'", f"{name}.npy"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            info = archive.getinfo(member)
-            with archive.open(info) as stream:
-                head = stream.read(min(_HEADER_ROOM, info.file_size))
-            stored = info.compress_type == zipfile.ZIP_STORED
-            start = _start_of_member(path, info.header_offset) if stored else 0
-    except (*ZIP_ERRORS, KeyError) as error:
-        raise not_whole(where, ".npz archive", error) from error
+    with reading(where, ".npz", AGAIN), zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(member)
+        with archive.open(info) as stream:
+            head = stream.read(min(_HEADER_ROOM, info.file_size))
+        stored = info.compress_type == zipfile.ZIP_STORED
+        start = _start_of_member(path, info.header_offset) if stored else 0
     shape, dtype, offset = _parse_header(where, head, info.file_size)
     if not stored:
         return StreamedRows(path, where, shape, dtype, member, offset)
@@ -248,12 +210,6 @@ def read_range(path: Path, where: str, view: memoryview, offset: int) -> None:
         raise reading_error(error, Path(where), damage) from error
 
 
-def not_whole(where: str, what: str, error: Exception) -> DataError:
-    """Returns the error to raise for a damaged file."""
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return DataError(f"{where} is not a whole {what} ({reason}); fetch it again.")
-
-
 def _bytes_of(values: np.ndarray) -> memoryview:
     return values.reshape(-1).view(np.uint8).data if values.size else memoryview(b"")
 
@@ -271,22 +227,18 @@ def _start_of_member(path: Path, header: int) -> int:
 def _parse_header(where: str, head: bytes, size: int) -> tuple[tuple[int, ...], np.dtype, int]:
     """Returns shape, type and first byte of the data of a .npy file of `size` bytes that starts with `head`."""
     stream = io.BytesIO(head)
-    try:
-        # Python 2 wrote shapes such as (29000L, 36, 2048); numpy reads them with a warning that helps nobody.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            read = _HEADER_READERS[np.lib.format.read_magic(stream)]
-            shape, fortran, dtype = read(stream)
-    except _HEADER_ERRORS as error:
-        raise not_whole(where, ".npy file of numbers", error) from error
+    # Python 2 wrote shapes such as (29000L, 36, 2048); numpy reads them with a warning that helps nobody.
+    with reading(where, ".npy", AGAIN), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        read = _HEADER_READERS[np.lib.format.read_magic(stream)]
+        shape, fortran, dtype = read(stream)
     if dtype.kind not in "biufSU":
-        raise DataError(f"{where} is not a whole .npy file of numbers (it has type {dtype}); save it as numbers.")
+        raise DataError(f"{where} cannot be read as .npy of numbers (it has type {dtype}); save it as numbers.")
     if fortran and len(shape) > 1:
         raise DataError(f"{where} lies column by column (Fortran order); save it with np.ascontiguousarray.")
     expected = stream.tell() + math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or size != expected:
         raise DataError(
-            f"{where} is not a whole .npy file of numbers ({size:,} bytes, and by its header {expected:,}); "
-            "fetch it again."
+            f"{where} cannot be read as .npy (it has {size:,} bytes, and by its header {expected:,}); {AGAIN}"
         )
     return shape, dtype, stream.tell()

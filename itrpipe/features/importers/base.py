@@ -184,17 +184,3 @@ def stack_padded(entries: Sequence[Mapping[str, np.ndarray]], spec: FeatureSpec)
             rows[name][position, : len(values)] = values
     rows["count"] = np.array([len(entry["regions"]) for entry in entries], dtype=TYPES["count"])
     return rows
-
-
-def read_lines(path: Path) -> list[str] | None:
-    """Returns the lines of a UTF-8 file without their ends, or None if there is no such file.
-
-    Raises:
-        DataError: the file is not UTF-8.
-    """
-    if not path.is_file():
-        return None
-    try:
-        return path.read_text(encoding="utf-8").rstrip("\r\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 at byte {error.start}; convert it first.") from error

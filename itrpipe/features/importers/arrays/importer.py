@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from itrpipe.artifacts.disk import reading
+from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.importers.array_file import Rows, not_whole, npz_names, open_npy, open_npz, runs
+from itrpipe.features.importers.array_file import AGAIN, Rows, npz_names, open_npy, open_npz, runs
 from itrpipe.features.importers.arrays.declaration import Arrays
-from itrpipe.features.importers.base import Layout, fractions_of, read_lines, require_floats, require_integers
+from itrpipe.features.importers.base import Layout, fractions_of, require_floats, require_integers
 
 if TYPE_CHECKING:
     import h5py
@@ -56,7 +58,6 @@ _OF_IMAGE = ("global", "pixels")
 _IMAGE_ID = "image_id"
 _ID_NAMES = (_IMAGE_ID, "ids", "names")
 
-_HDF5_ERRORS = (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, MemoryError, OverflowError)
 # HDF5 keeps unpacked chunks of this many bytes; a smaller cache unpacks a chunk again for every row.
 _CHUNK_CACHE = 64 << 20
 
@@ -187,19 +188,16 @@ class _Hdf5:
 
         self._path = path
         self.names: list[str] = []
-        try:
+        with reading(path, "HDF5", AGAIN):
             self._file = open_hdf5(path, locking="best-effort", rdcc_nbytes=_CHUNK_CACHE)
             self._file.visititems(
                 lambda name, item: self.names.append(str(name)) if isinstance(item, h5py.Dataset) else None
             )
-        except _HDF5_ERRORS as error:
-            raise not_whole(str(path), "HDF5 file", error) from error
 
     def open(self, name: str) -> Rows:
-        try:
-            return _Hdf5Rows(f"{self._path}: '{name}'", self._file[name])
-        except _HDF5_ERRORS as error:
-            raise not_whole(f"{self._path}: '{name}'", "HDF5 dataset", error) from error
+        where = f"{self._path}: '{name}'"
+        with reading(where, "an HDF5 dataset", AGAIN):
+            return _Hdf5Rows(where, self._file[name])
 
 
 class _Hdf5Rows:
@@ -213,14 +211,12 @@ class _Hdf5Rows:
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """See `Rows`."""
-        try:
+        with reading(self.where, "an HDF5 dataset", AGAIN):
             values = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
             for start, stop in runs(rows):
                 first = int(rows[start])
                 values[start:stop] = self._dataset[first : first + stop - start]
-        except _HDF5_ERRORS as error:
-            raise not_whole(self.where, "HDF5 dataset", error) from error
-        return values
+            return values
 
 
 _CONTAINERS: dict[str, Callable[[Path], _Container]] = {".npy": _Npy, ".npz": _Npz, ".h5": _Hdf5, ".hdf5": _Hdf5}
@@ -292,10 +288,7 @@ def _read_ids(path: Path, container: _Container, settings: Arrays) -> list[str]:
     if text:
         if mapped:
             raise UsageError(f"ids names {settings.ids} and map the array '{mapped}' as image_id; give one of them.")
-        lines = read_lines(text)
-        if lines is None:
-            raise MissingInputError(f"{text}, which ids names, does not exist; name a text file with one id a line.")
-        return [line.strip() for line in lines]
+        return [line.strip() for line in lines_of(text)]
     candidates = [mapped] if mapped else [name for name in _ID_NAMES if name in container.names]
     if not candidates:
         raise DataError(

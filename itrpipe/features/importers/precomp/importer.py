@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.importers.array_file import StoredRows, open_npy
-from itrpipe.features.importers.base import Layout, read_lines, require_floats
+from itrpipe.features.importers.base import Layout, require_floats
 from itrpipe.features.importers.matching import CAPTIONS_PER_IMAGE, caption_key, names_of
 from itrpipe.features.importers.precomp.declaration import Precomp
 
@@ -176,8 +177,8 @@ def _splits_in(path: Path) -> list[str]:
 
 def _open_split(path: Path, name: str) -> PrecompSplit:
     regions = _open_array(path / f"{name}_ims.npy", dims=3)
-    captions = read_lines(path / f"{name}_caps.txt")
-    ids = read_lines(path / f"{name}_ids.txt")
+    texts = {kind: path / f"{name}_{kind}.txt" for kind in ("caps", "ids")}
+    captions, ids = (lines_of(file) if file.is_file() else None for file in texts.values())
     if captions is None and ids is None:
         raise DataError(f"{path} has neither {name}_ids.txt nor {name}_caps.txt, so its images cannot be told apart.")
     images, repeats = _count_images(path, name, regions.shape[0], captions)

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from itrpipe.artifacts.disk import reading
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.importers.array_file import ZIP_ERRORS, not_whole, parse_npy
+from itrpipe.features.importers.array_file import AGAIN, parse_npy
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -68,39 +69,32 @@ def from_npz(where: str, file: Path | io.BytesIO, keys: Sequence[str]) -> dict[s
         DataError: the file is damaged, or a named array holds objects.
     """
     arrays = {}
-    try:
-        with zipfile.ZipFile(file) as archive:
-            members = set(archive.namelist())
-            for key in keys:
-                member = f"{key}.npy"
-                if member in members:
-                    if archive.getinfo(member).file_size > _MOST_BYTES:
-                        raise zipfile.BadZipFile(f"{key} would take more than {_MOST_BYTES:,} bytes")
-                    arrays[key] = parse_npy(f"{where}: '{key}'", archive.read(member))
-    except ZIP_ERRORS as error:
-        raise not_whole(where, ".npz archive", error) from error
+    with reading(where, ".npz", AGAIN), zipfile.ZipFile(file) as archive:
+        members = set(archive.namelist())
+        for key in keys:
+            member = f"{key}.npy"
+            if member in members:
+                if archive.getinfo(member).file_size > _MOST_BYTES:
+                    raise zipfile.BadZipFile(f"{key} would take more than {_MOST_BYTES:,} bytes")
+                arrays[key] = parse_npy(f"{where}: '{key}'", archive.read(member))
     return arrays
 
 
 def _unpack_lz4(where: str, value: bytes) -> bytes:
     frame = package("lz4.frame", where)
-    try:
+    with reading(where, "LZ4", AGAIN):
         decompressor = frame.LZ4FrameDecompressor()
         content = decompressor.decompress(value, max_length=_MOST_BYTES)
-    except (RuntimeError, EOFError, ValueError, MemoryError) as error:
-        raise not_whole(where, "LZ4 frame", error) from error
-    if not decompressor.eof:
-        raise DataError(f"{where} is not a whole LZ4 frame (it has no end); fetch the database again.")
-    return content
+        if not decompressor.eof:
+            raise EOFError("it has no end")
+        return content
 
 
 def _from_msgpack(where: str, value: bytes, keys: Sequence[str]) -> dict[str, np.ndarray]:
     msgpack = package("msgpack", where)
-    try:
+    with reading(where, "msgpack", AGAIN):
         # Texts stay bytes: old writers knew no other type for the content of arrays.
         content = msgpack.unpackb(value, raw=True)
-    except (msgpack.UnpackException, ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
-        raise not_whole(where, "msgpack value", error) from error
     if not isinstance(content, dict):
         raise DataError(f"{where} is not a map of arrays; name a database of image features.")
     return {key: _array(f"{where}: {key}", content[key.encode()]) for key in keys if key.encode() in content}
