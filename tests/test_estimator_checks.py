@@ -177,6 +177,25 @@ def test_methods_train_the_loss_of_the_backbone_or_refuse_its_weight(conf: str) 
     assert ("auxiliary" in losses) is ("auxiliary_weight" not in chosen.loss.unread_options())
 
 
+def held_by(value: Any, path: str = "") -> dict[str, torch.Tensor]:
+    """All tensors inside a batch, by the path to them."""
+    if isinstance(value, torch.Tensor):
+        return {path: value}
+    if isinstance(value, dict | list | tuple):
+        value = value if isinstance(value, dict) else dict(enumerate(value))
+    parts = getattr(value, "__dict__", value if isinstance(value, dict) else {})
+    return {name: each for key, part in parts.items() for name, each in held_by(part, f"{path}/{key}").items()}
+
+
+@pytest.mark.parametrize(("conf", "backbone"), dict(PAIRS).items())
+def test_batches_move_with_all_that_they_hold(conf: str, backbone: str) -> None:
+    batch = method_builder(settings(conf, backbone))(ToyPairs()).collate(np.arange(8), np.random.default_rng(0))
+    moved = held_by(batch.to("meta"))
+    assert moved.keys() >= held_by(batch).keys()
+    here = {path for path, each in moved.items() if each.device.type == "cpu"}
+    assert all(path.startswith("/rows") or "host" in path for path in here), here
+
+
 def test_every_method_is_checked() -> None:
     assert SIZES == {"uniter-large": "uniter"}
     trained = {name for name, declared in methods().items() if declared.trains}

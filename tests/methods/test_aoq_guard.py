@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from pydantic import ValidationError
 
 from itrpipe.errors import UsageError
 from itrpipe.methods.aoq import method as aoq
 from itrpipe.methods.aoq.declaration import Aoq
-from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.negatives.lists import FILES, PROBABILITY_OF
+from tests.methods.toys import KnownPairs
 
-IMAGES, PER_IMAGE = 6, 2
-CAPTION_IMAGE = np.repeat(np.arange(IMAGES), PER_IMAGE)
-
-
-class Rows:
-    """A training set of row numbers."""
-
-    caption_image = CAPTION_IMAGE
-
-    def pairs(
-        self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
-    ) -> tuple[ImageBatch, TextBatch]:
-        tokens = torch.from_numpy(captions)[:, None]
-        return ImageBatch(torch.from_numpy(images).float()[:, None, None]), TextBatch(
-            tokens, torch.ones_like(tokens[:, 0])
-        )
+ROWS = KnownPairs()
 
 
 def lists() -> dict[str, np.ndarray]:
-    """Every foreign text and image of every anchor; the first of each list is a match for certain."""
-    found = {
-        "texts_for_images": np.stack([np.flatnonzero(i != CAPTION_IMAGE) for i in range(IMAGES)]),
-        "images_for_texts": np.stack([np.delete(np.arange(IMAGES), i) for i in CAPTION_IMAGE]),
-    }
+    """The first of each list is a match for certain."""
+    found = ROWS.lists()
     for direction in FILES:
         probability = np.zeros(found[direction].shape, np.float16)
         probability[:, 0] = 1
@@ -46,12 +27,12 @@ def lists() -> dict[str, np.ndarray]:
 
 def drawn_first(**settings: object) -> float:
     """Share of the anchors whose drawn text is the first of its list."""
-    method = aoq.build(Aoq(top_texts=4, top_images=3, redraw=False, **settings), Rows(), lists())  # type: ignore[arg-type]
+    method = aoq.build(Aoq(top_texts=4, top_images=3, redraw=False, **settings), ROWS, lists())  # type: ignore[arg-type]
     first = hits = 0
     for seed in range(40):
         batch = method.collate(np.arange(12), np.random.default_rng(seed))
         texts = batch.pairs["offline"][1].tokens[:, 0].numpy()
-        hits += int((texts == lists()["texts_for_images"][CAPTION_IMAGE, 0]).sum())
+        hits += int((texts == lists()["texts_for_images"][ROWS.caption_image, 0]).sum())
         first += len(texts)
     return hits / first
 
@@ -66,9 +47,9 @@ def test_false_negatives_are_kept_weighed_or_dropped():
 @pytest.mark.parametrize("choice", ["weigh", "drop"])
 def test_lists_without_probabilities_are_refused(choice):
     without = {direction: each for direction, each in lists().items() if direction in FILES}
-    aoq.build(Aoq(top_texts=4, top_images=3), Rows(), without)
+    aoq.build(Aoq(top_texts=4, top_images=3), ROWS, without)
     with pytest.raises(UsageError, match="mine them with `itrpipe mine-negatives --guard fne`"):
-        aoq.build(Aoq(top_texts=4, top_images=3, false_negatives=choice), Rows(), without)
+        aoq.build(Aoq(top_texts=4, top_images=3, false_negatives=choice), ROWS, without)
 
 
 def test_coupled_ranks_cannot_be_weighed():

@@ -7,29 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from pydantic import ValidationError
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError
-from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
 from itrpipe.losses.fne_loss import Pool
 from itrpipe.losses.triplet import triplet_loss
-from itrpipe.methods.base import StatefulMethod
 from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.negatives.memory import MomentumTwin
 from itrpipe.progress import Reporter
-from itrpipe.testing import LOOP_SETTINGS
-from itrpipe.training.data import SplitData
+from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
 from itrpipe.training.loop import Trainer
 
-IMAGES, PER_IMAGE, REGIONS, WIDTH, DIM = 20, 2, 3, 8, 16
+IMAGES, DIM = 20, 16
 SETTINGS = replace(
     LOOP_SETTINGS,
     epochs=3,
@@ -43,47 +38,28 @@ SETTINGS = replace(
 )
 
 
-class TinySplit:
-    """A split whose caption words say which image they belong to."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.image_ids = np.array([f"{name}-{i}" for i in range(IMAGES)])
-        self.caption_image = np.repeat(np.arange(IMAGES), PER_IMAGE)
-        self.caption_ids = np.array([f"{name}-{i}#{k}" for i in range(IMAGES) for k in range(PER_IMAGE)])
-        self.tokens = pa.array([[f"word{i}", f"filler{k}"] for i in range(IMAGES) for k in range(PER_IMAGE)])
-
-
 @pytest.fixture(scope="module")
-def data(tmp_path_factory) -> tuple[SplitData, SplitData, int]:
-    path = tmp_path_factory.mktemp("features") / FEATURES
-    regions = np.random.default_rng(0).standard_normal((IMAGES, REGIONS, WIDTH)).astype(np.float16)
-    train, val = TinySplit("train"), TinySplit("val")
-    create_features(path, [*train.image_ids.tolist(), *val.image_ids.tolist()], FeatureSpec(REGIONS, WIDTH), "test")
-    with FeatureWriter(path) as writer:
-        count = np.full(2 * IMAGES, REGIONS, dtype=np.int16)
-        writer.write(0, {"regions": np.concatenate([regions, regions]), "count": count})
-    features, vocabulary = FeatureFile.open(path), Vocabulary.build(train.tokens, 1)
-    return SplitData(train, features, vocabulary), SplitData(val, features, vocabulary), len(vocabulary)  # pyright: ignore
+def data() -> tuple[ToyPairs, ToyPairs]:
+    return ToyPairs(images=IMAGES), ToyPairs(seed=1, images=IMAGES)
 
 
 def attached(data, **settings: Any):
     """A fresh model and a method attached to it, and the method's state."""
     torch.manual_seed(0)
-    model = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), WIDTH, data[2])
+    model = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), IMAGE_DIM, VOCABULARY)
     method = fne.build(Fne(**{"memory_size": 12, "min_count": 0, "warm_epochs": 0, **settings}), data[0], {})
     return model, method, method.attach(model)
 
 
 def make_batch(method, seed: int, size: int = 6):
     rng = np.random.default_rng(seed)
-    return method.collate(rng.choice(IMAGES * PER_IMAGE, size, replace=False), rng)
+    return method.collate(rng.choice(2 * IMAGES, size, replace=False), rng)
 
 
 def trainer(data, work: Path, loss: Fne | None = None, **loop: Any) -> Trainer:
     work.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    model = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), WIDTH, data[2])
+    model = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), IMAGE_DIM, VOCABULARY)
     method = fne.build(loss or Fne(memory_size=20, min_count=3), data[0], {})
     settings = replace(SETTINGS, **loop)
     return Trainer(settings, model, method, data[0], data[1], "cpu", work, Reporter())
@@ -100,7 +76,7 @@ def test_a_step_is_the_equation_of_the_paper(data):
         batch = make_batch(method, step)
         state.twin.follow()
         twin = {name: 0.995 * value + 0.005 * model.state_dict()[name] for name, value in twin.items()}
-        follower = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), WIDTH, data[2])
+        follower = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), IMAGE_DIM, VOCABULARY)
         follower.load_state_dict(twin)
         images, texts = batch.pairs["positive"]
         with torch.no_grad():
@@ -145,16 +121,6 @@ def test_drawn_similarities_and_their_gradient_are_those_of_the_matrix_though_th
         torch.testing.assert_close(ours, theirs)
 
 
-def test_only_the_online_side_gets_a_gradient(data):
-    model, method, _ = attached(data, margin=1.0)
-    method.losses(model, make_batch(method, 0), epoch=0)["fne"].backward()
-    image, text = model.fc.weight.grad.abs().max(), model.text.embed.weight.grad.abs().max()
-    assert image > 0
-    assert text > 0
-    with pytest.raises(AttributeError):
-        model.twin  # noqa: B018 (the twin is no part of the model that is saved)
-
-
 def test_warm_epochs_are_the_triplet_loss_and_write_no_memory(data):
     model, method, state = attached(data, warm_epochs=2, sum_epochs=1, mask_same_image=True)
     for epoch, hardest in ((0, False), (1, True)):
@@ -189,7 +155,7 @@ def test_without_twin_and_drawing_it_is_the_hardest_triplet_of_other_images(data
 def test_statistics_are_an_epochs_own_or_go_on(data):
     for reset in (True, False):
         model, method, state = attached(data, reset_each_epoch=reset)
-        for step in range(3):
+        for step in range(4):
             method.losses(model, make_batch(method, step), 0)
         assert state.statistics.count[1] > 0
         method.start_epoch(1)
@@ -257,59 +223,10 @@ def encoded(model, batch):
     return model.encode_images(images), model.encode_texts(texts)
 
 
-def test_six_steps_repeat_bit_for_bit(data, tmp_path):
-    settings = {"epochs": 2, "max_updates": 6}
-    loss = Fne(memory_size=20, min_count=3, warm_epochs=0)
-    runs = []
-    for name in "ab":
-        runs.append(trainer(data, tmp_path / name, loss, **settings))
-        runs[-1].run()
-        assert runs[-1].position.updates == 6
-    first, second = runs
-    assert first.position.history == second.position.history
-    for one, other in ((first._model, second._model), (first._method_state, second._method_state)):
-        for name, value in one.state_dict().items():
-            assert torch.equal(value, other.state_dict()[name]), name
-    assert first._method_state.queues.filled.all()
-
-
-@pytest.mark.parametrize("stop", [1, 7, 12])
-def test_an_interrupted_run_goes_on_exactly(data, tmp_path, stop):
-    whole = trainer(data, tmp_path / "a")
-    whole.run()
-    broken = trainer(data, tmp_path / "b")
-    step, taken = broken._step, []
-
-    def interrupted(*arguments):
-        if len(taken) == stop:
-            raise KeyboardInterrupt
-        taken.append(0)
-        return step(*arguments)
-
-    broken._step = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        broken.run()
-    resumed = trainer(data, tmp_path / "b")
-    torch.randn(7)  # the generator is where a new process would not have it
-    resumed.run()
-    assert resumed.position.history == whole.position.history
-    for one, other in ((whole._model, resumed._model), (whole._method_state, resumed._method_state)):
-        for name, value in one.state_dict().items():
-            assert torch.equal(value, other.state_dict()[name]), name
-
-
 def test_a_checkpoint_of_another_memory_is_refused(data, tmp_path):
     trainer(data, tmp_path / "a").run()
     with pytest.raises(DataError, match="is not a checkpoint of this run"):
         trainer(data, tmp_path / "a", Fne(memory_size=21, min_count=3)).run()
-
-
-def test_the_state_of_a_method_without_one_is_not_asked_for(data):
-    assert isinstance(fne.build(Fne(), data[0], {}), StatefulMethod)
-    from itrpipe.methods.triplet import method as triplet
-    from itrpipe.methods.triplet.declaration import Triplet
-
-    assert not isinstance(triplet.build(Triplet(), data[0], {}), StatefulMethod)
 
 
 def test_the_twin_follows_once_an_update(data, tmp_path, monkeypatch):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from itrpipe.errors import UsageError
@@ -19,11 +16,10 @@ from itrpipe.methods.itm import method as itm
 from itrpipe.methods.itm.declaration import Itm
 from itrpipe.methods.itm.method import ItmBatch, PairRows, draw_others
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.models.uniter.weights import load_published, translate
+from itrpipe.models.uniter.weights import translate
+from tests.methods.toys import reference, reference_uniter, small_uniter
 
-FOLDER = Path(__file__).resolve().parents[1] / "reference"
 CAPTION_IMAGE = np.array([0, 0, 1, 2, 3, 3, 3, 4])
 CASES = ("text_anchor", "image_anchor_correct")
 
@@ -46,34 +42,14 @@ def method(**changed: object) -> itm.ItmMethod:
     return itm.build(Itm(**{"sampled_negatives": 4, "hard_negatives": 2, **changed}), Rows(), {})  # pyright: ignore
 
 
-def small(dropout: float = 0.1) -> UniterEncoder:
-    torch.manual_seed(0)
-    sizes = Uniter(embed_dim=16, layers=2, heads=2, feed_forward_dim=24, max_words=8, dropout=dropout)
-    model = UniterEncoder(sizes, 6, 20)
-    for weights in model.parameters():
-        if weights.dim() > 1:
-            torch.nn.init.normal_(weights, std=0.4)
-    return model.train()
-
-
 @pytest.fixture(scope="module")
-def reference() -> dict[str, dict[str, Tensor]]:
-    found = {}
-    for name in ("uniter_forward", "uniter_itm_hard_negative"):
-        with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as arrays:
-            found[name] = {key: torch.from_numpy(arrays[key]) for key in arrays}
-    return found
+def arrays() -> dict[str, Tensor]:
+    return reference("uniter_itm_hard_negative")
 
 
 @pytest.fixture
-def reference_model(reference: dict[str, dict[str, Tensor]], tmp_path: Path) -> UniterEncoder:
-    """Without dropout, as the reference was made."""
-    state = {name[3:]: t for part in reference.values() for name, t in part.items() if name.startswith("sd/")}
-    save_file(state, tmp_path / "published.safetensors")
-    sizes = Uniter(embed_dim=48, layers=2, heads=4, feed_forward_dim=96, max_words=40, dropout=0.0)
-    model = UniterEncoder(sizes, 32, 120)
-    load_published(model, tmp_path / "published.safetensors")
-    return model.train()
+def reference_model(arrays: dict[str, Tensor]) -> UniterEncoder:
+    return reference_uniter(reference("uniter_forward"), arrays)
 
 
 def reference_batch(arrays: dict[str, Tensor], case: str) -> ItmBatch:
@@ -90,8 +66,7 @@ def reference_batch(arrays: dict[str, Tensor], case: str) -> ItmBatch:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_scores_of_all_candidates_match_the_reference(reference, reference_model, case):
-    arrays = reference["uniter_itm_hard_negative"]
+def test_scores_of_all_candidates_match_the_reference(arrays, reference_model, case):
     batch = reference_batch(arrays, case)
     images, texts = batch.pairs["pool"]
     encoded = reference_model.encode_images(images), reference_model.encode_texts(texts)
@@ -100,17 +75,7 @@ def test_scores_of_all_candidates_match_the_reference(reference, reference_model
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_hardest_are_those_of_the_reference(reference, reference_model, case):
-    arrays = reference["uniter_itm_hard_negative"]
-    chosen = method(sampled_negatives=4, hard_negatives=4).hard_rows(reference_model, reference_batch(arrays, case), 0)
-    varied = chosen.images if case == "text_anchor" else chosen.captions
-    assert varied[0, 0] == 0
-    assert set(varied[0, 1:].tolist()) == set(arrays[f"{case}/hard_indices"].tolist())
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_loss_and_gradients_match_the_reference(reference, reference_model, case):
-    arrays = reference["uniter_itm_hard_negative"]
+def test_loss_and_gradients_match_the_reference(arrays, reference_model, case):
     trained = method(sampled_negatives=4, hard_negatives=4)
     batch = reference_batch(arrays, case)
     # The reference has a single anchor; with the same one twice, either term is the reference's loss.
@@ -130,15 +95,6 @@ def test_loss_and_gradients_match_the_reference(reference, reference_model, case
         else:
             own = parameters[next(iter(translate({name: gradient})[0]))].grad
         torch.testing.assert_close(own, gradient, rtol=0, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_hinges_of_the_reference_scores_match(reference, case):
-    arrays = reference["uniter_itm_hard_negative"]
-    scores = arrays[f"{case}/rank_scores"].T
-    kept = torch.cat([torch.tensor([0]), arrays[f"{case}/hard_indices"]])
-    found = ranking_hinges(scores[:, kept], 0.2)
-    torch.testing.assert_close(found, arrays[f"{case}/loss_per_negative"], rtol=0, atol=1e-6)
 
 
 def test_hinges_are_single_precision_and_stop_at_zero():
@@ -209,7 +165,7 @@ def test_draws_are_uniform_in_every_place():
 
 
 def test_the_hardest_are_found_without_dropout_gradient_or_random_numbers():
-    model, trained = small(dropout=0.4), method(sampled_negatives=4, hard_negatives=2)
+    model, trained = small_uniter(20, dropout=0.4, std=0.4), method(sampled_negatives=4, hard_negatives=2)
     batch = trained.collate(np.array([0, 3, 7]), np.random.default_rng(1))
     before = torch.get_rng_state()
     chosen = trained.hard_rows(model, batch, epoch=0)
@@ -228,7 +184,7 @@ def test_the_hardest_are_found_without_dropout_gradient_or_random_numbers():
 
 
 def test_the_first_epochs_take_the_first_negatives_and_score_nothing_else(monkeypatch):
-    model, trained = small(dropout=0.0), method(sum_epochs=1)
+    model, trained = small_uniter(20, std=0.4), method(sum_epochs=1)
     batch = trained.collate(np.array([0, 3]), np.random.default_rng(1))
     scored: list[tuple[int, bool, bool]] = []
     score_at = model.score_at
@@ -245,27 +201,8 @@ def test_the_first_epochs_take_the_first_negatives_and_score_nothing_else(monkey
     assert scored[1:] == [(4 * 4, False, False), (4 * 3, True, True)]
 
 
-@pytest.mark.parametrize("precision", [None, torch.bfloat16])
-def test_a_step_trains_the_encoder_in_either_precision(precision):
-    model, trained = small(dropout=0.0), method(margin=1.0)
-    batch = trained.collate(np.array([0, 3]), np.random.default_rng(1))
-    with torch.autocast("cpu", precision or torch.bfloat16, enabled=precision is not None):
-        losses = trained.losses(model, batch, epoch=0)
-    sum(losses.values()).backward()  # pyright: ignore
-    assert 0 < batch.statistics["active_negatives"] <= 1
-    for name in (
-        "layers.0.project.weight",
-        "layers.1.feed_forward.0.weight",
-        "image.region.weight",
-        "text.word.weight",
-    ):
-        gradient = dict(model.named_parameters())[name].grad
-        assert gradient is not None, name
-        assert gradient.abs().max() > 1e-6, name
-
-
 def test_terms_are_means_of_captions_and_of_images_apart():
-    model, trained = small(dropout=0.0), method(hard_negatives=4)
+    model, trained = small_uniter(20, std=0.4), method(hard_negatives=4)
     batch = trained.collate(np.array([0, 3, 7]), np.random.default_rng(1))
     found = trained.losses(model, batch, epoch=0)
     images, texts = batch.pairs["pool"]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from pydantic import ValidationError
 
 from itrpipe.methods import registry
@@ -16,65 +15,17 @@ from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.registry import method_module, methods
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.negatives.sentence_bank import SentenceBank
+from tests.methods.toys import KnownPairs, Lookup
 
-IMAGES, PER_IMAGE, WIDTH = 6, 2, 5
-CAPTION_IMAGE = np.repeat(np.arange(IMAGES), PER_IMAGE)
-
-
-class Rows:
-    """A training set whose embeddings are known: image i and caption c are rows of two tables."""
-
-    caption_image = CAPTION_IMAGE
-
-    def __init__(self) -> None:
-        generator = torch.Generator().manual_seed(3)
-        self.image_table = torch.nn.functional.normalize(torch.randn(IMAGES, WIDTH, generator=generator), dim=1)
-        self.text_table = torch.nn.functional.normalize(
-            torch.randn(len(CAPTION_IMAGE), WIDTH, generator=generator), dim=1
-        )
-
-    def pairs(
-        self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
-    ) -> tuple[ImageBatch, TextBatch]:
-        lengths = torch.ones(len(captions), dtype=torch.int64)
-        return (
-            ImageBatch(torch.from_numpy(images).float()[:, None, None]),
-            TextBatch(torch.from_numpy(captions)[:, None], lengths),
-        )
-
-
-class Lookup(DualEncoder):
-    """Encodes a row number as that row of the table."""
-
-    def __init__(self, rows: Rows, auxiliary: float | None = None) -> None:
-        super().__init__()
-        self._rows, self._auxiliary = rows, auxiliary
-
-    def encode_images(self, images: ImageBatch) -> ImageEncoding:
-        return ImageEncoding(self._rows.image_table[images.regions[:, 0, 0].long()])
-
-    def encode_texts(self, texts: TextBatch) -> TextEncoding:
-        return TextEncoding(self._rows.text_table[texts.tokens[:, 0]])
-
-    def auxiliary_loss(self, images: ImageEncoding, texts: TextBatch) -> torch.Tensor | None:
-        return None if self._auxiliary is None else torch.tensor(self._auxiliary)
-
-
-def lists() -> dict[str, np.ndarray]:
-    """Every foreign text and image of every anchor."""
-    return {
-        "texts_for_images": np.stack([np.flatnonzero(i != CAPTION_IMAGE) for i in range(IMAGES)]),
-        "images_for_texts": np.stack([np.delete(np.arange(IMAGES), i) for i in CAPTION_IMAGE]),
-    }
+CAPTION_IMAGE = KnownPairs().caption_image
 
 
 def hinge(value: float) -> float:
     return max(0.0, value)
 
 
-def score(rows: Rows, image: int, text: int) -> float:
+def score(rows: KnownPairs, image: int, text: int) -> float:
     return float(rows.image_table[image] @ rows.text_table[text])
 
 
@@ -88,9 +39,9 @@ def test_every_folder_declares_a_method_and_builds_it():
 
 @pytest.mark.parametrize("variant", ["offline-triplet", "quintuplet", "adaptive-quintuplet"])
 def test_aoq_scores_the_pairs_of_the_paper(variant):
-    rows = Rows()
+    rows = KnownPairs()
     settings = Aoq(variant=variant, top_texts=10, top_images=5)
-    method = aoq.build(settings, rows, lists())
+    method = aoq.build(settings, rows, rows.lists())
     captions = np.array([0, 3, 5, 10])
     batch = method.collate(captions, np.random.default_rng(0))
     drawn = method._negatives.draw(captions, np.random.default_rng(0))
@@ -118,9 +69,9 @@ def test_aoq_scores_the_pairs_of_the_paper(variant):
 
 
 def test_the_first_epochs_of_aoq_are_the_plain_sum_over_all_negatives():
-    rows = Rows()
+    rows = KnownPairs()
     captions = np.array([0, 3, 5, 10])
-    method = aoq.build(Aoq(top_texts=10, top_images=5, sum_epochs=2), rows, lists())
+    method = aoq.build(Aoq(top_texts=10, top_images=5, sum_epochs=2), rows, rows.lists())
     plain = triplet.build(Triplet(max_violation=False), rows, {})
     batch = method.collate(captions, np.random.default_rng(0))
     expected = plain.losses(Lookup(rows), plain.collate(captions, np.random.default_rng(0)), epoch=0)
@@ -129,7 +80,7 @@ def test_the_first_epochs_of_aoq_are_the_plain_sum_over_all_negatives():
 
 
 def test_triplet_turns_to_hardest_negatives_after_its_sum_epochs():
-    rows = Rows()
+    rows = KnownPairs()
     captions = np.array([0, 3, 5, 10])
     warm = triplet.build(Triplet(sum_epochs=1), rows, {})
     hardest = triplet.build(Triplet(), rows, {})
@@ -139,7 +90,7 @@ def test_triplet_turns_to_hardest_negatives_after_its_sum_epochs():
     assert first > second
 
 
-class RowsWithSentences(Rows):
+class RowsWithSentences(KnownPairs):
     """Caption c has c % 3 sentences, which are rows of the table of captions as well."""
 
     def __init__(self) -> None:
@@ -193,7 +144,7 @@ def test_captions_without_sentences_are_trained_without():
 
 
 def test_two_captions_of_one_image_stop_being_negatives_on_request():
-    rows = Rows()
+    rows = KnownPairs()
     captions = np.array([0, 1, 5])
     values = {}
     for masked in (False, True):
@@ -210,7 +161,7 @@ def test_two_captions_of_one_image_stop_being_negatives_on_request():
 
 
 def test_the_backbones_own_loss_is_added_with_its_weight():
-    rows = Rows()
+    rows = KnownPairs()
     method = triplet.build(Triplet(auxiliary_weight=0.5), rows, {})
     batch = method.collate(np.array([0, 3]), np.random.default_rng(0))
     assert method.losses(Lookup(rows, auxiliary=3.0), batch, 0)["auxiliary"].item() == 1.5
@@ -228,11 +179,11 @@ def test_the_backbones_own_loss_is_added_with_its_weight():
     ],
 )
 def test_options_of_table_3_reach_the_loss_and_only_their_own_variant(variant, option, value):
-    rows = Rows()
+    rows = KnownPairs()
     captions = np.array([0, 3, 5, 10])
 
     def loss(**options):
-        method = aoq.build(Aoq(variant=variant, top_texts=10, top_images=5, **options), rows, lists())
+        method = aoq.build(Aoq(variant=variant, top_texts=10, top_images=5, **options), rows, rows.lists())
         batch = method.collate(captions, np.random.default_rng(0))
         return method.losses(Lookup(rows), batch, epoch=0)["aoq"].item()
 

@@ -7,62 +7,32 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.testing import assert_close
 
 from itrpipe.errors import UsageError
-from itrpipe.methods.masking import MaskedTexts
 from itrpipe.methods.pretrain import method as pretrain
 from itrpipe.methods.pretrain.declaration import Pretrain
-from itrpipe.methods.pretrain.method import PretrainBatch, PretrainMethod
-from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.methods.pretrain.method import PretrainMethod
+from itrpipe.models.base import TextBatch
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, SpecialTokens
+from itrpipe.negatives.caption_masks import CaptionMasks, SpecialTokens
 from itrpipe.negatives.masking import UNLABELLED
+from tests.methods.toys import CaptionRows, small_uniter
 
-CAPTION_IMAGE = np.array([0, 0, 1, 2, 3, 3, 3, 4])
-LENGTHS = np.array([4, 7, 5, 6, 7, 4, 6, 5])
-START, END, MASK = 1, 2, 20
-WORDS = (4, 20)
+WORDS, MASK = range(4, 20), 20
 COUNTS = np.array([3, 1, 2, 4, 3])
 
 
-class Rows:
-    """Eight captions of different lengths of five images with different numbers of regions; single words are masked."""
-
-    caption_image = CAPTION_IMAGE
+class Rows(CaptionRows):
+    """Images have different numbers of regions; single words are masked."""
 
     def __init__(self) -> None:
-        place = np.arange(LENGTHS.max())
-        tokens = np.random.default_rng(3).integers(*WORDS, (len(LENGTHS), len(place)))
-        tokens[:, 0] = START
-        self.tokens = np.where(place == LENGTHS[:, None] - 1, END, np.where(place < LENGTHS[:, None], tokens, 0))
-        words = np.where((place > 0) & (place < LENGTHS[:, None] - 1), place - 1, NO_WORD)
-        specials = SpecialTokens(MASK, (0, START, END, 3), WORDS)
-        self.masks = CaptionMasks(self.tokens, words, CAPTION_IMAGE, None, specials, "off")
-
-    def images(self, rows: np.ndarray) -> ImageBatch:
-        regions = torch.randn(5, 4, 6, generator=torch.Generator().manual_seed(1))[rows]
-        boxes = torch.tensor([0.1, 0.2, 0.5, 0.9]).expand(len(rows), 4, 4)
-        return ImageBatch(regions, torch.from_numpy(COUNTS[rows]), boxes=boxes)
-
-    def texts(self, rows: np.ndarray) -> TextBatch:
-        lengths = torch.from_numpy(LENGTHS[rows])
-        return TextBatch(torch.from_numpy(self.tokens[rows, : int(lengths.max())]), lengths)
+        super().__init__(WORDS, COUNTS)
+        specials = SpecialTokens(MASK, (0, self.start, self.end, 3), (WORDS.start, WORDS.stop))
+        self.masks = CaptionMasks(self.tokens, self.word_of, self.caption_image, None, specials, "off")
 
 
 def method(**changed: object) -> PretrainMethod:
     return pretrain.build(Pretrain(**{"negatives": 2, **changed}), Rows(), {})  # pyright: ignore
-
-
-def small(dropout: float = 0.0) -> UniterEncoder:
-    torch.manual_seed(0)
-    sizes = Uniter(embed_dim=16, layers=2, heads=2, feed_forward_dim=24, max_words=8, dropout=dropout)
-    model = UniterEncoder(sizes, 6, MASK + 1)
-    for weights in model.parameters():
-        if weights.dim() > 1:
-            torch.nn.init.normal_(weights, std=0.3)
-    return model.train()
 
 
 def states(model: UniterEncoder, image: int, tokens: Tensor) -> Tensor:
@@ -78,7 +48,7 @@ def test_a_batch_has_every_caption_with_its_own_and_with_other_images():
     images, texts = batch.pairs["positive"]
     shown = Rows().images(np.arange(5)).regions
     image = (images.regions[batch.rows][:, :, None] == shown).all(dim=-1).all(dim=-1).int().argmax(dim=2)  # [3, 3]
-    assert image[:, 0].tolist() == CAPTION_IMAGE[captions].tolist() == batch.images.tolist()
+    assert image[:, 0].tolist() == Rows.caption_image[captions].tolist() == batch.images.tolist()
     assert all(len(set(row)) == 3 for row in image.tolist())
     assert len(images.regions) == len(image.unique())
     assert torch.equal(texts.tokens, Rows().texts(captions).tokens)
@@ -87,7 +57,7 @@ def test_a_batch_has_every_caption_with_its_own_and_with_other_images():
     assert torch.equal(batch.texts.labels[labelled], texts.tokens[labelled])
     assert torch.equal(batch.texts.copies[~labelled], texts.tokens[~labelled])
     assert labelled.any(dim=1).all()
-    assert ((texts.tokens[labelled] >= WORDS[0]) & (texts.tokens[labelled] < WORDS[1])).all()
+    assert ((texts.tokens[labelled] >= WORDS.start) & (texts.tokens[labelled] < WORDS.stop)).all()
 
 
 def test_other_images_are_drawn_anew_and_among_all_others():
@@ -109,14 +79,18 @@ def test_without_noise_all_labelled_words_are_masked(noise: bool) -> None:
 
 
 def test_losses_are_those_of_every_pair_and_word_alone():
-    trained, model, captions = method(weight_words=2.0, weight_matching=3.0), small(), np.array([5, 1, 3])
+    trained, model, captions = (
+        method(weight_words=2.0, weight_matching=3.0),
+        small_uniter(MASK + 1),
+        np.array([5, 1, 3]),
+    )
     batch = trained.collate(captions, np.random.default_rng(1))
     found = trained.losses(model, batch, epoch=0)
     assert found.keys() == {"matching", "words"}
     matching, ranking, words, right, hits = [], [], [], [], []
     shown = Rows().images(np.arange(5)).regions
     for number, caption in enumerate(captions):
-        length = int(LENGTHS[caption])
+        length = int(Rows.lengths[caption])
         own = torch.from_numpy(Rows().tokens[caption, :length])
         scores = []
         for place, row in enumerate(batch.rows[number]):
@@ -129,7 +103,7 @@ def test_losses_are_those_of_every_pair_and_word_alone():
             right.append(bool(logits.argmax() == match))
         ranking.append(F.cross_entropy(torch.cat(scores)[None], torch.zeros(1, dtype=torch.int64)).item())
         labels = batch.texts.labels[number, :length]
-        read = states(model, int(CAPTION_IMAGE[caption]), batch.texts.copies[number, :length])
+        read = states(model, int(Rows.caption_image[caption]), batch.texts.copies[number, :length])
         at = (labels != UNLABELLED).nonzero()[:, 0]
         logits = model.masked_word_logits(read[at])
         words.append(F.cross_entropy(logits, labels[at]).item())
@@ -140,29 +114,10 @@ def test_losses_are_those_of_every_pair_and_word_alone():
     assert float(batch.statistics["masked_word_accuracy"]) == pytest.approx(np.mean(hits))
 
 
-def test_captions_of_different_lengths_cost_together_what_they_cost_alone():
-    trained, model = method(), small()
-    batch = trained.collate(np.array([0, 4]), np.random.default_rng(1))
-    parts = []
-    for number, length in enumerate((4, 7)):
-        texts = batch.texts
-        own = MaskedTexts(
-            TextBatch(texts.captions.tokens[number, None, :length], torch.tensor([length])),
-            texts.copies[number, None, :length],
-            texts.labels[number, None, :length],
-        )
-        alone = PretrainBatch(batch.pairs["positive"][0], own, batch.rows[number, None], batch.images[number, None])
-        parts.append(trained.losses(model, alone, epoch=0))
-    for name, found in trained.losses(model, batch, epoch=0).items():
-        assert_close(found, (parts[0][name] + parts[1][name]) / 2, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("precision", [None, torch.bfloat16])
-def test_a_step_trains_three_heads_and_the_encoder(precision: torch.dtype | None):
-    trained, model = method(), small(dropout=0.1)
+def test_a_step_trains_three_heads_and_the_encoder():
+    trained, model = method(), small_uniter(MASK + 1, dropout=0.1)
     batch = trained.collate(np.array([0, 4, 6]), np.random.default_rng(1))
-    with torch.autocast("cpu", precision or torch.bfloat16, enabled=precision is not None):
-        losses = trained.losses(model, batch, epoch=0)
+    losses = trained.losses(model, batch, epoch=0)
     torch.stack(list(losses.values())).sum().backward()
     found = dict(model.named_parameters())
     for name in ("match.weight", "rank.weight", "masked_word.bias", "image.box.weight", "layers.0.project.weight"):
@@ -171,29 +126,6 @@ def test_a_step_trains_three_heads_and_the_encoder(precision: torch.dtype | None
         assert gradient.abs().max() > 1e-6, name
     assert found["word_match.weight"].grad is None
     assert found["correction.bias"].grad is None
-
-
-def test_it_learns_which_pairs_match_and_which_words_are_masked():
-    trained, model = method(negatives=4, noise=False), small()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    first: dict[str, float] = {}
-    for number in range(80):
-        batch = trained.collate(np.arange(8), np.random.default_rng(number))
-        losses = trained.losses(model, batch, epoch=0)
-        first = first or {name: loss.item() for name, loss in losses.items()}
-        optimizer.zero_grad()
-        torch.stack(list(losses.values())).sum().backward()
-        optimizer.step()
-    assert all(loss.item() < 0.5 * first[name] for name, loss in losses.items())
-    assert batch.statistics["matching_accuracy"] > 0.9
-
-
-def test_a_batch_moves_and_keeps_its_rows_on_the_cpu():
-    batch = method().collate(np.array([0, 4]), np.random.default_rng(0))
-    moved = batch.to("meta")
-    assert moved.rows is batch.rows
-    parts = (moved.images, moved.texts.copies, moved.texts.labels, moved.pairs["positive"][0].regions)
-    assert all(part.device.type == "meta" for part in parts)
 
 
 def test_more_other_images_than_there_are_is_refused():

@@ -177,16 +177,3 @@ def test_synthetic_sentences_stand_beside_generated_positives() -> None:
     assert both["synthetic"].item() == sentences["synthetic"].item() > 0
     assert both["triplet"].item() == sentences["triplet"].item() / 2
     assert both["positives"].item() > 0
-
-
-def test_without_generated_positives_there_are_none() -> None:
-    settings = Triplet()
-    batch = collated(settings, Captions())
-    assert batch.generated is None
-    assert "positives" not in triplet.build(settings, Captions(), {}).losses(MeanWord(), batch, 0)
-
-
-def test_generated_captions_move_with_their_batch() -> None:
-    moved = collated(Triplet(generated_positives="either"), Captions()).to("meta")
-    assert moved.generated is not None
-    assert {moved.generated.tokens.device.type, moved.generated.lengths.device.type} == {"meta"}

@@ -1,0 +1,120 @@
+"""Training sets and models that the tests of several methods share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import UniterEncoder
+from itrpipe.models.uniter.weights import translate
+from itrpipe.negatives.caption_masks import NO_WORD
+
+FOLDER = Path(__file__).resolve().parents[1] / "reference"
+WIDTH = 5
+
+
+class KnownPairs:
+    """A training set with two captions an image, whose embeddings are known: rows of two tables."""
+
+    def __init__(self, images: int = 6) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.caption_image = np.repeat(np.arange(images), 2)
+        self.image_table = F.normalize(torch.randn(images, WIDTH, generator=generator), dim=1)
+        self.text_table = F.normalize(torch.randn(2 * images, WIDTH, generator=generator), dim=1)
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        return TextBatch(torch.from_numpy(rows)[:, None], torch.ones(len(rows), dtype=torch.int64))
+
+    def pairs(
+        self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
+    ) -> tuple[ImageBatch, TextBatch]:
+        return ImageBatch(torch.from_numpy(images).float()[:, None, None]), self.texts(captions)
+
+    def lists(self) -> dict[str, np.ndarray]:
+        """Every foreign text and image of every anchor."""
+        images = np.arange(self.caption_image[-1] + 1)
+        return {
+            "texts_for_images": np.stack([np.flatnonzero(image != self.caption_image) for image in images]),
+            "images_for_texts": np.stack([np.delete(images, image) for image in self.caption_image]),
+        }
+
+
+class Lookup(DualEncoder):
+    """Encodes a row number as that row of the table."""
+
+    def __init__(self, rows: KnownPairs, auxiliary: float | None = None) -> None:
+        super().__init__()
+        self.images, self.words = torch.nn.Parameter(rows.image_table), torch.nn.Parameter(rows.text_table)
+        self._auxiliary = auxiliary
+
+    def encode_images(self, images: ImageBatch) -> ImageEncoding:
+        return ImageEncoding(self.images[images.regions[:, 0, 0].long()])
+
+    def encode_texts(self, texts: TextBatch) -> TextEncoding:
+        return TextEncoding(self.words[texts.tokens[:, 0]])
+
+    def auxiliary_loss(self, images: ImageEncoding, texts: TextBatch) -> Tensor | None:
+        return None if self._auxiliary is None else torch.tensor(self._auxiliary)
+
+
+class CaptionRows:
+    """Eight captions of different lengths of five images, which UNITER reads.
+
+    Args:
+        words: the tokens between start and end.
+        counts: regions of each image; three of all without it.
+    """
+
+    caption_image = np.array([0, 0, 1, 2, 3, 3, 3, 4])
+    lengths = np.array([4, 7, 5, 6, 7, 4, 6, 5])
+    start, end, unknown = 1, 2, 3
+
+    def __init__(self, words: range, counts: np.ndarray | None = None) -> None:
+        self.words, self.counts = words, counts
+        place, ends = np.arange(self.lengths.max()), self.lengths[:, None] - 1
+        tokens = np.random.default_rng(3).integers(words.start, words.stop, (len(self.lengths), len(place)))
+        tokens[:, 0] = self.start
+        self.tokens = np.where(place == ends, self.end, np.where(place < ends, tokens, 0))
+        self.word_of = np.where((place > 0) & (place < ends), place - 1, NO_WORD)
+
+    def images(self, rows: np.ndarray) -> ImageBatch:
+        width = 3 if self.counts is None else self.counts.max()
+        regions = torch.randn(5, width, 6, generator=torch.Generator().manual_seed(1))[rows]
+        boxes = torch.tensor([0.1, 0.2, 0.5, 0.9]).expand(len(rows), width, 4)
+        return ImageBatch(regions, None if self.counts is None else torch.from_numpy(self.counts[rows]), boxes=boxes)
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        lengths = torch.from_numpy(self.lengths[rows])
+        return TextBatch(torch.from_numpy(self.tokens[rows, : int(lengths.max())]), lengths)
+
+
+def small_uniter(vocabulary: int, dropout: float = 0.0, std: float = 0.3) -> UniterEncoder:
+    """In training mode; matrices of deviation `std`, so that what can be seen is seen."""
+    torch.manual_seed(0)
+    sizes = Uniter(embed_dim=16, layers=2, heads=2, feed_forward_dim=24, max_words=8, dropout=dropout)
+    model = UniterEncoder(sizes, 6, vocabulary)
+    for weights in model.parameters():
+        if weights.dim() > 1:
+            torch.nn.init.normal_(weights, std=std)
+    return model.train()
+
+
+def reference(name: str) -> dict[str, Tensor]:
+    """The arrays of a file of references."""
+    with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as file:
+        return {key: torch.from_numpy(file[key]) for key in file}
+
+
+def reference_uniter(*parts: dict[str, Tensor]) -> UniterEncoder:
+    """The model whose weights the references hold, in training mode without dropout, as they were made."""
+    sizes = Uniter(embed_dim=48, layers=2, heads=4, feed_forward_dim=96, dropout=0.0, max_words=40)
+    model = UniterEncoder(sizes, 32, 120)
+    state = {name[3:]: each for part in parts for name, each in part.items() if name.startswith("sd/")}
+    model.load_state_dict(translate(state)[0], strict=False)
+    return model.train()
