@@ -214,14 +214,3 @@ def test_draws_follow_the_weights():
     shares = drawn.bincount(minlength=5) / len(drawn)
     np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.01)
     assert shares[[0, 4]].sum() == 0
-
-
-def test_likely_matches_weigh_less_the_likelier_they_are():
-    similarities = torch.tensor([[0.5, 0.68, 0.8]])
-    rules = SamplingRules(prior=0.01, posterior_scale=1.0, window=None)
-    probability = false_negative_probability(similarities, gaussians(variance=(0.006, 0.004)), 0.01)
-    excluded = torch.zeros_like(similarities, dtype=torch.bool)
-    weights = sampling_weights(similarities, torch.tensor([0.7]), excluded, gaussians(variance=(0.006, 0.004)), rules)
-    assert probability[0, 0] < probability[0, 1] < probability[0, 2]
-    torch.testing.assert_close(weights[0, 1:], torch.exp(-probability[0, 1:]))
-    assert weights[0, 2] < 0.5 < weights[0, 0]

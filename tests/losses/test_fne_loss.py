@@ -64,19 +64,6 @@ def test_it_learns_and_goes_on_from_its_state() -> None:
     assert [resumed.epoch(seed) for seed in range(6, 12)] == losses[6:]
 
 
-def test_without_memory_and_copy_the_gradient_reaches_both_sides() -> None:
-    torch.manual_seed(0)
-    image, text = (normalize(torch.randn(6, WIDTH), dim=1).requires_grad_() for _ in range(2))
-    loss = FneLoss(WIDTH, memory_size=0, candidates="hardest", margin=1.0)
-    value = loss(image, text, torch.arange(6))
-    scores = (image @ text.T).detach().masked_fill(torch.eye(6, dtype=torch.bool), -9)
-    own = (image * text).sum(dim=1)
-    expected = (1 - own + scores.amax(1)).clamp(min=0) + (1 - own + scores.amax(0)).clamp(min=0)
-    torch.testing.assert_close(value, expected.mean())
-    value.backward()
-    assert all(each.grad is not None and each.grad.abs().sum() > 0 for each in (image, text))
-
-
 def test_its_example_runs() -> None:
     names = {"torch": torch, "nn": nn, "FneLoss": FneLoss, "MomentumTwin": MomentumTwin}
     found = doctest.testmod(module, extraglobs=names)

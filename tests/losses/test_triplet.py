@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from itrpipe.losses.triplet import hardest_sentence_loss, online_hard_negatives, triplet_loss
+from itrpipe.losses.triplet import hardest_sentence_loss, triplet_loss
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
@@ -63,16 +63,6 @@ def test_equals_the_definition_with_any_mask(size, seed, max_violation, margin, 
     assert loss.item() == pytest.approx(expected, abs=1e-12)
     assert scores.grad is not None
     assert torch.isfinite(scores.grad).all()
-
-
-def test_masked_caption_of_the_same_image_is_no_negative():
-    scores = torch.tensor([[0.5, 0.9, 0.1], [0.2, 0.6, 0.3], [0.0, 0.1, 0.8]])
-    same_image = torch.zeros(3, 3, dtype=torch.bool)
-    same_image[0, 1] = True
-    text_on, image_on = online_hard_negatives(scores, same_image)
-    assert text_on.tolist() == pytest.approx([0.1, 0.3, 0.1])
-    assert image_on.tolist() == pytest.approx([0.2, 0.1, 0.3])
-    assert online_hard_negatives(scores)[0].tolist() == pytest.approx([0.9, 0.3, 0.1])
 
 
 def test_gradient_flows_at_a_hinge_of_exactly_zero():

@@ -15,39 +15,31 @@ from itrpipe.errors import UsageError
 from itrpipe.losses.fne import false_negative_probability
 from itrpipe.methods.contrastive import method as contrastive
 from itrpipe.methods.contrastive.declaration import Contrastive
-from itrpipe.methods.contrastive.method import ContrastiveBatch, ContrastiveMethod
+from itrpipe.methods.contrastive.method import ContrastiveMethod
 from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.negatives.lists import PROBABILITY_OF
 from itrpipe.negatives.sentence_bank import SentenceBank
+from tests.methods.toys import WIDTH, KnownPairs, Lookup
 
-IMAGES, PER_IMAGE, WIDTH = 8, 2, 5
-CAPTION_IMAGE = np.repeat(np.arange(IMAGES), PER_IMAGE)
+IMAGES = 8
+CAPTION_IMAGE = KnownPairs(IMAGES).caption_image
 TEXTS, SENTENCES = len(CAPTION_IMAGE), 100
 """Sentence s of caption c is row 100 + 2 c + s of the table of captions."""
 BATCH = np.array([0, 3, 4, 9, 12])
 
 
-class Rows:
-    """A training set whose embeddings are known: image i and caption c are rows of two tables."""
-
-    caption_image = CAPTION_IMAGE
+class Rows(KnownPairs):
+    """Two sentences of every caption are rows of the table of captions too."""
 
     def __init__(self) -> None:
+        super().__init__(IMAGES)
         generator = torch.Generator().manual_seed(3)
-        self.image_table = F.normalize(torch.randn(IMAGES, WIDTH, generator=generator), dim=1)
         self.text_table = F.normalize(torch.randn(SENTENCES + 2 * TEXTS, WIDTH, generator=generator), dim=1)
         tokens = SENTENCES + np.arange(2 * TEXTS)[:, None]
         self.sentences = SentenceBank(tokens, np.ones(2 * TEXTS, dtype=np.int64), 2 * np.arange(TEXTS + 1))
-
-    def texts(self, rows: np.ndarray) -> TextBatch:
-        return TextBatch(torch.from_numpy(rows)[:, None], torch.ones(len(rows), dtype=torch.int64))
-
-    def pairs(self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None):
-        return ImageBatch(torch.from_numpy(images).float()[:, None, None]), self.texts(captions)
 
     @property
     def scores(self) -> Tensor:
@@ -55,26 +47,9 @@ class Rows:
         return self.image_table @ self.text_table.T
 
 
-class Lookup(DualEncoder):
-    """Encodes a row number as that row of the table."""
-
-    def __init__(self, rows: Rows) -> None:
-        super().__init__()
-        self.images, self.words = torch.nn.Parameter(rows.image_table), torch.nn.Parameter(rows.text_table)
-
-    def encode_images(self, images: ImageBatch) -> ImageEncoding:
-        return ImageEncoding(self.images[images.regions[:, 0, 0].long()])
-
-    def encode_texts(self, texts: TextBatch) -> TextEncoding:
-        return TextEncoding(self.words[texts.tokens[:, 0]])
-
-
 def lists() -> dict[str, np.ndarray]:
     """Every foreign text and image of every anchor, with probabilities that tell them apart."""
-    found = {
-        "texts_for_images": np.stack([np.flatnonzero(i != CAPTION_IMAGE) for i in range(IMAGES)]),
-        "images_for_texts": np.stack([np.delete(np.arange(IMAGES), i) for i in CAPTION_IMAGE]),
-    }
+    found = KnownPairs(IMAGES).lists()
     chances = {
         f"{PROBABILITY_OF}{name}": (np.arange(each.size).reshape(each.shape) % 10 / 10).astype(np.float16)
         for name, each in found.items()
@@ -304,17 +279,6 @@ def test_an_epoch_of_neighbours_has_every_caption_once_and_depends_on_seed_and_e
     assert np.array_equal(orders[0], orders[3])  # pyright: ignore
     assert len({tuple(order) for order in orders}) == 3  # pyright: ignore
     assert made()[0].order(0, 0) is None
-
-
-def test_batches_move_whole():
-    method, _ = made(negatives=["mined", "synthetic"], weigh="guard", shared=False)
-    batch = method.collate(BATCH, np.random.default_rng(0))
-    moved = batch.to("cpu")
-    assert isinstance(moved, ContrastiveBatch)
-    assert torch.equal(moved.texts.images, batch.texts.images)  # pyright: ignore
-    assert torch.equal(moved.texts.anchors, batch.texts.anchors)  # pyright: ignore
-    assert len(moved.further_images.guarded) == 3  # pyright: ignore
-    assert moved.sentences is not None
 
 
 @pytest.mark.parametrize(

@@ -191,13 +191,6 @@ def test_what_stands_around_the_words_stays_around_them(ends: tuple[int, int]):
         assert found.ends == ends
 
 
-def test_either_of_two_captions():
-    long, short = captions([4, 5, 6, 7], [4, 5]), captions([8], [9])
-    assert words_of(either(np.array([True, False]), long, short)) == [[4, 5, 6, 7], [9]]
-    assert words_of(either(np.array([False, False]), long, short)) == [[8], [9]]
-    assert words_of(either(np.array([False, True]), short, long)) == [[4, 5, 6, 7], [9]]
-
-
 def test_pairs_are_two_different_captions_of_the_image():
     caption_image = np.array([2, 0, 2, 1, 0, 2])
     pairs = CaptionPairs(caption_image)

@@ -54,16 +54,6 @@ def test_the_twin_starts_as_a_copy_and_follows_slowly():
     assert {name.partition(".")[0] for name in twin.state_dict()} == {"model"}
 
 
-def test_the_twin_encodes_as_its_model_in_evaluation_mode_without_gradient():
-    torch.manual_seed(0)
-    model = vsepp.build(Vsepp(embed_dim=6, word_dim=4), 3, 9).train()
-    images, texts = MomentumTwin(model, 0.9).encode(*batch())
-    torch.testing.assert_close(images, model.eval().encode_images(batch()[0]).embedding)
-    torch.testing.assert_close(texts, model.encode_texts(batch()[1]).embedding)
-    assert not images.requires_grad
-    assert not texts.requires_grad
-
-
 @pytest.mark.parametrize("evaluate", [True, False])
 def test_the_mode_decides_on_dropout_and_buffers_are_copied(evaluate):
     torch.manual_seed(0)
@@ -100,20 +90,6 @@ def test_queues_hold_the_last_pairs(sizes, size):
     np.testing.assert_array_equal(queues.texts[queues.filled][:, 1], -found.float() + 0.5)
     if sum(sizes) <= size:
         assert queues.image_rows[:written].tolist() == kept
-
-
-def test_queues_written_without_interruption_and_after_a_restart_are_the_same():
-    torch.manual_seed(0)
-    features, rows = torch.randn(12, 3), torch.arange(12)
-    whole, first, second = FeatureQueues(7, 3), FeatureQueues(7, 3), FeatureQueues(7, 3)
-    for part in rows.split(5):
-        whole.write(features[part], features[part], part)
-    first.write(features[:5], features[:5], rows[:5])
-    second.load_state_dict(first.state_dict())
-    for part in rows[5:].split(5):
-        second.write(features[part], features[part], part)
-    for name, value in whole.state_dict().items():
-        assert torch.equal(value, second.state_dict()[name]), name
 
 
 def test_candidates_of_the_same_image_and_empty_entries_are_excluded():

@@ -44,17 +44,6 @@ def test_every_draw_is_in_the_top_of_its_list_and_partners_correspond(images, pe
     assert drawn.corresponding == np.count_nonzero(drawn.image_of_text == drawn.image)
 
 
-def test_redrawing_removes_corresponding_pairs_that_plain_draws_have():
-    texts, candidates, caption_image = random_lists(6, 5, 20, 3, seed=1)
-    captions = np.tile(np.arange(len(caption_image)), 20)
-    counts = {}
-    for redraw in (False, True):
-        negatives = OfflineNegatives(texts, candidates, caption_image, top_texts=20, top_images=3, redraw=redraw)
-        counts[redraw] = negatives.draw(captions, np.random.default_rng(0)).corresponding
-    assert counts[False] > 50
-    assert counts[True] == 0
-
-
 def test_redrawing_ends_when_every_text_of_a_list_corresponds():
     caption_image = np.array([0, 1])
     negatives = OfflineNegatives(np.array([[1], [0]]), np.array([[1], [0]]), caption_image, top_texts=1, top_images=1)
@@ -82,14 +71,6 @@ def test_uncoupled_ranks_are_uniform_over_the_whole_top():
     image_share = np.bincount((candidates[0] == drawn.image[:, None]).argmax(axis=1), minlength=10) / len(captions)
     np.testing.assert_allclose(text_share, 1 / 50, atol=0.005)
     np.testing.assert_allclose(image_share, 1 / 10, atol=0.01)
-
-
-def test_equal_generators_draw_equally():
-    texts, candidates, caption_image = random_lists(10, 5, 20, 5, seed=4)
-    negatives = OfflineNegatives(texts, candidates, caption_image, top_texts=20, top_images=5)
-    first, second = (negatives.draw(np.arange(50), np.random.default_rng([7, 1])) for _ in range(2))
-    for name in ("text", "image", "text_of_image", "image_of_text"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
 
 
 def test_lists_shorter_than_asked_for_are_refused_with_both_numbers():
