@@ -113,7 +113,7 @@ def _opened(plugin: Plugin, entry: EntryPoint, owners: MutableMapping[tuple[str,
     file = Path(str(importlib.import_module(entry.module).__file__)).with_name(f"{STAGES[plugin.group]}.toml")
     opened = replace(plugin, declared=declared, module=entry.module)
     if file.is_file():
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        tables = tomllib.loads(file.read_text(encoding="utf-8-sig"))
         _check(tables, file, STAGES[plugin.group], owners)
         return replace(opened, file=file, tables=tables)
     if plugin.group == BACKBONES:  # methods declare what it is trained with

@@ -134,9 +134,9 @@ def test_captions_are_compared_without_case_space_and_punctuation() -> None:
     assert (found.entries.tolist(), found.by_captions) == ([1], 1)
 
 
-def test_four_captions_are_not_enough() -> None:
+def test_fewer_captions_than_an_entry_has_are_not_enough() -> None:
     source = Source(["a"], [sentences(0)])
-    with pytest.raises(DataError, match="by name or by its five captions"):
+    with pytest.raises(DataError, match="by name or by its captions"):
         match(source, [WantedImage("x", "y", sentences(0)[:4])])
 
 

@@ -142,12 +142,31 @@ def test_files_that_repeat_every_image_five_times(tmp_path: Path, ids_repeated: 
     assert rows["global"].shape == (2, GLOBAL)
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("each", [1, 2, 3])
+def test_images_with_another_number_of_captions_than_five(tmp_path: Path, each: int, repeated: bool) -> None:
+    features = write_split(tmp_path, "train", 6, repeats=each if repeated else 1)
+    (tmp_path / "train_ids.txt").unlink()
+    lines = [line for row in range(6) for line in captions_of("train", row)[:each]]
+    (tmp_path / "train_caps.txt").write_text("\n".join(lines))
+    rows = read_all(open_folder(tmp_path), EVERYTHING[5::-1])
+    np.testing.assert_array_equal(rows["regions"], features[::-1].astype(np.float16))
+
+
+def test_captions_that_are_not_as_many_for_each_image_are_left_out(folder: Path) -> None:
+    _drop_a_line("train_caps.txt")(folder)
+    with pytest.raises(DataError, match=r"name the images in train_ids\.txt, one a line, and take train_caps"):
+        open_folder(folder)
+    (folder / "train_caps.txt").unlink()
+    assert len(match(open_folder(folder), EVERYTHING[:6]).entries) == 6
+
+
 def test_rows_that_are_not_repetitions_are_refused(tmp_path: Path) -> None:
     write_split(tmp_path, "train", 6, repeats=5)
     features = np.load(tmp_path / "train_ims.npy", allow_pickle=False)
     features[3, 0, 0] += 1
     np.save(tmp_path / "train_ims.npy", features)
-    with pytest.raises(DataError, match="rows 0 to 4 are not five times the same image"):
+    with pytest.raises(DataError, match="are not 3 times the same image"):
         open_folder(tmp_path)
 
 

@@ -1,21 +1,19 @@
 """Finding the images of a dataset among published features.
 
 Published features are used with more than one version of a dataset, so rows are never matched by position: an image is
-found by a name, or else by its five captions.
+found by a name, or else by its captions, of which published files have the first five.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from itrpipe.errors import DataError
 from itrpipe.features.importers.base import FeatureSource
-
-CAPTIONS_PER_IMAGE = 5
 
 _AMBIGUOUS = -1
 _SUFFIX = re.compile(r"\.(?:npz|npy|jpe?g|png|gif|bmp|webp|tiff?)$", re.IGNORECASE)
@@ -30,7 +28,7 @@ class WantedImage:
     Attributes:
         image_id: identifier in the dataset.
         file: path or name of its file.
-        captions: its captions in the dataset's order; the first five are compared.
+        captions: its captions in the dataset's order; as many are compared as the features have.
     """
 
     image_id: str
@@ -52,7 +50,7 @@ class Match:
 
 
 def match(source: FeatureSource, images: Sequence[WantedImage]) -> Match:
-    """Finds the entry of every image: by its identifier, file name, stem or number, else by its five captions.
+    """Finds the entry of every image: by its identifier, file name, stem or number, else by its captions.
 
     Captions are compared by their letters and digits alone, because published copies of a dataset differ in case,
     white space and in how they cut off punctuation. An image found by a name whose captions contradict the entry's in
@@ -70,10 +68,11 @@ def match(source: FeatureSource, images: Sequence[WantedImage]) -> Match:
             other.
     """
     by_name, by_captions = _index_names(source), _index_captions(source)
+    counts = {len(key) for key in by_captions}
     named = [_find_by_name(image, by_name) for image in images]
     _require_agreeing_captions(source, images, named)
     entries = [
-        by_captions.get(caption_key(image.captions), entry) if entry is None or entry == _AMBIGUOUS else entry
+        _find_by_captions(image, by_captions, counts, entry) if entry is None or entry == _AMBIGUOUS else entry
         for entry, image in zip(named, images, strict=True)
     ]
     found = _require_all_found(source, images, entries)
@@ -100,8 +99,8 @@ def names_of(text: str) -> list[str]:
 
 
 def caption_key(captions: Sequence[str]) -> tuple[str, ...]:
-    """Returns the first five captions by their letters and digits; fewer than five give a key nothing has."""
-    return tuple("".join(filter(str.isalnum, caption.casefold())) for caption in captions[:CAPTIONS_PER_IMAGE])
+    """Returns captions by their letters and digits."""
+    return tuple("".join(filter(str.isalnum, caption.casefold())) for caption in captions)
 
 
 def _index_names(source: FeatureSource) -> dict[str, int]:
@@ -142,9 +141,17 @@ def _first_known(names: Sequence[str], index: dict[str, int]) -> int | None:
 def _index_captions(source: FeatureSource) -> dict[tuple[str, ...], int]:
     index: dict[tuple[str, ...], int] = {}
     for entry, captions in enumerate(source.captions or ()):
-        if len(captions) >= CAPTIONS_PER_IMAGE and index.setdefault(caption_key(captions), entry) != entry:
+        if captions and index.setdefault(caption_key(captions), entry) != entry:
             index[caption_key(captions)] = _AMBIGUOUS
     return index
+
+
+def _find_by_captions(
+    image: WantedImage, index: dict[tuple[str, ...], int], counts: Collection[int], otherwise: int | None
+) -> int | None:
+    """Returns the entry that has as its captions the first of the image's."""
+    keys = (caption_key(image.captions[:count]) for count in counts if count <= len(image.captions))
+    return next((index[key] for key in keys if key in index), otherwise)
 
 
 def _require_agreeing_captions(
@@ -154,9 +161,9 @@ def _require_agreeing_captions(
     compared, different = 0, []
     for image, entry in zip(images, entries, strict=True):
         captions = source.captions[entry] if source.captions and entry is not None and entry != _AMBIGUOUS else ()
-        if captions and len(image.captions) >= CAPTIONS_PER_IMAGE:
+        if captions and len(image.captions) >= len(captions):
             compared += 1
-            if caption_key(captions) != caption_key(image.captions):
+            if caption_key(captions) != caption_key(image.captions[: len(captions)]):
                 different.append(image.image_id)
     if len(different) * 2 > compared:
         raise DataError(
@@ -169,7 +176,7 @@ def _require_all_found(
     source: FeatureSource, images: Sequence[WantedImage], entries: Sequence[int | None]
 ) -> np.ndarray:
     """Returns the entries [n] int64, if every image has one."""
-    how = "by name" if source.captions is None else "by name or by its five captions"
+    how = "by name" if source.captions is None else "by name or by its captions"
     ambiguous = [image for image, entry in zip(images, entries, strict=True) if entry == _AMBIGUOUS]
     if ambiguous:
         raise DataError(

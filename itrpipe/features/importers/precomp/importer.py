@@ -4,17 +4,18 @@ A folder holds, for each of the splits `train`, `dev`, `test` and `testall` it h
 
 | file                 | content                                                                                      |
 |----------------------|----------------------------------------------------------------------------------------------|
-| `{split}_ims.npy`    | [n, R, D] floating point; old files repeat every image five times: [5n, R, D]                |
-| `{split}_caps.txt`   | one caption a line, UTF-8; lines 5i to 5i + 4 describe image i                               |
-| `{split}_ids.txt`    | one image name or number a line (optional; five times each where the images are)             |
+| `{split}_ims.npy`    | [n, R, D] floating point; old files repeat every image for each of its k captions: [kn, R, D] |
+| `{split}_caps.txt`   | one caption a line, UTF-8; k lines describe an image, five in published files                |
+| `{split}_ids.txt`    | one image name or number a line (optional; k times each where the images are)                |
 | `{split}_global.npy` | [n, G] floating point (optional, in all splits or in none)                                   |
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.importers.array_file import StoredRows, open_npy
 from itrpipe.features.importers.base import Layout, require_floats
-from itrpipe.features.importers.matching import CAPTIONS_PER_IMAGE, caption_key, names_of
+from itrpipe.features.importers.matching import caption_key, names_of
 from itrpipe.features.importers.precomp.declaration import Precomp
 
 SPLIT_FILES = ("train", "dev", "test", "testall")
@@ -38,9 +39,9 @@ class PrecompSplit:
     Attributes:
         name: the split's name in the files, one of `SPLIT_FILES`.
         images: n, the number of different images.
-        repeats: 5 if the file repeats every image five times, else 1.
+        repeats: how often the file repeats every image.
         ids: n names as given in `{name}_ids.txt`, or None where there is no such file.
-        captions: for each image its five captions, or None where there is no `{name}_caps.txt`.
+        captions: for each image its k captions, or None where there is no `{name}_caps.txt`.
         regions: rows [n * repeats, R, D].
         global_: rows [n * repeats, G] or [n, G], or None.
     """
@@ -181,15 +182,15 @@ def _open_split(path: Path, name: str) -> PrecompSplit:
     captions, ids = (lines_of(file) if file.is_file() else None for file in texts.values())
     if captions is None and ids is None:
         raise DataError(f"{path} has neither {name}_ids.txt nor {name}_caps.txt, so its images cannot be told apart.")
-    images, repeats = _count_images(path, name, regions.shape[0], captions)
+    images, repeats = _count_images(path, name, regions, captions, ids)
     if repeats > 1:
-        _require_equal_repeats(regions, images)
+        _require_equal_repeats(regions, images, repeats)
     global_path = path / f"{name}_global.npy"
     global_ = _open_array(global_path, dims=2) if global_path.is_file() else None
     if global_ is not None and global_.shape[0] not in (images, images * repeats):
         rows = global_.shape[0]
         raise DataError(f"{global_path} has {rows} rows and {name}_ims.npy {images} images; they must agree.")
-    groups = None if captions is None else _group(captions)
+    groups = None if captions is None else _group(captions, images)
     return PrecompSplit(name, images, repeats, _thin_ids(path, name, ids, images), groups, regions, global_)
 
 
@@ -203,31 +204,43 @@ def _open_array(path: Path, dims: int) -> StoredRows:
     return array
 
 
-def _count_images(path: Path, name: str, rows: int, captions: list[str] | None) -> tuple[int, int]:
+def _count_images(
+    path: Path, name: str, regions: StoredRows, captions: list[str] | None, ids: list[str] | None
+) -> tuple[int, int]:
     """Returns the number of different images and how often each is repeated in the feature file."""
+    rows = regions.shape[0]
     if captions is None:
         return rows, 1
-    if len(captions) == rows * CAPTIONS_PER_IMAGE:
-        return rows, 1
-    if len(captions) == rows and rows % CAPTIONS_PER_IMAGE == 0:
-        return rows // CAPTIONS_PER_IMAGE, CAPTIONS_PER_IMAGE
-    raise DataError(
-        f"{path}: {name}_ims.npy has {rows} rows and {name}_caps.txt {len(captions)} captions; there must be five "
-        "captions a row, or as many captions as rows where every image is repeated five times."
-    )
+    repeats = 1
+    if len(captions) == rows:
+        told = ids if ids is not None and len(ids) == rows else None
+        repeats = _equal_at_first(rows, lambda row: told[row] if told else regions.read(np.array([row])))
+    if len(captions) % rows or rows % repeats:
+        raise DataError(
+            f"{path}: {name}_ims.npy has {rows} rows and {name}_caps.txt {len(captions)} captions, not as many for "
+            f"each; name the images in {name}_ids.txt, one a line, and take {name}_caps.txt away."
+        )
+    return rows // repeats, repeats
+
+
+def _equal_at_first(rows: int, read: Callable[[int], Any]) -> int:
+    """How many rows in the beginning are the same."""
+    first = read(0)
+    return next((row for row in range(1, rows) if not np.array_equal(read(row), first)), rows)
 
 
 def _thin_ids(path: Path, name: str, ids: list[str] | None, images: int) -> list[str] | None:
-    """Returns one id per image, each another; some published files list every id five times."""
+    """Returns one id per image, each another; some published files list every id once for each caption."""
     if ids is None:
         return None
-    if len(ids) == images * CAPTIONS_PER_IMAGE:
+    repeats = len(ids) // images
+    if repeats > 1 and len(ids) == images * repeats:
         for line, image in enumerate(ids):
-            if image != ids[line - line % CAPTIONS_PER_IMAGE]:
+            if image != ids[line - line % repeats]:
                 raise DataError(
-                    f"{path}: {name}_ids.txt, line {line + 1}: '{image}' breaks the five repetitions of an id."
+                    f"{path}: {name}_ids.txt, line {line + 1}: '{image}' breaks the {repeats} repetitions of an id."
                 )
-        ids = ids[::CAPTIONS_PER_IMAGE]
+        ids = ids[::repeats]
     if len(ids) != images:
         raise DataError(f"{path}: {name}_ids.txt has {len(ids)} lines and {name}_ims.npy {images} images.")
     seen: set[str] = set()
@@ -238,14 +251,14 @@ def _thin_ids(path: Path, name: str, ids: list[str] | None, images: int) -> list
     return ids
 
 
-def _require_equal_repeats(regions: StoredRows, images: int) -> None:
+def _require_equal_repeats(regions: StoredRows, images: int, repeats: int) -> None:
     for image in np.unique(np.linspace(0, images - 1, _REPEAT_SAMPLES).astype(np.int64)).tolist():
-        first = image * CAPTIONS_PER_IMAGE
-        group = regions.read(np.arange(first, first + CAPTIONS_PER_IMAGE))
+        first = image * repeats
+        group = regions.read(np.arange(first, first + repeats))
         if not np.array_equal(group, np.broadcast_to(group[:1], group.shape), equal_nan=True):
             raise DataError(
-                f"{regions.where} has as many rows as captions, but rows {first} to {first + CAPTIONS_PER_IMAGE - 1} "
-                "are not five times the same image."
+                f"{regions.where} has as many rows as captions, but rows {first} to {first + repeats - 1} are not "
+                f"{repeats} times the same image; fetch it again."
             )
 
 
@@ -265,8 +278,9 @@ def _require_equal_widths(path: Path, splits: Sequence[PrecompSplit]) -> None:
             )
 
 
-def _group(captions: Sequence[str]) -> list[tuple[str, ...]]:
-    return [tuple(captions[i : i + CAPTIONS_PER_IMAGE]) for i in range(0, len(captions), CAPTIONS_PER_IMAGE)]
+def _group(captions: Sequence[str], images: int) -> list[tuple[str, ...]]:
+    each = len(captions) // images
+    return [tuple(captions[i : i + each]) for i in range(0, len(captions), each)]
 
 
 def _distinct_images(splits: Sequence[PrecompSplit]) -> np.ndarray:
