@@ -9,7 +9,7 @@ import pytest
 
 from itrpipe.datasets import coco_captions
 from itrpipe.datasets.records import CaptionRecord, ImageRecord
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import MissingInputError, UsageError
 
 TRAIN = {
     "info": {},
@@ -79,34 +79,3 @@ def test_a_source_without_captions_says_what_was_looked_for(tmp_path: Path) -> N
     for source in (tmp_path, tmp_path / "image_info_test2014.json"):
         with pytest.raises(MissingInputError, match=r"captions_train<year>\.json"):
             coco_captions.read(source)
-
-
-def test_missing_images_and_escaping_paths_are_refused(tmp_path: Path) -> None:
-    write(tmp_path)
-    path = tmp_path / "annotations" / "captions_val2014.json"
-    path.write_text(json.dumps({**VAL, "images": [{"id": 4, "file_name": "../../x.jpg"}]}))
-    with pytest.raises(DataError, match=r"captions_val2014\.json: image 0: image path"):
-        coco_captions.read(tmp_path)
-    path.write_text(json.dumps({**VAL, "images": [{"id": 4, "file_name": "none.jpg"}]}))
-    with pytest.raises(MissingInputError, match=r"no image such as val2014/none\.jpg"):
-        coco_captions.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"annotations": []}, "top level has no 'images'"),
-        ({"images": VAL["images"]}, "top level has no 'annotations'"),
-        ({**VAL, "annotations": [{"image_id": 4, "id": 1}]}, "annotation 0 has no 'caption'"),
-        ({**VAL, "annotations": [{"image_id": 4, "caption": "x"}]}, "annotation 0 has no 'id'"),
-        ({**VAL, "annotations": [{"image_id": 4.5, "id": 1, "caption": "x"}]}, "'image_id' is a float"),
-        ({**VAL, "images": [{"file_name": "v4.jpg"}]}, "image 0 has no 'id'"),
-    ],
-)
-def test_every_missing_or_wrong_field_is_named(tmp_path: Path, content: object, message: str) -> None:
-    write(tmp_path)
-    path = tmp_path / "annotations" / "captions_val2014.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(DataError, match=message) as caught:
-        coco_captions.read(path)
-    assert str(path) in str(caught.value)

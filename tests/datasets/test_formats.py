@@ -21,54 +21,11 @@ from itrpipe.datasets.records import Annotations, CaptionRecord, ImageRecord
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 
-def write_karpathy(folder: Path, split: str = "train") -> None:
-    (folder / "images").mkdir()
-    (folder / "images" / "a.jpg").write_bytes(b"")
-    records = [{"filename": "a.jpg", "split": split, "sentences": [{"raw": "A dog .", "sentid": 0}]}]
-    (folder / "dataset.json").write_text(json.dumps({"images": records}))
-
-
-def write_coco(folder: Path) -> None:
-    (folder / "val2014").mkdir()
-    (folder / "val2014" / "a.jpg").write_bytes(b"")
-    content = {
-        "images": [{"id": 1, "file_name": "a.jpg"}],
-        "annotations": [{"id": 2, "image_id": 1, "caption": "A dog ."}],
-    }
-    (folder / "captions_val2014.json").write_text(json.dumps(content))
-
-
-def write_table(folder: Path) -> None:
-    (folder / "a.jpg").write_bytes(b"")
-    (folder / "captions.csv").write_text("file,caption\na.jpg,A dog .\n")
-
-
-def write_tokens(folder: Path) -> None:
-    (folder / "a.jpg").write_bytes(b"")
-    (folder / "Flickr8k.token.txt").write_text("a.jpg#0\tA dog .\n")
-
-
-WRITERS = {
-    "karpathy": write_karpathy,
-    "coco_captions": write_coco,
-    "caption_table": write_table,
-    "flickr_tokens": write_tokens,
-}
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_each_format_recognises_its_own_source_and_no_other(tmp_path: Path, name: str) -> None:
-    WRITERS[name](tmp_path)
-    assert [other for other in FORMATS if format_module(other).recognises(tmp_path)] == [name]
-    assert [caption.text for caption in read_annotations(tmp_path).captions] == ["A dog ."]
-    assert read_annotations(tmp_path, name) == read_annotations(tmp_path)
-
-
-def write_with(folder: Path, name: str, file: str = "a.jpg", caption: str = "A dog .") -> None:
+def write_with(folder: Path, name: str, file: str = "a.jpg", caption: str = "A dog .", split: str = "train") -> None:
     """Writes a source of a format with one image, whose name and caption may be anything."""
     (folder / "a.jpg").write_bytes(b"")
     if name == "karpathy":
-        record = {"filename": file, "split": "train", "sentences": [{"raw": caption, "sentid": 0}]}
+        record = {"filename": file, "split": split, "sentences": [{"raw": caption, "sentid": 0}]}
         (folder / "dataset.json").write_text(json.dumps({"images": [record]}))
     elif name == "coco_captions":
         annotation = {"id": 2, "image_id": 1, "caption": caption}
@@ -85,6 +42,133 @@ def write_with(folder: Path, name: str, file: str = "a.jpg", caption: str = "A d
 
 
 SOURCES = ("karpathy", "coco_captions", "flickr_tokens", "csv", "tsv", "jsonl")
+LOOKED_FOR = {
+    "karpathy": r"none of dataset\.json",
+    "coco_captions": r"captions_train<year>\.json",
+    "flickr_tokens": r"none of Flickr8k\.token\.txt",
+    "caption_table": r"captions\.jsonl",
+}
+
+
+def write_one(folder: Path, name: str) -> None:
+    write_with(folder, "csv" if name == "caption_table" else name)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_recognises_its_own_source_and_no_other(tmp_path: Path, name: str) -> None:
+    write_one(tmp_path, name)
+    assert [other for other in FORMATS if format_module(other).recognises(tmp_path)] == [name]
+    assert [caption.text for caption in read_annotations(tmp_path).captions] == ["A dog ."]
+    assert read_annotations(tmp_path, name) == read_annotations(tmp_path)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_source_without_its_file_or_without_its_images_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(MissingInputError, match=LOOKED_FOR[name]):
+        read_annotations(tmp_path, name)
+    write_one(tmp_path, name)
+    (tmp_path / "a.jpg").unlink()
+    with pytest.raises(MissingInputError, match=r"no image such as (val2014/)?a\.jpg in "):
+        read_annotations(tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("karpathy", ("dataset.json", "dataset_flickr8k.json")),
+        ("flickr_tokens", ("Flickr8k.token.txt", "results.csv")),
+        ("caption_table", ("captions.csv", "captions.tsv")),
+    ],
+)
+def test_two_files_of_one_format_must_be_settled_by_the_user(tmp_path: Path, name: str, files: tuple[str, str]) -> None:
+    for file in files:
+        (tmp_path / file).write_text("image_name| comment_number| comment\n")
+    with pytest.raises(UsageError, match=re.escape(f"2 data files ({', '.join(files)})")):
+        read_annotations(tmp_path, name)
+
+
+def karpathy(*changes: dict[str, Any], without: str = "") -> dict[str, Any]:
+    """The content of a file with a sound image, and one with each of the changes or without a field."""
+    sound = {"filename": "a.jpg", "split": "train", "sentences": [{"raw": "A", "sentid": 0}]}
+    wrong = [{key: value for key, value in sound.items() if key != without}] if without else []
+    return {"images": [sound, *wrong, *(sound | change for change in changes)]}
+
+
+def coco(image: dict[str, Any], annotation: dict[str, Any]) -> dict[str, Any]:
+    return {"images": [{"file_name": "a.jpg", **image}], "annotations": [{"image_id": 4, **annotation}]}
+
+
+LARGE, DEEP, LONG = '{"images": ' + "9" * 5000 + "}", "[" * 100_000, "x" * 5000
+MALFORMED: list[tuple[str, str, Any, str]] = [
+    ("karpathy", "dataset.json", karpathy(without="filename"), "image 1 has no 'filename'"),
+    ("karpathy", "dataset.json", karpathy(without="split"), "image 1 has no 'split'"),
+    ("karpathy", "dataset.json", karpathy(without="sentences"), "image 1 has no 'sentences'"),
+    ("karpathy", "dataset.json", karpathy({"sentences": [{"sentid": 1}]}), "sentence 1 of image 1 has no 'raw'"),
+    ("karpathy", "dataset.json", karpathy({"sentences": [{"raw": "x"}]}), "a sentence of image 1 has no 'sentid'"),
+    ("karpathy", "dataset.json", karpathy({"sentences": "text"}), "'sentences' is a str, expected list"),
+    ("karpathy", "dataset.json", karpathy({"cocoid": True}), "'cocoid' is a bool, expected int or str"),
+    ("karpathy", "dataset.json", {"images": ["text"]}, "image 0 is a str, expected an object"),
+    ("karpathy", "dataset.json", {"images": []}, "holds no images"),
+    ("karpathy", "dataset.json", [], "top level is a list"),
+    ("karpathy", "dataset.json", {"pictures": []}, "top level has no 'images'"),
+    ("karpathy", "dataset.json", '{"images": [', "is not valid JSON"),
+    ("karpathy", "dataset.json", LARGE, "is not valid JSON"),
+    ("karpathy", "dataset.json", DEEP, "is not valid JSON"),
+    ("karpathy", "dataset.json", b'{"images": "\xff"}', "is not UTF-8"),
+    ("karpathy", "dataset.json", karpathy({"cocoid": ""}), "1 empty image ids ('')"),
+    ("karpathy", "dataset.json", karpathy({"cocoid": "  "}), "1 empty image ids ('  ')"),
+    ("karpathy", "dataset.json", karpathy({"cocoid": "1\0"}), r"1 image ids with control characters (1\x00)"),
+    (
+        "karpathy",
+        "dataset.json",
+        karpathy({"cocoid": LONG}),
+        f"1 image ids of more than 4,096 characters ({LONG[:20]}…)",
+    ),
+    ("karpathy", "dataset.json", karpathy({"sentences": [{"raw": "A", "sentid": ""}]}), "1 empty caption ids ('')"),
+    (
+        "karpathy",
+        "dataset.json",
+        karpathy({"sentences": [{"raw": "A", "sentid": "x\x1b"}]}),
+        r"1 caption ids with control characters (x\x1b)",
+    ),
+    (
+        "karpathy",
+        "dataset.json",
+        karpathy({"sentences": [{"raw": "A", "sentid": LONG}]}),
+        f"1 caption ids of more than 4,096 characters ({LONG[:20]}…)",
+    ),
+    ("coco_captions", "captions_val2014.json", {"annotations": []}, "top level has no 'images'"),
+    ("coco_captions", "captions_val2014.json", {"images": coco({"id": 4}, {})["images"]}, "no 'annotations'"),
+    ("coco_captions", "captions_val2014.json", coco({"id": 4}, {"id": 1}), "annotation 0 has no 'caption'"),
+    ("coco_captions", "captions_val2014.json", coco({"id": 4}, {"caption": "x"}), "annotation 0 has no 'id'"),
+    (
+        "coco_captions",
+        "captions_val2014.json",
+        coco({"id": 4}, {"image_id": 4.5, "id": 1, "caption": "x"}),
+        "'image_id' is a float",
+    ),
+    ("coco_captions", "captions_val2014.json", coco({}, {}), "image 0 has no 'id'"),
+    ("flickr_tokens", "Flickr8k.token.txt", "a.jpg#0\tx\nno separator here\n", "line 2 is 'no separator here'"),
+    ("flickr_tokens", "Flickr8k.token.txt", "a.jpg\tx\n", "line 1 is"),
+    ("flickr_tokens", "Flickr8k.token.txt", "", "holds no images"),
+    ("flickr_tokens", "results.csv", "image_name| comment_number| comment\na.jpg, 0, x\n", "line 2 is 'a.jpg, 0, x'"),
+    ("caption_table", "captions.csv", "file,caption,Caption\na.jpg,A,B\n", "line 1: 2 columns are called caption"),
+    ("caption_table", "captions.jsonl", LARGE, "line 1 is not valid JSON"),
+    ("caption_table", "captions.jsonl", DEEP, "line 1 is not valid JSON"),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "content", "message"), MALFORMED)
+def test_malformed_sources_are_refused_in_one_line(
+    tmp_path: Path, name: str, file: str, content: Any, message: str
+) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"")
+    text = content if isinstance(content, str | bytes) else json.dumps(content)
+    (tmp_path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        read_annotations(tmp_path, name)
+    assert str(caught.value).startswith(str(tmp_path))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -128,68 +212,6 @@ def test_file_names_that_no_image_should_have_are_refused(tmp_path: Path, name: 
     assert re.search(r"(image 0|line [12]): image path", str(caught.value))
 
 
-@pytest.mark.parametrize("name", ["karpathy", "coco_captions", "csv", "tsv", "jsonl"])
-def test_a_file_name_of_two_lines_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / "a\nb.jpg").write_bytes(b"")
-    write_with(tmp_path, name, file="a\nb.jpg")
-    with pytest.raises(DataError, match="contains a line end or another control character"):
-        read_annotations(tmp_path)
-
-
-def test_ids_with_control_characters_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(b"")
-    record = {"filename": "a.jpg", "cocoid": "1\0", "split": "train", "sentences": [{"raw": "A", "sentid": "x\x1b"}]}
-    (tmp_path / "dataset.json").write_text(json.dumps({"images": [record]}))
-    with pytest.raises(DataError) as caught:
-        read_annotations(tmp_path)
-    assert r"1 image ids with control characters (1\x00)" in str(caught.value)
-    assert r"1 caption ids with control characters (x\x1b)" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("ids", "reason"),
-    [
-        ({"cocoid": ""}, "1 empty image ids ('')"),
-        ({"cocoid": "  "}, "1 empty image ids ('  ')"),
-        ({"cocoid": "x" * 5000}, "1 image ids of more than 4,096 characters (xxxxxxxxxxxxxxxxxxxx…)"),
-        ({"sentid": ""}, "1 empty caption ids ('')"),
-        ({"sentid": "x" * 5000}, "1 caption ids of more than 4,096 characters (xxxxxxxxxxxxxxxxxxxx…)"),
-    ],
-)
-def test_ids_that_name_nothing_are_refused(tmp_path: Path, ids: dict[str, str], reason: str) -> None:
-    (tmp_path / "a.jpg").write_bytes(b"")
-    sentence = {"raw": "A", "sentid": ids.get("sentid", 0)}
-    record = {"filename": "a.jpg", "cocoid": ids.get("cocoid", 1), "split": "train", "sentences": [sentence]}
-    (tmp_path / "dataset.json").write_text(json.dumps({"images": [record]}))
-    with pytest.raises(DataError, match=re.escape(reason)):
-        read_annotations(tmp_path)
-
-
-def test_a_table_with_two_columns_of_captions_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(b"")
-    (tmp_path / "captions.csv").write_text("file,caption,Caption\na.jpg,A dog,A cat\n")
-    with pytest.raises(DataError, match="line 1: 2 columns are called caption; rename all but one"):
-        read_annotations(tmp_path)
-
-
-@pytest.mark.parametrize("content", ['{"images": ' + "9" * 5000 + "}", "[" * 100_000])
-def test_json_that_python_cannot_hold_is_no_valid_json(tmp_path: Path, content: str) -> None:
-    (tmp_path / "dataset.json").write_text(content)
-    with pytest.raises(DataError, match=r"dataset\.json: is not valid JSON"):
-        read_annotations(tmp_path)
-    (tmp_path / "dataset.json").rename(tmp_path / "captions.jsonl")
-    with pytest.raises(DataError, match=r"captions\.jsonl: line 1 is not valid JSON"):
-        read_annotations(tmp_path)
-
-
-def test_a_truth_value_is_no_number(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(b"")
-    record = {"filename": "a.jpg", "cocoid": True, "split": "train", "sentences": []}
-    (tmp_path / "dataset.json").write_text(json.dumps({"images": [record]}))
-    with pytest.raises(DataError, match="'cocoid' is a bool, expected int or str"):
-        read_annotations(tmp_path)
-
-
 def test_the_list_of_formats_holds_every_reader() -> None:
     folder = Path(next(iter(itrpipe.datasets.__path__)))
     readers = {path.stem for path in folder.glob("*.py") if re.search(r"^def recognises\(", path.read_text(), re.M)}
@@ -202,15 +224,22 @@ def test_every_setting_of_a_reader_can_be_given(name: str) -> None:
     assert set(inspect.signature(format_module(name).read).parameters) <= accepted
 
 
+@pytest.mark.parametrize("name", ["karpathy", "coco_captions", "csv", "tsv", "jsonl"])
+def test_a_file_name_of_two_lines_is_refused(tmp_path: Path, name: str) -> None:
+    write_with(tmp_path, name, file="a\nb.jpg")
+    with pytest.raises(DataError, match="contains a line end or another control character"):
+        read_annotations(tmp_path)
+
+
 def test_settings_reach_the_reader(tmp_path: Path) -> None:
-    WRITERS["caption_table"](tmp_path)
+    write_one(tmp_path, "caption_table")
     everything = read_annotations(tmp_path, split_fractions=(1.0, 0.0, 0.0), split_seed=5)
     assert everything.images[0].split == "train"
     assert "seed 5" in everything.notes[0]
 
 
 def test_restval_reaches_the_reader(tmp_path: Path) -> None:
-    write_karpathy(tmp_path, split="restval")
+    write_with(tmp_path, "karpathy", split="restval")
     assert read_annotations(tmp_path).images[0].split == "train"
     with pytest.raises(DataError, match="holds no captions"):
         read_annotations(tmp_path, restval="drop")
@@ -224,8 +253,8 @@ def test_a_source_nobody_knows_lists_what_was_looked_for(tmp_path: Path) -> None
 
 
 def test_a_source_of_two_formats_must_be_settled_by_the_user(tmp_path: Path) -> None:
-    write_table(tmp_path)
-    write_tokens(tmp_path)
+    write_one(tmp_path, "caption_table")
+    write_one(tmp_path, "flickr_tokens")
     with pytest.raises(UsageError, match="could be caption_table or flickr_tokens"):
         recognise(tmp_path)
     assert read_annotations(tmp_path, "flickr_tokens").captions[0].caption_id == "a.jpg#0"

@@ -28,12 +28,6 @@ def encoded(width: int = 60, height: int = 40, kind: str = "JPEG", seed: int = 0
     return stream.getvalue()
 
 
-def rotated(orientation: int) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return encoded(exif=exif)
-
-
 def dataset(root: Path, **contents: bytes) -> Annotations:
     """Write the files and return a dataset of them, all in train."""
     for name, content in contents.items():
@@ -51,17 +45,6 @@ def test_facts_are_those_of_the_file(tmp_path: Path) -> None:
     digest = hashlib.sha256(content).hexdigest()
     assert found.facts == {"a.jpg": ImageFacts(digest, 60, 40)}
     assert found.problems == []
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_width_and_height_are_those_after_rotation(orientation: int) -> None:
-    assert decode_size(rotated(orientation)) == ((60, 40) if orientation < 5 else (40, 60))
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
-@pytest.mark.parametrize("size", [(1, 1), (61, 39)])
-def test_every_decoder_works_at_any_size(kind: str, size: tuple[int, int]) -> None:
-    assert decode_size(encoded(*size, kind=kind)) == size
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGB"])

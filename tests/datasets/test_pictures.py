@@ -181,15 +181,6 @@ def test_orientation_is_honoured_and_agrees_with_the_check(kind: str, turned: in
     assert bright == {place: place == corner for place in bright}
 
 
-@pytest.mark.parametrize(("turned", "numpy_turned"), [(5, lambda x: x.swapaxes(0, 1)), (6, lambda x: np.rot90(x, -1))])
-def test_transposing_and_turning_differ(turned: int, numpy_turned: object) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = turned
-    pixels = noise(0, 5, 7, 3)
-    assert callable(numpy_turned)
-    np.testing.assert_array_equal(decode_rgb(encoded(Image.fromarray(pixels), exif=exif)), numpy_turned(pixels))
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("exif", [b"Exif\0\0nonsense", b"Exif\0\0II*\0\xff\xff\xff\xff"])
 def test_an_orientation_that_cannot_be_read_is_none(kind: str, exif: bytes) -> None:

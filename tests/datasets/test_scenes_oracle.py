@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from itrpipe.datasets.scenes import (
-    Caption,
     LogicalForm,
     Oracle,
     PlacedObject,
@@ -98,46 +97,6 @@ def test_true_matches_contain_the_own_scene(dataset: ScenesDataset) -> None:
     assert all(index // 5 in found for index, found in enumerate(matches))
     assert all(np.all(np.diff(found) > 0) for found in matches)
     assert sum(len(found) for found in matches) > len(captions)  # false negatives exist
-
-
-def _scene(*objects: PlacedObject, relations: tuple[tuple[int, str, int], ...] = ()) -> Scene:
-    return Scene("x", "test", 0, "base", "park", 0.4, objects, relations, 0)
-
-
-def _object(kind: str, colour: str) -> PlacedObject:
-    return PlacedObject(kind, colour, "plain", "medium", (0.1, 0.1, 0.3, 0.3), 0.3)
-
-
-def test_two_quantified_objects_need_two_objects() -> None:
-    two_cats = LogicalForm((Predicate(("cat",)), Predicate(("cat", "dog"))))
-    cat, dog, box = _object("cat", "black"), _object("dog", "white"), _object("box", "red")
-    for scene, expected in ((_scene(cat, box), False), (_scene(cat, cat), True), (_scene(cat, dog), True)):
-        assert describes(two_cats, scene) is expected
-        assert Oracle([scene]).matches(two_cats).tolist() == [expected]
-
-
-def test_relation_must_hold_between_the_objects_that_fulfil_the_predicates() -> None:
-    """A red box left of a cat is not in a scene where the blue box is left of it."""
-    objects = _object("box", "red"), _object("box", "blue"), _object("cat", "black")
-    scene = _scene(*objects, relations=((1, "left", 2),))
-    form = LogicalForm((Predicate(("box",), colour="red"), Predicate(("cat",))), ((0, "left", 1),))
-    assert not describes(form, scene)
-    assert not Oracle([scene]).matches(form).any()
-    assert describes(LogicalForm((Predicate(("box",)), Predicate(("cat",))), ((0, "left", 1),)), scene)
-
-
-def test_counts_are_exact() -> None:
-    scene = _scene(*(_object("ball", "red") for _ in range(3)))
-    for number, expected in ((2, False), (3, True), (4, False)):
-        form = LogicalForm(counts=((Predicate(("ball",)), number),))
-        assert describes(form, scene) is expected
-        assert Oracle([scene]).matches(form).tolist() == [expected]
-
-
-def test_settings() -> None:
-    scene = _scene(_object("ball", "red"), _object("ball", "blue"))
-    assert describes(Caption("outside", LogicalForm(settings=("beach", "park")), "single"), scene)
-    assert not describes(Caption("on the beach", LogicalForm(settings=("beach",)), "single"), scene)
 
 
 def test_oracle_of_no_scenes() -> None:
