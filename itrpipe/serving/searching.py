@@ -73,9 +73,9 @@ class Searches:
             pixels = decode_rgb(content)
         except DataError as error:
             raise UsageError(f"the photograph {error}; give another one") from None
-        key = hashlib.sha256(content).hexdigest()
+        key, scores = hashlib.sha256(content).hexdigest(), self.gallery.scoring.of_photograph(pixels)
         with self._lock:
-            self._keep(Asked(photograph=key), self.gallery.scoring.of_photograph(pixels))
+            self._keep(Asked(photograph=key), scores)
         return key
 
     def found(self, asked: Asked, start: int, count: int) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from starlette.testclient import TestClient
 import itrpipe
 from itrpipe.commands.serve import listening
 from itrpipe.datasets.photo_folder import PhotoFile
-from itrpipe.datasets.pictures import decode_rgb
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
 from itrpipe.review.decisions import DecisionFile
@@ -166,12 +165,12 @@ def test_what_is_no_photograph_is_refused(pages: Any) -> None:
 def test_photographs_that_are_read_do_not_hold_up_a_search(pictures: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def slowly(content: bytes) -> np.ndarray:
+    def slowly(model: MeanColour, images: list[np.ndarray]) -> np.ndarray:
         begun.set()
         go_on.wait(60)
-        return decode_rgb(content)
+        return np.zeros((1, 3), dtype=np.float32)
 
-    monkeypatch.setattr("itrpipe.serving.searching.decode_rgb", slowly)
+    monkeypatch.setattr(MeanColour, "encode_images", slowly)
     with Served(colours(pictures)) as port, ThreadPoolExecutor(6) as pool:
         origin = {"Origin": f"http://127.0.0.1:{port}"}
         sent = [pool.submit(asked, port, "POST", "/api/photographs", jpeg(colour=row), origin) for row in range(6)]
