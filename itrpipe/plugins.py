@@ -7,7 +7,7 @@ A package names the class of a declaration under the name that users type:
 
 What needs torch is a module beside the declaration: `method`, `network` or `extractor`. A file `train.toml` beside it,
 `extract.toml` for an extractor, holds its configurations, in the form of `stages/4_train.toml`. A package that cannot
-be used is told about when something of it is asked for, and by `itrpipe doctor`; everything else works.
+be used is told about when something of it is asked for, and by `itrpipe list` and `itrpipe doctor`; all else works.
 """
 
 from __future__ import annotations
