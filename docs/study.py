@@ -92,8 +92,9 @@ def gain(own: Mapping[int, Run], baselines: Iterable[Mapping[int, Run]], read: C
 
 
 def signed(value: float) -> str:
-    """One decimal with a sign and a real minus."""
-    return f"{value:+.1f}".replace("-", "−")
+    """One decimal with a sign and a real minus; zero has none."""
+    text = f"{value:+.1f}".replace("-", "−")
+    return "0.0" if text[1:] == "0.0" else text
 
 
 def cell(gains: Sequence[float], of: str) -> str:

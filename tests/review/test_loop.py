@@ -139,6 +139,9 @@ def test_evaluation_counts_what_fits_as_right(root: Path, invoke: Callable[..., 
     found = json.loads((Path(done.out.split()[-1]) / "corrected.json").read_text())
     assert found["judged_percent"]["t2i"] < 5
     assert found["at_most"]["t2i_r1"]["value"] > found["corrected"]["t2i_r1"]["value"]
+    assert "t2i_map_at_r" in found["corrected"]
+    recalls = [f"{side}_r{k}" for side in ("i2t", "t2i") for k in (1, 5, 10)]
+    assert set(found["at_most"]) == {*recalls, "rsum"}, "further matches can lower mAP@R: it has no bound"
 
 
 def test_unusable_decisions_are_one_line(root: Path, invoke: Callable[..., Any], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.artifacts.disk import write_json
 from itrpipe.artifacts.files import CORRECTED
 from itrpipe.artifacts.integrity import read_checked_json
+from itrpipe.evaluation.rsum import CUTOFFS
 from itrpipe.progress import Reporter
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 DEPTH = 10
 """Places of a ranking that the recalls look at."""
+BOUNDED = (*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in CUTOFFS), "rsum")
+"""Metrics that no further match can lower."""
 _SHOWN = {
     "rsum": "RSum",
     "i2t_r1": "i2t R@1",
@@ -35,9 +38,10 @@ def asks(evaluation: Evaluation) -> bool:
 def answer(evaluation: Evaluation, split: SplitScores) -> None:
     """Writes corrected.json.
 
-    `corrected` counts what fits as right and all that nobody judged as wrong; `at_most` counts as right whatever was
-    not judged among the first ten, too. An interval that knows how much was judged goes from the low end of the one to
-    the high end of the other. `judged_percent` says how many of these places were.
+    `corrected` counts what fits as right and all that nobody judged as wrong; `at_most`, of recalls and RSum alone,
+    counts as right whatever was not judged among the first ten, too. An interval that knows how much was judged goes
+    from the low end of the one to the high end of the other. More matches can only raise a recall; they make R larger,
+    so that mAP@R and R-Precision have no such bound. `judged_percent` says how many of these places were judged.
 
     Raises:
         DataError: the file is damaged, or no pair of this split was judged.
@@ -48,17 +52,18 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
     fits, differs, open_ = (_pairs(verdicts.of(*names), split) for names in ((FITS,), (DIFFERS,), (DISPUTED, UNSURE)))
     unjudged, judged = _first_places(split, fits, differs)
+    most = _figures(evaluation, split, [fits, unjudged])
     found: dict[str, Any] = {
         "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(open_)},
         "judged_percent": judged,
         "corrected": _figures(evaluation, split, [fits]),
-        "at_most": _figures(evaluation, split, [fits, unjudged]),
+        "at_most": {name: most[name] for name in BOUNDED},
     }
     write_json(evaluation.folder / CORRECTED, found)
 
 
 def say(folder: Path, reporter: Reporter) -> None:
-    """Prints the corrected figures, each with what it can be at most."""
+    """Prints the corrected figures, recalls with what they can be at most."""
     path = folder / CORRECTED
     if not path.is_file():
         return
@@ -69,11 +74,10 @@ def say(folder: Path, reporter: Reporter) -> None:
         f"the first {DEPTH} captions and {judged['t2i']:.1f} % of the first {DEPTH} images"
     )
     for metric, title in _SHOWN.items():
-        known, most = (found[name][metric] for name in ("corrected", "at_most"))
-        reporter.say(
-            f"  {title} corrected {known['value']:.1f} ({known['low']:.1f} to {most['high']:.1f}, since what nobody "
-            "judged may be right)"
-        )
+        known, bounded = found["corrected"][metric], metric in BOUNDED
+        high = found["at_most"][metric]["high"] if bounded else known["high"]
+        why = "since what nobody judged may be right" if bounded else "by the judgements that there are"
+        reporter.say(f"  {title} corrected {known['value']:.1f} ({known['low']:.1f} to {high:.1f}, {why})")
 
 
 def _pairs(verdicts: Verdicts, split: SplitScores) -> PairSet:

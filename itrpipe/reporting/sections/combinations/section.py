@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itrpipe.artifacts.files import BENCHMARKS
-from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.evaluation.claims import seed_interval, verdict
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.comparisons import interval_text, signed
@@ -21,7 +19,7 @@ from itrpipe.reporting.titles import choices_of
 
 TITLE, ORDER = "Combinations", 25
 Measure = Callable[[Run], float | None]
-READS = (BENCHMARKS,)
+READS = ()
 _RSUM = "rsum"
 _BATCH = "batch alone"
 _SHARES = ("mean_text_match_share", "mean_image_match_share")
@@ -150,12 +148,6 @@ def _oracle_rsum(run: Run) -> float | None:
     return run.metrics[ORACLE][_RSUM]["value"] if ORACLE in run.metrics else None
 
 
-def _accuracy(run: Run) -> float | None:
-    """Percent of edited captions of the embedded dataset that score below their caption; None where nobody asked."""
-    found = (run.figures(BENCHMARKS) or {}).get(EMBEDDED)
-    return None if found is None or found["accuracy"] is None else found["accuracy"]["value"]
-
-
 def _match_share(run: Run) -> float | None:
     """Percent of the gradient of negatives that true matches got, over the training; None where it was not counted."""
     rows = run.members[0].history or []
@@ -207,12 +199,6 @@ _SHOWN = (
         _own_rsum,
     ),
     _Shown("RSum, every true match", "The same with every true match counted as right.", _oracle_rsum),
-    _Shown(
-        "Hard negatives told from captions",
-        "Percent of edited captions of the embedded dataset (--benchmark scenes) that score below their caption; 50 % "
-        "is chance.",
-        _accuracy,
-    ),
     _Shown(
         "True matches among the negatives",
         "Percent of the gradient of all negatives that went to captions and images that match in truth, over the whole "

@@ -27,7 +27,8 @@ _PLAIN, _CORRECTED, _MOST = "", "corrected", "at_most"
 _COUNTED = {_PLAIN: "own pairs alone", _CORRECTED: "with pairs that fit", _MOST: "at most"}
 _CAPTION = (
     "With pairs that fit, what people judged to fit counts as right beside an image's own captions, and what nobody "
-    "judged as wrong; at most, all of the latter among the first ten is right, too. The truth lies between the two."
+    "judged as wrong; at most, all of the latter among the first ten is right, too. The true recall lies between the "
+    "two; mAP@R has no such bound, and is the value under the judgements that there are."
 )
 Question = tuple[str, str]
 """A metric and what counts as right."""
@@ -40,7 +41,7 @@ def view(source: Source) -> list[tuple[Group, list[SpannedTable]]] | None:
 
 
 def corrected_tables(series: Sequence[Series[Run]]) -> list[SpannedTable]:
-    """For every metric what is measured, what is corrected and what it can be at most; a column for each method.
+    """For every metric what is measured, what is corrected and what recall can be at most; a column for each method.
 
     Args:
         series: of all runs on one test set.
