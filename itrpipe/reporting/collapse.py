@@ -10,7 +10,9 @@ from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import FULL
 
-_GIVEN = "see that its embeddings belong to these images and captions"
+_GIVEN = "see that the embeddings belong to these images and captions"
+_NAMED = 3
+"""Models that have collapsed which the sentence names."""
 
 
 def why_collapsed(run: Run) -> str:
@@ -37,12 +39,11 @@ def said_of_collapsed(series: Sequence[Series[Run]]) -> str:
     found = {each.name: each for each in series if all(map(why_collapsed, each.all))}
     if not found:
         return ""
-    given = all(each.first.is_untrained for each in found.values())
-    name, first = next(iter(found.items()))
-    if len(found) == 1:
-        why = f"{name[0].upper()}{name[1:]} has collapsed: {why_collapsed(first.first)}"
-        return f"{why}; {_GIVEN if given else REMEDY}."
-    return (
-        f"{len(found)} of {len(series)} models have collapsed ({'; '.join(found)}): they rank no better than chance or "
-        f"answer most queries alike; {_GIVEN if given else REMEDY}."
-    )
+    names, first = list(found), next(iter(found.values())).first
+    why, who = why_collapsed(first), f"{names[0][0].upper()}{names[0][1:]} has"
+    if len(names) > 1:
+        listed = "; ".join([*names[:_NAMED], *([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])])
+        who = f"{len(names)} of {len(series)} models ({listed}) have" if len(names) < len(series) else "All models have"
+        why = "they rank no better than chance or answer most queries alike"
+    remedy = _GIVEN if all(each.first.is_untrained for each in found.values()) else REMEDY
+    return f"{who} collapsed: {why}; {remedy}."

@@ -103,8 +103,10 @@ def test_models_at_chance_have_collapsed_and_nothing_else_is_concluded(tuned: An
     tuned_alone, published = ("clip-finetune", 95.0, {"named": "tuned"}), ("zero-shot", 91.0, {})
     assert "has collapsed: its RSum of" in answer(tuned(tuned_alone))
     assert "better features" in answer(tuned(tuned_alone))
-    assert answer(tuned(published, tuned_alone)).startswith("2 of 2 models have collapsed (")
-    assert "see that its embeddings belong to these images" in answer(tuned(published))
+    assert answer(tuned(published, tuned_alone)).startswith("All models have collapsed: ")
+    sound = ("clip-finetune", 0.9, {"model": {"vision": "clip", "text": "clip", "embed_dim": 64}})
+    assert answer(tuned(sound, tuned_alone)).endswith("train longer or use better features.")
+    assert "see that the embeddings belong to these images" in answer(tuned(published))
 
 
 def test_of_trainings_of_one_method_the_best_is_told_by_the_mean_of_its_seeds(tuned: Any) -> None:
