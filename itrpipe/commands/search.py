@@ -182,7 +182,7 @@ def _graph(caption: str, searched: Searched, folder: Path) -> SceneGraph:
         file = SceneGraphFile(folder)
         return file.graphs_at([file.caption_ids.index(str(searched.whole.caption_ids[known[0]]))])[0]
     settings = read_manifest(folder).settings
-    return parse.parse_one(ParseSettings.model_validate(settings), caption)
+    return parse.parse_one(ParseSettings.recorded(settings), caption)
 
 
 def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter: Reporter) -> None:

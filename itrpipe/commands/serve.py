@@ -161,7 +161,7 @@ def _gallery(candidates: Candidates, split: str, device: str) -> tuple[Gallery, 
 
     graphs = existing_input(trained, manifest, "parse") if reads_phrases(manifest.settings["backbone"]) else None
     known = None if graphs is None else read_manifest(graphs).settings
-    parser = None if known is None else ParseSettings.model_validate(known)
+    parser = None if known is None else ParseSettings.recorded(known)
     extracted, name = existing_input(trained, manifest, "extract"), "test" if split == TRAIN else split
     searched = Searched.open(candidates.prepared, extracted, name, graphs)
     return of_pairs(SearchModel(trained, manifest.label, device), searched, parser), None

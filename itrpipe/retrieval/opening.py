@@ -80,7 +80,7 @@ def _trained(folder: Path, device: str) -> RetrievalModel:
     saved = load_model(folder)
     extract, parser = read_manifest(existing_input(folder, manifest, "extract")), None
     if saved.settings.reads_phrases:
-        parser = _parser(read_manifest(existing_input(folder, manifest, "parse")).settings)
+        parser = ParseSettings.recorded(read_manifest(existing_input(folder, manifest, "parse")).settings)
     return RetrievalModel(saved, manifest.label, _reading(extract.conf, extract.settings), parser, device)
 
 
@@ -93,7 +93,7 @@ def _exported(folder: Path, device: str) -> RetrievalModel:
             f"{folder / CONFIG} does not say what the model reads of images; name a folder of `itrpipe export`, or of "
             "a training with its manifest.json"
         )
-    parser = _parser(about.get("parser")) if saved.settings.reads_phrases else None
+    parser = ParseSettings.recorded(about.get("parser")) if saved.settings.reads_phrases else None
     features = about["features"]
     # Exports of earlier versions do not say so; their extractor tells itself when it finds no weights.
     elsewhere = not features.get("of_anywhere", True)
@@ -104,12 +104,3 @@ def _exported(folder: Path, device: str) -> RetrievalModel:
 def _reading(name: str, settings: Mapping[str, Any], *, elsewhere: bool = False) -> FeatureReading:
     parts = passes_of(name, feature_settings(settings).model_validate(settings))
     return FeatureReading(name, parts, elsewhere=elsewhere)
-
-
-def _parser(settings: Mapping[str, Any] | None) -> ParseSettings:
-    if settings is None:
-        raise UsageError(
-            "this model reads phrases and its folder does not say which parser found them; export it again with this "
-            "version of itrpipe"
-        )
-    return ParseSettings.model_validate(settings)

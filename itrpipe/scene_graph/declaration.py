@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ValidationError
 
 from itrpipe.config import Settings
+from itrpipe.errors import DataError
 
 if TYPE_CHECKING:
     from itrpipe.scene_graph.parsing import Parser
@@ -23,6 +26,21 @@ class ParseSettings(Settings):
     tagger: Literal["hanta", "lexicon"]
     file: str
     format: Literal["", "factual", "spice", "tuples"]
+
+    @classmethod
+    def recorded(cls, values: Any) -> ParseSettings:
+        """The settings that an artifact or the folder of a model records.
+
+        Raises:
+            DataError: there are none, or they are of another version.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError:
+            raise DataError(
+                "the parser that found the phrases is not recorded, or is one of another version of itrpipe; train or "
+                "export the model again"
+            ) from None
 
     def version(self) -> str:
         """`Parser.version`, without importing what the tagger needs.

@@ -83,7 +83,7 @@ _OPTIONS = {
     "workers below zero": "extract --features scenes --workers=-1",
     "an address of no cluster": "extract --features scenes --address auto",
     "a map without a name": "extract -d mine --from {source}/features.npz --map =x",
-    "an unknown parser": "parse --backend nothing",
+    "an unknown parser": "parse --tagger nothing",
     "an unknown tagger": "parse --tagger nothing",
     "a method that is none": "train -m nothing",
     "a backbone that is none": "train -b nothing",

@@ -226,7 +226,7 @@ def test_an_export_without_its_parser_says_so(evaluated: Callable[[str], Evaluat
     config = json.loads((copy / "config.json").read_text())
     assert config["itrpipe"].pop("parser")["tagger"] == "lexicon"
     (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UsageError, match="does not say which parser found them; export it again"):
+    with pytest.raises(DataError, match="is not recorded"):
         itrpipe.load(copy)
     del config["itrpipe"]
     (copy / "config.json").write_text(json.dumps(config))

@@ -7,8 +7,9 @@ from importlib import metadata
 
 import pytest
 
-from itrpipe.errors import MissingInputError
+from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scene_graph import rules
+from itrpipe.scene_graph.declaration import ParseSettings
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.hanta import HantaTagger
@@ -208,3 +209,9 @@ def test_a_broken_hanta_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "HanTa.HanoverTagger", None)
     with pytest.raises(MissingInputError, match="choose --tagger lexicon"):
         HantaTagger()
+
+
+@pytest.mark.parametrize("values", [None, {}, {"backend": "rules", "tagger": "hanta"}])
+def test_a_parser_of_another_version_is_an_error(values: object) -> None:
+    with pytest.raises(DataError):
+        ParseSettings.recorded(values)
