@@ -229,40 +229,14 @@ def test_pictures_that_an_interruption_has_cut_are_written_again(scenes: list[Sc
     assert _contents(tmp_path / "images") == whole
 
 
-def test_interrupted_write_leaves_no_partial_part(
-    scenes: list[Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replace_file = os.replace
-
-    def interrupted(source: object, target: Path) -> None:
-        if Path(target).suffix == ".arrow":
-            raise KeyboardInterrupt
-        replace_file(source, target)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "replace", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            made(Painting(scenes[:2]), tmp_path)
-    assert not list(tmp_path.glob("*.arrow"))
-    assert made(Painting(scenes[:2]), tmp_path).rows == 2
-    assert set(_contents(tmp_path)) == {"000000.arrow", "division.json"}
-
-
 def test_full_disk_is_told(scenes: list[Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    work = Painting(scenes[:1])
-    part = work.parts()[0]
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "replace", full)
-        with pytest.raises(DiskFullError, match=r"000000\.arrow"):
-            work.make(None, part, tmp_path / "000000.arrow")
-    assert not list(tmp_path.iterdir())
-    work.make(None, part, tmp_path / "000000.arrow")
+    paths = made(Painting(scenes[:1]), tmp_path).paths
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(DiskFullError, match="images"):
-        write_images([tmp_path / "000000.arrow"], tmp_path / "images")
+        write_images(paths, tmp_path / "images")
 
 
 def test_package_imports_neither_torch_nor_pyarrow() -> None:

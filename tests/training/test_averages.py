@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from itrpipe.training import loop
 from itrpipe.training.averages import ExponentialAverage, Interpolation, WeightAverage, weight_average
 from itrpipe.training.checkpoint import load_weights
 from itrpipe.training.loop import BEST, Trainer
 from itrpipe.training.settings import parsed_average
+from tests.training.interrupting import interrupt
 from tests.training.test_adapters import limited, opened, scores, step
 from tests.training.test_loop_promises import SETTINGS, Pairs, Toy, trainer
 
@@ -146,25 +146,12 @@ def test_the_averaged_model_is_validated_and_saved_and_the_raw_one_trained(tmp_p
 
 
 @pytest.mark.parametrize("average", KINDS)
-def test_an_interrupted_run_goes_on_to_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, average: str
-) -> None:
+def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, average: str) -> None:
     values = {"average": average, "checkpoint_seconds": 0.0, "optimizer": "adamw", "validate_every": 2}
     whole = trainer(tmp_path / "whole", **values)
     whole.run()
     broken = trainer(tmp_path / "broken", **values)
-    steps, step_ = [0], Trainer._step
-
-    def interrupted(self: Trainer, *arguments: Any) -> bool:
-        steps[0] += 1
-        if steps[0] == 5:
-            raise KeyboardInterrupt
-        return step_(self, *arguments)
-
-    monkeypatch.setattr(loop.Trainer, "_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        broken.run()
-    monkeypatch.setattr(loop.Trainer, "_step", step_)
+    interrupt(broken, 4)
     resumed = trainer(tmp_path / "broken", **values)
     resumed.run()
     assert resumed.position.history == whole.position.history

@@ -31,6 +31,7 @@ from itrpipe.training.encode import score_split
 from itrpipe.training.loop import BEST, CHECKPOINT, LoopSettings, Trainer, training_device
 from itrpipe.training.splits import Sources
 from tests import maps
+from tests.training.interrupting import interrupt
 
 IMAGES, PER_IMAGE, REGIONS, WIDTH = 24, 2, 3, 16
 SETTINGS = replace(
@@ -273,17 +274,7 @@ def test_a_run_that_accumulates_goes_on_exactly_after_an_interruption(features, 
     whole = trainer(features, tmp_path / "a", settings)
     whole.run()
     broken = trainer(features, tmp_path / "b", settings)
-    step, taken = broken._step, []
-
-    def interrupted(*arguments):
-        if len(taken) == 9:
-            raise KeyboardInterrupt
-        taken.append(0)
-        return step(*arguments)
-
-    broken._step = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        broken.run()
+    interrupt(broken, 9)
     resumed = trainer(features, tmp_path / "b", settings)
     resumed.run()
     assert resumed.position.history == whole.position.history
@@ -382,16 +373,7 @@ def test_on_a_plateau_the_best_weights_are_taken_up_at_a_lower_rate_also_after_a
     steps = sum(row["steps"] for row in whole.position.history[:fallen])
     for name, stop in (("b", steps - 1), ("c", steps + 1)):
         broken = trainer(features, tmp_path / name, settings)
-        step, taken = broken._step, iter(range(stop))
-
-        def interrupted(*arguments, step=step, taken=taken):
-            if next(taken, None) is None:
-                raise KeyboardInterrupt
-            return step(*arguments)
-
-        broken._step = interrupted
-        with pytest.raises(KeyboardInterrupt):
-            broken.run()
+        interrupt(broken, stop)
         resumed = trainer(features, tmp_path / name, settings)
         resumed.run()
         assert resumed.position.plateaus == [fallen]

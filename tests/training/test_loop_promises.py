@@ -22,7 +22,7 @@ from itrpipe.methods.triplet.method import TripletMethod
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.progress import Reporter
 from itrpipe.stages import train as train_stage
-from itrpipe.testing import LOOP_SETTINGS
+from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
 from itrpipe.training import loop
 from itrpipe.training.checkpoint import load_checkpoint, load_weights
 from itrpipe.training.data import epoch_batches
@@ -30,7 +30,7 @@ from itrpipe.training.encode import score_split
 from itrpipe.training.loop import BEST, CHECKPOINT, Trainer
 from itrpipe.training.optimizers import OPTIMIZERS
 
-WIDTH, WORDS, IMAGES = 6, 5, 10
+IMAGES = 10
 SETTINGS = replace(
     LOOP_SETTINGS,
     epochs=3,
@@ -45,24 +45,11 @@ SETTINGS = replace(
 )
 
 
-class Pairs:
-    """Random images, two captions of each."""
+class Pairs(ToyPairs):
+    """Ten random images, two captions of each."""
 
-    def __init__(self, seed: int, images: int = IMAGES) -> None:
-        rng = np.random.default_rng(seed)
-        self.caption_image = np.repeat(np.arange(images), 2)
-        self.num_images, self.num_captions = images, 2 * images
-        self.features = torch.from_numpy(rng.standard_normal((images, 1, WIDTH)).astype(np.float32))
-        self.tokens = torch.from_numpy(rng.integers(4, 4 + WORDS, (2 * images, 3)))
-
-    def images(self, rows: np.ndarray) -> ImageBatch:
-        return ImageBatch(self.features[rows])
-
-    def texts(self, rows: np.ndarray) -> TextBatch:
-        return TextBatch(self.tokens[rows], torch.full((len(rows),), 3))
-
-    def pairs(self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None):
-        return self.images(images), self.texts(captions)
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, IMAGES)
 
 
 class Toy(DualEncoder):
@@ -70,8 +57,8 @@ class Toy(DualEncoder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.image = nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Dropout(0.3))
-        self.text = nn.EmbeddingBag(4 + WORDS, 8, mode="mean")
+        self.image = nn.Sequential(nn.Linear(IMAGE_DIM, 8), nn.BatchNorm1d(8), nn.Dropout(0.3))
+        self.text = nn.EmbeddingBag(VOCABULARY, 8, mode="mean", padding_idx=0)
         self.modes: list[tuple[bool, bool]] = []
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:

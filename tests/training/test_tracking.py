@@ -10,28 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from accelerate.tracking import GeneralTracker
 
 from itrpipe.cli.choices import followed_by
-from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import UsageError
-from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.plan.planning import Override, parse_override
 from itrpipe.progress import Reporter
-from itrpipe.testing import LOOP_SETTINGS
+from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
 from itrpipe.training import tracking as module
-from itrpipe.training.data import SplitData
 from itrpipe.training.loop import Trainer
 from itrpipe.training.tracking import RUNNING_LOSS, Sent, TrackedRun, Tracking, metric_name
+from tests.training.interrupting import interrupt
 
-IMAGES, PER_IMAGE, REGIONS, WIDTH = 12, 2, 3, 16
+IMAGES = 12
 STEPS = 3  # of 24 pairs, eight in each
 SETTINGS = replace(
     LOOP_SETTINGS,
@@ -88,28 +85,6 @@ class Fake(GeneralTracker):
         return [(step, values[RUNNING_LOSS]) for step, values in self.rows if RUNNING_LOSS in values]
 
 
-class TinySplit:
-    """A split whose caption words say which image they belong to."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.image_ids = np.array([f"{name}-{i}" for i in range(IMAGES)])
-        self.caption_image = np.repeat(np.arange(IMAGES), PER_IMAGE)
-        self.caption_ids = np.array([f"{name}-{i}#{k}" for i in range(IMAGES) for k in range(PER_IMAGE)])
-        self.tokens = pa.array([[f"word{i}", f"filler{k}"] for i in range(IMAGES) for k in range(PER_IMAGE)])
-
-
-@pytest.fixture(scope="module")
-def features(tmp_path_factory: pytest.TempPathFactory) -> FeatureFile:
-    path = tmp_path_factory.mktemp("features") / FEATURES
-    ids = [*TinySplit("train").image_ids.tolist(), *TinySplit("val").image_ids.tolist()]
-    create_features(path, ids, FeatureSpec(REGIONS, WIDTH), "test")
-    regions = np.random.default_rng(0).standard_normal((2 * IMAGES, REGIONS, WIDTH)).astype(np.float16)
-    with FeatureWriter(path) as writer:
-        writer.write(0, {"regions": regions, "count": np.full(2 * IMAGES, REGIONS, dtype=np.int16)})
-    return FeatureFile.open(path)
-
-
 @pytest.fixture(autouse=True)
 def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.0)
@@ -119,43 +94,26 @@ Start = Callable[..., Trainer]
 
 
 @pytest.fixture
-def start(features: FeatureFile, tmp_path: Path) -> Start:
+def start(tmp_path: Path) -> Start:
     """Makes a trainer in the work folder of one run, which goes on where an earlier one stopped."""
     warnings: list[str] = []
 
     def make(*trackers: Fake, work: str = "work", folder: str = "tracking") -> Trainer:
         (tmp_path / work).mkdir(exist_ok=True)
         torch.manual_seed(0)
-        sets = [TinySplit(name) for name in ("train", "val")]
-        vocabulary = Vocabulary.build(sets[0].tokens, 1)
-        train, val = (SplitData(each, features, vocabulary) for each in sets)  # pyright: ignore
-        model = vsepp.build(Vsepp(embed_dim=16, word_dim=8), WIDTH, len(vocabulary))
+        train, val = (ToyPairs(seed, IMAGES) for seed in (0, 1))
+        model = vsepp.build(Vsepp(embed_dim=16, word_dim=8), IMAGE_DIM, VOCABULARY)
         run = TrackedRun("triplet.vsepp-12345678", "itrpipe-tiny", tmp_path / folder, CHOSEN, tmp_path / work)
         names = {f"fake{number}" if number else "fake": each.open for number, each in enumerate(trackers)}
         tracking = Tracking(names, run, warnings.append)
         made = Trainer(
-            *(SETTINGS, model, triplet.build(Triplet(), train, {}), train, val, "cpu"),
+            *(SETTINGS, model, triplet.build(Triplet(), train, {}), train, val, "cpu"),  # pyright: ignore
             *(tmp_path / work, Reporter(), tracking if trackers else None),
         )
         made.warnings = warnings  # pyright: ignore
         return made
 
     return make
-
-
-def interrupt(run: Trainer, after: int) -> None:
-    """Trains until so many steps are taken, as if the process were killed then."""
-    step, taken = run._step, []
-
-    def counted(*arguments: Any) -> bool:
-        if len(taken) == after:
-            raise KeyboardInterrupt
-        taken.append(0)
-        return step(*arguments)
-
-    run._step = counted  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(KeyboardInterrupt):
-        run.run()
 
 
 def expected(history: list[dict[str, Any]]) -> list[tuple[int, dict[str, float]]]:
