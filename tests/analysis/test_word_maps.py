@@ -21,7 +21,6 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.base import TextBatch
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.plan.planning import parse_override
 from itrpipe.training.captions import PieceIds, Reading, WordIds, clean
@@ -66,6 +65,18 @@ def sources(folder: Path) -> Sources:
     return Sources(*(folder.parents[1] / name / read[name].name for name in ("prepare", "extract")))  # pyright: ignore
 
 
+def maps_of(folder: Path, row: dict[str, Any]) -> tuple[np.ndarray, list[int]]:
+    """What the model gives for the image and the caption of a row, [1 + patches, W], and the caption's tokens."""
+    saved, read = load_model(trained(folder)), sources(folder)
+    assert isinstance(saved.model, TransformerDualEncoder)
+    split = PreparedDataset.open(read.prepare).split("test")
+    whole = open_split(split, FeatureFile.open(read.extract / FEATURES), saved.tokens, saved.settings, saved.frame)
+    image = np.array([split.image_ids.tolist().index(row["image_id"])])
+    texts = whole.texts(np.array([split.caption_ids.tolist().index(row["caption_id"])]))
+    with torch.no_grad():
+        return saved.model.word_maps(whole.images(image), texts)[0].numpy(), texts.tokens[0].tolist()
+
+
 def test_some_captions_come_with_their_own_image_and_with_the_wrong_one_that_scores_highest(
     folder: Path, rows: list[dict[str, Any]]
 ) -> None:
@@ -95,15 +106,8 @@ def test_every_word_of_a_caption_has_a_row_for_each_image(folder: Path, rows: li
 
 
 def test_values_are_the_maps_of_the_model_without_its_class_token(folder: Path, rows: list[dict[str, Any]]) -> None:
-    saved, read = load_model(trained(folder)), sources(folder)
-    assert isinstance(saved.model, TransformerDualEncoder)
-    split = PreparedDataset.open(read.prepare).split("test")
-    whole = open_split(split, FeatureFile.open(read.extract / FEATURES), saved.tokens, saved.settings, saved.frame)
     last = [row for row in rows if row["example"] == 7 and not row["matched"]]
-    image = np.array([split.image_ids.tolist().index(last[0]["image_id"])])
-    caption = np.array([split.caption_ids.tolist().index(last[0]["caption_id"])])
-    with torch.no_grad():
-        maps = saved.model.word_maps(whole.images(image), whole.texts(caption))[0].numpy()  # [7, W]
+    maps, _ = maps_of(folder, last[0])
     assert maps.shape == (7, len(last) + 2)  # two rows and three columns behind the class token; start and end
     for place, row in enumerate(last, 1):
         assert (row["rows"], row["columns"]) == (2, 3)
@@ -207,18 +211,8 @@ def test_a_word_in_pieces_has_the_mean_of_their_maps(
         for each in rows
         if each["text"][each["start"] : each["end"]].isdigit() and each["end"] - each["start"] == 2
     ]
-    saved = load_model(trained(folder))
-    assert isinstance(saved.model, TransformerDualEncoder)
-    assert isinstance(saved.tokens, PieceIds)
-    read = sources(folder)
-    split = PreparedDataset.open(read.prepare).split("test")
-    whole = open_split(split, FeatureFile.open(read.extract / FEATURES), saved.tokens, saved.settings, saved.frame)
-    image = np.array([split.image_ids.tolist().index(row["image_id"])])
-    caption = np.array([split.caption_ids.tolist().index(row["caption_id"])])
-    texts: TextBatch = whole.texts(caption)
-    with torch.no_grad():
-        maps = saved.model.word_maps(whole.images(image), texts)[0].numpy()
-    pieces = saved.tokens.tokenizer.convert_ids_to_tokens(texts.tokens[0].tolist())
+    maps, tokens = maps_of(folder, row)
+    pieces = load_model(trained(folder)).tokens.tokenizer.convert_ids_to_tokens(tokens)  # pyright: ignore
     second = next(place for place, piece in enumerate(pieces) if piece.startswith("##"))
     expected = maps[1:, [second - 1, second]].mean(axis=1)
     np.testing.assert_allclose(row["values"], expected, atol=1e-5)

@@ -196,21 +196,6 @@ def test_every_option_equals_the_loop_over_pairs(scoring):
     assert all(torch.isfinite(gradient).all() for gradient in gradients(pairs, cotangent[0, :4], *inputs))
 
 
-@pytest.mark.parametrize("scoring", [OPTIONS[0], *OPTIONS[-3:]], ids=str)
-def test_single_precision_equals_the_loop_in_double(scoring):
-    regions, count, words, lengths = random_sides(seed=11, images=6, regions=9, captions=8, words=12, dim=64, least=3)
-    inputs, single = [regions.requires_grad_(), words.requires_grad_()], []
-    for side in inputs:
-        single.append(side.detach().float().requires_grad_())
-    naive = naive_matrix(regions, count, words, lengths, scoring)
-    scores = score_matrix(single[0], count, single[1], lengths, scoring)
-    assert scores.dtype == torch.float32
-    torch.testing.assert_close(scores.double(), naive, atol=1e-6, rtol=0)
-    expected = gradients(naive, torch.ones(()), *inputs)
-    for ours, theirs in zip(gradients(scores, torch.ones(()), *single), expected, strict=True):
-        torch.testing.assert_close(ours.double(), theirs, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("norm", ["clipped_l2norm", "no_norm"])
 def test_attention_of_any_temperature_neither_overflows_nor_vanishes(norm):
     regions, count, words, lengths = random_sides(seed=7)

@@ -1,4 +1,4 @@
-"""The loop learns, repeats itself, stops at NaN, and serves every measure and precision."""
+"""The loop learns, ends and goes on where it should, and serves every schedule, measure and precision."""
 
 from __future__ import annotations
 
@@ -111,22 +111,6 @@ def test_training_learns_what_the_captions_say(features, tmp_path):
     assert run.position.best_score == best["val_rsum"]
 
 
-def test_a_run_repeats_itself_bit_for_bit(features, tmp_path):
-    runs = [trainer(features, tmp_path / name) for name in "ab"]
-    models = [run.run() for run in runs]
-    assert runs[0].position.history == runs[1].position.history
-    for name, value in models[0].state_dict().items():
-        assert torch.equal(value, models[1].state_dict()[name]), name
-
-
-def test_another_seed_trains_another_model(features, tmp_path):
-    first = trainer(features, tmp_path / "a")
-    second = trainer(features, tmp_path / "b", changed(seed=1))
-    first.run()
-    second.run()
-    assert first.position.history[0]["loss"] != second.position.history[0]["loss"]
-
-
 def test_bfloat16_is_close_to_single_precision_and_not_equal(features, tmp_path):
     single = trainer(features, tmp_path / "a", changed(epochs=1))
     half = trainer(features, tmp_path / "b", changed(epochs=1, precision="bf16"))
@@ -135,14 +119,6 @@ def test_bfloat16_is_close_to_single_precision_and_not_equal(features, tmp_path)
     losses = [run.position.history[0]["loss"] for run in (single, half)]
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
-
-
-def test_a_loss_that_is_not_a_number_stops_the_run_with_the_remedy(features, tmp_path):
-    run = trainer(features, tmp_path / "a")
-    with torch.no_grad():
-        next(run._model.parameters()).fill_(float("nan"))
-    with pytest.raises(DataError, match=r"is nan in epoch 1 .*loss_triplet first at step 1.*; lower --set"):
-        run.run()
 
 
 class OfThisModel(encoding.Encoding):
@@ -187,47 +163,11 @@ def test_asking_for_a_missing_gpu_is_an_error_and_not_a_fallback():
         training_device("cuda")
 
 
-def steps_of(run: Trainer, count: int) -> list:
-    batches = run._batches(0)
-    return [run._method.collate(batches[k], np.random.default_rng([0, 0, k])) for k in range(count)]
-
-
-def test_accumulated_batches_make_one_update_with_their_mean_gradient(features, tmp_path):
-    run = trainer(features, tmp_path / "a", changed(epochs=1, accumulate=3, gradient_clip=1e9))
-    other = trainer(features, tmp_path / "b", changed(epochs=1))
-    batches = steps_of(other, 3)
-    assert len(run._batches(0)) == 3
-    run.run()
-    assert run.position.history[0]["steps"] == 3
-    assert run.position.updates == 1
-
-    model, optimizer = other._model, other._optimizer
-    model.train()
-    sum(sum(other._method.losses(model, batch, 0).values()) for batch in batches).backward()
-    for weights in model.parameters():
-        weights.grad /= 3
-    optimizer.step()
-    trained = run._model.state_dict()
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(trained[name], value, atol=1e-6, rtol=1e-5)
-
-
 def test_an_epoch_that_does_not_divide_ends_with_a_smaller_update(features, tmp_path):
     run = trainer(features, tmp_path / "a", changed(epochs=2, accumulate=2))
     run.run()
     assert run.position.updates == 4  # of three batches each, two and one
     assert [row["steps"] for row in run.position.history] == [3, 3]
-
-
-def test_the_linear_schedule_warms_up_and_reaches_zero_at_the_last_update(features, tmp_path):
-    settings = changed(epochs=4, schedule="linear", warmup_updates=3, learning_rate=0.012)
-    run = trainer(features, tmp_path / "a", settings)
-    rates = []
-    update = run._update
-    run._update = lambda: (update(), rates.append(run._optimizer.param_groups[0]["lr"]))[0]
-    run.run()
-    expected = [0.004, 0.008, 0.012, *(0.012 * (12 - k) / 9 for k in range(3, 12))]
-    np.testing.assert_allclose(rates, expected, rtol=1e-6)
 
 
 HALF = 0.5**0.5
@@ -237,6 +177,7 @@ HALVED = {"schedule": "step", "decay_every": 1, "decay_factor": 0.5}
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
+        ({"schedule": "linear", "warmup_updates": 2}, [1, 2, 2, 1.5, 1, 0.5]),
         ({"schedule": "cosine", "warmup_updates": 2}, [1, 2, 2, 1 + HALF, 1, 1 - HALF]),
         ({**HALVED, "warmup_updates": 2}, [1, 2, 2, 1, 1, 1]),
         ({"schedule": "step", "decay_at": (1,), "decay_factor": 0.1}, [2, 2, 2, 0.2, 0.2, 0.2]),
@@ -259,13 +200,6 @@ def test_pairs_of_all_batches_of_an_update_scale_the_rate(features, tmp_path):
     run = trainer(features, tmp_path / "a", changed(epochs=1, learning_rate=0.01, **scaling))
     run.run()
     assert run._optimizer.param_groups[0]["lr"] == pytest.approx(0.02)
-
-
-def test_training_ends_after_its_updates_inside_an_epoch_and_still_validates(features, tmp_path):
-    run = trainer(features, tmp_path / "a", changed(epochs=10, max_updates=4))
-    run.run()
-    assert run.position.updates == 4
-    assert [row["steps"] for row in run.position.history] == [3, 1]
 
 
 @pytest.mark.parametrize("validate_every", [0, 2])
