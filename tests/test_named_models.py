@@ -143,7 +143,7 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(ro
     assert read_manifest(root / "tiny" / "train" / name).settings["learning_rate"] != 0.1
     assert invoke("train", "--name", "fourth", "--like", "second", "--negatives-from", "second", *where).code == 0
     asked = invoke("advise", "--model", "fourth", *where)
-    assert "such as `itrpipe advise --model third`" in asked.err, "its teacher is none, and this has its learning rate"
+    assert "such as `itrpipe advise --model first`" in asked.err, "its teacher is none; this has all of its settings"
     # Its teacher is contrastive as it is, which is no circle; one of two names is.
     assert invoke("train", "--model", "fourth", "--seed", "2", "--dry-run", *where).code == 0
     round_about = invoke("train", "--name", "second", "--negatives-from", "fourth", "--seed", "2", *where)

@@ -110,7 +110,7 @@ def _instead(planner: Planner, settings: TrainSettings) -> str:
         if name in named and same.items() <= own.items() and not not_round_one(own):
             model = named[name]
             alike = sum(own.get(key) == value for key, value in asked.items())
-            common[model] = (mined is not None and model == mined.teacher, alike)
+            common[model] = max(common.get(model, (False, 0)), (mined is not None and model == mined.teacher, alike))
     return f", such as `itrpipe advise --model {max(common, key=common.__getitem__)}`" if common else ""
 
 
