@@ -180,32 +180,21 @@ def test_malformed_files_are_one_line(name: str, changed: dict[str, Any], expect
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
+    ("kind", "content", "expected"),
     [
-        ("", "holds no pair of captions"),
-        ("[]", "line 1 is a list"),
-        ("{", "line 1 is not valid JSON"),
-        ('{"file": "a.png", "caption": "a cat"}', "has no 'negative'"),
+        ("jsonl", "", "holds no pair of captions"),
+        ("jsonl", "[]", "line 1 is a list"),
+        ("jsonl", "{", "line 1 is not valid JSON"),
+        ("jsonl", '{"file": "a.png", "caption": "a cat"}', "has no 'negative'"),
+        ("csv", "file,caption,negative\na.png,a cat\n", "has not the 3 fields"),
+        ("csv", "file,caption,negative\na.png,a cat,a dog,two\n", "has not the 3 fields"),
+        ("csv", 'file,caption,negative\na.png,"a cat,a dog\n', "unexpected end of data"),
+        ("csv", "file,caption\na.png,a cat\n", "has no 'negative'"),
     ],
 )
-def test_tables_that_say_nothing_are_refused(content: str, expected: str, tmp_path: Path) -> None:
-    written(a_local(tmp_path) / "benchmark.jsonl", content)
-    with pytest.raises(DataError, match=expected):
-        local.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("file,caption,negative\na.png,a cat\n", "has not the 3 fields"),
-        ("file,caption,negative\na.png,a cat,a dog,two\n", "has not the 3 fields"),
-        ('file,caption,negative\na.png,"a cat,a dog\n', "unexpected end of data"),
-        ("file,caption\na.png,a cat\n", "has no 'negative'"),
-    ],
-)
-def test_csv_is_read_strictly(content: str, expected: str, tmp_path: Path) -> None:
+def test_malformed_tables_are_refused(kind: str, content: str, expected: str, tmp_path: Path) -> None:
     image(tmp_path / "a.png")
-    written(tmp_path / "benchmark.csv", content)
+    written(tmp_path / f"benchmark.{kind}", content)
     with pytest.raises(DataError, match=expected):
         local.read(tmp_path)
 

@@ -154,21 +154,10 @@ def test_malformed_tables_are_refused(tmp_path: Path, name: str, content: str | 
     assert "\n" not in str(caught.value)
 
 
-def test_no_several_and_unknown_tables_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match=r"captions\.jsonl"):
-        caption_table.read(tmp_path)
-    for name, content in tables(ROWS).items():
-        folder_with(tmp_path, name, content)
-    with pytest.raises(UsageError, match="3 data files"):
-        caption_table.read(tmp_path)
+def test_tables_of_another_kind_are_refused(tmp_path: Path) -> None:
     (tmp_path / "captions.xlsx").write_bytes(b"")
     with pytest.raises(UsageError, match=r"'\.xlsx'; expected \.csv"):
         caption_table.read(tmp_path / "captions.xlsx")
-
-
-def test_images_that_are_nowhere_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match=r"no image such as a\.jpg"):
-        caption_table.read(folder_with(tmp_path, "captions.csv", delimited(ROWS), images=()))
 
 
 def test_names_without_their_ending_and_photographs_without_captions_are_told(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""AsCL: its fusion against loops over heads and fragments, all pairs against single ones, and what may not matter."""
+"""AsCL: its fusion against loops over heads and fragments, and what may not matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BFAN: its options reach the score, which is one mean cosine per direction, and its training is well-behaved."""
+"""BFAN: its options reach the score, which is one mean cosine per direction."""
 
 from __future__ import annotations
 

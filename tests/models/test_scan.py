@@ -1,8 +1,6 @@
-"""SCAN against reference encodings, scores and three training steps; order, padding and region counts."""
+"""SCAN against reference encodings, scores and three training steps; its settings and region counts."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,30 +11,20 @@ from itrpipe.losses.triplet import triplet_loss
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.scan.network import build
+from tests.models.published import arrays, published_name, with_weights
 
-REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 SETTINGS = Scan(embed_dim=16, word_dim=10)
-PUBLISHED_PREFIX = {"fc.": "img.fc.", "text.": "txt."}
 LEARNING_RATE = 2e-4
 
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, np.ndarray]:
-    with np.load(REFERENCE / "scan_encoders_bigru_t2i_lse.npz", allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def published_name(name: str) -> str:
-    ours = next(prefix for prefix in PUBLISHED_PREFIX if name.startswith(prefix))
-    return PUBLISHED_PREFIX[ours] + name.removeprefix(ours)
+    return arrays("scan_encoders_bigru_t2i_lse")
 
 
 @pytest.fixture
 def model(reference):
-    model = build(SETTINGS, image_dim=20, vocabulary_size=40)
-    state = {name: torch.tensor(reference[f"w_{published_name(name)}"]) for name in model.state_dict()}
-    model.load_state_dict(state)
-    return model
+    return with_weights(build(SETTINGS, image_dim=20, vocabulary_size=40), reference)
 
 
 @pytest.fixture

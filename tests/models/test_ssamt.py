@@ -1,4 +1,4 @@
-"""SSAMT: its masks edge by edge, what padding and order may not change, and its scores in tiles and pair by pair."""
+"""SSAMT: its masks edge by edge, what the order of phrases may not change, and its scores in tiles and pair by pair."""
 
 from __future__ import annotations
 

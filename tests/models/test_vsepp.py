@@ -1,8 +1,6 @@
-"""VSE++ against reference embeddings, similarities and three training steps; padding and region counts."""
+"""VSE++ against reference embeddings, similarities and three training steps; region counts."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,30 +11,18 @@ from itrpipe.losses.triplet import triplet_loss
 from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.models.vsepp.network import build, mean_of_regions
+from tests.models.published import arrays, published_name, with_weights
 
-REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 SETTINGS = Vsepp(embed_dim=16, word_dim=10)
-PUBLISHED_PREFIX = {"fc.": "img.fc.", "text.": "txt."}
 
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, np.ndarray]:
-    with np.load(REFERENCE / "vsepp_encoders.npz", allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def published_name(name: str) -> str:
-    for ours, theirs in PUBLISHED_PREFIX.items():
-        if name.startswith(ours):
-            return theirs + name.removeprefix(ours)
-    raise KeyError(name)
+    return arrays("vsepp_encoders")
 
 
 def reference_model(reference, settings=SETTINGS):
-    model = build(settings, image_dim=20, vocabulary_size=40)
-    state = {name: torch.tensor(reference[f"w_{published_name(name)}"]) for name in model.state_dict()}
-    model.load_state_dict(state)
-    return model
+    return with_weights(build(settings, image_dim=20, vocabulary_size=40), reference)
 
 
 def batches(reference) -> tuple[ImageBatch, TextBatch]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -15,8 +13,8 @@ from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch
 from itrpipe.models.vsrn.captioner import RegionCaptioner, caption_steps
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.models.vsrn.network import GraphLayer, build
+from tests.models.published import arrays
 
-REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 SETTINGS = Vsrn(embed_dim=16, word_dim=10, caption_dim=12, caption_word_dim=8, caption_max_length=12, caption_dropout=0)
 RELATIONS = ("theta", "phi", "g")  # rows of GraphLayer.relations
 RENAMED = {
@@ -38,8 +36,7 @@ RENAMED = {
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, np.ndarray]:
-    with np.load(REFERENCE / "vsrn_coco.npz", allow_pickle=False) as arrays:
-        return dict(arrays)
+    return arrays("vsrn_coco")
 
 
 def published_names(name: str) -> list[str]:
