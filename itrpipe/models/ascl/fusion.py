@@ -104,9 +104,9 @@ class CrossModalFusion(nn.Module):
             words: [N, W, D].
             lengths: [N] words per caption. What lies past them has no influence.
         """
-        images, captions = self._images(regions, count), self._captions(words, lengths)
-        alone = (Side(*(each[:, None] for each in side)) for side in (images, captions))
-        local, image, text = self._parts(*alone, whole[:, None])
+        sides = self._images(regions, count), self._captions(words, lengths)
+        images, captions = (Side(*(each[:, None] for each in side)) for side in sides)
+        local, image, text = self._parts(images, captions, whole[:, None])
         return local[:, 0, 0], image[:, 0, 0], text[:, 0, 0]
 
     def score_matrix(
