@@ -17,7 +17,7 @@ from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.files import ALIGNMENT, CROSS_RETRIEVAL, ECCV_CAPTION, METRICS, QUERY_LENGTH, RANKINGS
 from itrpipe.commands import stages as commands
 from itrpipe.datasets.truth import write_truth
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError
 from itrpipe.evaluation import eccv_caption, protocols
 from itrpipe.evaluation.cross_retrieval import cross_retrieval
 from itrpipe.evaluation.query_length import recall_by_length
@@ -32,8 +32,8 @@ from itrpipe.stages.base import Input, Job, Need
 from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.training.named_models import Model
 from itrpipe.training.settings import embeds
+from tests.chains import Invoke, done, only, planned, refused, sets
 
-Invoke = Callable[..., Any]
 GIVEN = {"features": "", "split": "test", "protocols": ["full"], "bootstrap_samples": 100, "interval_level": 0.95}
 
 
@@ -82,40 +82,12 @@ def test_what_a_name_leaves_out_is_that_of_the_evaluated_model() -> None:
     assert found.models[0] == Model("aoq", "vsrn", 1)
 
 
-@pytest.mark.parametrize(
-    ("names", "parts"),
-    [
-        (["vsnr.s1"], ["there is no backbone 'vsnr'", "did you mean 'vsrn'"]),
-        (["aqo.vsrn"], ["there is no method 'aqo'", "did you mean 'aoq'"]),
-        (["zzz"], ["there is no backbone 'zzz'; known: ", ", bfan, "]),
-        (["vsrn"], ["'vsrn' is the evaluated model itself"]),
-        (["triplet.vsrn.s0"], ["'triplet.vsrn.s0' is the evaluated model itself"]),
-        (["vsrn.s1", "triplet.vsrn.s1"], ["'triplet.vsrn.s1' names triplet.vsrn.s1 a second time"]),
-        (["a.b.c"], ["'a.b.c' is not of the form [method.]backbone[.sN]"]),
-        (["aoq.vsrn.s-1"], ["is not of the form"]),
-        (["aoq."], ["is not of the form"]),
-        ([""], ["is not of the form"]),
-        ([f"triplet-long.vsepp.s{10**9 + number}" for number in range(7)], ["average fewer models"]),
-    ],
-)
-def test_names_that_do_not_fit_are_refused_in_one_line(
-    defined: Path, invoke: Invoke, names: list[str], parts: list[str]
-) -> None:
-    options = [f"--ensemble-with={name}" for name in names]
-    outcome = invoke("evaluate", "--backbone", "vsrn", *options, "--dataset", "tiny", "--data", defined, "--dry-run")
-    assert outcome.code == UsageError.exit_code
-    assert outcome.err.startswith("error: evaluate recall: ensemble_with = [")
-    assert outcome.err.count("\n") == 1
-    for part in parts:
-        assert part in outcome.err
-
-
-def planned(root: Path, *texts: str) -> Step:
+def plan(root: Path, *texts: str) -> Step:
     return Planner(root, "tiny", [parse_override(text) for text in texts]).plan(Need("evaluate", "recall"))
 
 
 def test_every_member_is_planned_and_the_order_of_names_changes_nothing(defined: Path) -> None:
-    first = planned(defined, "method=triplet", "backbone=bfan", 'ensemble_with=["vsrn.s1", "scan"]')
+    first = plan(defined, "method=triplet", "backbone=bfan", 'ensemble_with=["vsrn.s1", "scan"]')
     assert {name: step.location.label for name, step in first.inputs.items()} == {
         "prepare": "files",
         "train": "triplet.bfan",
@@ -126,38 +98,38 @@ def test_every_member_is_planned_and_the_order_of_names_changes_nothing(defined:
     }
     stages = {name: step.need.stage for name, step in first.inputs.items() if "train" in name}
     assert stages == {name: "evaluate" if name.startswith("scored_") else "train" for name in stages}
-    second = planned(defined, "method=triplet", "backbone=bfan", 'ensemble_with=["triplet.scan", "vsrn.s1"]')
+    second = plan(defined, "method=triplet", "backbone=bfan", 'ensemble_with=["triplet.scan", "vsrn.s1"]')
     assert second.location == first.location
-    alone = planned(defined, "method=triplet", "backbone=bfan")
+    alone = plan(defined, "method=triplet", "backbone=bfan")
     assert alone.location.fingerprint != first.location.fingerprint
 
 
 # Scores of ensembles
 
 
-def scores_of(chain: Path, label: str, split: str = "test") -> tuple[np.ndarray, np.ndarray]:
-    trained, evaluated = (next((chain / "tiny" / stage).glob(f"{label}-*")) for stage in ("train", "evaluate"))
-    embedded = (trained / EMBEDDINGS).exists()
-    found = read_embeddings(trained / EMBEDDINGS, split) if embedded else read_scores(evaluated / SCORES, split)
+def scores_of(chain: Path, label: str) -> tuple[np.ndarray, np.ndarray]:
+    path = only(chain, f"train/{label}") / EMBEDDINGS
+    found = (
+        read_embeddings(path, "test")
+        if path.exists()
+        else read_scores(only(chain, f"evaluate/{label}") / SCORES, "test")
+    )
     return found.scores(), found.caption_image
 
 
 def test_an_ensemble_ranks_the_mean_of_the_scores_of_models_of_both_kinds(
     chain: Path, tiny: Any, invoke: Invoke
 ) -> None:
-    sets = [f"--set={item.scope}.{item.key}={item.value}" for item in tiny("aoq") if item.scope]
-    outcome = invoke(
-        *("evaluate", "--method", "aoq", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *sets),
-        *("--ensemble-with", "triplet.vsepp", "--ensemble-with", "triplet.bfan"),
+    small = sets(*(f"{item.scope}.{item.key}={item.value}" for item in tiny("aoq") if item.scope))
+    out = done(
+        invoke(
+            *("evaluate", "--method", "aoq", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *small),
+            *("--ensemble-with", "triplet.vsepp", "--ensemble-with", "triplet.bfan"),
+        )
     )
-    assert outcome.code == 0, outcome.err
-    made = [line for line in outcome.out.splitlines() if line.startswith("  + ")]
-    assert [line.split()[1].rpartition("-")[0] for line in made] == [
-        "train/triplet.bfan",
-        "evaluate/triplet.bfan",
-        "evaluate/aoq.vsepp+triplet.bfan+triplet.vsepp",
-    ]
-    (folder,) = (chain / "tiny" / "evaluate").glob("aoq.vsepp+triplet.bfan+triplet.vsepp-*")
+    label = "aoq.vsepp+triplet.bfan+triplet.vsepp"
+    assert planned(out) == ["train/triplet.bfan", "evaluate/triplet.bfan", f"evaluate/{label}"]
+    folder = only(chain, f"evaluate/{label}")
     parts = [scores_of(chain, label) for label in ("aoq.vsepp", "triplet.bfan", "triplet.vsepp")]
     mean = np.mean([scores.astype(np.float64) for scores, _ in parts], axis=0)
     caption_image = parts[0][1]
@@ -171,12 +143,8 @@ def test_an_ensemble_ranks_the_mean_of_the_scores_of_models_of_both_kinds(
     manifest = read_manifest(folder)
     assert manifest.metrics["mean of"] == "aoq.vsepp + triplet.bfan + triplet.vsepp"
     assert manifest.settings["ensemble_with"] == ["triplet.bfan", "triplet.vsepp"]
-    assert "mean of aoq.vsepp + triplet.bfan + triplet.vsepp" in outcome.out
-
-
-def test_a_single_evaluation_names_no_ensemble(chain: Path) -> None:
-    (folder,) = (chain / "tiny" / "evaluate").glob("aoq.vsepp-*")
-    assert "mean of" not in read_manifest(folder).metrics
+    assert "mean of aoq.vsepp + triplet.bfan + triplet.vsepp" in out
+    assert "mean of" not in read_manifest(only(chain, "evaluate/aoq.vsepp")).metrics
 
 
 def example(count: int, seed: int, captions: int = 2) -> SplitScores:
@@ -252,20 +220,17 @@ def test_scores_are_averaged_in_single_precision(tmp_path: Path) -> None:
 def test_members_with_other_rows_are_refused(tmp_path: Path, what: str) -> None:
     first, second = example(5, 0), example(5, 1)
     getattr(second, what)[[0, 2]] = getattr(second, what)[[2, 0]]
-    if what == "caption_image":
-        assert not np.array_equal(first.caption_image, second.caption_image)
-    job = job_on(tmp_path, settings("bfan", "scan"), first, second)
-    with pytest.raises(
-        DataError, match=rf"train_2: its {what.replace('_', ' ')} of split test are not those of .*train,"
-    ):
-        evaluate.run(job)
-    assert not (job.folder / METRICS).exists()
+    check_refused(job_on(tmp_path, settings("bfan", "scan"), first, second), what.replace("_", " "))
 
 
 def test_members_of_other_sizes_are_refused(tmp_path: Path) -> None:
-    job = job_on(tmp_path, settings("bfan", "scan"), example(5, 0), example(4, 1))
-    with pytest.raises(DataError, match="train_2: its image ids of split test are not those of"):
+    check_refused(job_on(tmp_path, settings("bfan", "scan"), example(5, 0), example(4, 1)), "image ids")
+
+
+def check_refused(job: Job, what: str) -> None:
+    with pytest.raises(DataError, match=f"train_2: its {what} of split test are not those of .*train,"):
         evaluate.run(job)
+    assert not (job.folder / METRICS).exists()
 
 
 # Protocols
@@ -402,10 +367,8 @@ def test_captions_of_images_without_features_have_no_length(tmp_path: Path) -> N
 
 
 def test_alignment_is_that_of_the_embeddings(chain: Path) -> None:
-    (folder,) = (chain / "tiny" / "evaluate").glob("aoq.vsepp-*")
-    (trained,) = (chain / "tiny" / "train").glob("aoq.vsepp-*")
-    embedded = read_embeddings(trained / EMBEDDINGS, "test")
-    found = json.loads((folder / ALIGNMENT).read_text())
+    embedded = read_embeddings(only(chain, "train/aoq.vsepp") / EMBEDDINGS, "test")
+    found = json.loads((only(chain, "evaluate/aoq.vsepp") / ALIGNMENT).read_text())
     own = [
         np.linalg.norm(embedded.images[image] - text)
         for image, text in zip(embedded.caption_image, embedded.texts, strict=True)
@@ -455,10 +418,7 @@ def test_the_missing_package_is_told_before_anything_is_made(
 ) -> None:
     monkeypatch.setattr(evaluate, "ECCV_PACKAGE", "eccv_caption_that_nobody_has")
     outcome = invoke("evaluate", "--backbone", "vsepp", "--eccv", "--dataset", "tiny", "--data", defined)
-    assert outcome.code == MissingInputError.exit_code
-    assert outcome.err.startswith("error: --eccv reads the ground truth of the package eccv_caption_that_nobody_has")
-    assert "pip install itrpipe[eccv]" in outcome.err
-    assert outcome.err.count("\n") == 1
+    refused(outcome, 3, "eccv_caption_that_nobody_has", "pip install itrpipe[eccv]")
     assert not list(defined.glob("tiny/*/"))
 
 

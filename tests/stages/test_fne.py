@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +19,17 @@ from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
 from itrpipe.negatives.lists import FILES, read_list
 from itrpipe.training.checkpoint import load_weights
 from itrpipe.training.saved import MODEL, load_model
+from tests.chains import Invoke, copied, done, history, made, only, refused, sets
 from tests.commands import Command
 
-Invoke = Callable[..., Any]
 # As in the finished chain, so that its round one is up to date.
 SAME = ["train.batch_size=16", "train.model.embed_dim=8", "train.model.word_dim=8", "train.min_word_count=1"]
 ROUND_ONE = ["train.epochs=1", *SAME]
 SMALL = ["train.epochs=3", *SAME, "fne.loss.memory_size=24", "fne.loss.min_count=0", "evaluate.bootstrap_samples=100"]
 
 
-def sets(*values: str) -> list[str]:
-    return [f"--set={text}" for text in values]
-
-
-def folder_of(root: Path, stage: str, label: str) -> Path:
-    (folder,) = root.glob(f"tiny/{stage}/{label}-*")
-    return folder
-
-
 @pytest.fixture
-def run(chain: Path, invoke: Invoke) -> Callable[..., Any]:
+def run(chain: Path, invoke: Invoke) -> Invoke:
     """Runs a command on the dataset `tiny`."""
 
     def on_tiny(command: str, *arguments: object) -> Any:
@@ -49,11 +38,9 @@ def run(chain: Path, invoke: Invoke) -> Callable[..., Any]:
     return on_tiny
 
 
-def test_fne_trains_and_is_evaluated(chain: Path, run: Callable[..., Any]) -> None:
-    outcome = run("evaluate", "--method", "fne", "--backbone", "vsepp", *sets(*SMALL))
-    assert outcome.code == 0, outcome.err
-    folder = folder_of(chain, "train", "fne.vsepp")
-    rows = pq.read_table(folder / "history.parquet").to_pylist()
+def test_fne_trains_and_is_evaluated(chain: Path, run: Invoke) -> None:
+    done(run("evaluate", "--method", "fne", "--backbone", "vsepp", *sets(*SMALL)))
+    folder, rows = only(chain, "train/fne.vsepp"), history(chain, "fne.vsepp")
     assert [row["loss_fne"] is None for row in rows] == [True, False, False]
     assert rows[0]["loss_triplet"] > 0
     assert all(0 <= row["mean_hardest_text_share"] <= 1 for row in rows[1:])
@@ -61,39 +48,24 @@ def test_fne_trains_and_is_evaluated(chain: Path, run: Callable[..., Any]) -> No
     load_weights(folder / MODEL, model)
     assert not any("twin" in name for name in model.state_dict())
     assert len(read_embeddings(folder / EMBEDDINGS, "test").images) == 4
-    evaluated = folder_of(chain, "evaluate", "fne.vsepp")
+    evaluated = only(chain, "evaluate/fne.vsepp")
     figures = json.loads((evaluated / FALSE_NEGATIVES).read_text())
     unknown = {"drawn": None, "hardest": None, "anchors": 32 * 16, "roc_area": None}
     assert figures["drawn"]["texts_for_images"] == unknown
     candidates = pq.read_table(evaluated / HARD_CANDIDATES)
     assert candidates.num_rows == 12 * 20 + 60 * 11
     assert {FALSE_NEGATIVES, HARD_CANDIDATES} <= read_manifest(evaluated).outputs.keys()
-    assert not (folder_of(chain, "evaluate", "triplet.vsepp") / FALSE_NEGATIVES).exists()
+    assert not (only(chain, "evaluate/triplet.vsepp") / FALSE_NEGATIVES).exists()
 
 
 @pytest.mark.parametrize("conf", ["fne-paper", "fne-memory-only", "fne-only", "fne-neither"])
-def test_every_configuration_trains(chain: Path, run: Callable[..., Any], conf: str) -> None:
+def test_every_configuration_trains(chain: Path, run: Invoke, conf: str) -> None:
     memory = () if conf in ("fne-only", "fne-neither") else (f"{conf}.loss.memory_size=24",)
-    outcome = run("train", "--method", conf, "--backbone", "vsepp", *sets("train.epochs=2", *SAME, *memory))
-    assert outcome.code == 0, outcome.err
-    rows = pq.read_table(folder_of(chain, "train", f"{conf}.vsepp") / "history.parquet").to_pylist()
-    assert rows[1]["loss_fne"] > 0
+    done(run("train", "--method", conf, "--backbone", "vsepp", *sets("train.epochs=2", *SAME, *memory)))
+    _, last = history(chain, f"{conf}.vsepp")
+    assert last["loss_fne"] > 0
     if conf in ("fne-memory-only", "fne-neither"):
-        assert rows[1]["mean_hardest_text_share"] == rows[1]["mean_hardest_image_share"] == 1
-
-
-@pytest.mark.parametrize("backbone", ["scan", "bfan", "vsepp-order"])
-def test_models_without_comparable_embeddings_are_refused_when_planning(run: Callable[..., Any], backbone: str) -> None:
-    outcome = run("train", "--method", "fne", "--backbone", backbone, "--dry-run")
-    assert outcome.code == 2
-    assert "method 'fne' compares embeddings by inner product" in outcome.err
-    assert outcome.err.count("\n") == 1
-
-
-def test_a_run_that_would_never_draw_is_refused_when_planning(run: Callable[..., Any]) -> None:
-    outcome = run("train", "--method", "fne", "--backbone", "vsepp", "--dry-run", *sets("epochs=1"))
-    assert outcome.code == 2
-    assert "no negative would ever be drawn" in outcome.err
+        assert last["mean_hardest_text_share"] == last["mean_hardest_image_share"] == 1
 
 
 def training(root: Path) -> Command:
@@ -104,7 +76,7 @@ def training(root: Path) -> Command:
 
 @pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_bytes(chain: Path, tmp_path: Path) -> None:
-    whole = shutil.copytree(chain, tmp_path / "whole")
+    whole = copied(chain, tmp_path / "whole")
     training(whole).finish()
     process = training(chain)
     checkpoint = ".work/checkpoint.safetensors"
@@ -117,7 +89,7 @@ def test_a_killed_run_ends_with_the_same_bytes(chain: Path, tmp_path: Path) -> N
     assert process.running(), "the run ended before it was killed"
     process.kill()
     assert "going on in epoch" in training(chain).finish()
-    found, expected = (read_manifest(folder_of(root, "train", "fne.vsepp")).outputs for root in (chain, whole))
+    found, expected = (read_manifest(only(root, "train/fne.vsepp")).outputs for root in (chain, whole))
     assert found == expected
 
 
@@ -127,13 +99,12 @@ def test_a_killed_run_ends_with_the_same_bytes(chain: Path, tmp_path: Path) -> N
 MINING = [*ROUND_ONE, "num_texts=5", "num_images=3"]
 
 
-def test_the_guard_writes_the_probability_of_every_candidate(chain: Path, run: Callable[..., Any]) -> None:
-    plain = Path(run("mine-negatives", "--backbone", "vsepp", *sets(*MINING)).out.strip().splitlines()[-1])
+def test_the_guard_writes_the_probability_of_every_candidate(chain: Path, run: Invoke) -> None:
+    plain = made(run("mine-negatives", "--backbone", "vsepp", *sets(*MINING)))
     asked = sets("guard_prior=0.2", "guard_batch_size=4", *MINING)
     outcome = run("mine-negatives", "--backbone", "vsepp", "--guard", "fne", *asked)
-    assert outcome.code == 0, outcome.err
-    guarded = Path(outcome.out.strip().splitlines()[-1])
-    stored = read_embeddings(folder_of(chain, "train", "triplet.vsepp") / EMBEDDINGS, "train")
+    guarded = made(outcome)
+    stored = read_embeddings(only(chain, "train/triplet.vsepp") / EMBEDDINGS, "train")
     gaussians = estimate_gaussians(stored.images, stored.texts, stored.caption_image, batch_size=4)
     facts = json.loads((guarded / "statistics.json").read_text())["guard"]
     assert facts["mean"]["matches"] == pytest.approx(gaussians.mean[0].item(), abs=1e-5)
@@ -150,36 +121,21 @@ def test_the_guard_writes_the_probability_of_every_candidate(chain: Path, run: C
 
 
 def test_a_model_that_is_too_weak_for_the_guard_is_refused_before_it_mines(
-    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    run: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("itrpipe.negatives.false_negatives.Gaussians.usable", lambda _: False)
     monkeypatch.setattr("itrpipe.stages.mine_negatives._mined", lambda *_: pytest.fail("it mined"))
     outcome = run("mine-negatives", "--backbone", "vsepp", "--guard", "fne", *sets(*MINING))
-    assert outcome.code == 2
-    assert "train it longer or leave --guard out" in outcome.err
-
-
-def test_a_guard_and_a_second_model_exclude_each_other(run: Callable[..., Any]) -> None:
-    outcome = run("mine-negatives", "--backbone", "vsepp", "--guard", "fne", "--rescore-with", "bfan", "--dry-run")
-    assert outcome.code == 2
-    assert "rescore_with replaces them" in outcome.err
+    refused(outcome, 2, "leave --guard out")
 
 
 AOQ = ["aoq-guarded.loss.top_texts=5", "aoq-guarded.loss.top_images=3"]
 LISTS = ["mine_negatives.num_texts=5", "mine_negatives.num_images=3", "mine_negatives.guard_batch_size=4"]
 
 
-def test_guarded_aoq_has_guarded_lists_made(chain: Path, run: Callable[..., Any]) -> None:
+def test_guarded_aoq_has_guarded_lists_made(chain: Path, run: Invoke) -> None:
     asked = sets(*ROUND_ONE, *AOQ, *LISTS)
-    outcome = run("train", "--method", "aoq-guarded", "--backbone", "vsepp", *asked)
-    assert outcome.code == 0, outcome.err
-    trained = read_manifest(folder_of(chain, "train", "aoq-guarded.vsepp"))
+    done(run("train", "--method", "aoq-guarded", "--backbone", "vsepp", *asked))
+    trained = read_manifest(only(chain, "train/aoq-guarded.vsepp"))
     (lists,) = chain.glob(f"tiny/mine_negatives/{trained.inputs['mine_negatives'].name}")
     assert read_manifest(lists).settings["guard"] == "fne"
-
-
-def test_lists_without_probabilities_are_refused_with_the_remedy(run: Callable[..., Any]) -> None:
-    asked = sets(*ROUND_ONE, *AOQ, *LISTS[:2], "mine_negatives.guard=none")
-    outcome = run("train", "--method", "aoq-guarded", "--backbone", "vsepp", *asked)
-    assert outcome.code == 2
-    assert "contradicts guard = 'fne'" in outcome.err

@@ -6,8 +6,11 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,7 +19,6 @@ import torch
 import itrpipe
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.engine.work import Part
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows, EmbeddingWriter, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile, FeatureWriter, create_features
@@ -30,42 +32,52 @@ from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.negatives.lists import FILES, MinedList, read_list
 from itrpipe.stages import mine_negatives
 from itrpipe.training.saved import load_model
+from tests.chains import Invoke, interrupted, made, only, refused, sets
+from tests.conftest import Outcome
 
-Invoke = Callable[..., Any]
 TRAIN = ["train.epochs=1", "train.model.embed_dim=8", "train.model.word_dim=8", "train.min_word_count=1"]
 TEXTS, IMAGES = 20, 6
 
 
 @pytest.fixture
-def run(chain: Path, invoke: Invoke) -> Callable[..., Any]:
+def run(chain: Path, invoke: Invoke) -> Invoke:
     """Mines with round one of the dataset `tiny`, by default with the lists of the finished chain."""
 
-    def mine(*arguments: str, texts: int = 5, images: int = 3) -> Any:
-        given = [*TRAIN, "train.batch_size=16", f"num_texts={texts}", f"num_images={images}"]
-        command = ["mine-negatives", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain]
-        return invoke(*command, *(f"--set={text}" for text in given), *arguments)
+    def mine(*arguments: object, texts: int = 5, images: int = 3) -> Outcome:
+        small = sets(*TRAIN, "train.batch_size=16", f"num_texts={texts}", f"num_images={images}")
+        return invoke("mine-negatives", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *small, *arguments)
 
     return mine
 
 
+@dataclass
+class Mining:
+    """Mines successfully, as often as it is called.
+
+    Attributes:
+        run: the command.
+        out: what was printed last.
+    """
+
+    run: Invoke
+    out: str = ""
+
+    def __call__(self, *arguments: object, **more: int) -> Path:
+        outcome = self.run(*arguments, **more)
+        self.out = outcome.out
+        return made(outcome)
+
+
 @pytest.fixture
-def mine(run: Callable[..., Any]) -> Callable[..., Path]:
-    """Mines successfully and returns the artifact's folder; `mine.out` is what was printed."""
-
-    def successfully(*arguments: str, **more: int) -> Path:
-        outcome = run(*arguments, **more)
-        assert outcome.code == 0, outcome.err
-        successfully.out = outcome.out  # type: ignore[attr-defined]
-        return Path(outcome.out.strip().splitlines()[-1])
-
-    return successfully
+def mine(run: Invoke) -> Mining:
+    return Mining(run)
 
 
 def statistics_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "statistics.json").read_text())
 
 
-def test_the_libraries_agree(mine: Callable[..., Path]) -> None:
+def test_the_libraries_agree(mine: Mining) -> None:
     exact, faiss = mine("--library", "torch"), mine("--library", "faiss")
     assert exact != faiss
     for direction in FILES:
@@ -75,9 +87,9 @@ def test_the_libraries_agree(mine: Callable[..., Path]) -> None:
         assert (ours.candidates == theirs.candidates).mean() > 0.95
 
 
-def test_the_scores_are_those_of_the_precision_that_was_asked_for(mine: Callable[..., Path], chain: Path) -> None:
+def test_the_scores_are_those_of_the_precision_that_was_asked_for(mine: Mining, chain: Path) -> None:
     coarse = mine("--set=precision=bf16")
-    (trained,) = chain.glob("tiny/train/triplet.vsepp-*")
+    trained = only(chain, "train/triplet.vsepp")
     embeddings = read_embeddings(trained / EMBEDDINGS, "train")
     images, texts = (torch.tensor(side) for side in (embeddings.images, embeddings.texts))
     exact, rounded = images @ texts.T, images.bfloat16().float() @ texts.bfloat16().float().T
@@ -91,11 +103,11 @@ def test_the_scores_are_those_of_the_precision_that_was_asked_for(mine: Callable
         assert np.abs(found.scores - theirs).max() > 1e-3
 
 
-def test_a_window_drops_what_it_says_and_the_table_shows_it(mine: Callable[..., Path]) -> None:
+def test_a_window_drops_what_it_says_and_the_table_shows_it(mine: Mining) -> None:
     full = mine()
     narrow = mine("--set", "range_min=1", "--set", "range_max=4")
-    assert "cut by range_min" in mine.out  # type: ignore[attr-defined]
-    assert "median" in mine.out  # type: ignore[attr-defined]
+    assert "cut by range_min" in mine.out
+    assert "median" in mine.out
     before, after = read_list(full, "texts_for_images"), read_list(narrow, "texts_for_images")
     np.testing.assert_array_equal(after.candidates[:, :3], before.candidates[:, 1:4])
     assert (after.candidates[:, 3:] == -1).all()
@@ -108,10 +120,10 @@ def test_a_window_drops_what_it_says_and_the_table_shows_it(mine: Callable[..., 
     assert found["texts_for_images"]["maximum"] == pytest.approx(after.scores.max(), abs=1e-3)
 
 
-def test_one_call_over_the_vectors_finds_the_same_lists(mine: Callable[..., Path], chain: Path) -> None:
+def test_one_call_over_the_vectors_finds_the_same_lists(mine: Mining, chain: Path) -> None:
     window = {"range_min": 1, "absolute_margin": -0.1}
     folder = mine(*(f"--set={name}={value}" for name, value in window.items()))
-    (trained,) = chain.glob("tiny/train/triplet.vsepp-*")
+    trained = only(chain, "train/triplet.vsepp")
     known = read_embeddings(trained / EMBEDDINGS, "train")
     arrays = np.array(known.images), torch.from_numpy(np.array(known.texts)), known.caption_image
     found = itrpipe.mine(*arrays, num_texts=5, num_images=3, **window)
@@ -144,7 +156,7 @@ def test_one_call_drops_texts_that_read_like_a_positive_and_refuses_what_does_no
         itrpipe.mine(vectors, vectors, owners, num_texts=1, num_images=1, captions=["a", "b"])
 
 
-def test_duplicates_are_counted_always_and_dropped_when_asked(mine: Callable[..., Path], chain: Path) -> None:
+def test_duplicates_are_counted_always_and_dropped_when_asked(mine: Mining, chain: Path) -> None:
     found = statistics_of(mine())
     assert found["duplicates"]["captions"] == 0
     assert found["dropped"] == {"texts_for_images": {}, "images_for_texts": {}}
@@ -155,7 +167,7 @@ def test_duplicates_are_counted_always_and_dropped_when_asked(mine: Callable[...
 # Indexes
 
 
-def test_an_index_that_searches_all_clusters_finds_the_exact_lists(mine: Callable[..., Path]) -> None:
+def test_an_index_that_searches_all_clusters_finds_the_exact_lists(mine: Mining) -> None:
     exact = mine("--library", "faiss")
     index = mine("--library", "faiss", "--set=index=ivf", "--set=num_lists=4", "--set=num_probes=4")
     assert index != exact
@@ -164,10 +176,10 @@ def test_an_index_that_searches_all_clusters_finds_the_exact_lists(mine: Callabl
     search = statistics_of(index)["search"]
     assert search["recall"] == {"texts_for_images": 1.0, "images_for_texts": 1.0}
     assert "search" not in statistics_of(exact)
-    assert "warning" not in mine.out  # type: ignore[attr-defined]
+    assert "warning" not in mine.out
 
 
-def test_what_an_index_misses_is_measured_printed_and_warned_of(mine: Callable[..., Path]) -> None:
+def test_what_an_index_misses_is_measured_printed_and_warned_of(mine: Mining) -> None:
     exact = mine("--library", "torch", texts=TEXTS, images=IMAGES)
     index = mine("--library", "faiss", "--set=index=ivf", "--set=num_probes=2", texts=TEXTS, images=IMAGES)
     search = statistics_of(index)["search"]
@@ -180,43 +192,9 @@ def test_what_an_index_misses_is_measured_printed_and_warned_of(mine: Callable[.
         assert search["recall"][direction] == pytest.approx(hits / wanted.size, abs=0.02)
         assert search["recall"][direction] < 0.9
         shown = f"{WORDS[direction]}: found {100 * search['recall'][direction]:.1f}% of what exact search"
-        assert shown in mine.out  # type: ignore[attr-defined]
+        assert shown in mine.out
     (warning,) = read_manifest(index).messages
     assert "with num_probes = 2; raise --set num_probes" in warning
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--set=index=ivf"], "index = 'ivf' (from command line): torch searches everything"),
-        (["--set=num_lists=4"], "num_lists = 4 (from command line): torch searches everything"),
-        (["--set=num_probes=4"], "num_probes = 4 (from command line): torch searches everything"),
-        (["--library=faiss", "--set=num_probes=4"], "num_probes = 4 (from command line): a flat index has no clusters"),
-        (["--library=faiss", "--set=index=ivf", "--set=num_lists=13"], "num_lists = 13 do not fit 12 vectors"),
-        (["--rescore-with", "vsepp"], "this model mines already"),
-        (["--rescore-with", "VSE++"], "this model mines already"),
-        (["--rescore-with", "bfn"], "there is no backbone of this name; did you mean 'bfan'?"),
-        (["--rescore-with", "bfan", "--set=rescore_texts=6"], "rescore_texts = 6 (from command line): the lists hold"),
-        (["--rescore-with", "bfan", "--set=rescore_images=4"], "the lists hold num_images = 3"),
-        (["--set=rescore_images=2"], "there is no second model; add --rescore-with"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_settings_that_would_do_nothing_or_cannot_be_are_refused(
-    run: Callable[..., Any], arguments: list[str], said: str
-) -> None:
-    outcome = run(*arguments)
-    assert outcome.code == UsageError.exit_code
-    assert said in outcome.err
-    assert outcome.err.count("\n") == 1
-
-
-def test_an_unknown_backbone_is_no_surprise(invoke: Invoke, chain: Path) -> None:
-    outcome = invoke("mine-negatives", "--backbone", "vsnr", "--dataset", "tiny", "--data", chain)
-    assert outcome.code == UsageError.exit_code
-    assert (
-        "backbone = 'vsnr' (from command line): there is no backbone of this name; did you mean 'vsrn'?" in outcome.err
-    )
 
 
 # A second model
@@ -224,10 +202,9 @@ def test_an_unknown_backbone_is_no_surprise(invoke: Invoke, chain: Path) -> None
 
 def scores_by(backbone: str, data: Path) -> np.ndarray:
     """Scores [N, T] of the training split by a trained model, each image and caption encoded alone."""
-    (folder,) = data.glob(f"tiny/train/triplet.{backbone}-*")
-    (prepared,), (extracted,) = data.glob("tiny/prepare/files-*"), data.glob("tiny/extract/precomp-*")
-    saved, split = load_model(folder), PreparedDataset.open(prepared).split("train")
-    features = FeatureFile.open(extracted / FEATURES)
+    saved = load_model(only(data, f"train/triplet.{backbone}"))
+    split = PreparedDataset.open(only(data, "prepare/files")).split("train")
+    features = FeatureFile.open(only(data, "extract/precomp") / FEATURES)
     assert features.regions is not None
     tokens, lengths = saved.vocabulary.encode_all(split.tokens)
     scores = np.empty((len(split.image_ids), len(lengths)), np.float32)
@@ -245,12 +222,12 @@ def lists_of(folder: Path) -> dict[str, MinedList]:
     return {direction: read_list(folder, direction) for direction in FILES}
 
 
-def test_a_second_model_puts_the_same_candidates_in_its_own_order(mine: Callable[..., Path], chain: Path) -> None:
+def test_a_second_model_puts_the_same_candidates_in_its_own_order(mine: Mining, chain: Path) -> None:
     first = lists_of(mine(texts=TEXTS, images=IMAGES))
     outcome = mine("--rescore-with", "bfan", texts=TEXTS, images=IMAGES)
     assert outcome.name.startswith("exact.triplet.vsepp+bfan-")
-    assert "  + train/triplet.bfan-" in mine.out  # type: ignore[attr-defined]
-    assert "are in the order of triplet.bfan, whose scores these are" in mine.out  # type: ignore[attr-defined]
+    assert "  + train/triplet.bfan-" in mine.out
+    assert "are in the order of triplet.bfan, whose scores these are" in mine.out
     second, scores = lists_of(outcome), scores_by("bfan", chain)
     changed = 0
     for direction, pairs in (("texts_for_images", scores), ("images_for_texts", scores.T)):
@@ -270,7 +247,7 @@ def test_a_second_model_puts_the_same_candidates_in_its_own_order(mine: Callable
     assert found["images_for_texts_margin"]["minimum"] == pytest.approx(margins.min(), abs=2e-3)
 
 
-def test_a_cut_list_holds_the_top_of_the_first_one_only(mine: Callable[..., Path]) -> None:
+def test_a_cut_list_holds_the_top_of_the_first_one_only(mine: Mining) -> None:
     first = lists_of(mine(texts=TEXTS, images=IMAGES))
     arguments = ("--rescore-with", "scan", "--set=rescore_texts=4", "--set=rescore_images=2")
     cut = lists_of(mine(*arguments, texts=TEXTS, images=IMAGES))
@@ -281,7 +258,7 @@ def test_a_cut_list_holds_the_top_of_the_first_one_only(mine: Callable[..., Path
         )
 
 
-def test_windows_go_by_the_scores_of_the_second_model(mine: Callable[..., Path], chain: Path) -> None:
+def test_windows_go_by_the_scores_of_the_second_model(mine: Mining, chain: Path) -> None:
     full = lists_of(mine("--rescore-with", "bfan", texts=TEXTS, images=IMAGES))
     window = mine("--rescore-with", "bfan", "--set=absolute_margin=-0.01", texts=TEXTS, images=IMAGES)
     scores, captions = scores_by("bfan", chain), np.arange(60)
@@ -296,7 +273,7 @@ def test_windows_go_by_the_scores_of_the_second_model(mine: Callable[..., Path],
         assert statistics_of(window)["dropped"][direction] == {"absolute_margin": int((~stays).sum())}
 
 
-def test_what_is_not_in_use_leaves_the_artifact_as_it_was(mine: Callable[..., Path], run: Callable[..., Any]) -> None:
+def test_what_is_not_in_use_leaves_the_artifact_as_it_was(mine: Mining, run: Invoke) -> None:
     plain = mine()
     assert "up to date" in run("--set=rescore_with=", "--set=num_lists=0", "--dry-run").out
     rescored = mine("--rescore-with", "bfan")
@@ -312,18 +289,17 @@ def test_what_is_not_in_use_leaves_the_artifact_as_it_was(mine: Callable[..., Pa
 
 
 @pytest.fixture
-def without_one_image(chain: Path, mine: Callable[..., Path], tmp_path: Path) -> tuple[Path, Path, Path, Path]:
+def without_one_image(chain: Path, mine: Mining, tmp_path: Path) -> tuple[Path, Path, Path, Path]:
     """A trained BFAN, the dataset, features that lack the training image 3, and a file of all training embeddings."""
     mine("--rescore-with", "bfan")
-    (model,), (prepared,) = chain.glob("tiny/train/triplet.bfan-*"), chain.glob("tiny/prepare/files-*")
-    (whole,), (trained,) = chain.glob("tiny/extract/precomp-*"), chain.glob("tiny/train/triplet.vsepp-*")
-    path = trained / EMBEDDINGS
-    features, embeddings = FeatureFile.open(whole / FEATURES), read_embeddings(path, "train")
+    path = only(chain, "train/triplet.vsepp") / EMBEDDINGS
+    features = FeatureFile.open(only(chain, "extract/precomp") / FEATURES)
+    embeddings = read_embeddings(path, "train")
     rows = features.rows([name for name in features.image_id.tolist() if name != embeddings.image_ids[3]])
     create_features(tmp_path / FEATURES, features.image_id[rows].tolist(), features.spec, "precomp")
     with FeatureWriter(tmp_path / FEATURES) as writer:
         writer.write(0, {name: array[rows] for name, array in features.arrays().items()})
-    return model, prepared, tmp_path, path
+    return only(chain, "train/triplet.bfan"), only(chain, "prepare/files"), tmp_path, path
 
 
 def test_images_without_features_are_left_out_as_in_training(
@@ -347,38 +323,27 @@ def test_images_without_features_are_left_out_as_in_training(
     np.testing.assert_allclose(scorer(*pairs), expected.ravel(), atol=1e-5)
 
 
-class InterruptedMiningError(Exception):
-    """Stands for a kill in the middle of the parts."""
-
-
-Stop = Callable[..., tuple[dict[str, bytes], list[str]]]
-
-
 @pytest.fixture
-def stopped(mine: Callable[..., Path], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Stop:
-    """Stops a command at the second part of a map; the next one makes all.
+def stopped(mine: Mining, run: Invoke) -> Callable[..., None]:
+    """Mines without an interruption and with one at the second part, checks the bytes, and which parts are made when.
 
-    Gives what an undisturbed command makes, and the names of the parts that were made, which grows from then on.
+    Whatever the interrupted command has finished before it began the parts of `kept` has to stay.
     """
 
-    def stop(work: type[Any], *arguments: str) -> tuple[dict[str, bytes], list[str]]:
+    def check(work: type[Any], parts: int, *arguments: str, kept: tuple[tuple[Any, str], ...] = ()) -> None:
         whole = mine(*arguments)
-        expected, made, real = content(whole), list[str](), work.make
+        expected = content(whole)
         shutil.rmtree(whole)
+        with interrupted(2, work, "make") as first:
+            assert run(*arguments).code == 130
+        with ExitStack() as patches:
+            for owner, name in kept:
+                patches.enter_context(mock.patch.object(owner, name, side_effect=AssertionError("made again")))
+            others = patches.enter_context(interrupted(99, work, "make"))
+            assert content(mine(*arguments)) == expected
+        assert [part.name for _, part, _ in (*first, *others)] == [f"{number:06}" for number in range(parts)]
 
-        def second_fails(self: Any, worker: Any, part: Part, path: Path) -> None:
-            if made:
-                raise InterruptedMiningError
-            made.append(part.name)
-            real(self, worker, part, path)
-
-        monkeypatch.setattr(work, "make", second_fails)
-        with pytest.raises(InterruptedMiningError):
-            run(*arguments)
-        monkeypatch.setattr(work, "make", lambda self, *more: (made.append(more[1].name), real(self, *more)))
-        return expected, made
-
-    return stop
+    return check
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -386,37 +351,22 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_interrupted_scoring_goes_on_and_repeats_no_mining_and_no_pairs_that_were_scored(
-    mine: Callable[..., Path], stopped: Stop, monkeypatch: pytest.MonkeyPatch
+    stopped: Callable[..., None],
 ) -> None:
-    arguments = ("--rescore-with", "bfan")
-    expected, made = stopped(Rescoring, *arguments)
-    assert made == ["000000"]
-    monkeypatch.setattr(ExactMining, "make", lambda self, *more: pytest.fail("mined again"))
-    monkeypatch.setattr(merging, "join_mined", lambda *more: pytest.fail("joined again"))
-    resumed = mine(*arguments)
-    assert made == ["000000", "000001", "000002"]
-    assert content(resumed) == expected
+    stopped(Rescoring, 3, "--rescore-with", "bfan", kept=((ExactMining, "make"), (merging, "join_mined")))
 
 
-def test_interrupted_mining_goes_on_and_repeats_no_part(mine: Callable[..., Path], stopped: Stop) -> None:
-    arguments = ("--library", "torch", "--set=block=4")
-    expected, made = stopped(ExactMining, *arguments)
-    assert content(mine(*arguments)) == expected
-    assert made == ["000000", "000001", "000002"]
+def test_interrupted_mining_goes_on_and_repeats_no_part(stopped: Callable[..., None]) -> None:
+    stopped(ExactMining, 3, "--library", "torch", "--set=block=4")
 
 
-def test_an_interrupted_search_of_clusters_goes_on_with_its_index(
-    mine: Callable[..., Path], stopped: Stop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = ("--library", "faiss", "--set=index=ivf", "--set=block=25")
-    expected, made = stopped(Searching, *arguments)
-    monkeypatch.setattr(Indexing, "make", lambda self, *more: pytest.fail("clustered again"))
-    assert content(mine(*arguments)) == expected
-    assert made == ["000000", "000001", "000002", "000003"]  # 12 images, then 60 captions
+def test_an_interrupted_search_of_clusters_goes_on_with_its_index(stopped: Callable[..., None]) -> None:
+    index = ("--library", "faiss", "--set=index=ivf", "--set=block=25")
+    stopped(Searching, 4, *index, kept=((Indexing, "make"),))  # 12 images, then 60 captions
 
 
 @pytest.mark.parametrize("library", ["torch", "faiss"])
-def test_parts_and_workers_change_no_byte(mine: Callable[..., Path], library: str) -> None:
+def test_parts_and_workers_change_no_byte(mine: Mining, library: str) -> None:
     whole = mine("--library", library)
     expected = content(whole)
     shutil.rmtree(whole)
@@ -437,9 +387,7 @@ def write_candidates(path: Path, ids: list[str], width: int = 8) -> Path:
 
 
 @pytest.mark.parametrize("library", ["torch", "faiss"])
-def test_further_candidates_are_found_and_named(
-    mine: Callable[..., Path], chain: Path, tmp_path: Path, library: str
-) -> None:
+def test_further_candidates_are_found_and_named(mine: Mining, chain: Path, tmp_path: Path, library: str) -> None:
     alone = mine(f"--library={library}")
     folder = mine(f"--library={library}", "--candidates", write_candidates(tmp_path / "more.parquet", ["a", "b", "c"]))
     assert folder != alone
@@ -448,7 +396,7 @@ def test_further_candidates_are_found_and_named(
     captions = len(read_list(alone, "images_for_texts").anchor_ids)
     further = json.loads((folder / "further_candidates.json").read_text())
     assert further == {"side": "caption", "ids": ["a", "b", "c"]}
-    trained = next(chain.glob("tiny/train/triplet.vsepp-*"))
+    trained = only(chain, "train/triplet.vsepp")
     embeddings = read_embeddings(trained / EMBEDDINGS, "train")
     scores = np.asarray(embeddings.images) @ np.eye(3, 8, dtype=np.float32).T
     for own, kept, last in zip(scores, lists.candidates, plain.scores[:, -1], strict=True):
@@ -460,19 +408,14 @@ def test_further_candidates_are_found_and_named(
     )
 
 
-def test_candidates_that_cannot_be_are_refused(run: Callable[..., Any], chain: Path, tmp_path: Path) -> None:
-    trained = next(chain.glob("tiny/train/triplet.vsepp-*"))
+def test_candidates_that_cannot_be_are_refused(run: Invoke, chain: Path, tmp_path: Path) -> None:
+    trained = only(chain, "train/triplet.vsepp")
     known = read_embeddings(trained / EMBEDDINGS, "train").caption_ids.tolist()
+    narrow = write_candidates(tmp_path / "narrow.parquet", ["a"], 5)
+    found = write_candidates(tmp_path / "known.parquet", ["a", known[0]])
     os.mkfifo(tmp_path / "pipe")
-    assert run("--set", f"candidates={tmp_path / 'pipe'}").code == 3, "it would be waited for without end"
-    for path, kind, words in (
-        (tmp_path / "nothing.parquet", "MissingInputError", "is no file"),
-        (write_candidates(tmp_path / "known.parquet", ["a", known[0]]), "DataError", f"such as {known[0]}"),
-        (write_candidates(tmp_path / "narrow.parquet", ["a"], 5), "DataError", "width 5 and the mining model's have 8"),
-    ):
-        outcome = run("--candidates", path)
-        assert outcome.code == {"MissingInputError": 3, "DataError": 4}[kind]
-        assert words in outcome.err
-    outcome = run("--candidates", tmp_path / "known.parquet", "--rescore-with", "bfan")
-    assert outcome.code == 2
-    assert "no features of further candidates" in outcome.err
+    refused(run("--set", f"candidates={tmp_path / 'pipe'}"), 3)  # it would be waited for without end
+    refused(run("--candidates", tmp_path / "nothing.parquet"), 3, "is no file")
+    refused(run("--candidates", found), 4, f"such as {known[0]}")
+    refused(run("--candidates", narrow), 4, "width 5", "have 8")
+    refused(run("--candidates", found, "--rescore-with", "bfan"), 2, "no features of further candidates")

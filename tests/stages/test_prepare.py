@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.plan.planning import parse_override
 from itrpipe.stages import prepare
+from tests.chains import Invoke
+from tests.conftest import TinySource
 
-Invoke = Callable[..., Any]
 SPLITS = {"train": 12, "val": 4, "test": 4}
 SCENES = ("train=4", "val=2", "test=2", "family_size=2", "workers=1")
 
@@ -32,7 +32,7 @@ def prepared(root: Path, *settings: str, dataset: str = "tiny") -> Path:
     return run_stage(root, dataset, "prepare", [parse_override(f"prepare.{each}") for each in settings])
 
 
-def test_images_and_captions_are_those_of_the_source(defined: Path, precomp_dataset: Any) -> None:
+def test_images_and_captions_are_those_of_the_source(defined: Path, precomp_dataset: TinySource) -> None:
     folder = prepared(defined)
     records = json.loads(precomp_dataset.captions.read_text())["images"]
     found = PreparedDataset.open(folder)
@@ -48,7 +48,7 @@ def test_images_and_captions_are_those_of_the_source(defined: Path, precomp_data
     assert read_manifest(folder).metrics["train"] == "12 images / 60 captions"
 
 
-def test_pictures_in_two_splits_are_listed_and_told(defined: Path, precomp_dataset: Any) -> None:
+def test_pictures_in_two_splits_are_listed_and_told(defined: Path, precomp_dataset: TinySource) -> None:
     """The first training image is also the first test image."""
     shutil.copy(precomp_dataset.images / "1000.jpg", precomp_dataset.images / "1016.jpg")
     folder = prepared(defined)
@@ -63,7 +63,7 @@ def test_pictures_in_two_splits_are_listed_and_told(defined: Path, precomp_datas
 
 
 def test_images_that_cannot_be_used_go_with_their_captions_and_are_listed(
-    defined: Path, precomp_dataset: Any, invoke: Invoke
+    defined: Path, precomp_dataset: TinySource, invoke: Invoke
 ) -> None:
     (precomp_dataset.images / "1001.jpg").write_bytes(b"no picture")
     (precomp_dataset.images / "1002.jpg").unlink()
@@ -78,7 +78,7 @@ def test_images_that_cannot_be_used_go_with_their_captions_and_are_listed(
     assert not {"1001", "1002"} & set(split.image_ids.tolist())
 
 
-def test_a_dataset_of_which_no_image_is_left_is_refused(defined: Path, precomp_dataset: Any) -> None:
+def test_a_dataset_of_which_no_image_is_left_is_refused(defined: Path, precomp_dataset: TinySource) -> None:
     for path in precomp_dataset.images.iterdir():
         path.write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"20 of 20 images of .* which leaves none; put the images where the captions"):
@@ -86,20 +86,10 @@ def test_a_dataset_of_which_no_image_is_left_is_refused(defined: Path, precomp_d
 
 
 def test_captions_and_images_of_the_source_decide_about_the_fingerprint(
-    defined: Path, precomp_dataset: Any, tmp_path: Path
+    defined: Path, precomp_dataset: TinySource, tmp_path: Path
 ) -> None:
     definition = load_definition(defined, "tiny").prepare
-    settings = prepare.FilesSettings.model_validate(
-        {
-            "kind": "files",
-            "format": "",
-            "restval": "train",
-            "val_fraction": 0.1,
-            "test_fraction": 0.1,
-            "split_seed": 0,
-            "bad_images": "drop",
-        }
-    )
+    settings = prepare.FilesSettings.model_validate(resolve(load_declaration("prepare"), "files").values)
 
     def digests(name: str) -> dict[str, str]:
         return prepare.sources(settings, definition, DigestCache(tmp_path / name))
@@ -162,7 +152,7 @@ def test_every_caption_of_the_embedded_dataset_is_true_of_its_own_image(tmp_path
 
 
 def test_images_of_an_artifact_lie_below_it_or_below_the_source(
-    defined: Path, precomp_dataset: Any, tmp_path: Path
+    defined: Path, precomp_dataset: TinySource, tmp_path: Path
 ) -> None:
     folder = prepared(defined)
     settings = read_manifest(folder).settings

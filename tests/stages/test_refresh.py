@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from itrpipe.negatives.lists import PROBABILITY_OF
 from itrpipe.training import loop
 from itrpipe.training.refresh import Refreshing
 from itrpipe.training.saved import MODEL
+from tests.chains import Invoke, copied, done, interrupted, refused, same_files, sets
 
-Invoke = Callable[..., Any]
 GIVEN = ["train", "--method", "contrastive", "--backbone", "vsepp", "--negatives", "mined", "--batches", "neighbours"]
 SETS = ["train.batch_size=20", "train.epochs=3", "train.min_word_count=1", "train.learning_rate=0.01"]
 SETS += ["train.model.embed_dim=8", "train.model.word_dim=8", "train.checkpoint_seconds=0"]
@@ -27,25 +26,16 @@ FIRST_STEP_AFTER = 7
 
 
 def command(root: Path, *more: str) -> list[object]:
-    return [*GIVEN, "--dataset", "tiny", "--data", root, *(f"--set={each}" for each in SETS), *more]
+    return [*GIVEN, "--dataset", "tiny", "--data", root, *sets(*SETS), *more]
 
 
-def trained(root: Path) -> Path:
-    (folder,) = (each for each in root.glob("tiny/train/contrastive.vsepp-*") if each.name[-8:].isalnum())
-    return folder
+def stopped(call: int, target: type = loop.Trainer, name: str = "_step") -> AbstractContextManager[object]:
+    """An interruption at the beginning of this call of a method, counted over trainings with lists alone."""
 
+    def has_lists(caller: Any) -> bool:
+        return not isinstance(caller, loop.Trainer) or isinstance(caller._method, ContrastiveMethod)
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, call: int) -> None:
-    """Lets a method be interrupted at the beginning of this call, counted over trainings with lists alone."""
-    calls, method = [0], getattr(target, name)
-
-    def interrupted(self: Any, *given: Any) -> Any:
-        calls[0] += not isinstance(self, loop.Trainer) or isinstance(self._method, ContrastiveMethod)
-        if calls[0] == call:
-            raise KeyboardInterrupt
-        return method(self, *given)
-
-    monkeypatch.setattr(target, name, interrupted)
+    return interrupted(call, target, name, has_lists)
 
 
 def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
@@ -61,9 +51,8 @@ def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
 
     monkeypatch.setattr(Refreshing, "_make", kept)
     monkeypatch.setattr(ContrastiveMethod, "refresh", lambda self, lists: (given.append(lists), refresh(self, lists)))
-    outcome = invoke(*command(defined, "--weigh", "guard"))
-    assert outcome.code == 0, outcome.err
-    assert outcome.out.count("mining again with the weights as they are") == 1
+    out = done(invoke(*command(defined, "--weigh", "guard")))
+    assert out.count("mining again with the weights as they are") == 1
     ((images, texts, owners),) = seen
     scores = images @ texts.T
     scores[owners, np.arange(len(texts))] = -np.inf
@@ -89,54 +78,23 @@ def test_lists_are_mined_again_before_every_such_epoch(defined: Path, invoke: In
     ids=["after mining", "inside the epoch", "while mining"],
 )
 def test_an_interrupted_run_goes_on_to_the_same_weights(
-    target: Any, name: str, call: int, defined: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Any, name: str, call: int, defined: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
-    other = Path(shutil.copytree(defined, tmp_path / "other"))
-    assert invoke(*command(other)).code == 0
-    with monkeypatch.context() as patched:
-        interrupt(patched, target, name, call)
+    other = copied(defined, tmp_path / "other")
+    done(invoke(*command(other)))
+    with stopped(call, target, name):
         assert invoke(*command(defined)).code == 130
-    assert invoke(*command(defined)).code == 0
-    for file in (MODEL, "history.parquet"):
-        assert trained(other).joinpath(file).read_bytes() == trained(defined).joinpath(file).read_bytes()
+    done(invoke(*command(defined)))
+    same_files("train/contrastive.vsepp", (other, defined), MODEL, "history.parquet")
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_lists_that_were_damaged_since_are_not_gone_on_with(
-    gone: bool, defined: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        interrupt(patched, loop.Trainer, "_step", FIRST_STEP_AFTER + 1)
+def test_lists_that_were_damaged_since_are_not_gone_on_with(gone: bool, defined: Path, invoke: Invoke) -> None:
+    with stopped(FIRST_STEP_AFTER + 1):
         assert invoke(*command(defined)).code == 130
     (lists,) = defined.glob("tiny/train/contrastive.vsepp-*.partial/.work/refreshed/*.arrays")
     content = lists.read_bytes()
     lists.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     if gone:
         lists.unlink()
-    outcome = invoke(*command(defined))
-    assert outcome.code == 4
-    assert len(outcome.err.strip().splitlines()) == 1
-    assert f"remove {lists.parents[2]} and run the same command again" in outcome.err
-
-
-@pytest.mark.parametrize(
-    ("more", "reason"),
-    [
-        (["--set=train.batch_by=tokens"], "batches of tokens are counted before training begins"),
-        (["--set=mine_negatives.rescore_with=bfan"], "leave rescore_with out"),
-    ],
-)
-def test_what_cannot_be_mined_again_is_refused_in_the_plan(
-    more: list[str], reason: str, defined: Path, invoke: Invoke
-) -> None:
-    outcome = invoke(*command(defined, *more))
-    assert outcome.code == 2
-    assert reason in outcome.err
-    assert not list(defined.glob("tiny/*/*-*"))
-
-
-def test_only_a_model_with_embeddings_mines_again(defined: Path, invoke: Invoke) -> None:
-    given = [each if each != "vsepp" else "scan" for each in command(defined)]
-    outcome = invoke(*given)
-    assert outcome.code == 2
-    assert "has no embeddings" in outcome.err
+    refused(invoke(*command(defined)), 4, f"remove {lists.parents[2]}")
