@@ -20,8 +20,8 @@ BENCHMARKS, BENCHMARK_PAIRS = "benchmarks.json", "benchmark_pairs.parquet"
 HISTORY = "history.parquet"
 """File of a training."""
 
-LEAKS = "leaks.tsv"
-"""File of a prepared dataset that has some."""
+LEAKS, REPEATS = "leaks.tsv", "repeats.tsv"
+"""Files of a prepared dataset that has some."""
 
 PICTURES = "pictures"
 """Folder of small copies of photographs, beside a dataset's artifacts."""

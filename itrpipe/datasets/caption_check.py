@@ -34,9 +34,9 @@ def check_annotations(annotations: Annotations, source: Path) -> NotedAnnotation
         The same records in the same order; if images were dropped, with a note that counts them.
 
     Raises:
-        DataError: no captions at all, ids that are given twice, empty, too long or hold control characters, unknown
-            split names, captions that show nothing, hold a NUL, are not valid Unicode, or are of an image that is
-            not there. One line lists all of these with counts and first examples.
+        DataError: no captions at all, ids or files that are given twice, ids that are empty, too long or hold control
+            characters, unknown split names, captions that show nothing, hold a NUL, are not valid Unicode, or are of an
+            image that is not there. One line lists all of these with counts and first examples.
     """
     problems = list(_problems(annotations))
     if problems:
@@ -60,6 +60,7 @@ def _problems(annotations: Annotations) -> Iterable[str]:
     known = {image.image_id for image in images}
     found = {
         "duplicate image ids": _repeated([image.image_id for image in images]),
+        "files that are several images": _repeated([image.file for image in images]),
         "duplicate caption ids": _repeated([caption.caption_id for caption in captions]),
         f"split names other than {', '.join(SPLITS)}": _other_splits(annotations),
         "captions of images that are not there": [

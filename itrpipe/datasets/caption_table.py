@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from itrpipe.datasets.hash_split import DEFAULT_FRACTIONS, Fractions, describe, hash_split
 from itrpipe.datasets.noted import NotedAnnotations
-from itrpipe.datasets.paths import locate_images
+from itrpipe.datasets.paths import image_key, locate_images
 from itrpipe.datasets.records import CaptionRecord, ImageRecord
 from itrpipe.datasets.source_files import files_present, json_lines, one_file, text_lines
 from itrpipe.errors import DataError, UsageError
@@ -49,7 +49,7 @@ def read(source: Path, *, split_fractions: Fractions = DEFAULT_FRACTIONS, split_
         split_seed: seed of that split.
 
     Returns:
-        The image id is the path as the table gives it, the caption id the number of the row from 0. Without
+        The image id is the path in the one form of `image_key`, the caption id the number of the row from 0. Without
         a `split` column the note states the rule by which the images were split.
 
     Raises:
@@ -117,7 +117,12 @@ def _delimited_rows(path: Path) -> Iterator[_Row]:
                 raise DataError(
                     f"{path}: line {reader.line_num} has {len(fields)} fields, not the {expected}; quote it"
                 )
-            yield _Row(reader.line_num, fields[file], fields[caption], None if split is None else fields[split].strip())
+            yield _Row(
+                reader.line_num,
+                image_key(fields[file]),
+                fields[caption],
+                None if split is None else fields[split].strip(),
+            )
     except csv.Error as error:
         remedy = 'quote fields that hold a separator or a quote: "a ""quoted"" word"'
         raise DataError(f"{path}: line {reader.line_num}: {error}; {remedy}") from error
@@ -132,7 +137,7 @@ def _json_rows(path: Path) -> Iterator[_Row]:
                 raise DataError(
                     f"{path}: line {number}: {key!r} is of type {type(record[key]).__name__}, expected text"
                 )
-        yield _Row(number, record[file], record[caption], record.get("split"))
+        yield _Row(number, image_key(record[file]), record[caption], record.get("split"))
 
 
 def _columns(path: Path, found: list[str], line: int = 1) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from itrpipe.datasets.hash_split import DEFAULT_FRACTIONS, Fractions, describe, hash_split
 from itrpipe.datasets.noted import NotedAnnotations
-from itrpipe.datasets.paths import locate_images
+from itrpipe.datasets.paths import image_key, locate_images
 from itrpipe.datasets.records import CaptionRecord, ImageRecord
 from itrpipe.datasets.source_files import files_present, one_file, text_lines
 from itrpipe.errors import DataError
@@ -94,7 +94,7 @@ def _lines(path: Path) -> Iterator[_Line]:
             raise DataError(
                 f"{path}: line {number} is {text.strip()[:60]!r}, expected {form}; correct or delete the line"
             )
-        yield _Line(number, match["name"].strip(), match["number"], match["caption"].strip())
+        yield _Line(number, image_key(match["name"]), match["number"], match["caption"].strip())
 
 
 def _has_pipe_header(path: Path) -> bool:
@@ -124,5 +124,5 @@ def _splits(path: Path, names: list[str], fractions: Fractions, seed: int) -> tu
 
 
 def _list_stem(line: str) -> str:
-    name = line.strip()
+    name = image_key(line)
     return _stem(name) if name.lower().endswith((".jpg", ".jpeg", ".png")) else name

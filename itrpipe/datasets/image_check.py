@@ -41,8 +41,8 @@ class Problem(NamedTuple):
     reason: str
 
 
-class Leak(NamedTuple):
-    """The same picture, byte for byte, in two splits: `second` stands in a later split than `first`."""
+class Repeat(NamedTuple):
+    """The same picture, byte for byte: `second` stands in the same split as `first`, or leaks it into a later one."""
 
     first: ImageRecord
     second: ImageRecord
@@ -111,25 +111,25 @@ def check_images(annotations: Annotations, make: Callable[[ImageChecking], Made]
     return check
 
 
-def find_leaks(images: Sequence[ImageRecord], facts: Mapping[str, ImageFacts]) -> list[Leak]:
-    """Return the images whose bytes an earlier split holds too.
+def find_repeats(images: Sequence[ImageRecord], facts: Mapping[str, ImageFacts]) -> list[Repeat]:
+    """Return the images whose bytes an earlier image holds too.
 
     Args:
         images: of all splits.
         facts: of `check_images`, by file; images without are passed over.
 
     Returns:
-        Each image of val and test that an earlier split holds, paired with the first such image there: a
-        picture that is in the dataset a thousand times gives a thousand pairs, not a million.
+        Each image paired with the first one of the same bytes, in the order of the splits: a picture that is in the
+        dataset a thousand times gives a thousand pairs, not a million.
     """
     first: dict[str, ImageRecord] = {}
-    leaks: list[Leak] = []
+    repeats: list[Repeat] = []
     for image in sorted(images, key=lambda one: SPLITS.index(one.split)):
         if image.file in facts:
             earlier = first.setdefault(facts[image.file].sha256, image)
-            if earlier.split != image.split:
-                leaks.append(Leak(earlier, image))
-    return leaks
+            if earlier is not image:
+                repeats.append(Repeat(earlier, image))
+    return repeats
 
 
 def _check_one(inside: ImageRoot, file: str) -> ImageFacts | str:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from itrpipe.datasets.noted import NotedAnnotations
-from itrpipe.datasets.paths import locate_images
+from itrpipe.datasets.paths import image_key, locate_images
 from itrpipe.datasets.records import CaptionRecord, ImageRecord
 from itrpipe.datasets.source_files import files_present, load_json_object, one_file, required
 from itrpipe.errors import UsageError
@@ -84,7 +84,7 @@ def _files(path: Path, records: list[Any]) -> list[str]:
 def _image_id(record: dict[str, Any], file: str, path: Path, where: str) -> str:
     if "cocoid" in record:
         return str(required(record, "cocoid", (int, str), path, where))
-    return PurePosixPath(file).stem
+    return image_key(PurePosixPath(file).stem)
 
 
 def _sentences(record: dict[str, Any], image_id: str, path: Path, where: str) -> Iterator[CaptionRecord]:

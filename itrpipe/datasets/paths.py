@@ -5,11 +5,13 @@ from __future__ import annotations
 import glob
 import os
 import re
+import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import DataError, MissingInputError, UsageError
 
 _DRIVE = re.compile(r"^[A-Za-z]:")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -21,6 +23,12 @@ _INSIDE, _RENAME = "write a path relative to the images' folder", "rename the fi
 _PROBED_IMAGES = 50
 _SHOWN = 200
 """Characters of a path in a message."""
+
+
+def image_key(name: str) -> str:
+    """One path for all spellings of it: without `.`, doubled slashes and spaces around it, in Unicode's form NFC."""
+    whole = unicodedata.normalize("NFC", name.strip())
+    return "/" * whole.startswith("/") + "/".join(_parts(whole))
 
 
 def locate_images(
@@ -41,29 +49,36 @@ def locate_images(
         folders: folders below the root to look in; `""` stands for the root itself.
 
     Returns:
-        One path per image, with forward slashes, in the order of the data file.
+        One path per image, with forward slashes, in the order of the data file; as the disk spells it, which may be in
+        another Unicode form than the data file.
 
     Raises:
         DataError: there is no image, or a path leaves the root (see `ImageRoot.resolve`).
+        UsageError: a path has letters that Python cannot name files by in this locale.
         MissingInputError: none of the first 50 images is in any of the folders.
     """
     inside = ImageRoot(root, source)
+    layouts = [[image_key(file) for file in layout] for layout in layouts]
     for layout in layouts:
         for file, record in zip(layout, records, strict=True):
             inside.refuse_outside(file, record)
-    folder, layout = _first_existing(root, source, layouts, folders)
+            if not file.isascii() and (encoding := sys.getfilesystemencoding()) != "utf-8":
+                raise UsageError(f"{source}: {record}: Python reads file names as {encoding} here; set PYTHONUTF8=1")
+    folder, layout = _first_existing(inside, source, layouts, folders)
     prefix = f"{folder}/" if folder else ""
     return [inside.check(prefix + file, record) for file, record in zip(layout, records, strict=True)]
 
 
 def _first_existing(
-    root: Path, source: Path, layouts: Sequence[Sequence[str]], folders: Sequence[str]
+    inside: ImageRoot, source: Path, layouts: Sequence[Sequence[str]], folders: Sequence[str]
 ) -> tuple[str, Sequence[str]]:
+    root = inside.root
     if not layouts[0]:
         raise DataError(f"{source}: holds no images; a dataset needs at least one")
     for layout in layouts:
         for folder in folders:
-            if any((root / folder / file).is_file() for file in islice(layout, _PROBED_IMAGES)):
+            probed = (root / inside.as_stored(f"{folder}/{file}") for file in islice(layout, _PROBED_IMAGES))
+            if any(path.is_file() for path in probed):
                 return folder, layout
     looked = ", ".join(str(root / folder) for folder in folders)
     first = layouts[0][0]
@@ -98,9 +113,10 @@ class ImageRoot:
         self._source = source
         self._real_root = os.path.realpath(root)
         self._real_folders: dict[str, str] = {}
+        self._stored_names: dict[str, dict[str, str]] = {}
 
     def check(self, relative: str, record: str) -> str:
-        """Return the path without `.` parts and doubled slashes, after the checks of `resolve`.
+        """Return the path as the disk spells it, after the checks of `resolve`.
 
         Args:
             relative: path as written in the data file.
@@ -111,8 +127,29 @@ class ImageRoot:
                 name can hold, or passes a symbolic link whose target lies outside the root; the message names the
                 data file and the record.
         """
-        self.resolve(relative, record)
-        return "/".join(_parts(relative))
+        self.refuse_outside(relative, record)
+        stored = self.as_stored(relative)
+        self.resolve(stored, record)
+        return stored
+
+    def as_stored(self, relative: str) -> str:
+        """Return a path with each name as its folder spells it, where that is another Unicode form."""
+        stored = ""
+        for part in _parts(relative):
+            stored += f"/{part if part.isascii() else self._names(stored).get(image_key(part), part)}"
+        return stored[1:]
+
+    def _names(self, folder: str) -> dict[str, str]:
+        """Names in a folder below the root by their keys; of several with one key, the one that is the key."""
+        if folder not in self._stored_names:
+            try:
+                names = os.listdir(f"{self._real_root}{folder}")
+            except OSError:  # there is no such folder, or none to be read, which resolving tells
+                names = []
+            self._stored_names[folder] = {
+                image_key(name): name for name in sorted(names, key=lambda name: name == image_key(name))
+            }
+        return self._stored_names[folder]
 
     def refuse_outside(self, relative: str, record: str) -> None:
         """Raise the errors of `check` that the text of the path alone settles, without a look at the disk."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,7 +113,9 @@ def _photographs(folder: Path, apart_from: Path, found: PhotoFolder) -> Iterator
                 continue
             status = entry.stat()
         except UnicodeEncodeError:
-            found.unusable[_legible(name)] = "has a name that is no UTF-8; rename it"
+            encoding = sys.getfilesystemencoding()
+            remedy = "rename it" if encoding == "utf-8" else "set PYTHONUTF8=1"
+            found.unusable[_legible(name)] = f"has a name that is no {encoding.upper()}; {remedy}"
         except OSError as error:
             found.unusable[name] = _reason(error, entry.path)
         else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from itrpipe.artifacts.disk import require_space, write_text
-from itrpipe.artifacts.files import LEAKS, SCENES_FILE
+from itrpipe.artifacts.files import LEAKS, REPEATS, SCENES_FILE
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
@@ -26,7 +26,7 @@ from itrpipe.features.given_source import GivenFiles
 from itrpipe.stages.base import Job, Need, reason_with_file
 
 if TYPE_CHECKING:
-    from itrpipe.datasets.image_check import ImageCheck, ImageFacts
+    from itrpipe.datasets.image_check import ImageCheck, ImageFacts, Repeat
     from itrpipe.datasets.noted import NotedAnnotations
     from itrpipe.datasets.records import Annotations
     from itrpipe.datasets.scenes import ScenesDataset
@@ -242,29 +242,35 @@ _WITHOUT = {
 
 
 def _prepare_files(job: Job) -> None:
-    from itrpipe.datasets.image_check import check_images, find_leaks
+    from itrpipe.datasets.image_check import check_images, find_repeats
 
     annotations = read_source(job.settings, job.definition)
     for note in annotations.notes:
         job.warn(note)
     check = check_images(annotations, job.made)
     usable = _without_bad_images(job, annotations, check)
-    leaks = find_leaks(usable.images, check.facts)
-    if leaks:
-        lines = [f"{leak.first.file}\t{leak.first.split}\t{leak.second.file}\t{leak.second.split}" for leak in leaks]
-        write_text(job.folder / LEAKS, "\n".join(["first\tsplit\tsecond\tsplit", *lines]) + "\n")
-        first = leaks[0]
-        job.warn(
-            f"{len(leaks):,} images of val or test are byte for byte in an earlier split "
-            f"({first.second.file} of {first.second.split} is {first.first.file} of {first.first.split}); "
-            f"all are listed in {LEAKS} of this artifact"
-        )
+    leaks, twice = [], []
+    for repeat in find_repeats(usable.images, check.facts):
+        (twice if repeat.first.split == repeat.second.split else leaks).append(repeat)
+    _list(job, LEAKS, "images of val or test are byte for byte in an earlier split", leaks)
+    _list(job, REPEATS, "images are byte for byte another one of their split, whose captions fit them, too", twice)
     _write_tables(job, usable, check.facts)
     for name in SPLITS:
         if name not in job.metrics:
             without = _WITHOUT[name] if name != "test" or "val" in job.metrics else "evaluate and search need one"
             job.warn(f"no image is in split {name}; {without}")
     job.metrics["leaks"] = len(leaks)
+
+
+def _list(job: Job, name: str, what: str, repeats: list[Repeat]) -> None:
+    """Writes pairs of images that are the same, and warns of them."""
+    if not repeats:
+        return
+    lines = ["\t".join((first.file, first.split, second.file, second.split)) for first, second in repeats]
+    write_text(job.folder / name, "\n".join(["first\tsplit\tsecond\tsplit", *lines]) + "\n")
+    first, second = repeats[0]
+    example = f"{second.file} of {second.split} is {first.file} of {first.split}"
+    job.warn(f"{len(repeats):,} {what} ({example}); all are listed in {name} of this artifact")
 
 
 def _without_bad_images(job: Job, annotations: Annotations, check: ImageCheck) -> Annotations:

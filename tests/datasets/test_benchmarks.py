@@ -247,3 +247,10 @@ def test_a_part_of_an_image_is_what_pillow_crops(tmp_path: Path) -> None:
     for box, found in zip(boxes, batch.images, strict=True):
         with Image.open(tmp_path / "a.png") as opened:
             np.testing.assert_array_equal(found.numpy(), np.asarray(opened.crop(tuple(box.tolist()))))
+
+
+def test_one_photograph_of_a_benchmark_is_one_file_however_it_is_spelled(tmp_path: Path) -> None:
+    image(tmp_path / "cafe\u0301.png")
+    rows = "".join(f"{name},a cat,a dog\n" for name in ("caf\u00e9.png", ".//cafe\u0301.png"))
+    written(tmp_path / "benchmark.csv", f"file,caption,negative\n{rows}")
+    assert {pair.file for pair in local.read(tmp_path).pairs} == {"cafe\u0301.png"}

@@ -330,3 +330,51 @@ def test_all_problems_are_told_at_once_in_one_printable_line() -> None:
     assert "5 empty captions" in message
     assert "\n" not in message
     assert message.count("...") == 3
+
+
+COMPOSED, DECOMPOSED = "caf\u00e9.png", "cafe\u0301.png"
+SPELLINGS = (f"s/{COMPOSED}", f"./s//{DECOMPOSED}")
+
+
+@pytest.mark.parametrize("stored", [COMPOSED, DECOMPOSED])
+@pytest.mark.parametrize("name", ["captions.csv", "captions.jsonl", "Flickr8k.token.txt"])
+def test_one_photograph_is_one_image_however_it_is_spelled(tmp_path: Path, name: str, stored: str) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / stored).write_bytes(b"")
+    rows = [f"{file},{number}" for number, file in enumerate(SPELLINGS)]
+    written = {
+        "captions.csv": "\n".join(["file,caption", *rows]),
+        "captions.jsonl": "\n".join(json.dumps({"file": f" {file}", "caption": file}) for file in SPELLINGS),
+        "Flickr8k.token.txt": "\n".join(f"{file}#{number}\tA dog" for number, file in enumerate(SPELLINGS)),
+    }
+    (tmp_path / name).write_text(written[name], encoding="utf-8")
+    found = read_annotations(tmp_path)
+    assert [image.file for image in found.images] == [f"s/{stored}"]
+    key = "caf\u00e9" if name.startswith("Flickr") else SPELLINGS[0]
+    assert {caption.image_id for caption in found.captions} == {found.images[0].image_id} == {key}
+    assert len(found.captions) == 2
+
+
+def test_two_spellings_of_a_photograph_have_one_split(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    (tmp_path / "captions.csv").write_text("file,caption,split\na.png,x,train\n./a.png,y,test\n")
+    with pytest.raises(DataError, match="'train' and 'test'"):
+        read_annotations(tmp_path)
+
+
+def test_one_file_under_two_ids_is_refused(tmp_path: Path) -> None:
+    write_coco(tmp_path)
+    path = tmp_path / "captions_val2014.json"
+    content = json.loads(path.read_text())
+    content["images"].append({"id": 3, "file_name": "./a.jpg"})
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"val2014/a\.jpg"):
+        read_annotations(tmp_path)
+
+
+def test_letters_that_python_cannot_name_files_by_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / COMPOSED).write_bytes(b"")
+    (tmp_path / "captions.csv").write_text(f"file,caption\n{COMPOSED},x\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    with pytest.raises(UsageError, match=r"ascii.*PYTHONUTF8=1"):
+        read_annotations(tmp_path)

@@ -13,7 +13,15 @@ import pytest
 from PIL import Image
 
 from itrpipe.datasets import image_check, pictures
-from itrpipe.datasets.image_check import ImageCheck, ImageFacts, Leak, Problem, check_images, decode_size, find_leaks
+from itrpipe.datasets.image_check import (
+    ImageCheck,
+    ImageFacts,
+    Problem,
+    Repeat,
+    check_images,
+    decode_size,
+    find_repeats,
+)
 from itrpipe.datasets.records import Annotations, ImageRecord
 from itrpipe.engine import run as engine
 from itrpipe.engine.run import Made
@@ -181,19 +189,19 @@ def test_an_interrupt_does_not_wait_for_the_images_in_the_queue(
     assert caught.tb is not None  # held, as at the top of a program, so that nothing ends for lack of references
 
 
-def test_leaks_are_the_same_bytes_in_two_splits() -> None:
+def test_an_image_repeats_the_first_one_of_the_same_bytes() -> None:
     splits = {"t1": "train", "t2": "train", "v1": "val", "x1": "test", "x2": "test", "x3": "test", "lost": "test"}
     contents = {"t1": "A", "t2": "A", "v1": "B", "x1": "A", "x2": "B", "x3": "C"}
     images = [ImageRecord(name, name, split) for name, split in reversed(splits.items())]
     by_name = {image.file: image for image in images}
     facts = {name: ImageFacts(content, 1, 1) for name, content in contents.items()}
-    leaks = find_leaks(images, facts)
-    assert set(leaks) == {Leak(by_name["t2"], by_name["x1"]), Leak(by_name["v1"], by_name["x2"])}
+    pairs = {("t2", "t1"), ("t2", "x1"), ("v1", "x2")}
+    assert set(find_repeats(images, facts)) == {Repeat(by_name[first], by_name[second]) for first, second in pairs}
 
 
-def test_one_picture_in_many_places_gives_as_many_leaks_not_their_square() -> None:
+def test_one_picture_in_many_places_gives_as_many_repeats_not_their_square() -> None:
     images = [ImageRecord(str(number), str(number), "train" if number < 500 else "test") for number in range(1000)]
     facts = dict.fromkeys((image.file for image in images), ImageFacts("same", 1, 1))
-    leaks = find_leaks(images, facts)
-    assert len(leaks) == 500
-    assert {leak.first.image_id for leak in leaks} == {"0"}
+    repeats = find_repeats(images, facts)
+    assert len(repeats) == 999
+    assert {repeat.first.image_id for repeat in repeats} == {"0"}

@@ -62,6 +62,16 @@ def test_pictures_in_two_splits_are_listed_and_told(defined: Path, precomp_datas
     ]
 
 
+def test_a_picture_that_is_twice_in_one_split_is_listed_and_told(defined: Path, precomp_dataset: Any) -> None:
+    shutil.copy(precomp_dataset.images / "1000.jpg", precomp_dataset.images / "1001.jpg")
+    folder = prepared(defined)
+    manifest = read_manifest(folder)
+    assert manifest.metrics["leaks"] == 0
+    assert "1001.jpg of train is flickr30k-images/1000.jpg of train" in manifest.messages[0]
+    lines = (folder / prepare.REPEATS).read_text().splitlines()
+    assert lines[1:] == ["flickr30k-images/1000.jpg\ttrain\tflickr30k-images/1001.jpg\ttrain"]
+
+
 def test_images_that_cannot_be_used_go_with_their_captions_and_are_listed(
     defined: Path, precomp_dataset: TinySource, invoke: Invoke
 ) -> None:
