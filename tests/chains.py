@@ -12,10 +12,11 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.training.loop import Trainer
 from itrpipe.training.saved import MODEL
 from tests.conftest import Outcome
+from tests.definitions import save_definition
 
 Invoke = Callable[..., Outcome]
 TINY_SSAMT = (

@@ -24,8 +24,9 @@ from itrpipe import cli as command_line
 from itrpipe.artifacts.artifact import OutputFile, read_manifest, write_manifest
 from itrpipe.artifacts.disk import file_digest
 from itrpipe.commands.stages import define_features, run_stage
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.plan.planning import Override, parse_override
+from tests.definitions import save_definition
 
 # How long an example takes depends on what else the machine does, and says nothing about the code.
 settings.register_profile("itrpipe", deadline=None)

@@ -21,7 +21,7 @@ from itrpipe import cli as command_line
 from itrpipe.artifacts.artifact import list_artifacts, read_manifest
 from itrpipe.cli.help import LISTS, PANELS, SHARED, everything, principal
 from itrpipe.commands import doctor
-from itrpipe.datasets.definition import ModelDefinition, load_definition, save_definition
+from itrpipe.datasets.definition import ModelDefinition, load_definition
 from itrpipe.errors import (
     DataError,
     DiskFullError,
@@ -32,6 +32,7 @@ from itrpipe.errors import (
     UnavailableError,
     UsageError,
 )
+from tests.definitions import save_definition
 
 COMMANDS = typer.main.get_command(command_line.app).commands
 HEAVY = {"torch", "pyarrow", "numpy", "h5py", "PIL", "transformers"}

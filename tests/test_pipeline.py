@@ -16,7 +16,7 @@ from itrpipe.artifacts import artifact as artifacts
 from itrpipe.artifacts.disk import read_stamped_json, write_stamped_json
 from itrpipe.commands.stages import run_stage, show_configuration
 from itrpipe.config import declared_stages, load_declaration
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.execution import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan import pipeline
@@ -25,6 +25,7 @@ from itrpipe.plan.staleness import MOST_CHANGES
 from itrpipe.plan.steps import Step, pending_steps, unique_steps
 from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.training.settings import TrainSettings
+from tests.definitions import save_definition
 
 Tiny = Callable[..., list[Override]]
 EVERYTHING = {
@@ -70,7 +71,7 @@ def test_planning_runs_nothing_and_does_not_depend_on_where_the_sources_lie(
 ) -> None:
     step, other = plan_aoq(defined, aoq(tiny)), plan_aoq(finished_chain / "data", aoq(tiny))
     assert step.location.fingerprint == other.location.fingerprint
-    assert sorted(path.name for path in (defined / "tiny").iterdir()) == ["dataset.json", "sources.json"]
+    assert sorted(path.name for path in (defined / "tiny").glob("[!.]*")) == ["dataset.json", "sources.json"]
 
 
 @pytest.mark.parametrize(

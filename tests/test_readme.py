@@ -22,10 +22,11 @@ from itrpipe.commands.named import define_model
 from itrpipe.commands.recipes import chosen_runs, load_recipe
 from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, remember_model, save_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, remember_model
 from itrpipe.plan.planning import parse_override
 from itrpipe.review.decisions import DecisionFile, Judgement
 from itrpipe.training.settings import backbones
+from tests.definitions import save_definition
 
 Invoke = Callable[..., Any]
 ROOT = Path(__file__).parents[1]

@@ -19,10 +19,11 @@ from itrpipe.artifacts.locks import locked
 from itrpipe.commands.stages import run_stage
 from itrpipe.commands.upkeep import _of_two, collect_garbage, entries, print_status
 from itrpipe.commands.where import print_where
-from itrpipe.datasets.definition import ModelDefinition, load_definition, save_definition
+from itrpipe.datasets.definition import ModelDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.plan.planning import Override
 from itrpipe.plan.staleness import state_of
+from tests.definitions import save_definition
 
 Tiny = Callable[..., list[Override]]
 SIX_AND_ONE = 7

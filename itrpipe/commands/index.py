@@ -12,7 +12,7 @@ from itrpipe.artifacts.artifact import MANIFEST, Manifest, folders_in, is_finish
 from itrpipe.commands.named import NamedModel, find_model
 from itrpipe.commands.trained import make_missing, train_settings
 from itrpipe.commands.upkeep import remove_unused
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, redefine
 from itrpipe.datasets.photo_folder import list_photographs, require_photographs
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.plan.overrides import EVERYWHERE
@@ -165,8 +165,11 @@ def up_to_date(
         count = len(list_photographs(photos, root).photographs)
         reporter.say(f"{photos}: an index of {count:,} photographs follows when the model is trained")
         return None
-    known = load_definition(root, dataset)
-    definition = known.model_copy(update={"photographs": StageDefinition(conf=CONF, source=str(photos))})
+
+    def with_photographs(now: DatasetDefinition) -> DatasetDefinition:
+        return now.model_copy(update={"photographs": StageDefinition(conf=CONF, source=str(photos))})
+
+    definition = with_photographs(load_definition(root, dataset))
     step = _planned(root, dataset, definition, model, asked, reporter, dry_run)
     if step.state != "up to date" and no_deps and not whole and not dry_run:
         raise UsageError(
@@ -175,8 +178,8 @@ def up_to_date(
         )
     if whole or step.state != "up to date" or dry_run:
         reporter.say(f"{photos}: {STAGE} with {model.called}", style="bold")
-        if not dry_run and definition != known:
-            save_definition(root, dataset, definition)
+        if not dry_run:
+            redefine(root, dataset, with_photographs)
         run([step], reporter, dry_run=dry_run)
     if dry_run:
         return None

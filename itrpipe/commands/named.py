@@ -17,7 +17,7 @@ from itrpipe.datasets.definition import (
     ModelDefinition,
     check_name,
     load_definition,
-    save_definition,
+    redefine,
 )
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN
@@ -193,8 +193,11 @@ def forget_model(root: Path, dataset: str | None, name: str) -> str:
             else [own for each in _datasets(root) for own in load_definition(root, each).models]
         )
         raise MissingInputError(f"--forget {name}: {_unknown(root, known, name, dataset)}")
-    models = {each: known for each, known in now.models.items() if each != name}
-    save_definition(root, dataset, now.model_copy(update={"models": models}))
+
+    def without(now: DatasetDefinition) -> DatasetDefinition:
+        return now.model_copy(update={"models": {each: own for each, own in now.models.items() if each != name}})
+
+    redefine(root, dataset, without)
     return (
         f"{dataset}: {name} is forgotten; what was trained and evaluated stays, and the same training as --name {name} "
         "remembers it again"

@@ -12,7 +12,7 @@ from itrpipe.datasets.definition import (
     DatasetDefinition,
     StageDefinition,
     load_definition,
-    save_definition,
+    redefine,
 )
 from itrpipe.errors import DataError, MissingSourceError, UsageError
 from itrpipe.plan.steps import Step
@@ -90,9 +90,12 @@ def explain(source: RecipeSource, command: str, needed: Mapping[str, SourceFeatu
 
 def remember_definition(root: Path, dataset: str, definition: DatasetDefinition) -> None:
     """Saves where the dataset lies; features that other runs read stay known."""
-    known = load_definition(root, dataset)
-    told = {"prepare": definition.prepare, "features": {**known.features, **definition.features}}
-    save_definition(root, dataset, known.model_copy(update=told))
+
+    def told(now: DatasetDefinition) -> DatasetDefinition:
+        features = {**now.features, **definition.features}
+        return now.model_copy(update={"prepare": definition.prepare, "features": features})
+
+    redefine(root, dataset, told)
 
 
 def check_sizes(source: RecipeSource, prepared: Step) -> None:

@@ -7,13 +7,20 @@ content of its sources, never on where they lie.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from itrpipe.artifacts.disk import make_folder, read_stamped_json, reading_error, write_stamped_json
+from itrpipe.artifacts.disk import (
+    make_folder,
+    read_stamped_json,
+    reading_error,
+    unavailable_as_error,
+    write_stamped_json,
+)
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DEFINITION = "dataset.json"
@@ -162,8 +169,28 @@ def load_definition(root: Path, dataset: str) -> DatasetDefinition:
         raise reading_error(error, path, DataError(f"{path} is no file; {remedy}")) from None
 
 
+def redefine(root: Path, dataset: str, change: Callable[[DatasetDefinition], DatasetDefinition]) -> None:
+    """Changes what is known of a dataset; every writer goes through here, so that none undoes what another has written.
+
+    Args:
+        root: the data folder.
+        dataset: its name.
+        change: of the definition as it is now, whatever it was when a run began.
+
+    Raises:
+        DataError: the file is corrupt.
+        UnavailableError: it cannot be written.
+    """
+    path = root / check_name(dataset) / DEFINITION
+    if path.exists() and change(now := load_definition(root, dataset)) == now:
+        return  # also where nothing can be written
+    make_folder(path.parent)
+    with unavailable_as_error(path), FileLock(path.with_name(f".{DEFINITION}.lock")):
+        write_stamped_json(path, change(load_definition(root, dataset)).model_dump(mode="json"))
+
+
 def remember(root: Path, dataset: str, definition: DatasetDefinition, stage: str, conf: str) -> None:
-    """Saves what `definition` says of one stage; the rest stays as it is now, whatever it was when a run began.
+    """Saves what `definition` says of one stage.
 
     Args:
         root: the data folder.
@@ -172,27 +199,30 @@ def remember(root: Path, dataset: str, definition: DatasetDefinition, stage: str
         stage: `prepare`, `extract`, or one that embeddings were given to.
         conf: for `extract` the name of the features.
     """
-    now = load_definition(root, dataset)
-    if stage == "prepare":
-        changed = now.model_copy(update={"prepare": definition.prepare})
-    elif stage != "extract":
+
+    def change(now: DatasetDefinition) -> DatasetDefinition:
+        if stage == "prepare":
+            return now.model_copy(update={"prepare": definition.prepare})
+        if stage == "extract":
+            return now.model_copy(update={"features": {**now.features, conf: definition.features[conf]}})
         known = {name: {**now.embeddings.get(name, {}), **given} for name, given in definition.embeddings.items()}
-        told = {"prepare": definition.prepare, "embeddings": {**now.embeddings, **known}}
-        changed = now.model_copy(update=told)
-    else:
-        changed = now.model_copy(update={"features": {**now.features, conf: definition.features[conf]}})
-    save_definition(root, dataset, changed)
+        return now.model_copy(update={"prepare": definition.prepare, "embeddings": {**now.embeddings, **known}})
+
+    redefine(root, dataset, change)
 
 
 def remember_model(root: Path, dataset: str, name: str, model: ModelDefinition) -> None:
-    """Saves what a named model is, unless that is known; the rest of the definition stays as it is now."""
-    now = load_definition(root, dataset)
-    if now.models.get(name) != model:
-        save_definition(root, dataset, now.model_copy(update={"models": {**now.models, name: model}}))
+    """Saves what a named model is."""
+    redefine(root, dataset, lambda now: now.model_copy(update={"models": {**now.models, name: model}}))
 
 
-def save_definition(root: Path, dataset: str, definition: DatasetDefinition) -> None:
-    """Writes the definition of a dataset atomically."""
-    folder = root / check_name(dataset)
-    make_folder(folder)
-    write_stamped_json(folder / DEFINITION, definition.model_dump(mode="json"))
+def remember_training(root: Path, dataset: str, name: str, label: str, folder: str) -> None:
+    """Saves which artifact a training under a name is, unless the name was forgotten meanwhile."""
+
+    def change(now: DatasetDefinition) -> DatasetDefinition:
+        if (known := now.models.get(name)) is None:
+            return now
+        told = known.model_copy(update={"trained": known.trained | {label: folder}})
+        return now.model_copy(update={"models": {**now.models, name: told}})
+
+    redefine(root, dataset, change)

@@ -17,7 +17,7 @@ from itrpipe.artifacts.artifact import INPUTS, UNFINISHED
 from itrpipe.artifacts.disk import full_disk_as_error, read_stamped_json, remove_leftovers, write_stamped_json
 from itrpipe.artifacts.integrity import remember_outputs
 from itrpipe.artifacts.locks import HOURS, holder, locked, patience
-from itrpipe.datasets.definition import load_definition, remember_model
+from itrpipe.datasets.definition import load_definition, remember_training
 from itrpipe.engine.execution import share_of, whole
 from itrpipe.engine.part import OthersMissing, Share
 from itrpipe.errors import DataError, LockedError, UsageError
@@ -122,12 +122,10 @@ def _remember_names(steps: Iterable[Step], called: Mapping[Path, str], reporter:
         location, name = step.location, called.get(step.location.folder, "")
         if not name or step.finished is None:
             continue
+        remember_training(location.root, location.dataset, name, location.label, location.name)
         definition = load_definition(location.root, location.dataset)
-        if (known := definition.models.get(name)) is not None:
-            trained = known.trained | {location.label: location.name}
-            remember_model(location.root, location.dataset, name, known.model_copy(update={"trained": trained}))
-            if same := sorted(definition.names_of(location.name) - {name}):
-                reporter.say(f"model {name} is the same as {', '.join(same)}: no setting differs", style="yellow")
+        if name in definition.models and (same := sorted(definition.names_of(location.name) - {name})):
+            reporter.say(f"model {name} is the same as {', '.join(same)}: no setting differs", style="yellow")
 
 
 def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:

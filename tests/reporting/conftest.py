@@ -28,7 +28,6 @@ from itrpipe.datasets.definition import (
     ModelDefinition,
     StageDefinition,
     load_definition,
-    save_definition,
 )
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import write_prepared
@@ -44,6 +43,7 @@ from itrpipe.synthesis.edits import Edit
 from itrpipe.synthesis.sentences import Sentence, SentenceFile, join_parts, write_part
 from itrpipe.synthesis.statistics import synthesis_statistics
 from tests import maps
+from tests.definitions import save_definition
 
 DATASET, WIDTH = "toy", 16
 SIZES = {"train": 40, "val": 6, "test": 30}

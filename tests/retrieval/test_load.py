@@ -19,7 +19,7 @@ import itrpipe
 from itrpipe.artifacts.artifact import existing_input, read_manifest
 from itrpipe.commands.export import Wanted, export
 from itrpipe.commands.stages import run_stage
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings
@@ -27,6 +27,7 @@ from itrpipe.features.scores import read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.plan.planning import parse_override
 from tests.conftest import TINY_PHRASES, TINY_PIXELS, TINY_TRAINING
+from tests.definitions import save_definition
 
 FEW = "evaluate.bootstrap_samples=100"
 NARROW = (*TINY_TRAINING, FEW, "train.model.embed_dim=8", "train.model.word_dim=8")

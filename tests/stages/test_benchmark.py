@@ -18,7 +18,7 @@ from PIL import Image
 
 from itrpipe.analysis.benchmarks import pairs_of_scenes
 from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.tokens import tokenize
 from itrpipe.features import extraction
@@ -29,6 +29,7 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.training.data import SplitData
 from itrpipe.training.saved import SavedModel, load_model
+from tests.definitions import save_definition
 
 Invoke = Callable[..., Any]
 SMALL = ["pixels.height=32", "pixels.width=32", "extract.workers=0", "train.min_word_count=1"]

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from itrpipe.commands.stages import run_stage
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, save_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import UsageError
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import Need
 from itrpipe.stages.checks import candidates
+from tests.definitions import save_definition
 
 Invoke = Callable[..., Any]
 AOQ = ("evaluate", "--method", "aoq", "--backbone", "vsepp", "--dataset", "tiny")

@@ -18,7 +18,7 @@ import torch
 from itrpipe.analysis.discrimination import JudgedSentences, SentenceJudge, discrimination
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.tokens import tokenize
 from itrpipe.errors import DataError, UsageError
@@ -36,6 +36,7 @@ from itrpipe.training.data import SplitData
 from itrpipe.training.phrase_data import PhraseSplitData
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import Sources
+from tests.definitions import save_definition
 
 Invoke = Callable[..., Any]
 IMAGES, PER_IMAGE = 4, 5

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
@@ -37,6 +37,7 @@ from itrpipe.training.scoring import Scoring
 from itrpipe.training.settings import backbones, embeds, settings_of
 from itrpipe.training.splits import Sources, open_split
 from tests import maps
+from tests.definitions import save_definition
 from tests.trained_model import TrainedModel
 
 Invoke = Callable[..., Any]

@@ -13,8 +13,9 @@ import pytest
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import declared_stages
-from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model, save_definition
+from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from itrpipe.stages import report
+from tests.definitions import save_definition
 
 Invoke = Callable[..., Any]
 PUBLISHED = {"run": "aoq.vsepp", "where": "a table", "rsum": 400.0}

@@ -17,7 +17,7 @@ import pytest
 from itrpipe.artifacts.artifact import Manifest, read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -37,6 +37,7 @@ from itrpipe.synthesis.sentences import SENTENCES_FILE, SentenceFile
 from itrpipe.synthesis.statistics import synthesis_statistics
 from itrpipe.synthesis.true_negatives import read_scenes, true_negatives
 from tests.commands import Command
+from tests.definitions import save_definition
 
 Invoke = Callable[..., Any]
 IMAGES, CAPTIONS, KEEP = 12, 60, 6

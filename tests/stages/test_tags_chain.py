@@ -15,12 +15,13 @@ from safetensors.torch import load_file
 
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, save_definition
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.methods.masking import masked_word_logits
 from itrpipe.methods.tags import method as tags
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.plan.planning import parse_override
 from itrpipe.training.loop import Trainer
+from tests.definitions import save_definition
 
 Invoke = Callable[..., Any]
 SIZES = (
