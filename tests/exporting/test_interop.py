@@ -303,6 +303,11 @@ def test_open_clip_embeds_as_we_do(
     np.testing.assert_allclose(images, ours.encode_images(photographs), **CLOSE)
     np.testing.assert_allclose(texts, ours.encode_texts(TEXTS), **CLOSE)
     np.testing.assert_allclose(theirs(folder, photographs, backend="pil")[2], ours.encode_texts(TEXTS), **CLOSE)
+    read, cleaned = ["it's &amp; x", "\ufb01ne dogs", "\u201cquoted\u201d"], ["it's & x", "fine dogs", '"quoted"']
+    with torch.no_grad():
+        texts = model.encode_text(tokenizer(read), normalize=True)
+    np.testing.assert_allclose(texts, ours.encode_texts(cleaned), **CLOSE)
+    assert np.abs(texts[0].numpy() - ours.encode_texts(read[:1])[0]).max() > 1e-3
 
 
 def test_open_clip_is_refused_for_what_it_has_not(exported: Callable[..., Any], root: Path, tmp_path: Path) -> None:
