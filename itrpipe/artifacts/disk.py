@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UnavailableError
+from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UnavailableError, reason_of
 
 TEMPORARY = ".tmp"
 _STAMP = b"sha256 of this file: "
@@ -209,8 +209,7 @@ def reading(where: Path | str, what: str, remedy: str) -> Iterator[None]:
     except ItrpipeError:
         raise
     except Exception as error:  # no library lists what damage makes it raise
-        reason = " ".join(str(error).split()) or type(error).__name__
-        damage = DataError(f"{where} cannot be read as {what} ({reason}); {remedy}")
+        damage = DataError(f"{where} cannot be read as {what} ({reason_of(error)}); {remedy}")
         raise reading_error(error, Path(where), damage) from error
 
 

@@ -23,6 +23,9 @@ HISTORY = "history.parquet"
 LEAKS, REPEATS = "leaks.tsv", "repeats.tsv"
 """Files of a prepared dataset that has some."""
 
+EXPORT = "export.json"
+"""Of an exported folder: says what every other file of it is; also what a folder is known by that may be replaced."""
+
 PICTURES = "pictures"
 """Folder of small copies of photographs, beside a dataset's artifacts."""
 

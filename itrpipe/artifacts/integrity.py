@@ -11,8 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import MANIFEST, Manifest, collect_command, file_damage, is_finished, read_manifest
-from itrpipe.artifacts.disk import file_digest, read_json, unavailable_as_error
+from itrpipe.artifacts.artifact import (
+    MANIFEST,
+    Manifest,
+    OutputFile,
+    collect_command,
+    file_damage,
+    is_finished,
+    read_manifest,
+)
+from itrpipe.artifacts.disk import file_digest, read_json, reading, unavailable_as_error
+from itrpipe.artifacts.files import EXPORT
 from itrpipe.artifacts.sources import DigestCache
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.progress import Reporter
@@ -22,6 +31,7 @@ SMALL = 4 << 20
 """Bytes below which a file is hashed whenever it is read."""
 _DEEPEST = 3
 """Folders between the file of an artifact and its manifest, at most."""
+_EXPORTED = "export it again, or fetch it again"
 _caches: dict[Path, DigestCache] = {}
 _manifests: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
 _trusted = False
@@ -36,7 +46,8 @@ def trust_large_files(trusted: bool) -> None:
 def checked(path: Path) -> Path:
     """Returns the path of a file that is about to be read, once it is as the manifest of its artifact says.
 
-    A file of no finished artifact, and one that its manifest does not list, is returned as it is.
+    A file of an exported folder is compared with its `export.json`. A file of neither, and one that is not listed, is
+    returned as it is.
 
     Raises:
         DataError: the file is damaged; it names the artifact and the commands that make it again.
@@ -44,6 +55,7 @@ def checked(path: Path) -> Path:
     """
     found = _artifact_of(path)
     if found is None:
+        _check_exported(path)
         return path
     folder, manifest = found
     expected = manifest.outputs.get(path.relative_to(folder).as_posix())
@@ -57,6 +69,17 @@ def checked(path: Path) -> Path:
             f"`{collect_command(folder, thorough=True)}` and make it again with `{manifest.command}`"
         )
     return path
+
+
+def _check_exported(path: Path) -> None:
+    for folder in list(path.parents)[:_DEEPEST]:
+        if (folder / EXPORT).is_file():
+            with reading(folder / EXPORT, "the files of an export", _EXPORTED):
+                known = dict(read_json(folder / EXPORT)["files"]).get(path.relative_to(folder).as_posix())
+                damage = file_damage(path, OutputFile.model_validate(known), file_digest) if known else None
+            if damage:
+                raise DataError(f"{path} {damage} in {EXPORT}; {_EXPORTED}")
+            return
 
 
 def damage_of(path: Path) -> ItrpipeError | None:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, get_args
 from itrpipe import __version__
 from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
 from itrpipe.artifacts.disk import write_json, write_text
-from itrpipe.artifacts.files import CROSS_RETRIEVAL, METRICS, RANKINGS
+from itrpipe.artifacts.files import CROSS_RETRIEVAL, EXPORT, METRICS, RANKINGS
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.errors import UsageError
-from itrpipe.exporting.folder import RECORD, new_folder, open_target
+from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.given_source import NOT_HERE, is_given
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.methods.registry import methods
@@ -277,7 +277,7 @@ def _write_all(work: Path, chain: _Chain, wanted: Wanted, native: NativeModel | 
         yield from _write_vectors(work, chain, wanted)
     if wanted.trec:
         yield from _write_trec(work, chain)
-    yield RECORD, "size and sha256 of every file, and the fingerprints of what they were made from"
+    yield EXPORT, "size and sha256 of every file, and the fingerprints of what they were made from"
 
 
 def _write_model(work: Path, chain: _Chain, native: NativeModel | None) -> Iterator[tuple[str, str]]:

@@ -14,10 +14,12 @@ def resolve_device(device: str) -> str:
     bits of a factor, and the same captions would score differently by 1e-4 in another batch.
 
     Raises:
-        UsageError: CUDA was asked for and is not there.
+        UsageError: it is none of these, or CUDA was asked for and is not there.
     """
     import torch
 
+    if device not in ("auto", "cpu", CUDA):
+        raise UsageError(f"device {device!r} is none of auto, cpu and {CUDA}; choose one")
     if device == CUDA and not torch.cuda.is_available():
         raise UsageError("--device cuda: no CUDA device is visible; use --device cpu or check `itrpipe doctor`")
     if device == "auto":

@@ -20,10 +20,8 @@ from itrpipe.artifacts.disk import (
     unavailable_as_error,
     write_json,
 )
+from itrpipe.artifacts.files import EXPORT
 from itrpipe.errors import DataError, MissingInputError, UsageError
-
-RECORD = "export.json"
-"""Says what every file of an exported folder is; also what a folder is known by that may be replaced."""
 
 
 def open_target(root: Path, to: Path, *, force: bool, dry_run: bool, say: Callable[[str], None]) -> Path:
@@ -88,13 +86,13 @@ def check_target(target: Path, *, force: bool) -> None:
 
 def _not_an_export(target: Path) -> str | None:
     """Why a folder is not one that `new_folder` made, or holds something else than that."""
-    if not (target / RECORD).is_file():
+    if not (target / EXPORT).is_file():
         return "was not made by itrpipe export"
     try:
-        known = dict(read_json(target / RECORD)["files"])
+        known = dict(read_json(target / EXPORT)["files"])
     except (DataError, KeyError, TypeError, ValueError):
-        return f"has a damaged {RECORD}"
-    found = {path.relative_to(target).as_posix() for path in target.rglob("*") if not path.is_dir()} - {RECORD}
+        return f"has a damaged {EXPORT}"
+    found = {path.relative_to(target).as_posix() for path in target.rglob("*") if not path.is_dir()} - {EXPORT}
     if others := [name for name in sorted(found) if known.get(name) != _facts(target / name)]:
         return f"holds {others[0]}, which itrpipe export did not write, or not like this"
     return None
@@ -128,7 +126,7 @@ def new_folder(
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         try:
             yield work
-            write_json(work / RECORD, {**facts, "files": _recorded(work)})
+            write_json(work / EXPORT, {**facts, "files": _recorded(work)})
             check_target(target, force=force)
             _put(work, target, earlier)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def require_hub_id(model: str) -> None:
         MissingInputError: it reads like a path, or is a file.
     """
     path = Path(model).expanduser()
-    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or path.exists():
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or os.path.exists(path):
         raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id.")
 
 
@@ -41,7 +42,7 @@ def require_reachable(model: str, revision: str = "main") -> None:
         MissingInputError: likewise.
     """
     folder = Path(model).expanduser()
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         require_hub_id(model)
         _ask(model, revision)
     elif not (folder / CONFIG).is_file():

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
+from itrpipe.artifacts.disk import reading
 from itrpipe.errors import DataError, MissingInputError, reason_of
 from itrpipe.features.extractors.model_files import find_folder, quiet
 from itrpipe.features.extractors.pretrained import Kind, load_config, load_noted, load_tensors, with_poolers
@@ -221,16 +222,14 @@ def load_tokenizer(folder: Any) -> Any:
         MissingInputError: a library that it needs is not installed.
         DataError: a file is damaged.
     """
-    try:
-        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except ImportError as error:
-        raise MissingInputError(
-            f"{folder}: the tokenizer needs a library that is not installed ({reason_of(error)}); install it with pip."
-        ) from None
-    except Exception as error:  # the Rust library raises bare exceptions
-        raise DataError(
-            f"{folder}: the tokenizer cannot be read ({reason_of(error)}); download the model again."
-        ) from None
+    with reading(folder, "a tokenizer", "download it again"):
+        try:
+            return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except ImportError as error:
+            raise MissingInputError(
+                f"{folder}: the tokenizer needs a library that is not installed ({reason_of(error)}); install it with "
+                "pip."
+            ) from None
 
 
 def random(settings: DualEncoder, vocabulary_size: int) -> TextTower:

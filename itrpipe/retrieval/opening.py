@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.artifacts.artifact import MANIFEST, existing_input, read_manifest
+from itrpipe.artifacts.disk import reading
 from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.engine.device import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -17,8 +18,10 @@ from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.retrieval.model import FeatureReading, RetrievalModel
 from itrpipe.retrieval.pretrained import open_joint
 from itrpipe.scene_graph.declaration import ParseSettings
-from itrpipe.training.saved import ABOUT, load_model
+from itrpipe.training.saved import ABOUT, SavedModel, load_model
 
+_Opened = tuple[SavedModel, str, FeatureReading, ParseSettings | None]
+"""A model, its name, what it reads of images, and of captions where it reads phrases."""
 _FILES = (CONFIG, "*.safetensors", "*.json", "*.txt", "*.model")
 """What is fetched of a model of the hub: no pickles and no code."""
 
@@ -47,19 +50,19 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
     """
     place, name = resolve_device(device), os.fspath(folder_or_model)
     folder = Path(name).expanduser()
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # of a name that is too long for one, too
         folder = fetch(name, revision)
     if (folder / MANIFEST).is_file():
-        return _trained(folder, place)
+        return RetrievalModel(*_trained(folder), device=place)
     if not (folder / CONFIG).is_file():
         raise MissingInputError(
             f"{folder} has no {CONFIG}; name the folder of a model, such as one of `itrpipe export`"
         )
-    config = read_checked_json(folder / CONFIG)
-    if isinstance(config, dict) and ("backbone" in config or ABOUT in config):
-        return _exported(folder, place)
-    saved, photographs = open_joint(folder, name)
-    return RetrievalModel(saved, name, FeatureReading("pixels", {}, photographs), device=place)
+    with reading(folder / CONFIG, "a model", "export the model again, or fetch it again"):
+        config = read_checked_json(folder / CONFIG)
+        exported = isinstance(config, dict) and ("backbone" in config or ABOUT in config)
+        opened = _exported(folder) if exported else _joint(folder, name)
+    return RetrievalModel(*opened, device=place)
 
 
 def fetch(model: str, revision: str = "main") -> Path:
@@ -72,7 +75,7 @@ def fetch(model: str, revision: str = "main") -> Path:
     return download(model, revision, _FILES)
 
 
-def _trained(folder: Path, device: str) -> RetrievalModel:
+def _trained(folder: Path) -> _Opened:
     """An artifact of `train`."""
     manifest = read_manifest(folder)
     if manifest.stage != "train":
@@ -81,14 +84,14 @@ def _trained(folder: Path, device: str) -> RetrievalModel:
     extract, parser = read_manifest(existing_input(folder, manifest, "extract")), None
     if saved.settings.reads_phrases:
         parser = ParseSettings.recorded(read_manifest(existing_input(folder, manifest, "parse")).settings)
-    return RetrievalModel(saved, manifest.label, _reading(extract.conf, extract.settings), parser, device)
+    return saved, manifest.label, _reading(extract.conf, extract.settings), parser
 
 
-def _exported(folder: Path, device: str) -> RetrievalModel:
+def _exported(folder: Path) -> _Opened:
     """A folder of `itrpipe export`."""
     saved = load_model(folder)
     about = saved.config.get(ABOUT)
-    if not isinstance(about, dict) or not {"run", "features"} <= about.keys():
+    if not isinstance(about, dict) or not isinstance(about.get("run"), str) or "features" not in about:
         raise DataError(
             f"{folder / CONFIG} does not say what the model reads of images; name a folder of `itrpipe export`, or of "
             "a training with its manifest.json"
@@ -97,10 +100,17 @@ def _exported(folder: Path, device: str) -> RetrievalModel:
     features = about["features"]
     # Exports of earlier versions do not say so; their extractor tells itself when it finds no weights.
     elsewhere = not features.get("of_anywhere", True)
-    reading = _reading(features["extractor"], features["settings"], elsewhere=elsewhere)
-    return RetrievalModel(saved, about["run"], reading, parser, device)
+    return saved, about["run"], _reading(features["extractor"], features["settings"], elsewhere=elsewhere), parser
+
+
+def _joint(folder: Path, name: str) -> _Opened:
+    """A joint model of transformers."""
+    saved, photographs = open_joint(folder, name)
+    return saved, name, FeatureReading("pixels", {}, photographs), None
 
 
 def _reading(name: str, settings: Mapping[str, Any], *, elsewhere: bool = False) -> FeatureReading:
     parts = passes_of(name, feature_settings(settings).model_validate(settings))
+    if not parts:
+        raise DataError(f"the features {name!r} name no extractor; give the folder as it was exported")
     return FeatureReading(name, parts, elsewhere=elsewhere)

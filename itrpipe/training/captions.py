@@ -290,7 +290,8 @@ def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
 
         place = folder if at_root else folder / TOKENIZER
         for path in place.glob("*.*"):
-            checked(path)
+            if path.suffix != ".md":  # a card is for whoever publishes to edit
+                checked(path)
         return PieceIds(load_tokenizer(place), Reading.of(settings), max_tokens)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
     return WordIds(vocabulary, Reading.of(settings)) if settings.opens_encoders else vocabulary

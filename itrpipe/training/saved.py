@@ -136,6 +136,8 @@ def _settings_in(path: Path) -> tuple[dict[str, Any], bool]:
         config, native = {**about[SETTINGS], ABOUT: {key: about[key] for key in about if key != SETTINGS}}, True
     if not isinstance(config, dict) or "backbone" not in config:
         raise DataError(f"{path} holds no settings of itrpipe; run `itrpipe train` or `itrpipe export` again")
+    if backbone_family(str(config["backbone"])) not in backbones():
+        raise DataError(f"{path}: there is no backbone {config['backbone']!r}; install the package that brings it")
     return config, native
 
 

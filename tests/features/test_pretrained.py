@@ -170,15 +170,15 @@ def spoil_a_weight(folder: Path) -> None:
     ("damage", "kind", "said"),
     [
         (spoil_a_weight, DataError, "'layernorm.weight' holds 1 values that are no finite numbers; download"),
-        (truncate, DataError, "cannot be read"),
+        (truncate, DataError, "cannot be read as weights"),
         (drop_a_layer, DataError, "lack 16 parameters of ViTModel, such as 'layers.1.attention"),
         (drop_a_shard, DataError, "model-00002-of-00002"),
-        (truncate_pickle, DataError, "cannot be read"),
+        (truncate_pickle, DataError, "cannot be read as weights"),
         (lambda folder: (folder / "model.safetensors").unlink(), MissingInputError, "has no model.safetensors"),
         (lambda folder: (folder / "config.json").unlink(), MissingInputError, "has no config.json"),
         (lambda folder: (folder / "preprocessor_config.json").unlink(), MissingInputError, "no preprocessor_config"),
-        (lambda folder: (folder / "config.json").write_text("{"), DataError, "is not a configuration"),
-        (lambda folder: (folder / "config.json").write_text("[]"), DataError, "is not a configuration"),
+        (lambda folder: (folder / "config.json").write_text("{"), DataError, "config.json cannot be read"),
+        (lambda folder: (folder / "config.json").write_text("[]"), DataError, "config.json cannot be read"),
     ],
 )
 def test_damaged_folders_are_one_line(

@@ -21,7 +21,7 @@ from itrpipe.commands.export import Wanted, export
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings
 from itrpipe.features.scores import read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
@@ -212,6 +212,81 @@ def test_joint_models_of_transformers_embed_as_they_do_there(saved_encoders: Pat
             np.testing.assert_allclose(found, expected.numpy(), atol=1e-5, err_msg=folder.name)
 
 
+def changed(folder: Path, to: Path, file: str, *keys: str, value: Any) -> Path:
+    """A copy of a folder in whose JSON file one value is another; without its `export.json`, which would tell."""
+    shutil.copytree(folder, to)
+    (to / "export.json").unlink(missing_ok=True)
+    content = json.loads((to / file).read_text())
+    place = content
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    (to / file).write_text(json.dumps(content))
+    return to
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("backbone",), "nope"),
+        (("backbone",), None),
+        (("model",), None),
+        (("model", "embed_dim"), -1),
+        (("model", "embed_dim"), 10**12),
+        (("model", "embed_dim"), float("inf")),
+        (("image_dim",), "x"),
+        (("itrpipe", "run"), [1]),
+        (("itrpipe", "features"), {}),
+        (("itrpipe", "features", "settings"), {}),
+    ],
+)
+def test_a_damaged_configuration_is_told_in_one_line(
+    evaluated: Callable[[str], Evaluated], tmp_path: Path, keys: tuple[str, ...], value: Any
+) -> None:
+    folder = changed(evaluated("triplet.vsepp").folder, tmp_path / "model", "config.json", *keys, value=value)
+    with pytest.raises(DataError) as caught:
+        itrpipe.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("resample", 99),
+        ("resample", "x"),
+        ("image_std", [0, 0, 0]),
+        ("image_mean", [float("nan")] * 3),
+        ("rescale_factor", 0),
+    ],
+)
+def test_damaged_preprocessing_is_told_in_one_line(saved_encoders: Path, tmp_path: Path, key: str, value: Any) -> None:
+    folder = changed(saved_encoders / "clip", tmp_path / "model", "preprocessor_config.json", key, value=value)
+    with pytest.raises(DataError, match=r"preprocessor_config\.json"):
+        itrpipe.load(folder)
+
+
+def test_a_place_that_cannot_be_is_told_in_one_line(evaluated: Callable[[str], Evaluated]) -> None:
+    with pytest.raises(ItrpipeError, match="cannot be fetched"):
+        itrpipe.load("x" * 5_000)
+    with pytest.raises(UsageError, match="tpu"):
+        itrpipe.load(evaluated("triplet.vsepp").folder, device="tpu")
+
+
+def test_a_file_of_an_export_that_changed_is_told_but_for_its_card(
+    evaluated: Callable[[str], Evaluated], tmp_path: Path
+) -> None:
+    for run, name in (("triplet.vsepp", "model.safetensors"), ("triplet.dual-encoder", "vocab.json")):
+        folder = Path(shutil.copytree(evaluated(run).folder, tmp_path / run))
+        (folder / "README.md").write_text("edited")
+        itrpipe.load(folder)
+        (path,) = folder.rglob(name)
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"{name} does not match its recorded sha256 in export\.json"):
+            itrpipe.load(folder)
+
+
 def test_pickles_and_models_of_one_side_are_refused(saved_encoders: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(saved_encoders / "clip", tmp_path / "clip"))
     weights = copy / "model.safetensors"
@@ -223,14 +298,12 @@ def test_pickles_and_models_of_one_side_are_refused(saved_encoders: Path, tmp_pa
 
 
 def test_an_export_without_its_parser_says_so(evaluated: Callable[[str], Evaluated], tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(evaluated("ssamt.ssamt").folder, tmp_path / "model"))
-    config = json.loads((copy / "config.json").read_text())
-    assert config["itrpipe"].pop("parser")["tagger"] == "lexicon"
-    (copy / "config.json").write_text(json.dumps(config))
+    exported = evaluated("ssamt.ssamt").folder
+    assert json.loads((exported / "config.json").read_text())["itrpipe"]["parser"]["tagger"] == "lexicon"
+    copy = changed(exported, tmp_path / "model", "config.json", "itrpipe", "parser", value=None)
     with pytest.raises(DataError, match="is not recorded"):
         itrpipe.load(copy)
-    del config["itrpipe"]
-    (copy / "config.json").write_text(json.dumps(config))
+    copy = changed(exported, tmp_path / "none", "config.json", "itrpipe", value=None)
     with pytest.raises(DataError, match="does not say what the model reads of images"):
         itrpipe.load(copy)
 
@@ -238,10 +311,8 @@ def test_an_export_without_its_parser_says_so(evaluated: Callable[[str], Evaluat
 def test_weights_of_another_machine_are_not_looked_for_here(
     evaluated: Callable[[str], Evaluated], tmp_path: Path
 ) -> None:
-    copy = Path(shutil.copytree(evaluated("triplet.vsepp").folder, tmp_path / "model"))
-    config = json.loads((copy / "config.json").read_text())
-    assert config["itrpipe"]["features"]["of_anywhere"] is True
-    config["itrpipe"]["features"]["of_anywhere"] = False
-    (copy / "config.json").write_text(json.dumps(config))
+    exported, key = evaluated("triplet.vsepp").folder, ("itrpipe", "features", "of_anywhere")
+    assert json.loads((exported / "config.json").read_text())["itrpipe"]["features"]["of_anywhere"] is True
+    copy = changed(exported, tmp_path / "model", "config.json", *key, value=False)
     with pytest.raises(UsageError, match=r"'scenes', whose weights lay in a file of the machine .*; give features\.h5"):
         itrpipe.load(copy).encode_images(["a.jpg"])

@@ -80,5 +80,5 @@ def test_what_is_no_gpt2_is_one_line(gpt2: Path, saved_encoders: Path, tmp_path:
         LanguageModel(str(gpt2))
     (gpt2 / "config.json").write_text(json.dumps(config))
     (gpt2 / "model.safetensors").write_bytes(b"cut off")
-    with pytest.raises(DataError, match="the weights cannot be read"):
+    with pytest.raises(DataError, match="cannot be read as weights"):
         LanguageModel(str(gpt2))

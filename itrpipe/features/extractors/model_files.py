@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +41,7 @@ def find_folder(
         MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
     """
     folder, notes = Path(model).expanduser(), ()
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         require_hub_id(model)
         folder = download(model, revision, (CONFIG, *required, *further))
         if weights:

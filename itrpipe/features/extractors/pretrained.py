@@ -16,12 +16,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import nn
 
-from itrpipe.artifacts.disk import reading_error
-from itrpipe.errors import DataError, UsageError, reason_of
+from itrpipe.artifacts.disk import reading
+from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extractors.base import Images
 from itrpipe.features.extractors.model_files import CONFIG, PICKLES, SAFETENSORS, find_folder, has_any, quiet
 from itrpipe.features.extractors.pretrained_pixels import Preprocessing, load_preprocessing
@@ -251,21 +250,16 @@ def load_config(folder: Path, families: Mapping[str, KindOrFamily]) -> tuple[Kin
         UsageError: the model type is not among the families.
     """
     path = folder / CONFIG
-    try:
+    with reading(path, "a configuration", "download the model again"):
         kind = str(json.loads(path.read_text("utf-8")).get("model_type"))
-    except (ValueError, AttributeError) as error:
-        raise DataError(f"{path} is not a configuration ({error}); download the model again.") from None
-    if kind not in families:
-        raise UsageError(
-            f"{path}: model type '{kind}' is not supported, supported are {', '.join(families)}; choose another model."
-        )
-    family = families[kind]
-    try:
+        if kind not in families:
+            known = ", ".join(families)
+            raise UsageError(
+                f"{path}: model type '{kind}' is not supported, supported are {known}; choose another model."
+            )
+        family = families[kind]
         whole = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
-        damage = DataError(f"{path} is not a configuration ({reason_of(error)}); download the model again.")
-        raise reading_error(error, path, damage) from None
-    config = getattr(whole, family.part) if family.part else whole
+        config = getattr(whole, family.part) if family.part else whole
     if family.part and hasattr(whole, "projection_dim"):
         config.projection_dim = whole.projection_dim  # the joint model uses this one, whatever the tower's own says
     # A configuration can name an implementation that would be downloaded from the hub as code.
@@ -310,27 +304,25 @@ def load_noted(folder: Path, family: Kind, config: Any) -> tuple[nn.Module, tupl
         DataError: the weights are damaged, of another network, or not finite.
     """
     attention = {"attn_implementation": family.attention} if family.attention else {}
-    try:
-        model, report = getattr(transformers, family.network).from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            use_safetensors=has_any(folder, SAFETENSORS),
-            weights_only=True,
-            local_files_only=True,
-            ignore_mismatched_sizes=True,  # they are in the report
-            output_loading_info=True,
-            **attention,
-            **family.options,
-        )
-    except pickle.UnpicklingError:  # its message advises to run whatever the file holds
-        raise DataError(
-            f"{folder}: {PICKLES[0]} is damaged or holds more than tensors, which is never loaded; download the "
-            f"weights again, as {SAFETENSORS[0]} if there is one."
-        ) from None
-    except (OSError, EOFError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        damage = DataError(f"{folder}: the weights cannot be read ({reason_of(error)}); download them again.")
-        raise reading_error(error, folder, damage) from None
+    with reading(folder, "weights", "download them again"):
+        try:
+            model, report = getattr(transformers, family.network).from_pretrained(
+                folder,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=has_any(folder, SAFETENSORS),
+                weights_only=True,
+                local_files_only=True,
+                ignore_mismatched_sizes=True,  # they are in the report
+                output_loading_info=True,
+                **attention,
+                **family.options,
+            )
+        except pickle.UnpicklingError:  # its message advises to run whatever the file holds
+            raise DataError(
+                f"{folder}: {PICKLES[0]} is damaged or holds more than tensors, which is never loaded; download the "
+                f"weights again, as {SAFETENSORS[0]} if there is one."
+            ) from None
     fresh = _check_report(folder, family, model, report)
     refuse_not_finite(folder, model.state_dict(), "download the weights again")
     return model, tuple(f"{folder}: {_FRESH.format(module=module)}" for module in fresh)
@@ -342,7 +334,7 @@ def load_tensors(folder: Path, names: Sequence[str]) -> dict[str, torch.Tensor]:
     Raises:
         DataError: the weights are damaged.
     """
-    try:
+    with reading(folder, "weights", "download them again"):
         if has_any(folder, SAFETENSORS):
             found = {}
             for path in sorted(folder.glob("*.safetensors")):
@@ -351,9 +343,6 @@ def load_tensors(folder: Path, names: Sequence[str]) -> dict[str, torch.Tensor]:
             return found
         states = [torch.load(path, weights_only=True, mmap=True) for path in sorted(folder.glob("pytorch_model*.bin"))]
         return {name: state[name] for state in states for name in names if name in state}
-    except (SafetensorError, OSError, RuntimeError, pickle.UnpicklingError) as error:
-        damage = DataError(f"{folder}: the weights cannot be read ({reason_of(error)}); download them again.")
-        raise reading_error(error, folder, damage) from None
 
 
 def _check_report(folder: Path, family: Kind, model: nn.Module, report: Mapping[str, Any]) -> tuple[str, ...]:

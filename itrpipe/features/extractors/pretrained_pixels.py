@@ -16,9 +16,10 @@ import torch
 import transformers
 from torch import nn
 
-from itrpipe.artifacts.disk import reading_error
-from itrpipe.errors import DataError, UsageError, reason_of
+from itrpipe.artifacts.disk import reading
+from itrpipe.errors import DataError, UsageError
 
+PREPROCESSOR = "preprocessor_config.json"
 _CONVNEXT = "ConvNextImageProcessor"
 # It rescales before it resizes, so that its resized pixels are not rounded to bytes.
 _FLOAT_RESIZING = "DINOv3ViTImageProcessor"
@@ -164,15 +165,12 @@ def load_preprocessing(folder: Path) -> Preprocessing:
         DataError: the file is damaged.
         UsageError: the image processor is unknown here, or its images differ in size.
     """
-    try:
-        processor = transformers.AutoImageProcessor.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        damage = DataError(
-            f"{folder}: the image processor cannot be read ({reason_of(error)}); download the model again."
-        )
-        raise reading_error(error, folder, damage) from None
+    with reading(folder / PREPROCESSOR, "preprocessing", "download the model again"):
+        return _preprocessing(folder)
+
+
+def _preprocessing(folder: Path) -> Preprocessing:
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     name = _class_name(processor)
     if name not in _PROCESSORS:
         raise UsageError(
@@ -186,6 +184,11 @@ def load_preprocessing(folder: Path) -> Preprocessing:
             "'size', or 'do_center_crop' and 'crop_size', in its preprocessor_config.json."
         )
     transform, normalization = PixelTransform(processor), PixelNormalization(processor)
+    if not (normalization.mean.isfinite().all() and normalization.std.isfinite().all() and normalization.std.all()):
+        raise DataError(
+            f"{folder / PREPROCESSOR}: rescale_factor, image_mean and image_std make no numbers of pixels; correct them"
+        )
+    transform(np.zeros((*framing.frame, 3), np.uint8))  # also what the library reads late
     return Preprocessing(transform, normalization, framing, framing.frame, _notes(name, processor))
 
 
