@@ -84,7 +84,8 @@ def test_losses_are_those_of_every_pair_and_word_alone():
         small_uniter(MASK + 1),
         np.array([5, 1, 3]),
     )
-    batch = trained.collate(captions, np.random.default_rng(1))
+    batch = trained.collate(captions, np.random.default_rng(7))
+    assert batch.texts.labelled.sum(dim=1).tolist() == [1, 1, 2]
     found = trained.losses(model, batch, epoch=0)
     assert found.keys() == {"matching", "words"}
     matching, ranking, words, right, hits = [], [], [], [], []

@@ -92,6 +92,20 @@ def test_queues_hold_the_last_pairs(sizes, size):
         assert queues.image_rows[:written].tolist() == kept
 
 
+def test_queues_written_without_interruption_and_after_a_restart_are_the_same():
+    torch.manual_seed(0)
+    features, rows = torch.randn(12, 3), torch.arange(12)
+    whole, first, second = FeatureQueues(7, 3), FeatureQueues(7, 3), FeatureQueues(7, 3)
+    for part in rows.split(5):
+        whole.write(features[part], features[part], part)
+    first.write(features[:5], features[:5], rows[:5])
+    second.load_state_dict(first.state_dict())
+    for part in rows[5:].split(5):
+        second.write(features[part], features[part], part)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name]), name
+
+
 def test_candidates_of_the_same_image_and_empty_entries_are_excluded():
     queues = FeatureQueues(4, 2)
     queues.write(torch.zeros(2, 2), torch.zeros(2, 2), torch.tensor([7, 5]))
