@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from itrpipe.commands.stages import define_features, run_stage
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.features.scores import read_scores
+from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.training.loop import Trainer
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
+from tests.chains import Invoke, copied, done, goes_on, history, only, refused, same_files, sets
+from tests.conftest import Outcome
 
-Invoke = Callable[..., Any]
 WIDTH, REGION_DIM = 8, 6
 SMALL = (
     "train.epochs=2",
@@ -43,16 +41,12 @@ SMALL = (
 )
 
 
-def run(invoke: Invoke, root: Path, stage: str, *options: object) -> Any:
+def run(invoke: Invoke, root: Path, stage: str, *more: str) -> Outcome:
     chosen = (*SMALL, "evaluate.bootstrap_samples=100") if stage == "evaluate" else SMALL
-    named = {str(option).partition("=")[0] for option in options}
-    sets = [part for text in chosen if text.partition("=")[0] not in named for part in ("--set", text)]
-    return invoke(stage, "--method", "itm", "--dataset", "tiny", "--features", "boxed", "--data", root, *sets, *options)
-
-
-def folder_of(root: Path, stage: str, label: str = "itm.uniter") -> Path:
-    (folder,) = root.glob(f"tiny/{stage}/{label}-*")
-    return folder
+    named = {text.partition("=")[0] for text in more}
+    kept = [text for text in chosen if text.partition("=")[0] not in named]
+    where = ("--method", "itm", "--dataset", "tiny", "--features", "boxed", "--data", root)
+    return invoke(stage, *where, *sets(*kept, *more))
 
 
 def split_of(root: Path, name: str) -> Split:
@@ -60,94 +54,56 @@ def split_of(root: Path, name: str) -> Split:
 
 
 @pytest.fixture(scope="module")
-def boxed(tmp_path_factory: pytest.TempPathFactory, finished_chain: Path) -> Path:
-    """Two to five regions with boxes for every image of `tiny`."""
+def with_boxes(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder in which every image of `tiny` has two to five regions with boxes; copy it."""
     records = json.loads((finished_chain / "source" / "dataset_flickr30k.json").read_text())["images"]
     random = np.random.default_rng(0)
     corners = np.sort(random.random((len(records), 5, 2, 2), dtype=np.float32), axis=2)
-    path = tmp_path_factory.mktemp("boxed") / "boxed.npz"
+    folder = tmp_path_factory.mktemp("itm")
     np.savez(
-        path,
+        folder / "boxed.npz",
         regions=random.normal(size=(len(records), 5, REGION_DIM)).astype(np.float16),
         count=random.integers(2, 6, len(records)),
         boxes=corners.reshape(len(records), 5, 4),
         image_id=np.array([record["filename"] for record in records]),
     )
-    return path
-
-
-@pytest.fixture(scope="module")
-def with_boxes(boxed: Path, finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder, to be copied; the features are imported by the first test that needs them."""
-    return Path(shutil.copytree(finished_chain / "data", tmp_path_factory.mktemp("itm") / "data"))
+    root = copied(finished_chain / "data", folder / "data")
+    definition, known, overrides = define_features(root, "tiny", None, folder / "boxed.npz", "boxed", [])
+    run_stage(root, "tiny", "extract", overrides, conf=known, definition=definition)
+    return root
 
 
 @pytest.fixture
-def root(with_boxes: Path, boxed: Path, invoke: Invoke, tmp_path: Path) -> Path:
-    """This test's own data folder with features that have boxes."""
-    if not list(with_boxes.glob("tiny/extract/boxed-*")):
-        done = invoke("extract", "--dataset", "tiny", "--data", with_boxes, "--from", boxed, "--name", "boxed")
-        assert done.code == 0, done.err
-    return Path(shutil.copytree(with_boxes, tmp_path / "data"))
+def root(with_boxes: Path, tmp_path: Path) -> Path:
+    """This test's own copy."""
+    return copied(with_boxes, tmp_path / "data")
 
 
 def test_the_chain_trains_scores_and_evaluates(root: Path, invoke: Invoke) -> None:
-    outcome = run(invoke, root, "evaluate")
-    assert outcome.code == 0, outcome.err
-    history = pq.read_table(folder_of(root, "train") / "history.parquet").to_pylist()
-    assert len(history) == 2
-    assert {"loss_text_anchored", "loss_image_anchored", "mean_active_negatives"} <= history[0].keys()
-    assert history[1]["learning_rate"] == pytest.approx(1e-8)  # the last of eight updates
-    assert not (folder_of(root, "train") / "scores.h5").exists()
-    scores = read_scores(folder_of(root, "evaluate") / "scores.h5", "test")
-    assert scores.matrix.shape == (4, 20)
-    assert scores.matrix.std() > 0
-    again = run(invoke, root, "evaluate")
-    assert "✓ evaluate/itm.uniter" in again.out
-
-
-def test_the_saved_model_gives_the_scores_that_were_written(root: Path, invoke: Invoke) -> None:
-    assert run(invoke, root, "evaluate").code == 0
-    folder = folder_of(root, "train")
-    opened = load_model(folder)
-    features = FeatureFile.open(folder_of(root, "extract", "boxed") / FEATURES)
+    done(run(invoke, root, "evaluate"))
+    first, last = history(root, "itm.uniter")
+    assert {"loss_text_anchored", "loss_image_anchored", "mean_active_negatives"} <= first.keys()
+    assert last["learning_rate"] == pytest.approx(1e-8)  # the last of eight updates
+    trained = only(root, "train/itm.uniter")
+    assert not (trained / SCORES).exists()
+    written = read_scores(only(root, "evaluate/itm.uniter") / SCORES, "test").matrix
+    assert written.shape == (4, 20)
+    assert written.std() > 0
+    opened, features = load_model(trained), FeatureFile.open(only(root, "extract/boxed") / FEATURES)
     data = open_split(split_of(root, "test"), features, opened.tokens, opened.settings)
     with torch.no_grad():
-        sides = (
-            opened.model.encode_images(data.images(np.arange(4))),
-            opened.model.encode_texts(data.texts(np.arange(20))),
-        )
-        found = opened.model.score_matrix(*sides)
-    written = read_scores(folder_of(root, "evaluate") / "scores.h5", "test").matrix
-    np.testing.assert_allclose(found, written, atol=1e-5)
+        images = opened.model.encode_images(data.images(np.arange(4)))
+        texts = opened.model.encode_texts(data.texts(np.arange(20)))
+        np.testing.assert_allclose(opened.model.score_matrix(images, texts), written, atol=1e-5)
+    assert "✓ evaluate/itm.uniter" in done(run(invoke, root, "evaluate"))
 
 
-def test_training_that_was_stopped_goes_on_to_the_same_weights(
-    root: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = Path(shutil.copytree(root, tmp_path / "whole"))
-    often = ("--set", "train.checkpoint_seconds=0")
-    assert run(invoke, whole, "train", *often).code == 0
-    save = Trainer._save
-
-    def save_and_stop(trainer: Trainer) -> None:
-        save(trainer)
-        if (trainer.position.epoch, trainer.position.step) == (1, 4):
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as stopping:
-        stopping.setattr(Trainer, "_save", save_and_stop)
-        try:
-            stopped = run(invoke, root, "train", *often)
-            assert stopped.code != 0
-        except KeyboardInterrupt:
-            pass
-    resumed = run(invoke, root, "train", *often)
-    assert "going on in epoch 2 after step 4" in resumed.out
+def test_training_that_was_stopped_goes_on_to_the_same_weights(root: Path, invoke: Invoke) -> None:
+    often = "train.checkpoint_seconds=0"
+    whole = goes_on(lambda each: run(invoke, each, "train", often), root, "itm.uniter", 13, "epoch 2 after step 4")
     for each in (whole, root):
-        assert run(invoke, each, "evaluate", *often).code == 0
-    for stage, name in (("train", "model.safetensors"), ("train", "history.parquet"), ("evaluate", "scores.h5")):
-        assert (folder_of(root, stage) / name).read_bytes() == (folder_of(whole, stage) / name).read_bytes(), name
+        done(run(invoke, each, "evaluate", often))
+    same_files("evaluate/itm.uniter", (root, whole), SCORES)
 
 
 def publish(folder: Path, layers: int = 2) -> tuple[Path, Path]:
@@ -203,65 +159,34 @@ def publish(folder: Path, layers: int = 2) -> tuple[Path, Path]:
 
 def start_from(published: tuple[Path, Path]) -> list[str]:
     weights, tokenizer = published
-    return ["--set", f"train.model.initial={weights}", "--set", f"train.model.tokenizer={tokenizer}"]
+    return [f"train.model.initial={weights}", f"train.model.tokenizer={tokenizer}"]
 
 
 def test_published_weights_with_their_tokenizer_are_trained_further(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    published = publish(tmp_path / "published")
-    slow = ["--set", "train.learning_rate=1e-9", *start_from(published)]
-    outcome = run(invoke, root, "evaluate", *slow)
-    assert outcome.code == 0, outcome.err
-    assert "not in this file: correction, masked_word, rank, word_match" in outcome.out
-    opened = load_model(folder_of(root, "train"))
+    slow = "train.learning_rate=1e-9"
+    out = done(run(invoke, root, "evaluate", slow, *start_from(publish(tmp_path / "published"))))
+    assert "not in this file: correction, masked_word, rank, word_match" in out
+    opened = load_model(only(root, "train/itm.uniter"))
     assert isinstance(opened.model, UniterEncoder)
     assert opened.model.text.word.num_embeddings == 35  # [MASK] is one of them
     expected = opened.model.match.weight[1:]
     torch.testing.assert_close(opened.model.rank.weight, expected, atol=1e-6, rtol=0)
     # Moving the files changes nothing, and the trained model does without them.
     moved = (tmp_path / "published").rename(tmp_path / "elsewhere")
-    again = run(invoke, root, "train", *slow[:2], *start_from((moved / "uniter.safetensors", moved / "tokenizer")))
-    assert "✓ train/itm.uniter" in again.out
+    again = run(invoke, root, "train", slow, *start_from((moved / "uniter.safetensors", moved / "tokenizer")))
+    assert "✓ train/itm.uniter" in done(again)
     shutil.rmtree(moved)
-    tokens = load_model(folder_of(root, "train")).tokens
+    tokens = load_model(only(root, "train/itm.uniter")).tokens
     assert len(tokens) == 35
     ids, lengths = tokens.encode_split(split_of(root, "test"))
     assert ids[0, :2].tolist() == [2, 5]  # [CLS] A, in upper case
     assert ids[0, lengths[0] - 2 : lengths[0]].tolist() == [13, 3]  # . [SEP]
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "expected"),
-    [
-        (
-            ["--features", "precomp"],
-            2,
-            "'uniter' reads the boxes of regions, which features 'precomp' (made by precomp)",
-        ),
-        (["--set", "itm.loss.sampled_negatives=12"], 2, "no more than 11 negatives for every anchor"),
-        (["--set", "train.model.max_words=5"], 4, "the model 5 positions; raise --set max_words"),
-        (["--set", "train.model.initial=x.pt"], 2, "give --set model.tokenizer=bert-base-cased as well"),
-        (["--set", "train.model.heads=3"], 2, "embed_dim = 8 is no multiple of heads = 3"),
-        (
-            ["--set", "train.model.initial=nowhere.pt", "--set", "train.model.tokenizer=bert-base-cased"],
-            3,
-            "nowhere.pt does not exist",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_one_line(
-    root: Path, invoke: Invoke, options: list[str], code: int, expected: str
-) -> None:
-    outcome = run(invoke, root, "train", *options)
-    assert outcome.code == code, outcome.out
-    assert expected in outcome.err
-    assert len(outcome.err.strip().splitlines()) == 1
-
-
-def test_weights_of_another_size_are_one_line(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    outcome = run(invoke, root, "train", *start_from(publish(tmp_path / "published", layers=1)))
-    assert outcome.code == 4
-    assert "has no weights for 'layers.1" in outcome.err
-    assert len(outcome.err.strip().splitlines()) == 1
+def test_positions_and_weights_that_a_model_lacks_are_one_line(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    refused(run(invoke, root, "train", "train.model.max_words=5"), 4, "raise --set max_words")
+    smaller = start_from(publish(tmp_path / "published", layers=1))
+    refused(run(invoke, root, "train", *smaller), 4, "has no weights for 'layers.1")
 
 
 @pytest.mark.parametrize(
@@ -269,22 +194,9 @@ def test_weights_of_another_size_are_one_line(root: Path, invoke: Invoke, tmp_pa
 )
 def test_the_published_numbers_are_declared(invoke: Invoke, tmp_path: Path, backbone: str, sizes: tuple) -> None:
     shown = invoke("show", "train", "itm", "--backbone", backbone, "--dataset", "flickr30k", "--data", tmp_path)
-    assert shown.code == 0, shown.err
-    values = {words[0]: words[1] for line in shown.out.splitlines() if len(words := line.split()) > 2}
+    values = {words[0]: words[1] for line in done(shown).splitlines() if len(words := line.split()) > 2}
     names = ("model.embed_dim", "model.layers", "model.heads", "model.feed_forward_dim")
     assert tuple(int(values[name]) for name in names) == sizes
-    assert (values["loss.sampled_negatives"], values["loss.hard_negatives"], values["loss.margin"]) == (
-        "399",
-        "31",
-        "0.2",
-    )
+    negatives = ("loss.sampled_negatives", "loss.hard_negatives", "loss.margin")
+    assert [values[name] for name in negatives] == ["399", "31", "0.2"]
     assert (values["max_updates"], values["warmup_updates"], values["learning_rate"]) == ("5000", "500", "5e-05")
-
-
-def test_another_backbone_is_refused(root: Path, invoke: Invoke) -> None:
-    outcome = invoke(
-        "train", "--method", "itm", "--backbone", "vsepp", "--dataset", "tiny", "--features", "boxed", "--data", root
-    )
-    assert outcome.code == 2
-    assert "method 'itm' does not train backbone 'vsepp': it trains uniter and nothing else" in outcome.err
-    assert len(outcome.err.strip().splitlines()) == 1
