@@ -16,9 +16,9 @@ from itrpipe.errors import UsageError
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import Need
 from itrpipe.stages.checks import candidates
+from tests.chains import Invoke
 from tests.definitions import save_definition
 
-Invoke = Callable[..., Any]
 AOQ = ("evaluate", "--method", "aoq", "--backbone", "vsepp", "--dataset", "tiny")
 FITTING = (
     "--set mine_negatives.num_texts=55 --set mine_negatives.num_images=11 "

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from itrpipe.artifacts.artifact import MANIFEST, read_manifest
+from itrpipe.artifacts.artifact import MANIFEST, Manifest, read_manifest
 from itrpipe.commands.estimates import estimate
 from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.datasets.prepared import PreparedDataset
@@ -31,39 +29,42 @@ from itrpipe.stages.train import backbones, fingerprinted
 from itrpipe.training.encoding import Encoding
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 from itrpipe.training.settings import NEWER, TrainSettings
+from tests.chains import Invoke, copied, done, interrupted, only, refused, same_files, sets
+from tests.conftest import Outcome
 
-Invoke = Callable[..., Any]
 # As in the finished chain, so that its round one is up to date.
 SAME = ["epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1"]
 LISTS = ["aoq-fine-tune.top_texts=5", "aoq-fine-tune.top_images=3"]
 LISTS += ["mine_negatives.num_texts=5", "mine_negatives.num_images=3"]
 
 
-def folder_of(root: Path, label: str) -> Path:
-    (folder,) = root.glob(f"tiny/train/{label}-*")
-    return folder
-
-
 def without_digests(artifact: Path, folder: Path) -> Path:
     """A copy whose files may be changed, as those of an exported model."""
-    copy = Path(shutil.copytree(artifact, folder / "model"))
+    copy = copied(artifact, folder / "model")
     (copy / MANIFEST).unlink()
     return copy
 
 
-def fine_tune(invoke: Invoke, root: Path, *more: str) -> Any:
-    sets = [f"--set={text}" for text in (*(f"train.{text}" for text in SAME), *LISTS, *more)]
-    where = ["--dataset", "tiny", "--data", root]
-    return invoke("train", "--method", "aoq-fine-tune", "--backbone", "vsepp", *where, *sets)
+def train(invoke: Invoke, root: Path, *more: str, options: tuple[object, ...] = ()) -> Outcome:
+    where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", root)
+    return invoke("train", *where, *options, *sets(*(f"train.{text}" for text in SAME), *more))
+
+
+def trained_with(root: Path, **chosen: object) -> tuple[Path, Manifest]:
+    """The one training of VSE++ with these settings."""
+    found = [(folder, read_manifest(folder)) for folder in root.glob("tiny/train/triplet.vsepp*")]
+    (one,) = [each for each in found if {key: each[1].settings[key] for key in chosen} == chosen]
+    return one
+
+
+def fine_tune(invoke: Invoke, root: Path, *more: str) -> Outcome:
+    return train(invoke, root, *LISTS, *more, options=("--method", "aoq-fine-tune"))
 
 
 def test_fine_tuning_starts_from_the_weights_of_round_one(chain: Path, invoke: Invoke) -> None:
-    outcome = fine_tune(invoke, chain, "aoq-fine-tune.learning_rate=1e-9")
-    assert outcome.code == 0, outcome.err
-    assert "✓ train/triplet.vsepp" in outcome.out
-    before, after, scratch = (
-        load_file(folder_of(chain, label) / MODEL) for label in ("triplet.vsepp", "aoq-fine-tune.vsepp", "aoq.vsepp")
-    )
+    assert "✓ train/triplet.vsepp" in done(fine_tune(invoke, chain, "aoq-fine-tune.learning_rate=1e-9"))
+    methods = ("triplet", "aoq-fine-tune", "aoq")
+    before, after, scratch = (load_file(only(chain, f"train/{each}.vsepp") / MODEL) for each in methods)
     assert before.keys() == after.keys()
     for name, weights in before.items():
         np.testing.assert_allclose(after[name], weights, atol=1e-6, err_msg=name)
@@ -72,12 +73,11 @@ def test_fine_tuning_starts_from_the_weights_of_round_one(chain: Path, invoke: I
 
 def test_weights_of_another_width_cannot_be_started_from(chain: Path, invoke: Invoke) -> None:
     outcome = fine_tune(invoke, chain, "aoq-fine-tune.model.embed_dim=9")
-    assert outcome.code == 2
-    assert "was trained with model.embed_dim = 8, which model.embed_dim = 9 cannot start from" in outcome.err
+    refused(outcome, 2, "embed_dim = 8", "embed_dim = 9")
 
 
 def test_a_model_with_weights_that_are_not_finite_is_not_used(chain: Path, tmp_path: Path) -> None:
-    folder = without_digests(folder_of(chain, "triplet.vsepp"), tmp_path)
+    folder = without_digests(only(chain, "train/triplet.vsepp"), tmp_path)
     saved = load_model(folder)
     state = load_file(folder / MODEL)
     name = next(iter(state))
@@ -91,7 +91,7 @@ def test_a_model_with_weights_that_are_not_finite_is_not_used(chain: Path, tmp_p
 
 
 def test_a_saved_model_gives_the_embeddings_that_training_wrote(chain: Path, tmp_path: Path) -> None:
-    folder = without_digests(folder_of(chain, "triplet.vsepp"), tmp_path)
+    folder = without_digests(only(chain, "train/triplet.vsepp"), tmp_path)
     saved = load_model(folder)
     written = read_embeddings(folder / "embeddings.h5", "val")
     words = ["a", "horse", "number", "12", "is", "on", "the", "road", "0", "."]
@@ -107,51 +107,32 @@ def test_a_saved_model_gives_the_embeddings_that_training_wrote(chain: Path, tmp
 
 
 def test_embeddings_are_the_same_bytes_whoever_makes_them_and_whatever_was_made_before(
-    chain: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+    chain: Path, tmp_path: Path, invoke: Invoke
 ) -> None:
-    expected = folder_of(chain, "triplet.vsepp")
-    roots = [Path(shutil.copytree(chain, tmp_path / name)) for name in ("by-one", "by-two", "killed")]
+    one, two, killed = roots = [copied(chain, tmp_path / name) for name in ("by-one", "by-two", "killed")]
     for root in roots:
-        shutil.rmtree(folder_of(root, "triplet.vsepp"))
-    sets = [f"--set=train.{text}" for text in SAME]
-
-    def train(root: Path, *options: object) -> int:
-        where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", root)
-        return invoke("train", *where, *sets, *options).code
-
-    assert train(roots[0], "--workers", 1) == 0
-    assert train(roots[1], "--workers", 2) == 0
-    make, made, left = Encoding.make, [], iter(range(2))
-
-    def make_two(self: Encoding, worker: Any, part: Any, path: Path) -> None:
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        make(self, worker, part, path)
-        made.append(part.name)
-
-    def make_others(self: Encoding, worker: Any, part: Any, path: Path) -> None:
-        make(self, worker, part, path)
-        made.append(part.name)
-
-    monkeypatch.setattr(Encoding, "make", make_two)
-    assert train(roots[2]) == 130
-    monkeypatch.setattr(Encoding, "make", make_others)
-    assert train(roots[2]) == 0
-    assert sorted(made) == [f"{number:06}" for number in range(6)]  # both sides of three splits, none of them twice
+        shutil.rmtree(only(root, "train/triplet.vsepp"))
+    done(train(invoke, one, options=("--workers", 1)))
+    done(train(invoke, two, options=("--workers", 2)))
+    with interrupted(3, Encoding, "make") as first:
+        assert train(invoke, killed).code == 130
+    with interrupted(99, Encoding, "make") as others:
+        done(train(invoke, killed))
+    # Both sides of three splits, none of them twice.
+    assert sorted(part.name for _, part, _ in (*first, *others)) == [f"{number:06}" for number in range(6)]
     for root in roots:
-        assert (folder_of(root, "triplet.vsepp") / EMBEDDINGS).read_bytes() == (expected / EMBEDDINGS).read_bytes()
-        assert not (folder_of(root, "triplet.vsepp") / SCORES).exists()
+        same_files("train/triplet.vsepp", (root, chain), EMBEDDINGS)
+        assert not (only(root, "train/triplet.vsepp") / SCORES).exists()
 
 
 def test_a_training_that_patience_ends_says_so_and_counts_the_epochs_that_it_had(chain: Path, invoke: Invoke) -> None:
     where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", chain)
-    sets = [f"--set=train.{text}" for text in (*SAME[1:], "learning_rate=1e-12", "patience=1")]
-    outcome = invoke("train", *where, *sets, "--set=train.epochs=5", "--set=seed=4")
-    assert outcome.code == 0, outcome.err
-    manifest = read_manifest(folder_of(chain, "triplet.vsepp.s4"))
+    small = [f"train.{text}" for text in (*SAME[1:], "learning_rate=1e-12", "patience=1")]
+    done(invoke("train", *where, *sets(*small, "train.epochs=5", "seed=4")))
+    manifest = read_manifest(only(chain, "train/triplet.vsepp.s4"))
     assert manifest.metrics["epochs"] == 2
     assert manifest.messages == ["ended after 2 of 5 epochs: validation has been flat for 1"]
-    longer = [parse_override(text.removeprefix("--set=")) for text in (*sets, "backbone=vsepp", "train.epochs=4")]
+    longer = [parse_override(text) for text in (*small, "backbone=vsepp", "train.epochs=4")]
     (cost,) = estimate(chain, "tiny", [Planner(chain, "tiny", longer).plan(Need("train", "triplet"))])
     assert cost.seconds == 2 * manifest.timings["total"]
     assert cost.note.endswith("took with 2 epochs, scaled to 4")
@@ -159,10 +140,7 @@ def test_a_training_that_patience_ends_says_so_and_counts_the_epochs_that_it_had
 
 def test_captions_without_a_known_word_are_refused(defined: Path, invoke: Invoke) -> None:
     where = ["--dataset", "tiny", "--backbone", "vsepp", "--data", defined]
-    sets = [f"--set={text}" for text in SAME[:-1]]
-    outcome = invoke("train", *where, *sets, "--set", "min_word_count=1000")
-    assert outcome.code == 2
-    assert "error: no word occurs min_word_count = 1,000 times in the captions" in outcome.err
+    refused(invoke("train", *where, *sets(*SAME[:-1], "min_word_count=1000")), 2, "min_word_count = 1,000")
 
 
 def test_a_share_of_the_training_images_is_the_same_for_every_seed_and_lies_in_larger_ones(
@@ -170,12 +148,8 @@ def test_a_share_of_the_training_images_is_the_same_for_every_seed_and_lies_in_l
 ) -> None:
     chosen = {}
     for share, seed in ((0.25, 0), (0.5, 0), (0.5, 1)):
-        sets = [f"--set={text}" for text in (*(f"train.{text}" for text in SAME), f"train.train_share={share}")]
-        where = ["--backbone", "vsepp", "--seed", seed, "--dataset", "tiny", "--data", chain]
-        assert invoke("train", *where, *sets).code == 0
-        manifests = [read_manifest(folder) for folder in chain.glob("tiny/train/triplet.vsepp*")]
-        (made,) = [each for each in manifests if (each.settings["train_share"], each.settings["seed"]) == (share, seed)]
-        path = chain / "tiny" / "train" / f"{made.label}-{made.fingerprint[:8]}" / "embeddings.h5"
+        done(train(invoke, chain, f"train.train_share={share}", options=("--seed", seed)))
+        path = trained_with(chain, train_share=share, seed=seed)[0] / EMBEDDINGS
         chosen[share, seed] = set(read_embeddings(path, "train").image_ids.tolist())
         assert len(read_embeddings(path, "val").image_ids) == 4
     assert (len(chosen[0.25, 0]), len(chosen[0.5, 0])) == (3, 6)
@@ -185,26 +159,20 @@ def test_a_share_of_the_training_images_is_the_same_for_every_seed_and_lies_in_l
 def test_words_are_those_of_the_validation_images_and_of_the_training_images_that_are_used(
     chain: Path, invoke: Invoke
 ) -> None:
-    sets = [f"--set={text}" for text in (*(f"train.{text}" for text in SAME), "train.train_share=0.25")]
-    assert invoke("train", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *sets).code == 0
-    trained = {read_manifest(folder).settings["train_share"]: folder for folder in chain.glob("tiny/train/triplet.v*")}
-    (prepared,) = chain.glob("tiny/prepare/files-*")
-    train, val = (PreparedDataset.open(prepared).split(name) for name in ("train", "val"))
+    done(train(invoke, chain, "train.train_share=0.25"))
+    whole, val = (PreparedDataset.open(only(chain, "prepare/files")).split(name) for name in ("train", "val"))
     few, all_words = (
         {word for split in (used, val) for words in split.tokens.to_pylist() for word in words}
-        for used in (train.share(0.25), train)
+        for used in (whole.share(0.25), whole)
     )
     for share, words in ((0.25, few), (1.0, all_words)):
-        assert load_model(trained[share]).vocabulary.ids.keys() - set(SPECIALS) == words
+        assert load_model(trained_with(chain, train_share=share)[0]).vocabulary.ids.keys() - set(SPECIALS) == words
     assert few < all_words
 
 
 def test_a_share_reaches_the_teacher_and_its_lists(chain: Path, invoke: Invoke) -> None:
-    sets = [f"--set={text}" for text in (*(f"train.{text}" for text in SAME), "train_share=0.5")]
-    lists = ["--set=mine_negatives.num_texts=5", "--set=mine_negatives.num_images=3", "--set=top_texts=5"]
-    where = ["--method", "aoq", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain]
-    outcome = invoke("train", *where, *sets, *lists, "--set=top_images=3", "--set=loss.sum_epochs=0")
-    assert outcome.code == 0, outcome.err
+    lists = [text.removeprefix("aoq-fine-tune.") for text in LISTS]
+    done(train(invoke, chain, "train_share=0.5", *lists, "loss.sum_epochs=0", options=("--method", "aoq")))
     trained = [read_manifest(folder) for folder in chain.glob("tiny/train/aoq.vsepp*")]
     (half,) = [each for each in trained if each.settings["train_share"] == 0.5]
     mined = chain / "tiny" / "mine_negatives" / half.inputs["mine_negatives"].name
@@ -230,20 +198,15 @@ def test_initial_weights_are_those_of_the_seed(
         raise StopError
 
     monkeypatch.setattr("itrpipe.training.assembly.build_model", build)
-    sets = [f"--set=train.{text}" for text in (*SAME, "learning_rate=0.5")]
-    where = ["--backbone", "vsepp", "--seed", seed, "--dataset", "tiny", "--data", chain]
     with pytest.raises(StopError):
-        invoke("train", *where, *sets)
+        train(invoke, chain, "train.learning_rate=0.5", options=("--seed", seed))
     assert seen == [seed]
 
 
 def test_the_epoch_is_chosen_on_the_validation_split(chain: Path, invoke: Invoke) -> None:
     """The split that validation looked at is told by its score: training and test split have others."""
-    sets = [f"--set=train.{text}" for text in (*SAME, "validation_images=100", "learning_rate=0.01")]
-    where = ["--backbone", "vsepp", "--dataset", "tiny", "--data", chain]
-    assert invoke("train", *where, *sets).code == 0
-    made = [(folder, read_manifest(folder)) for folder in chain.glob("tiny/train/triplet.vsepp*")]
-    ((folder, manifest),) = [each for each in made if each[1].settings["learning_rate"] == 0.01]
+    done(train(invoke, chain, "train.validation_images=100", "train.learning_rate=0.01"))
+    folder, manifest = trained_with(chain, learning_rate=0.01)
     rsum = {}
     for split in ("train", "val", "test"):
         stored = read_embeddings(folder / "embeddings.h5", split)
@@ -255,11 +218,8 @@ def test_the_epoch_is_chosen_on_the_validation_split(chain: Path, invoke: Invoke
 def test_the_precision_of_the_device_is_taken_and_recorded(chain: Path, invoke: Invoke) -> None:
     weights = {}
     for chosen in ("auto", "fp32"):
-        sets = [f"--set=train.{text}" for text in (*SAME, f"precision={chosen}")]
-        outcome = invoke("train", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *sets)
-        assert outcome.code == 0, outcome.err
-        made = [(folder, read_manifest(folder)) for folder in chain.glob("tiny/train/triplet.vsepp*")]
-        ((folder, manifest),) = [each for each in made if each[1].settings["precision"] == chosen]
+        done(train(invoke, chain, f"train.precision={chosen}"))
+        folder, manifest = trained_with(chain, precision=chosen)
         weights[chosen] = load_file(folder / MODEL)
         assert manifest.metrics.get("precision") == ("fp32" if chosen == "auto" else None)
     for name, value in weights["auto"].items():
@@ -268,18 +228,15 @@ def test_the_precision_of_the_device_is_taken_and_recorded(chain: Path, invoke: 
 
 def test_chunks_are_of_the_whole_batch_where_there_is_no_gpu(chain: Path, invoke: Invoke) -> None:
     """What `encode_chunk = "auto"` takes is told and recorded, and no part of the fingerprint."""
-    sets = [f"--set=train.{text}" for text in (*SAME, "learning_rate=0.012")]
-    where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", chain)
-    outcome = invoke("train", *where, *sets, "--set=train.encode_chunk=auto")
-    assert outcome.code == 0, outcome.err
-    assert "encode_chunk 0 (the whole batch)" in outcome.out
-    made = [read_manifest(folder) for folder in chain.glob("tiny/train/triplet.vsepp*")]
-    assert [each.metrics["encode_chunk"] for each in made if each.settings["learning_rate"] == 0.012] == [0]
-    assert "up to date" in invoke("train", *where, *sets, "--set=train.encode_chunk=3", "--dry-run").out
+
+    def chunked(chunk: object, *options: object) -> Outcome:
+        return train(invoke, chain, "train.learning_rate=0.012", f"train.encode_chunk={chunk}", options=options)
+
+    assert "encode_chunk 0 (the whole batch)" in done(chunked("auto"))
+    assert trained_with(chain, learning_rate=0.012)[1].metrics["encode_chunk"] == 0
+    assert "up to date" in chunked(3, "--dry-run").out
     for wrong in ("some", "-1"):
-        refused = invoke("train", *where, *sets, f"--set=train.encode_chunk={wrong}")
-        assert refused.code != 0
-        assert "give a number of images or captions, 0 for the whole batch, or auto" in refused.err
+        refused(chunked(wrong), 2, "0 for the whole batch, or auto")
 
 
 @pytest.mark.parametrize(
