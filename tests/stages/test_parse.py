@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
@@ -27,8 +26,10 @@ from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1
 from itrpipe.stages.base import Need
 from itrpipe.stages.parse import parse_one
+from tests.chains import Invoke, copied, done, only, refused, sets
+from tests.commands import Command
+from tests.conftest import TinySource
 
-Invoke = Callable[..., Any]
 LEXICON = ("tagger=lexicon", "workers=1")
 
 
@@ -37,8 +38,20 @@ def parse(root: Path, *settings: str) -> Path:
 
 
 def prepared(root: Path) -> PreparedDataset:
-    (folder,) = root.glob("tiny/prepare/files-????????")
-    return PreparedDataset.open(folder)
+    return PreparedDataset.open(only(root, "prepare/files"))
+
+
+def parse_typed(invoke: Invoke, root: Path, *more: object) -> str:
+    return done(invoke("parse", "--dataset", "tiny", "--data", root, *sets(*LEXICON), *more))
+
+
+def rewritten(source: TinySource, *texts: str) -> None:
+    """Puts these captions in the place of the first ones of the dataset."""
+    content = json.loads(source.captions.read_text())
+    sentences = [sentence for image in content["images"] for sentence in image["sentences"]]
+    for sentence, text in zip(sentences, texts, strict=False):
+        sentence["raw"] = text
+    source.captions.write_text(json.dumps(content), encoding="utf-8")
 
 
 def location(root: Path, *settings: str) -> str:
@@ -80,43 +93,30 @@ def test_what_training_reads_is_the_same_captions(defined: Path) -> None:
         arrays.rows([str(split.caption_ids[0]), "x"])
 
 
-def test_captions_that_are_equal_are_parsed_once(defined: Path, precomp_dataset: Any) -> None:
-    content = json.loads(precomp_dataset.captions.read_text())
-    for image in content["images"]:
-        for sentence in image["sentences"]:
-            sentence["raw"] = "Two dogs carry a stick." if image["imgid"] % 2 else f"A cat {sentence['sentid']}."
-    precomp_dataset.captions.write_text(json.dumps(content))
-    folder = parse(defined)
+def test_captions_that_are_equal_are_parsed_once_and_all_are_counted(
+    defined: Path, precomp_dataset: TinySource, invoke: Invoke
+) -> None:
+    texts = ["Two dogs carry a stick." if number // 5 % 2 else f"A cat {number}." for number in range(100)]
+    rewritten(precomp_dataset, *texts)
+    out = parse_typed(invoke, defined)
+    folder = only(defined, "parse/rules.lexicon")
     metrics = read_manifest(folder).metrics
     assert (metrics["captions"], metrics["distinct"]) == (100, 51)
     graphs = list(SceneGraphFile(folder).graphs())
-    assert [each.text for each in graphs] == [
-        text for name in ("train", "val", "test") for text in prepared(defined).split(name).texts
-    ]
+    assert [each.text for each in graphs] == texts
     doubled = [each for each in graphs if each.text.startswith("Two")]
     assert len(doubled) == 50
     assert {tuple(attribute.lemma for attribute in each.attributes) for each in doubled} == {("two",)}
-
-
-def test_statistics_are_printed_and_kept(defined: Path, invoke: Invoke) -> None:
-    outcome = invoke("parse", "--dataset", "tiny", "--tagger", "lexicon", "--set", "workers=1", "--data", defined)
-    assert outcome.code == 0, outcome.err
-    (folder,) = defined.glob("tiny/parse/rules.lexicon-????????")
-    metrics = read_manifest(folder).metrics
-    objects = sum(len(graph.objects) for graph in SceneGraphFile(folder).graphs())
+    objects = sum(len(graph.objects) for graph in graphs)
     assert metrics["objects/caption"] == objects / 100
     assert metrics["empty %"] == 0
     assert metrics["captions/s"] > 0
-    assert f"objects    {objects:>12,}  {objects / 100:.2f} per caption" in outcome.out
+    assert f"objects    {objects:>12,}  {objects / 100:.2f} per caption" in out
 
 
-def test_captions_of_any_unicode_and_of_none(defined: Path, precomp_dataset: Any) -> None:
+def test_captions_of_any_unicode_and_of_none(defined: Path, precomp_dataset: TinySource) -> None:
     odd = [".", "…", "🐕‍🦺 сидит на траве", "e\u0301tude \u200d \u202e(dog)", "a" * 5000 + " dog" * 500]
-    content = json.loads(precomp_dataset.captions.read_text())
-    for image in content["images"][:1]:
-        for sentence, text in zip(image["sentences"], odd, strict=True):
-            sentence["raw"] = text
-    precomp_dataset.captions.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    rewritten(precomp_dataset, *odd)
     texts = prepared_texts(defined)
     graphs = list(SceneGraphFile(parse(defined)).graphs())
     assert [graph.text for graph in graphs] == texts
@@ -124,16 +124,11 @@ def test_captions_of_any_unicode_and_of_none(defined: Path, precomp_dataset: Any
         assert all(graph.text[token.start : token.end] == token.text for token in graph.tokens)
 
 
-def test_captions_that_are_cut_are_counted(defined: Path, precomp_dataset: Any, invoke: Invoke) -> None:
-    content = json.loads(precomp_dataset.captions.read_text())
-    long = "A dog runs and " * 200, f"A {'dog' * 30} runs."
-    for sentence, text in zip(content["images"][0]["sentences"], long, strict=False):
-        sentence["raw"] = text
-    precomp_dataset.captions.write_text(json.dumps(content))
-    outcome = invoke("parse", "--dataset", "tiny", "--tagger", "lexicon", "--set", "workers=1", "--data", defined)
-    assert outcome.code == 0, outcome.err
+def test_captions_that_are_cut_are_counted(defined: Path, precomp_dataset: TinySource, invoke: Invoke) -> None:
+    rewritten(precomp_dataset, "A dog runs and " * 200, f"A {'dog' * 30} runs.")
+    parse_typed(invoke, defined)
     warning = "2 captions have more than 400 words or a word of more than 60 letters; only what comes before is parsed"
-    (folder,) = defined.glob("tiny/parse/rules.lexicon-????????")
+    folder = only(defined, "parse/rules.lexicon")
     assert warning in read_manifest(folder).messages
     assert read_manifest(folder).metrics["partial %"] == 2
     assert [graph.status for graph in SceneGraphFile(folder).graphs()].count("partial") == 2
@@ -254,10 +249,7 @@ def test_without_its_tagger_a_command_says_what_to_do(
 
     monkeypatch.setattr(rules, "version", version)
     outcome = invoke("parse", "--dataset", "tiny", "--data", defined)
-    assert outcome.code == MissingInputError.exit_code
-    assert outcome.err.startswith("error: ")
-    assert outcome.err.count("\n") == 1
-    assert "pip install" in outcome.err
+    refused(outcome, MissingInputError.exit_code, "pip install")
 
 
 # Graphs out of a file
@@ -274,10 +266,8 @@ def test_graphs_are_imported_with_the_words_they_stand_for(
 ) -> None:
     write_foreign(tmp_path / "graphs.json", defined)
     monkeypatch.chdir(tmp_path)
-    arguments = ["parse", "--from", "graphs.json", "--dataset", "tiny", "--tagger", "lexicon", "--set", "workers=1"]
-    outcome = invoke(*arguments, "--data", defined)
-    assert outcome.code == 0, outcome.err
-    (folder,) = defined.glob("tiny/parse/foreign.lexicon-????????")
+    parse_typed(invoke, defined, "--from", "graphs.json")
+    folder = only(defined, "parse/foreign.lexicon")
     graph = next(SceneGraphFile(folder).graphs())
     assert graph.text == "A dog number 0 is on the road 0."
     assert [[graph.tokens[token].text for token in each.tokens] for each in graph.objects] == [["dog"], []]
@@ -293,35 +283,6 @@ def test_of_a_foreign_file_the_content_counts_and_not_the_place(defined: Path, t
     assert location(defined, f"file={second}") == before
     second.write_text(second.read_text() + " ")
     assert location(defined, f"file={second}") != before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "parts"),
-    [
-        (["--from", "/no/graphs.json"], MissingInputError, ["/no/graphs.json does not exist"]),
-        (["--from", "x.json", "--show", "a dog"], UsageError, ["leave out --from"]),
-        (["--tagger", "hunta"], UsageError, ["tagger = 'hunta'", "'hanta'"]),
-        (["--set", "workers=-1"], UsageError, ["workers = -1"]),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_mistakes_are_one_line(
-    arguments: list[str], error: type[Exception], parts: list[str], defined: Path, invoke: Invoke
-) -> None:
-    outcome = invoke("parse", "--dataset", "tiny", *arguments, "--data", defined)
-    assert outcome.code == error.exit_code, outcome.err  # type: ignore[attr-defined]
-    assert outcome.err.startswith("error: ")
-    assert outcome.err.count("\n") == 1, outcome.err
-    assert all(part in outcome.err for part in parts), outcome.err
-
-
-def test_a_file_that_lacks_a_caption_is_one_line(defined: Path, tmp_path: Path, invoke: Invoke) -> None:
-    path = tmp_path / "graphs.json"
-    path.write_text("{}")
-    outcome = invoke("parse", "--from", path, "--dataset", "tiny", "--data", defined)
-    assert outcome.code == DataError.exit_code
-    assert "has no graph for 100 of 100 captions" in outcome.err
-    assert outcome.err.count("\n") == 1
 
 
 # One caption
@@ -342,9 +303,7 @@ def test_a_caption_is_shown_without_any_dataset(
 
 
 def test_a_caption_that_is_too_long_is_shown_in_part(invoke: Invoke) -> None:
-    outcome = invoke("parse", "--tagger", "lexicon", "--show", "a dog and a cat " * 100)
-    assert outcome.code == 0, outcome.err
-    shown = " ".join(outcome.out.split())
+    shown = " ".join(done(invoke("parse", "--tagger", "lexicon", "--show", "a dog and a cat " * 100)).split())
     assert "status: partial" in shown
     assert "warning: the caption has more than 400 words or a word of more than 60 letters; only what" in shown
     assert "warning" not in invoke("parse", "--tagger", "lexicon", "--show", "a dog and a cat").out
@@ -361,76 +320,45 @@ def test_a_caption_that_is_no_unicode_is_one_line(data_root: Path) -> None:
 
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
-    """A dataset of six chunks of captions and as many as two processes parse in some seconds."""
-    import csv
-
-    from PIL import Image
-
+    """A data folder with a dataset of six chunks of captions, as many as two processes parse in some seconds."""
     folder = tmp_path / "many"
     folder.mkdir()
-    subjects = [
-        f"{size} {colour} {animal}"
-        for size in ("big", "small")
-        for colour in ("red", "black")
-        for animal in ("dog", "cat", "horse")
-    ]
-    with (folder / "captions.csv").open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["file", "caption", "split"])
-        for number in range(6000):
-            image = number // 600
-            split = ("train", "val", "test")[min(image, 2)]
-            text = (
-                f"A {subjects[number % 12]} in a sweater jumps over {number} logs and {subjects[number % 11]} looks on"
-            )
-            writer.writerow([f"{image}.jpg", text if number % 9 else "a dog", split])
+    looks = product(("big", "small"), ("red", "black"), ("dog", "cat", "horse"))
+    subjects = [" ".join(words) for words in looks]
+    lines = ["file,caption,split"]
+    for number in range(6000):
+        first, second = subjects[number % 12], subjects[number % 11]
+        text = f"A {first} in a sweater jumps over {number} logs and {second} looks on" if number % 9 else "a dog"
+        lines.append(f"{number // 600}.jpg,{text},{('train', 'val', 'test')[min(number // 600, 2)]}")
+    (folder / "captions.csv").write_text("\n".join(lines))
     for image in range(10):
         Image.new("RGB", (8, 8), (image, 0, 0)).save(folder / f"{image}.jpg")
-    return folder
+    Command("prepare", "--source", folder, "--dataset", "many", "--data", tmp_path / "data").finish()
+    return tmp_path / "data"
 
 
-def start(data: Path, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "itrpipe", *map(str, arguments), "--dataset", "many", "--data", str(data)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-
-
-def finish(data: Path, *arguments: object) -> str:
-    process = start(data, *arguments)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    return output
+def start(data: Path, workers: int) -> Command:
+    return Command("parse", "--tagger", "lexicon", f"--set=workers={workers}", "--dataset", "many", "--data", data)
 
 
 def parts_of(data: Path) -> list[Path]:
     return sorted(data.glob("many/parse/*.partial/.work/parts/[!.]*.arrow"))
 
 
-def wait_for_a_part(process: subprocess.Popen[str], data: Path) -> None:
-    while process.poll() is None and not parts_of(data):
-        time.sleep(0.002)
-
-
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(many: Path, tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for data in (whole, killed):
-        finish(data, "prepare", "--source", many)
-    command = ("parse", "--tagger", "lexicon")
-    finish(whole, *command, "--set", "workers=1")
+    whole, killed = copied(many, tmp_path / "whole"), many
+    start(whole, 1).finish()
     for _ in range(2):
-        process = start(killed, *command, "--set", "workers=2")
-        wait_for_a_part(process, killed)
+        process = start(killed, 2)
+        while process.running() and not parts_of(killed):
+            time.sleep(0.002)
         time.sleep(random.Random().uniform(0, 0.7))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    kept = {path: path.stat().st_mtime_ns for path in parts_of(killed)}
+        process.kill()
+    assert parts_of(killed)
     assert not list(killed.glob("many/parse/rules.lexicon-????????"))
-    assert kept
-    output = finish(killed, *command, "--set", "workers=2")
-    assert "(resuming)" in output
-    manifests = [read_manifest(next(data.glob("many/parse/rules.lexicon-????????"))) for data in (whole, killed)]
+    assert "(resuming)" in start(killed, 2).finish()
+    manifests = [read_manifest(only(data, "parse/rules.lexicon")) for data in (whole, killed)]
     assert manifests[0].outputs == manifests[1].outputs
     assert set(manifests[0].outputs) == {SCENE_GRAPHS_FILE}
     assert manifests[0].metrics["distinct"] < manifests[0].metrics["captions"] == 6000
@@ -438,11 +366,13 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(many: Path, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
-def test_processes_end_with_the_one_that_started_them(many: Path, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    finish(data, "prepare", "--source", many)
-    process = start(data, "parse", "--tagger", "lexicon", "--set", "workers=2")
-    wait_for_a_part(process, data)
+def test_processes_end_with_the_one_that_started_them(many: Path) -> None:
+    command = ["parse", "--tagger", "lexicon", "--set", "workers=2", "--dataset", "many", "--data", str(many)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "itrpipe", *command], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    while process.poll() is None and not parts_of(many):
+        time.sleep(0.002)
     group = [int(path.name) for path in Path("/proc").glob("[0-9]*") if group_of(path) == process.pid]
     assert len(group) > 2
     process.kill()
@@ -451,7 +381,6 @@ def test_processes_end_with_the_one_that_started_them(many: Path, tmp_path: Path
     while any(group_of(Path("/proc") / str(number)) == process.pid for number in group):
         assert time.monotonic() < deadline, "a worker outlives its parent"
         time.sleep(0.05)
-    process.stdout.close()  # type: ignore[union-attr]
 
 
 def group_of(process: Path) -> int | None:
