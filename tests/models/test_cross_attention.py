@@ -290,11 +290,6 @@ def test_groups_hold_every_caption_once_within_the_budget(lengths, most):
         assert len(real) <= SMALLEST_GROUP or group.width == group.shortest
 
 
-def test_groups_of_one_length_need_no_padding():
-    found = list(groups(torch.arange(8, 17).repeat_interleave(100), 10**6))
-    assert [(group.width, len(group.index)) for group in found] == [(width, 100) for width in range(16, 7, -1)]
-
-
 @pytest.mark.parametrize("scoring", OPTIONS, ids=str)
 @pytest.mark.parametrize("case", ["zero words", "zero regions", "flat", "one word", "opposite"])
 def test_degenerate_input_gives_finite_scores_and_modest_gradients(scoring, case):

@@ -263,12 +263,9 @@ def test_region_tokens_are_built_again_from_the_description(boxes: bool) -> None
     assert not model.has_word_maps
 
 
-def test_region_tokens_have_no_vector_of_their_own() -> None:
+def test_region_tokens_have_no_vector_of_their_own_and_frozen_features_need_a_projection() -> None:
     with pytest.raises(ValueError, match=r"has no image vector of its own; give --set model.image_pool=mean"):
         DualEncoder(images="region-tokens", image_pool="own", text="random")
-
-
-def test_frozen_features_need_a_projection() -> None:
     with pytest.raises(ValueError, match=r"needs a projection; give --set model.embed_dim"):
         DualEncoder(images="regions", text="random")
 
