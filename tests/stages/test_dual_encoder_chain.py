@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.numpy import load_file
@@ -21,20 +18,20 @@ from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.dual_encoder.network import open_encoders
-from itrpipe.training import loop
 from itrpipe.training.saved import CONFIG, MODEL, load_model
 from itrpipe.training.splits import open_split
+from tests.chains import Invoke, copied, done, goes_on, history, only, sets
+from tests.conftest import TINY_AOQ, Outcome
 
-Invoke = Callable[..., Any]
 SMALL = ["train.batch_size=20", "train.min_word_count=1"]
 ONE = "train.epochs=1"
 PIXELS = ["pixels.height=32", "pixels.width=32", "extract.workers=0"]
 RANDOM = ["image_size=[32, 32]", "width=16", "vision_layers=1", "text_layers=1", "vision=random", "text=random"]
 
 
-def train(invoke: Invoke, root: Path, *options: object, sets: list[str]) -> Any:
-    assignments = [f"--set={text}" for text in [*SMALL, *([] if "--features" in options else PIXELS), *sets]]
-    return invoke("train", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", root, *options, *assignments)
+def train(invoke: Invoke, root: Path, *options: object, small: list[str]) -> Outcome:
+    given = [*SMALL, *([] if "--features" in options else PIXELS), *small]
+    return invoke("train", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", root, *options, *sets(*given))
 
 
 def random_encoders(*more: str) -> list[str]:
@@ -43,16 +40,11 @@ def random_encoders(*more: str) -> list[str]:
     return [f"train.model.{text}" for text in (*kept, *more)]
 
 
-def folder_of(root: Path, pattern: str) -> Path:
-    (folder,) = (path for path in root.glob(f"tiny/train/{pattern}-*") if not path.name.endswith(".partial"))
-    return folder
-
-
 def embedded_again(root: Path, folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Embeddings of the validation split by the model that the folder holds."""
     saved = load_model(folder)
-    (prepared,), (extracted,) = root.glob("tiny/prepare/[!.]*"), root.glob("tiny/extract/pixels-*")
-    split, features = PreparedDataset.open(prepared).split("val"), FeatureFile.open(extracted / FEATURES)
+    split = PreparedDataset.open(only(root, "prepare/files")).split("val")
+    features = FeatureFile.open(only(root, "extract/pixels") / FEATURES)
     data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
     with torch.inference_mode():
         images = saved.model.encode_images(data.images(np.arange(data.num_images))).embedding
@@ -61,33 +53,27 @@ def embedded_again(root: Path, folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_both_rounds_from_random_encoders_with_pixels_that_nobody_asked_for(defined: Path, invoke: Invoke) -> None:
-    lists = ["aoq.top_texts=5", "aoq.top_images=3", "mine_negatives.num_texts=5", "mine_negatives.num_images=3"]
-    sets = [*random_encoders(), *lists, ONE, "aoq.loss.sum_epochs=0"]
-    outcome = train(invoke, defined, "--method", "aoq", sets=sets)
-    assert outcome.code == 0, outcome.err
+    small = [*random_encoders(), *TINY_AOQ, ONE, "aoq.loss.sum_epochs=0"]
+    done(train(invoke, defined, "--method", "aoq", small=small))
     (extracted,) = defined.glob("tiny/extract/[!.]*")
     assert read_manifest(extracted).settings == {"kind": "pixels", "height": 32, "width": 32, "fit": "stretch"}
-    folder = folder_of(defined, "aoq.dual-encoder")
+    folder = only(defined, "train/aoq.dual-encoder")
     written = read_embeddings(folder / "embeddings.h5", "val")
     images, texts = embedded_again(defined, folder)
     np.testing.assert_allclose(images, written.images, atol=1e-3)  # stored in half precision
     np.testing.assert_allclose(texts, written.texts, atol=1e-3)
-    assignments = [f"--set={text}" for text in [*SMALL, *PIXELS, *sets, "evaluate.bootstrap_samples=100"]]
-    where = ["--method", "aoq", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", defined]
-    outcome = invoke("evaluate", *where, *assignments)
-    assert outcome.code == 0, outcome.err
-    assert "✓ train/aoq.dual-encoder" in outcome.out
-    assert folder_of(defined, "triplet.dual-encoder")
-    outcome = invoke("report", "--dataset", "tiny", "--data", defined)
-    assert outcome.code == 0, outcome.err
-    assert "dual-encoder" in outcome.out
+    where = ["--dataset", "tiny", "--data", defined]
+    small = [*SMALL, *PIXELS, *small, "evaluate.bootstrap_samples=100"]
+    out = done(invoke("evaluate", "--method", "aoq", "--backbone", "dual-encoder", *where, *sets(*small)))
+    assert "✓ train/aoq.dual-encoder" in out
+    assert only(defined, "train/triplet.dual-encoder")
+    assert "dual-encoder" in done(invoke("report", *where))
 
 
 def test_training_and_evaluation_say_how_many_captions_are_longer_than_is_read(defined: Path, invoke: Invoke) -> None:
-    assignments = [f"--set={text}" for text in [*SMALL, *PIXELS, *random_encoders("max_words=2"), ONE]]
-    outcome = invoke("evaluate", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", defined, *assignments)
-    assert outcome.code == 0, outcome.err
-    trained, (evaluated,) = folder_of(defined, "triplet.dual-encoder"), defined.glob("tiny/evaluate/triplet.*")
+    small = sets(*SMALL, *PIXELS, *random_encoders("max_words=2"), ONE)
+    done(invoke("evaluate", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", defined, *small))
+    trained, evaluated = (only(defined, f"{stage}/triplet.dual-encoder") for stage in ("train", "evaluate"))
     said = {
         name: [line for line in read_manifest(folder).messages if "2 words that the model reads" in line]
         for name, folder in (("training", trained), ("test", evaluated))
@@ -100,11 +86,10 @@ def test_training_and_evaluation_say_how_many_captions_are_longer_than_is_read(d
 def test_pretrained_encoders_in_folders_are_loaded_and_the_trained_model_needs_them_no_more(
     vision: str, text: str, defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
 ) -> None:
-    root = Path(shutil.copytree(saved_encoders, tmp_path / "encoders"))
+    root = copied(saved_encoders, tmp_path / "encoders")
     named = ["--vision", root / vision, "--text", root / text]
-    outcome = train(invoke, defined, *named, sets=[ONE, "train.learning_rate=1e-9"])
-    assert outcome.code == 0, outcome.err
-    folder = folder_of(defined, "triplet.dual-encoder")
+    done(train(invoke, defined, *named, small=[ONE, "train.learning_rate=1e-9"]))
+    folder = only(defined, "train/triplet.dual-encoder")
     after = load_file(folder / MODEL)
     encoders = open_encoders(DualEncoder(vision=str(root / vision), text=str(root / text)))
     assert encoders.vision is not None
@@ -126,13 +111,12 @@ def test_encoders_in_folders_count_by_content_and_not_by_place(
 ) -> None:
     def plan(root: Path, *more: str) -> str:
         named = ["--vision", root / "vit", "--text", root / "bert", "--dry-run"]
-        outcome = train(invoke, defined, *named, sets=[*more])
-        assert outcome.code == 0, outcome.err
-        (line,) = [line for line in outcome.out.splitlines() if "train/triplet" in line]
+        out = done(train(invoke, defined, *named, small=[*more]))
+        (line,) = [line for line in out.splitlines() if "train/triplet" in line]
         return line.split()[1]
 
     first = plan(saved_encoders)
-    moved = Path(shutil.copytree(saved_encoders, tmp_path / "moved"))
+    moved = copied(saved_encoders, tmp_path / "moved")
     assert plan(moved) == first
     assert plan(moved, "train.model.augment=none") != first
     config = moved / "bert" / "config.json"
@@ -140,80 +124,57 @@ def test_encoders_in_folders_count_by_content_and_not_by_place(
     assert plan(moved) != first
 
 
-def test_an_interrupted_run_goes_on_to_the_same_weights(
-    defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_goes_on_to_the_same_weights(defined: Path, invoke: Invoke, saved_encoders: Path) -> None:
     named = ["--vision", saved_encoders / "vit", "--text", saved_encoders / "bert"]
-    sets = [
+    small = [
         "train.epochs=2",
         "train.decay_at=[1]",
         "train.learning_rate=1e-3",
         "train.checkpoint_seconds=0",
         "train.model.augment=full",
     ]
-    other = Path(shutil.copytree(defined, tmp_path / "other"))
-    outcome = train(invoke, other, *named, sets=sets)
-    assert outcome.code == 0, outcome.err
-    steps, step = [0], loop.Trainer._step
 
-    def interrupted(trainer: loop.Trainer, *arguments: Any) -> bool:
-        steps[0] += 1
-        if steps[0] == 5:
-            raise KeyboardInterrupt
-        return step(trainer, *arguments)
+    def run(root: Path) -> Outcome:
+        return train(invoke, root, *named, small=small)
 
-    monkeypatch.setattr(loop.Trainer, "_step", interrupted)
-    assert train(invoke, defined, *named, sets=sets).code == 130
-    monkeypatch.setattr(loop.Trainer, "_step", step)
-    outcome = train(invoke, defined, *named, sets=sets)
-    assert outcome.code == 0, outcome.err
-    assert "going on in epoch 2 after step 1" in outcome.out
-    folders = [folder_of(root, "triplet.dual-encoder") for root in (other, defined)]
-    rates = pq.read_table(folders[0] / "history.parquet")["learning_rate"].to_pylist()
+    goes_on(run, defined, "triplet.dual-encoder", 5, "epoch 2 after step 1")
+    rates = [row["learning_rate"] for row in history(defined, "triplet.dual-encoder")]
     assert rates == pytest.approx([1e-3, 1e-4])
-    for name in (MODEL, "history.parquet"):
-        assert folders[0].joinpath(name).read_bytes() == folders[1].joinpath(name).read_bytes(), name
 
 
 def test_naming_an_encoder_chooses_the_backbone_for_every_training_step(defined: Path, invoke: Invoke) -> None:
     named = ["--vision", "random", "--text", "random", "--dataset", "tiny", "--data", defined, "--dry-run"]
-    outcome = invoke("train", "--method", "aoq", *named)
-    assert outcome.code == 0, outcome.err
-    assert "train/aoq.dual-encoder-" in outcome.out
-    other = invoke("train", "--method", "aoq", *named, "--set", "train.model.width=256")
-    rounds = [{line.split()[1] for line in each.out.splitlines() if " train/" in line} for each in (outcome, other)]
+    plan = done(invoke("train", "--method", "aoq", *named))
+    assert "train/aoq.dual-encoder-" in plan
+    other = done(invoke("train", "--method", "aoq", *named, "--set", "train.model.width=256"))
+    rounds = [{line.split()[1] for line in each.splitlines() if " train/" in line} for each in (plan, other)]
     assert len(rounds[0] | rounds[1]) == 4  # both rounds have other encoders
 
 
 def test_fine_tuning_starts_from_the_encoders_of_round_one(defined: Path, invoke: Invoke) -> None:
     lists = ["top_texts=5", "top_images=3", "mine_negatives.num_texts=5", "mine_negatives.num_images=3"]
-    sets = [*random_encoders(), ONE, *lists, "aoq-fine-tune.learning_rate=1e-9"]
-    outcome = train(invoke, defined, "--method", "aoq-fine-tune", sets=sets)
-    assert outcome.code == 0, outcome.err
-    before, after = (
-        load_file(folder_of(defined, f"{method}.dual-encoder") / MODEL) for method in ("triplet", "aoq-fine-tune")
-    )
+    small = [*random_encoders(), ONE, *lists, "aoq-fine-tune.learning_rate=1e-9"]
+    done(train(invoke, defined, "--method", "aoq-fine-tune", small=small))
+    methods = ("triplet", "aoq-fine-tune")
+    before, after = (load_file(only(defined, f"train/{method}.dual-encoder") / MODEL) for method in methods)
     assert before.keys() == after.keys()
     for name, weights in before.items():
         np.testing.assert_allclose(after[name], weights, atol=1e-6, err_msg=name)
 
 
 def test_frozen_features_take_the_place_of_a_vision_encoder(defined: Path, invoke: Invoke) -> None:
-    outcome = train(
-        invoke, defined, "--features", "precomp", sets=[*random_encoders("images=regions", "embed_dim=8"), ONE]
-    )
-    assert outcome.code == 0, outcome.err
+    small = [*random_encoders("images=regions", "embed_dim=8"), ONE]
+    done(train(invoke, defined, "--features", "precomp", small=small))
     assert not list(defined.glob("tiny/extract/pixels-*"))
-    names = load_file(folder_of(defined, "triplet.dual-encoder") / MODEL)
+    names = load_file(only(defined, "train/triplet.dual-encoder") / MODEL)
     assert names["project_images.weight"].shape == (8, 8)
     assert not any(name.startswith("vision.") for name in names)
 
 
 def test_region_tokens_with_their_boxes_are_trained_and_loaded(defined: Path, invoke: Invoke) -> None:
-    sets = [*random_encoders("images=region-tokens", "image_pool=cls"), "precomp.grid=[2,2]", ONE]
-    outcome = train(invoke, defined, "--features", "precomp", sets=sets)
-    assert outcome.code == 0, outcome.err
-    folder = folder_of(defined, "triplet.dual-encoder")
+    small = [*random_encoders("images=region-tokens", "image_pool=cls"), "precomp.grid=[2,2]", ONE]
+    done(train(invoke, defined, "--features", "precomp", small=small))
+    folder = only(defined, "train/triplet.dual-encoder")
     names = load_file(folder / MODEL)
     assert {"vision.start", "vision.embedding.box.weight"} <= names.keys()
     assert "project_images.weight" not in names
@@ -224,34 +185,9 @@ def test_region_tokens_with_their_boxes_are_trained_and_loaded(defined: Path, in
     np.testing.assert_allclose(found, written.images, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "sets", "code", "message"),
-    [
-        (["--vision", "/nowhere/vit"], [], 3, "/nowhere/vit is not a folder; name a folder with config.json, or a hub"),
-        (
-            ["--features", "precomp"],
-            random_encoders(),
-            2,
-            "reads pixels, which features 'precomp' (made by precomp) do",
-        ),
-        ([], random_encoders("width=17"), 2, "width = 17 is no multiple of heads = 4"),
-    ],
-)
-def test_what_cannot_be_trained_is_told_in_one_line(
-    options: list[str], sets: list[str], code: int, message: str, defined: Path, invoke: Invoke
-) -> None:
-    outcome = train(invoke, defined, *options, sets=sets)
-    assert outcome.code == code
-    assert message in outcome.err
-    assert len(outcome.err.strip().splitlines()) == 1
-
-
 @pytest.mark.usefixtures("any_hub")
 def test_pixels_do_not_make_the_choice_of_features_ambiguous(defined: Path, invoke: Invoke) -> None:
-    sets = [f"--set={text}" for text in ("height=32", "width=32", "workers=0")]
-    assert invoke("extract", "--dataset", "tiny", "--features", "pixels", "--data", defined, *sets).code == 0
-    outcome = invoke("train", "--backbone", "vsepp", "--dataset", "tiny", "--data", defined, "--dry-run")
-    assert outcome.code == 0, outcome.err
-    assert "extract/precomp-" in outcome.out
-    outcome = invoke("train", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", defined, "--dry-run")
-    assert "✓ extract/pixels-" in outcome.out
+    where = ["--dataset", "tiny", "--data", defined]
+    done(invoke("extract", "--features", "pixels", *where, *sets("height=32", "width=32", "workers=0")))
+    assert "extract/precomp-" in done(invoke("train", "--backbone", "vsepp", *where, "--dry-run"))
+    assert "✓ extract/pixels-" in done(invoke("train", "--backbone", "dual-encoder", *where, "--dry-run"))
