@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from PIL import Image
 
 from itrpipe.analysis.benchmarks import pairs_of_scenes
 from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.tokens import tokenize
 from itrpipe.features import extraction
@@ -29,18 +27,14 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.training.data import SplitData
 from itrpipe.training.saved import SavedModel, load_model
-from tests.definitions import save_definition
+from tests.chains import TINY_SSAMT, Invoke, copied, define_scenes, done, interrupted, only, refused, sets
+from tests.conftest import Outcome
 
-Invoke = Callable[..., Any]
 SMALL = ["pixels.height=32", "pixels.width=32", "extract.workers=0", "train.min_word_count=1"]
 SMALL += ["evaluate.bootstrap_samples=100"]
 CHAIN = ["train.epochs=1", "train.batch_size=16", "train.min_word_count=1", "evaluate.bootstrap_samples=100"]
 CHAIN += ["train.model.embed_dim=8", "train.model.word_dim=8"]
 WORDS = ("dog", "cat", "horse", "child", "bird")
-
-
-def sets(*texts: str) -> list[str]:
-    return [f"--set={text}" for text in texts]
 
 
 def write_benchmark(folder: Path) -> Path:
@@ -58,14 +52,22 @@ def write_benchmark(folder: Path) -> Path:
     return folder
 
 
-def zero_shot(root: Path, encoders: Path, *more: object) -> list[object]:
+def zero_shot(invoke: Invoke, root: Path, encoders: Path, *more: object) -> Outcome:
     models = [f"train.model.{side}={encoders / 'clip'}" for side in ("vision", "text")]
-    return ["--method", "zero-shot", "--dataset", "tiny", "--data", root, *sets(*SMALL, *models), *more]
+    where = ["--method", "zero-shot", "--dataset", "tiny", "--data", root]
+    return invoke("evaluate", *where, *sets(*SMALL, *models), *more)
 
 
-def only(root: Path, pattern: str) -> Path:
-    (folder,) = (path for path in root.glob(f"*/{pattern}-*") if path.name[-8:].isalnum())
-    return folder
+def check_scores(saved: SavedModel, image: ImageBatch, row: dict[str, Any], tolerance: float = 1e-5) -> None:
+    """The scores of a pair are those of the model."""
+    assert row["score"] == pytest.approx(score(saved, image, row["caption"]), abs=tolerance)
+    assert row["negative_score"] == pytest.approx(score(saved, image, row["negative"]), abs=tolerance)
+
+
+def scored(evaluated: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The pairs and the figures of an evaluation."""
+    rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
+    return rows, json.loads((evaluated / "benchmarks.json").read_text())
 
 
 def score(saved: SavedModel, image: ImageBatch, text: str) -> float:
@@ -81,23 +83,18 @@ def test_a_pixel_model_reads_the_images_of_a_benchmark(
     defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
 ) -> None:
     folder = write_benchmark(tmp_path / "own")
-    asked = zero_shot(defined, saved_encoders, "--benchmark", f"local={folder}")
-    outcome = invoke("evaluate", *asked)
-    assert outcome.code == 0, outcome.err
-    assert "local: " in outcome.out
+    assert "local: " in done(zero_shot(invoke, defined, saved_encoders, "--benchmark", f"local={folder}"))
     evaluated = only(defined, "evaluate/zero-shot.dual-encoder")
     saved = load_model(only(defined, "train/zero-shot.dual-encoder"))
-    rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
+    rows, figures = scored(evaluated)
     assert len(rows) == 12
     resize = Resize(32, 32, "stretch")
     for row in rows:
         with Image.open(folder / row["file"]) as image:
             pixels = torch.from_numpy(resize(np.asarray(image)))[None]
-        seen = ImageBatch(torch.empty(1, 0, 0), pixels=pixels)
-        assert row["score"] == pytest.approx(score(saved, seen, row["caption"]), abs=1e-5)
-        assert row["negative_score"] == pytest.approx(score(saved, seen, row["negative"]), abs=1e-5)
+        check_scores(saved, ImageBatch(torch.empty(1, 0, 0), pixels=pixels), row)
         assert row["right"] is (row["score"] > row["negative_score"])
-    found = json.loads((evaluated / "benchmarks.json").read_text())["local"]
+    found = figures["local"]
     assert (found["pairs"], found["images"]) == (12, 6)
     assert found["accuracy"]["value"] == pytest.approx(100 * np.mean([row["right"] for row in rows]))
     assert found["accuracy"]["low"] <= found["accuracy"]["value"] <= found["accuracy"]["high"]
@@ -105,16 +102,16 @@ def test_a_pixel_model_reads_the_images_of_a_benchmark(
     summary = read_manifest(evaluated).metrics["local benchmark"]
     assert summary == f"{found['accuracy']['value']:.1f} %"
 
-    moved = Path(shutil.copytree(folder, tmp_path / "moved"))
-    again = invoke("evaluate", *zero_shot(defined, saved_encoders, "--benchmark", f"local={moved}"))
-    assert "✓ evaluate/zero-shot.dual-encoder" in again.out  # where it lies does not count
-    report = invoke("report", "--dataset", "tiny", "--data", defined)
-    assert report.code == 0, report.err
+    moved = copied(folder, tmp_path / "moved")
+    asked = ("--benchmark", f"local={moved}")
+    again = done(zero_shot(invoke, defined, saved_encoders, *asked))
+    assert "✓ evaluate/zero-shot.dual-encoder" in again  # where it lies does not count
+    report = done(invoke("report", "--dataset", "tiny", "--data", defined))
     assert "Captions against their hard negatives" in only(defined, "report/page").joinpath("index.html").read_text()
-    assert " local: first" in report.out
+    assert " local: first" in report
     shutil.copy(moved / "0.png", moved / "1.png")
-    dry = invoke("evaluate", *zero_shot(defined, saved_encoders, "--benchmark", f"local={moved}", "--dry-run"))
-    assert "benchmark local images changed" in " ".join(dry.out.split())
+    dry = done(zero_shot(invoke, defined, saved_encoders, *asked, "--dry-run"))
+    assert "benchmark local images changed" in " ".join(dry.split())
 
 
 def test_an_interrupted_benchmark_goes_on_to_the_same_scores(
@@ -122,32 +119,20 @@ def test_an_interrupted_benchmark_goes_on_to_the_same_scores(
 ) -> None:
     monkeypatch.setattr(extraction, "BATCHES_PER_PART", 1)
     monkeypatch.setattr(PixelExtractor, "batch", 2)
-    folder = write_benchmark(tmp_path / "own")
-    assert invoke("evaluate", *zero_shot(defined, saved_encoders)).code == 0
-    other = Path(shutil.copytree(defined, tmp_path / "other"))
-    asked = ["--benchmark", f"local={folder}"]
-    assert invoke("evaluate", *zero_shot(other, saved_encoders, *asked)).code == 0
-    made, make = [0], extraction.Extraction.make
-
-    def interrupted(work: Any, worker: Any, part: Any, path: Path) -> None:
-        made[0] += 1
-        if made[0] == 3:
-            raise KeyboardInterrupt
-        make(work, worker, part, path)
-
-    monkeypatch.setattr(extraction.Extraction, "make", interrupted)
-    assert invoke("evaluate", *zero_shot(defined, saved_encoders, *asked)).code == 130
+    asked = ["--benchmark", f"local={write_benchmark(tmp_path / 'own')}"]
+    done(zero_shot(invoke, defined, saved_encoders))
+    other = copied(defined, tmp_path / "other")
+    done(zero_shot(invoke, other, saved_encoders, *asked))
+    with interrupted(3, extraction.Extraction, "make"):
+        assert zero_shot(invoke, defined, saved_encoders, *asked).code == 130
     (partial,) = defined.glob("tiny/evaluate/*.partial")
     assert len([*partial.rglob("benchmarks/local/pixels/*.arrays")]) == 2
-    again = invoke("evaluate", *zero_shot(defined, saved_encoders, *asked))
-    assert again.code == 0, again.err
-    assert made[0] == 4  # the third part alone
+    with interrupted(9, extraction.Extraction, "make") as begun:
+        done(zero_shot(invoke, defined, saved_encoders, *asked))
+    assert len(begun) == 1  # the third part alone
     for name in ("benchmark_pairs.parquet", "benchmarks.json"):
-        files = [
-            next(path for path in root.glob(f"tiny/evaluate/*/{name}") if "partial" not in path.parent.name)
-            for root in (other, defined)
-        ]
-        assert files[0].read_bytes() == files[1].read_bytes(), name
+        files = [path.read_bytes() for root in (other, defined) for path in root.glob(f"tiny/evaluate/*/{name}")]
+        assert files[0] == files[1], name
 
 
 def write_aro(folder: Path) -> Path:
@@ -187,14 +172,11 @@ def test_a_region_model_reads_parts_of_images_by_the_extractor_of_the_dataset(
     defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
 ) -> None:
     where = ["--dataset", "tiny", "--data", defined]
-    extracted = invoke("extract", *where, "--features", "vit", f"--set=model={saved_encoders / 'vit'}")
-    assert extracted.code == 0, extracted.err
+    done(invoke("extract", *where, "--features", "vit", f"--set=model={saved_encoders / 'vit'}"))
     named = [f"aro={write_aro(tmp_path / 'aro')}", f"winoground={write_winoground(tmp_path / 'winoground')}"]
     asked = [part for each in named for part in ("--benchmark", each)]
-    outcome = invoke("evaluate", *where, "--backbone", "vsepp", "--features", "vit", *sets(*CHAIN), *asked)
-    assert outcome.code == 0, outcome.err
-    evaluated = only(defined, "evaluate/triplet.vsepp")
-    rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
+    done(invoke("evaluate", *where, "--backbone", "vsepp", "--features", "vit", *sets(*CHAIN), *asked))
+    rows, found = scored(only(defined, "evaluate/triplet.vsepp"))
     whole = [row for row in rows if row["box"] == [0, 0, 50, 40]]
     assert len(whole) == 6
     saved = load_model(only(defined, "train/triplet.vsepp"))
@@ -205,10 +187,7 @@ def test_a_region_model_reads_parts_of_images_by_the_extractor_of_the_dataset(
         with Image.open(folder / row["file"]) as opened:
             pixels = np.asarray(opened if row["box"] is None else opened.crop(row["box"]))
         made = extractor(torch.from_numpy(extractor.transform(pixels))[None], np.array([pixels.shape[:2]]))
-        seen = ImageBatch(torch.from_numpy(made["regions"].astype(np.float16)))
-        assert row["score"] == pytest.approx(score(saved, seen, row["caption"]), abs=1e-3)
-        assert row["negative_score"] == pytest.approx(score(saved, seen, row["negative"]), abs=1e-3)
-    found = json.loads((evaluated / "benchmarks.json").read_text())
+        check_scores(saved, ImageBatch(torch.from_numpy(made["regions"].astype(np.float16))), row, 1e-3)
     assert list(found) == ["aro", "winoground"]
     assert (found["aro"]["pairs"], found["aro"]["images"]) == (18, 3)
     assert "macro" in found["aro"]["categories"]["relation"]
@@ -220,49 +199,37 @@ def test_a_region_model_reads_parts_of_images_by_the_extractor_of_the_dataset(
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder that knows a few scenes."""
-    root = tmp_path_factory.mktemp("benchmark") / "data"
-    scenes = StageDefinition(conf="scenes", settings={"train": 12, "val": 4, "test": 24})
-    features = {"scenes": StageDefinition(conf="scenes")}
-    save_definition(root, "scenes", DatasetDefinition(prepare=scenes, features=features))
-    return root
+    return define_scenes(tmp_path_factory.mktemp("benchmark") / "data", test=24)
 
 
 def test_the_embedded_dataset_makes_its_own(drawn: Path, invoke: Invoke) -> None:
     given = ["--backbone", "vsepp", "--data", drawn, *sets(*CHAIN)]
-    outcome = invoke("evaluate", *given, "--benchmark", "scenes")
-    assert outcome.code == 0, outcome.err
+    done(invoke("evaluate", *given, "--benchmark", "scenes"))
     evaluated = only(drawn, "evaluate/triplet.vsepp")
-    found = json.loads((evaluated / "benchmarks.json").read_text())["scenes"]
+    rows, figures = scored(evaluated)
+    found = figures["scenes"]
     assert {"swap_att", "swap_rel", "replace_obj", "replace_att"} <= set(found["categories"])
-    rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
     saved, prepare = load_model(only(drawn, "train/triplet.vsepp")), only(drawn, "prepare/scenes")
     split = PreparedDataset.open(prepare).split("test")
     data = SplitData(split, FeatureFile.open(only(drawn, "extract/scenes") / FEATURES), saved.tokens)
     places = {name: row for row, name in enumerate(split.image_ids.tolist())}
     texts = set(split.texts)
     for row in rows[::7]:
-        image = data.images(np.array([places[row["file"]]]))
         assert row["caption"] in texts
-        assert row["score"] == pytest.approx(score(saved, image, row["caption"]), abs=1e-5)
-        assert row["negative_score"] == pytest.approx(score(saved, image, row["negative"]), abs=1e-5)
+        check_scores(saved, data.images(np.array([places[row["file"]]])), row)
     made = pairs_of_scenes(prepare, split.image_ids.tolist())
     assert [(row["id"], row["negative"]) for row in rows] == [(pair.id, pair.negative) for pair in made]
     assert read_manifest(evaluated).sources == {"benchmark scenes": "edits 1"}
-    again = invoke("evaluate", *given, "--benchmark", "scenes")
-    assert "✓ evaluate/triplet.vsepp" in again.out
-    assert f"scenes: {found['accuracy']['value']:.1f} %" in again.out
+    again = done(invoke("evaluate", *given, "--benchmark", "scenes"))
+    assert "✓ evaluate/triplet.vsepp" in again
+    assert f"scenes: {found['accuracy']['value']:.1f} %" in again
 
 
 def test_a_model_that_reads_phrases_reads_those_of_both_sentences(drawn: Path, invoke: Invoke) -> None:
-    methods = ("ssamt-intra", "ssamt")
-    small = [f"{each}.model.{name}=8" for each in methods for name in ("embed_dim", "feed_forward_dim")]
-    small += [f"{each}.model.heads=2" for each in methods]
-    small += ["train.max_updates=0", "train.warmup_updates=2", "ssamt.learning_rate=0.01", "parse.workers=1"]
-    given = ["--method", "ssamt", "--data", drawn, *sets(*CHAIN[:4], *small), "--benchmark", "scenes"]
-    outcome = invoke("evaluate", *given)
-    assert outcome.code == 0, outcome.err
+    small = sets(*CHAIN[:4], *TINY_SSAMT, "parse.workers=1")
+    done(invoke("evaluate", "--method", "ssamt", "--data", drawn, *small, "--benchmark", "scenes"))
     evaluated = only(drawn, "evaluate/ssamt.ssamt")
-    rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
+    rows, _ = scored(evaluated)
     known = read_scores(evaluated / SCORES, "test")  # of all pairs, in bfloat16
     split = PreparedDataset.open(only(drawn, "prepare/scenes")).split("test")
     captions = dict(zip(zip(split.caption_image.tolist(), split.texts, strict=True), count(), strict=False))
@@ -274,45 +241,10 @@ def test_a_model_that_reads_phrases_reads_those_of_both_sentences(drawn: Path, i
     assert 0 < sum(row["right"] for row in rows) < len(rows)
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--benchmark", "sugarcrep=x"], "there is no benchmark 'sugarcrep'; did you mean 'sugarcrepe'?"),
-        (["--benchmark", "sugarcrepe"], "'sugarcrepe' is read from files; give sugarcrepe=FOLDER"),
-        (["--benchmark", "scenes=x"], "the embedded dataset makes this benchmark itself; give scenes alone"),
-        (["--benchmark", "local=nowhere"], "nowhere is no folder; name the one with its files"),
-        (["--benchmark", "scenes", "--benchmark", "scenes"], "names scenes a second time"),
-        (["--benchmark", "scenes"], "edits captions of the embedded dataset"),
-        (["--benchmark", "local={own}", "--ensemble-with", "vsepp.s1"], "leave --ensemble-with out"),
-        (["--benchmark", "local={own}"], "the features of this dataset were imported (precomp)"),
-        (["--benchmark", "aro={own}"], "visual_genome_relation.json: cannot be read"),
-    ],
-)
-def test_what_cannot_work_is_one_line_of_the_plan(
-    options: list[str], expected: str, defined: Path, invoke: Invoke, tmp_path: Path
-) -> None:
-    own = write_benchmark(tmp_path / "own")
-    given = [each.format(own=own) for each in options]
-    outcome = invoke("evaluate", "--dataset", "tiny", "--data", defined, "--backbone", "vsepp", "--dry-run", *given)
-    assert outcome.code != 0
-    assert expected in outcome.err
-    assert len(outcome.err.strip().splitlines()) == 1
-
-
-def test_the_detector_of_drawings_reads_no_photographs(drawn: Path, invoke: Invoke, tmp_path: Path) -> None:
-    own = write_benchmark(tmp_path / "own")
-    given = ["--backbone", "vsepp", "--data", drawn, *sets(*CHAIN), "--benchmark", f"local={own}"]
-    outcome = invoke("evaluate", *given, "--dry-run")
-    assert outcome.code == 2
-    assert "which knows drawings and no photographs" in outcome.err
-
-
 def test_images_that_cannot_be_read_are_refused_before_any_is_extracted(
     defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
 ) -> None:
     own = write_benchmark(tmp_path / "own")
     (own / "3.png").write_bytes(b"no picture")
-    outcome = invoke("evaluate", *zero_shot(defined, saved_encoders, "--benchmark", f"local={own}"))
-    assert outcome.code == 4
-    assert "benchmark local: 1 of 6 images cannot be used" in outcome.err
-    assert "3.png" in outcome.err
+    outcome = zero_shot(invoke, defined, saved_encoders, "--benchmark", f"local={own}")
+    refused(outcome, 4, "1 of 6 images", "3.png")

@@ -21,14 +21,15 @@ from transformers import ResNetConfig, ViTConfig, ViTImageProcessor
 
 from itrpipe.artifacts.artifact import MANIFEST, read_manifest
 from itrpipe.datasets.definition import load_definition
-from itrpipe.errors import DataError, DiskFullError, IncompleteError, LockedError, MissingInputError, UsageError
+from itrpipe.errors import DataError, DiskFullError, IncompleteError, LockedError
 from itrpipe.features import extraction
 from itrpipe.features.extractors import pretrained
 from itrpipe.features.store import FeatureFile
+from tests.chains import Invoke, copied, done, refused, sets
 from tests.commands import Command
+from tests.conftest import Outcome, TinySource
 
-Invoke = Callable[..., Any]
-PIXELS = ("--features", "pixels", "--set", "height=6", "--set", "width=8")
+PIXELS = ("--features", "pixels", *sets("height=6", "width=8"))
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +52,13 @@ def tiny_resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def prepared(data_root: Path, precomp_dataset: Any, invoke: Invoke) -> Path:
+def prepared(data_root: Path, precomp_dataset: TinySource, invoke: Invoke) -> Path:
     """A data folder in which the dataset `mine` of twenty photographs is prepared."""
-    prepare = ["prepare", "--dataset", "mine", "--source", precomp_dataset.folder, "--data", data_root]
-    assert invoke(*prepare).code == 0
+    done(invoke("prepare", "--dataset", "mine", "--source", precomp_dataset.folder, "--data", data_root))
     return data_root
 
 
-def extract(invoke: Invoke, root: Path, *arguments: object) -> Any:
+def extract(invoke: Invoke, root: Path, *arguments: object) -> Outcome:
     return invoke("extract", "--dataset", "mine", "--data", root, *arguments)
 
 
@@ -67,8 +67,12 @@ def features_of(root: Path, name: str) -> Path:
     return path
 
 
-def vit(folder: Path, *more: str) -> list[str]:
-    return ["--features", "vit", "--set", f"model={folder}", "--set", "weights=random", "--set", "batch=3", *more]
+def random_model(name: str, folder: Path) -> list[str]:
+    return ["--features", name, *sets(f"model={folder}", "weights=random", "batch=3")]
+
+
+def vit(folder: Path) -> list[str]:
+    return random_model("vit", folder)
 
 
 @pytest.fixture
@@ -85,51 +89,46 @@ def never_sent(any_hub: None, monkeypatch: pytest.MonkeyPatch) -> str:
 # Extractors
 
 
-def test_pixels_are_the_photographs_resized(prepared: Path, precomp_dataset: Any, invoke: Invoke) -> None:
-    outcome = extract(invoke, prepared, *PIXELS)
-    assert outcome.code == 0, outcome.err
-    assert "20/20 images" in outcome.out
+def test_pixels_are_the_photographs_resized(prepared: Path, precomp_dataset: TinySource, invoke: Invoke) -> None:
+    assert "20/20 images" in done(extract(invoke, prepared, *PIXELS))
     file = FeatureFile.open(features_of(prepared, "pixels"))
     assert file.extractor == "pixels"
     for image_id, pixels in zip(file.image_id, file.arrays()["pixels"], strict=True):
         with Image.open(precomp_dataset.images / f"{image_id}.jpg") as image:
             np.testing.assert_array_equal(pixels, np.asarray(image.resize((8, 6), Image.Resampling.BICUBIC)))
-    again = extract(invoke, prepared)
-    assert "up to date" in again.out
+    assert "up to date" in done(extract(invoke, prepared))
 
 
 def test_what_was_said_last_counts_however_it_is_spelled(prepared: Path, tiny_vit: Path, invoke: Invoke) -> None:
-    several = ["--features", "vit+pixels", "--set", f"vit.model={tiny_vit}", "--set", "weights=random"]
+    several = ["--features", "vit+pixels", *sets(f"vit.model={tiny_vit}", "weights=random", "width=8")]
     for spelling in ("pixels.height=6", "height=7", "pixels.height=9"):
-        assert extract(invoke, prepared, *several, "--set", spelling, "--set", "width=8").code == 0
+        done(extract(invoke, prepared, *several, "--set", spelling))
     heights = [FeatureFile.open(path).spec.pixels[0] for path in prepared.glob("mine/extract/*/features.h5")]
     assert sorted(heights) == [6, 7, 9]
     again = extract(invoke, prepared, "--features", "vit+pixels", "--set", "vit.batch=3", "--dry-run")
-    assert again.code == 0, again.err
-    assert "up to date" in again.out
+    assert "up to date" in done(again)
 
 
 def test_moving_a_model_changes_nothing_and_changing_it_does(
     prepared: Path, tiny_vit: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert extract(invoke, prepared, *vit(tiny_vit)).code == 0
-    moved = Path(shutil.copytree(tiny_vit, tmp_path / "moved"))
+    done(extract(invoke, prepared, *vit(tiny_vit)))
+    moved = copied(tiny_vit, tmp_path / "moved")
     assert "up to date" in extract(invoke, prepared, "--features", "vit", "--set", f"model={moved}").out
     monkeypatch.chdir(tmp_path)
     relative = ["train", "--dataset", "mine", "--data", prepared, "--backbone", "vsepp", "--dry-run"]
-    plan = invoke(*relative, "--set", "extract.model=moved")
-    assert re.search(r"extract/vit-\w+ +up to date", plan.out)
+    kept = re.compile(r"extract/vit-\w+ +up to date")
+    assert kept.search(invoke(*relative, "--set", "extract.model=moved").out)
     config = json.loads((moved / "config.json").read_text())
     (moved / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
-    plan = invoke(*relative, "--set", "extract.model=moved")
-    assert not re.search(r"extract/vit-\w+ +up to date", plan.out)
+    assert not kept.search(invoke(*relative, "--set", "extract.model=moved").out)
 
 
 def test_what_extract_was_told_is_remembered_under_the_name(
     prepared: Path, tiny_vit: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tiny_vit.parent)
-    assert extract(invoke, prepared, *vit(Path(tiny_vit.name)), "--name", "small").code == 0
+    done(extract(invoke, prepared, *vit(Path(tiny_vit.name)), "--name", "small"))
     known = load_definition(prepared, "mine").features
     assert known.keys() == {"small"}
     assert known["small"].settings == {"model": str(tiny_vit), "weights": "random"}
@@ -142,9 +141,7 @@ def test_what_extract_was_told_is_remembered_under_the_name(
 
 
 def test_random_weights_are_said_to_be_noise(prepared: Path, tiny_vit: Path, invoke: Invoke) -> None:
-    outcome = extract(invoke, prepared, *vit(tiny_vit))
-    assert outcome.code == 0, outcome.err
-    assert "random weights: these features are noise" in outcome.out
+    assert "random weights: these features are noise" in done(extract(invoke, prepared, *vit(tiny_vit)))
     manifest = read_manifest(features_of(prepared, "vit").parent)
     assert any("noise" in message for message in manifest.messages)
     assert manifest.sources.keys() == {"model"}
@@ -152,60 +149,21 @@ def test_random_weights_are_said_to_be_noise(prepared: Path, tiny_vit: Path, inv
 
 def test_two_extractors_fill_one_file(prepared: Path, tiny_vit: Path, tiny_resnet: Path, invoke: Invoke) -> None:
     """Regions come from the first, and each contributes what it writes alone."""
-    combined = ["--features", "resnet+pixels", "--set", f"resnet.model={tiny_resnet}", "--set", "weights=random"]
-    combined += ["--set", "pixels.height=6", "--set", "width=8", "--set", "batch=3"]
-    outcome = extract(invoke, prepared, *combined)
-    assert outcome.code == 0, outcome.err
+    combined = ["--features", "resnet+pixels", *sets(f"resnet.model={tiny_resnet}", "weights=random", "batch=3")]
+    done(extract(invoke, prepared, *combined, *sets("pixels.height=6", "width=8")))
     both = FeatureFile.open(features_of(prepared, "resnet+pixels")).arrays()
     assert {"regions", "global", "pixels"} < both.keys()
-    alone = ["--features", "resnet", "--set", f"model={tiny_resnet}", "--set", "weights=random", "--set", "batch=3"]
-    assert extract(invoke, prepared, *alone).code == 0
+    done(extract(invoke, prepared, *random_model("resnet", tiny_resnet)))
     for name, values in FeatureFile.open(features_of(prepared, "resnet")).arrays().items():
         np.testing.assert_array_equal(values, both[name])
-    assert extract(invoke, prepared, *PIXELS).code == 0
+    done(extract(invoke, prepared, *PIXELS))
     np.testing.assert_array_equal(FeatureFile.open(features_of(prepared, "pixels")).arrays()["pixels"], both["pixels"])
     assert "up to date" in extract(invoke, prepared, "--features", "resnet+pixels").out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "parts"),
-    [
-        (["--features", "vitt"], UsageError, ["'vitt'", "did you mean 'vit'"]),
-        (["--features", "vit+vit"], UsageError, ["twice"]),
-        (["--features", "vit+precomp"], MissingInputError, ["precomp", "--from"]),
-        (["--features", "scenes+pixels"], DataError, ["photographs"]),
-        (["--features", "pixels", "--set", "hight=3"], UsageError, ["hight", "did you mean 'height'"]),
-        (["--features", "frcnn+pixels", "--set", "frcnn.nmss=3"], UsageError, ["frcnn.nmss", "frcnn.nms"]),
-        (["--features", "pixels", "--part", "3/2"], UsageError, ["3/2", "i/n"]),
-        (["--from", "nowhere"], MissingInputError, ["nowhere"]),
-        (["--from", ".", "--features", "vit"], UsageError, ["vit", "no importer"]),
-        (["--from", "."], UsageError, ["of no format", "precomp"]),
-        (["--features", "pixels", "--set", "hight=3"], UsageError, ["from command line"]),
-        (["--features", "pixels", "--set", "height=9999"], UsageError, ["height", "4096"]),
-        (["--features", "frcnn", "--set", "max_regions=5"], UsageError, ["max_regions = 5", "min_regions = 36"]),
-        (["--features", "frcnn", "--set", "proposals=9"], UsageError, ["proposals = 9", "max_regions = 36"]),
-        (["--features", "pixels", "--device", "cuda"], UsageError, ["no CUDA device"]),
-        (["--from", ".", "--map", "a=b", "--map", "a=c"], UsageError, ["a twice"]),
-        (["--from", ".", "--map", "regions"], UsageError, ["'regions'", "NAME=ARRAY"]),
-        ([], MissingInputError, ["no features yet", "--features"]),
-    ],
-)
-def test_wrong_words_are_one_line(
-    prepared: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    error: type[Exception],
-    parts: list[str],
-    invoke: Invoke,
-) -> None:
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    outcome = extract(invoke, prepared, *arguments)
-    assert outcome.code == error.exit_code, outcome.err
-    assert outcome.err.startswith("error: ")
-    assert outcome.err.count("\n") == 1
-    assert all(part in outcome.err for part in parts), outcome.err
+def test_features_that_nobody_named_are_asked_for(prepared: Path, invoke: Invoke) -> None:
+    refused(extract(invoke, prepared), 3, "no features yet", "--features")
+    refused(extract(invoke, prepared, "--features", "pixels", "--device", "cuda"), 2, "no CUDA device")
     assert load_definition(prepared, "mine").features == {}
 
 
@@ -213,25 +171,21 @@ def test_wrong_words_are_one_line(
 
 
 def test_a_photograph_that_breaks_after_prepare_is_left_out_with_its_captions(
-    prepared: Path, precomp_dataset: Any, invoke: Invoke
+    prepared: Path, precomp_dataset: TinySource, invoke: Invoke
 ) -> None:
     """Its bytes are part of the dataset's fingerprint, so `prepare` runs again and says so too."""
     os.truncate(precomp_dataset.images / "1003.jpg", 200)
-    outcome = extract(invoke, prepared, *PIXELS)
-    assert outcome.code == 0, outcome.err
-    assert "1 of 20 images" in outcome.out
+    assert "1 of 20 images" in done(extract(invoke, prepared, *PIXELS))
     assert FeatureFile.open(features_of(prepared, "pixels")).image_id.tolist().count("1003") == 0
 
 
 def test_images_that_fail_in_extraction_are_listed_and_make_a_code_of_their_own(
-    prepared: Path, precomp_dataset: Any, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+    prepared: Path, precomp_dataset: TinySource, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between looking at the sources and decoding, a file may still go."""
     monkeypatch.setattr("itrpipe.features.extraction.read_rgb", failing_for("1003.jpg"))
     outcome = extract(invoke, prepared, *PIXELS, "--set", "workers=0")
-    assert outcome.code == IncompleteError.exit_code
-    assert outcome.err.count("\n") == 1
-    assert all(part in outcome.err for part in ("1 image ", "1003", "is broken", "manifest.json"))
+    refused(outcome, IncompleteError.exit_code, "1 image ", "1003", "is broken", "manifest.json")
     folder = features_of(prepared, "pixels").parent
     assert read_manifest(folder).failed == {"1003": "(flickr30k-images/1003.jpg) is broken"}
     file = FeatureFile.open(folder / "features.h5")
@@ -239,13 +193,9 @@ def test_images_that_fail_in_extraction_are_listed_and_make_a_code_of_their_own(
     assert "1003" not in file.image_id
     # It stays finished, and says again what is missing.
     assert extract(invoke, prepared).code == IncompleteError.exit_code
-    strict = extract(invoke, prepared, "--strict")
-    assert strict.code == DataError.exit_code
-    assert f"remove {folder} and run the same command again" in strict.err
+    refused(extract(invoke, prepared, "--strict"), 4, f"remove {folder}")
     shutil.rmtree(folder)
-    strict = extract(invoke, prepared, "--set", "workers=0", "--strict")
-    assert strict.code == DataError.exit_code
-    assert "1003.jpg: is broken" in strict.err
+    refused(extract(invoke, prepared, "--set", "workers=0", "--strict"), 4, "1003.jpg: is broken")
 
 
 def failing_for(name: str) -> Callable[[Path], np.ndarray]:
@@ -265,15 +215,13 @@ def test_training_goes_on_without_a_training_image_but_never_without_one_of_test
 ) -> None:
     monkeypatch.setattr("itrpipe.features.extraction.read_rgb", failing_for(f"{image}.jpg"))
     assert extract(invoke, prepared, *vit(tiny_vit), "--set", "workers=0").code == IncompleteError.exit_code
-    sets = ["epochs=1", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1"]
-    options = [f"--set={text}" for text in sets]
-    outcome = invoke("train", "--backbone", "vsepp", "--dataset", "mine", "--data", prepared, *options)
+    small = sets("epochs=1", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1")
+    outcome = invoke("train", "--backbone", "vsepp", "--dataset", "mine", "--data", prepared, *small)
     if trains:
-        assert outcome.code == 0, outcome.err
-        assert "1 of 12 training images have no features and are left out; the first: 1003" in outcome.out
+        told = "1 of 12 training images have no features and are left out; the first: 1003"
+        assert told in done(outcome)
     else:
-        assert outcome.code == MissingInputError.exit_code
-        assert "no features of image '1018' (1 of 4 images missing)" in outcome.err
+        refused(outcome, 3, "image '1018'", "1 of 4 images")
 
 
 # Importers
@@ -283,11 +231,9 @@ def test_features_of_another_tool_are_imported_by_the_schema(
     prepared: Path, tiny_resnet: Path, tmp_path: Path, invoke: Invoke
 ) -> None:
     """Our own file comes back as it was, whatever the order of its rows."""
-    alone = ["--features", "resnet", "--set", f"model={tiny_resnet}", "--set", "weights=random"]
-    assert extract(invoke, prepared, *alone).code == 0
+    done(extract(invoke, prepared, *random_model("resnet", tiny_resnet)))
     source = shutil.copy(features_of(prepared, "resnet"), tmp_path / "theirs.h5")
-    outcome = extract(invoke, prepared, "--from", source)
-    assert outcome.code == 0, outcome.err
+    done(extract(invoke, prepared, "--from", source))
     theirs = FeatureFile.open(features_of(prepared, "arrays"))
     ours = FeatureFile.open(features_of(prepared, "resnet"))
     assert theirs.image_id.tolist() == ours.image_id.tolist()
@@ -296,29 +242,22 @@ def test_features_of_another_tool_are_imported_by_the_schema(
 
 
 def test_arrays_are_mapped_on_the_command_line(
-    prepared: Path, precomp_dataset: Any, tmp_path: Path, invoke: Invoke
+    prepared: Path, precomp_dataset: TinySource, tmp_path: Path, invoke: Invoke
 ) -> None:
     names = sorted(path.name for path in precomp_dataset.images.iterdir())
     values = np.random.default_rng(0).normal(size=(len(names), 3, 4)).astype(np.float32)
     np.savez(tmp_path / "theirs.npz", feats=values[::-1])
     (tmp_path / "names.txt").write_text("".join(f"{name}\n" for name in reversed(names)))
     mapped = ["--from", tmp_path / "theirs.npz", "--map", "regions=feats", "--ids", tmp_path / "names.txt"]
-    outcome = extract(invoke, prepared, *mapped, "--name", "theirs")
-    assert outcome.code == 0, outcome.err
+    done(extract(invoke, prepared, *mapped, "--name", "theirs"))
     file = FeatureFile.open(features_of(prepared, "theirs"))
     order = [names.index(f"{image_id}.jpg") for image_id in file.image_id]
     np.testing.assert_array_equal(file.arrays()["regions"], values[order].astype(np.float16))
     assert "up to date" in extract(invoke, prepared, "--features", "theirs").out
 
 
-def test_precomp_folders_are_recognised(prepared: Path, precomp_dataset: Any, invoke: Invoke) -> None:
-    outcome = extract(invoke, prepared, "--from", precomp_dataset.features)
-    assert outcome.code == 0, outcome.err
-    assert features_of(prepared, "precomp").exists()
-
-
 @pytest.fixture
-def mixed(precomp_dataset: Any, tmp_path: Path) -> Path:
+def mixed(precomp_dataset: TinySource, tmp_path: Path) -> Path:
     """A precomp folder with files that belong to other formats by their names."""
     folder = tmp_path / "f30k_precomp"
     shutil.copytree(precomp_dataset.features, folder)
@@ -328,10 +267,8 @@ def mixed(precomp_dataset: Any, tmp_path: Path) -> Path:
 
 
 def test_the_layout_that_is_complete_is_imported(prepared: Path, mixed: Path, invoke: Invoke) -> None:
-    outcome = extract(invoke, prepared, "--from", mixed)
-    assert outcome.code == 0, outcome.err
+    said = " ".join(done(extract(invoke, prepared, "--from", mixed)).split())
     assert features_of(prepared, "precomp").exists()
-    said = " ".join(outcome.out.split())
     assert f"--from {mixed} holds precomp (dev_ims.npy, test_ims.npy, train_ims.npy)" in said
     assert "butd-tsv (notes.tsv, without 6 or 10 columns in notes.tsv)" in said
     assert "uniter (1 .npz file, without features or x in sizes.npz); precomp alone is complete and is imported" in said
@@ -339,10 +276,8 @@ def test_the_layout_that_is_complete_is_imported(prepared: Path, mixed: Path, in
 
 def test_two_complete_layouts_are_asked_for(prepared: Path, mixed: Path, invoke: Invoke) -> None:
     np.savez(mixed / "1000.npz", features=np.ones((3, 4), np.float32))
-    outcome = extract(invoke, prepared, "--from", mixed)
-    assert outcome.code == UsageError.exit_code
-    assert "uniter (2 .npz files); name one with --features precomp | uniter" in outcome.err
-    assert extract(invoke, prepared, "--from", mixed, "--features", "precomp").code == 0
+    refused(extract(invoke, prepared, "--from", mixed), 2, "uniter (2 .npz files)", "--features precomp | uniter")
+    done(extract(invoke, prepared, "--from", mixed, "--features", "precomp"))
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive"])
@@ -350,16 +285,8 @@ def test_of_incomplete_layouts_all_are_named(prepared: Path, mixed: Path, invoke
     for path in mixed.glob("*.txt"):
         path.unlink()
     (mixed / "sizes.npz").write_bytes(content)
-    outcome = extract(invoke, prepared, "--from", mixed)
-    assert outcome.code == UsageError.exit_code
-    assert "train_ims.npy, without train_ids.txt or train_caps.txt)" in outcome.err
-    assert "without a whole sizes.npz); name one with --features precomp | butd-tsv | uniter" in outcome.err
-
-
-def test_imports_are_not_made_in_parts(prepared: Path, precomp_dataset: Any, invoke: Invoke) -> None:
-    outcome = extract(invoke, prepared, "--from", precomp_dataset.features, "--part", "1/2")
-    assert outcome.code == UsageError.exit_code
-    assert "leave --part out" in outcome.err
+    parts = ("without train_ids.txt or train_caps.txt", "without a whole sizes.npz", "precomp | butd-tsv | uniter")
+    refused(extract(invoke, prepared, "--from", mixed), 2, *parts)
 
 
 def test_a_later_step_waits_for_the_parts_of_other_jobs_and_not_for_ever(
@@ -368,14 +295,12 @@ def test_a_later_step_waits_for_the_parts_of_other_jobs_and_not_for_ever(
     monkeypatch.setattr(extraction, "BATCHES_PER_PART", 1)
     monkeypatch.setattr(pretrained, "_BATCH", 4)
     monkeypatch.setenv("ITRPIPE_LOCK_HOURS", "0.0002")
-    said = extract(invoke, prepared, *vit(tiny_vit), "--part", "1/2")
-    assert said.code == 0
-    assert "part 1/2 is done (12 images); 2 of 5 are left to other jobs; who makes the last one joins all" in said.out
+    said = done(extract(invoke, prepared, *vit(tiny_vit), "--part", "1/2"))
+    assert "part 1/2 is done (12 images); 2 of 5 are left to other jobs; who makes the last one joins all" in said
     share = ("--set", "extract.part=1/2", "--set", "extract.batch=3")
     outcome = invoke("train", "--dataset", "mine", "--data", prepared, *share)
-    assert outcome.code == LockedError.exit_code
     assert "waiting for 2 parts of other jobs (--part i/2)" in outcome.out
-    assert "2 parts of other jobs are not made after 0.0002 hours; start these jobs" in outcome.err
+    refused(outcome, LockedError.exit_code, "2 parts of other jobs", "0.0002 hours")
     # An hour's work of another machine may lie there: gc leaves it alone.
     assert "in parts" in invoke("status", "--dataset", "mine", "--data", prepared).out
     assert "nothing to remove" in invoke("gc", "--yes", "--dataset", "mine", "--data", prepared).out
@@ -391,11 +316,11 @@ def test_features_of_another_name_made_meanwhile_stay_known(
 
     def run_beside_another(job: Any) -> None:
         monkeypatch.setattr(stage, "run", run_alone)
-        assert extract(invoke, prepared, *PIXELS, "--name", "meanwhile").code == 0
+        done(extract(invoke, prepared, *PIXELS, "--name", "meanwhile"))
         run_alone(job)
 
     monkeypatch.setattr(stage, "run", run_beside_another)
-    assert extract(invoke, prepared, *PIXELS, "--set", "fit=crop", "--name", "first").code == 0
+    done(extract(invoke, prepared, *PIXELS, "--set", "fit=crop", "--name", "first"))
     assert load_definition(prepared, "mine").features.keys() == {"meanwhile", "first"}
 
 
@@ -407,8 +332,7 @@ def test_a_download_that_fails_leaves_nothing(
     prepared: Path, never_sent: str, invoke: Invoke, how: tuple[str, ...]
 ) -> None:
     outcome = extract(invoke, prepared, "--features", "vit", "--set", f"model={never_sent}", *how)
-    assert outcome.code == MissingInputError.exit_code
-    assert f"{never_sent} cannot be fetched from the hub" in outcome.err
+    refused(outcome, 3, f"{never_sent} cannot be fetched from the hub")
     assert not list(prepared.glob("mine/extract/[!.]*"))
 
 
@@ -422,21 +346,18 @@ def test_a_disk_that_is_too_small_keeps_what_was_made_and_nothing_else(
         assert not list(prepared.glob("mine/extract/[!.]*"))
     monkeypatch.setattr(extraction, "BATCHES_PER_PART", 1)
     monkeypatch.setattr(pretrained, "_BATCH", 4)
-    assert extract(invoke, prepared, *vit(tiny_vit), "--part", "1/2").code == 0
+    done(extract(invoke, prepared, *vit(tiny_vit), "--part", "1/2"))
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1))
         assert extract(invoke, prepared, *vit(tiny_vit)).code == DiskFullError.exit_code
-    outcome = extract(invoke, prepared, *vit(tiny_vit))
-    assert outcome.code == 0, outcome.err
-    assert "(resuming)" in outcome.out
+    assert "(resuming)" in done(extract(invoke, prepared, *vit(tiny_vit)))
 
 
 def test_encoders_that_cannot_be_fetched_leave_no_training(prepared: Path, never_sent: str, invoke: Invoke) -> None:
-    assert extract(invoke, prepared, *PIXELS).code == 0
+    done(extract(invoke, prepared, *PIXELS))
     encoders = ["--backbone", "dual-encoder", "--vision", never_sent, "--text", never_sent]
     outcome = invoke("train", *encoders, "--features", "pixels", "--dataset", "mine", "--data", prepared)
-    assert outcome.code == MissingInputError.exit_code
-    assert f"{never_sent} cannot be fetched from the hub" in outcome.err
+    refused(outcome, 3, f"{never_sent} cannot be fetched from the hub")
     assert not list(prepared.glob("mine/train/[!.]*"))
 
 
@@ -447,24 +368,22 @@ def command(root: Path, *arguments: object) -> Command:
     return Command("extract", "--dataset", "mine", "--data", root, *arguments, small_parts=True)
 
 
-def run(root: Path, *arguments: object) -> str:
-    return command(root, *arguments).finish()
-
-
 @pytest.mark.slow
-def test_one_go_shares_and_a_kill_give_the_same_bytes(
-    prepared: Path, tiny_vit: Path, tmp_path: Path, invoke: Invoke
-) -> None:
-    several = ["--features", "vit+pixels", "--set", f"vit.model={tiny_vit}", "--set", "weights=random"]
-    several += ["--set", "height=6", "--set", "width=8", "--set", "batch=3"]
+def test_one_go_shares_and_a_kill_give_the_same_bytes(prepared: Path, tiny_vit: Path, tmp_path: Path) -> None:
+    small = sets(f"vit.model={tiny_vit}", "weights=random", "height=6", "width=8", "batch=3")
+    several = ["--features", "vit+pixels", *small]
+
+    def run(name: str, *more: str) -> str:
+        return command(roots[name], *several, *more).finish()
+
     names = ("whole", "shares", "side by side", "gone on")
-    roots = {name: Path(shutil.copytree(prepared, tmp_path / name)) for name in names}
-    run(roots["whole"], *several)
+    roots = {name: copied(prepared, tmp_path / name) for name in names}
+    run("whole")
 
     # Twenty photographs are five parts of the one extractor and one of the other.
-    assert "part 1/2 is done (20 images); 2 of 6 are left" in run(roots["shares"], *several, "--part", "1/2")
+    assert "part 1/2 is done (20 images); 2 of 6 are left" in run("shares", "--part", "1/2")
     assert not list(roots["shares"].glob("mine/extract/*/manifest.json"))
-    joined = run(roots["shares"], *several, "--part", "2/2")
+    joined = run("shares", "--part", "2/2")
     assert "part 2/2 is done (8 images); 0 of 6 are left" in joined
     assert "joining" in joined
     assert list(roots["shares"].glob("mine/extract/*/manifest.json"))
@@ -473,24 +392,21 @@ def test_one_go_shares_and_a_kill_give_the_same_bytes(
     said = [process.finish() for process in both]
     assert sum("joining" in each for each in said) == 1
 
-    run(roots["gone on"], *several, "--part", "2/2")
-    assert "joining" in run(roots["gone on"], *several)  # one that makes all parts takes what is there
+    run("gone on", "--part", "2/2")
+    assert "joining" in run("gone on")  # one that makes all parts takes what is there
 
     roots["killed"] = kill_extraction(prepared, tmp_path, several)
-    assert "resuming" in run(roots["killed"], *several)
+    assert "resuming" in run("killed")
     contents = {name: features_of(root, "vit+pixels").read_bytes() for name, root in roots.items()}
     assert {name: content == contents["whole"] for name, content in contents.items()} == dict.fromkeys(contents, True)
-    outputs = [
-        json.loads((features_of(root, "vit+pixels").parent / "manifest.json").read_text())["outputs"]
-        for root in roots.values()
-    ]
+    outputs = [read_manifest(features_of(root, "vit+pixels").parent).outputs for root in roots.values()]
     assert all(each == outputs[0] for each in outputs)
 
 
 def kill_extraction(prepared: Path, folder: Path, arguments: list[str]) -> Path:
     """Kills an extraction at a random moment after it has begun to make parts; returns its data folder."""
     for attempt in range(8):
-        root = Path(shutil.copytree(prepared, folder / f"killed {attempt}"))
+        root = copied(prepared, folder / f"killed {attempt}")
         process = command(root, *arguments)
         while process.running() and not list(root.glob("mine/extract/*.partial/.work/parts/*/*.arrays")):
             time.sleep(0.002)
