@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails
 
 from itrpipe import plugins
 from itrpipe.declared_epochs import EPOCHS, summed_epochs
@@ -281,10 +282,15 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
             raise UsageError(f"{where}: unknown setting {key!r}{of} (from {origin}){remedy}") from None
         if first["type"] == "missing":
             raise UsageError(f"{where}: setting {key!r} has no value; give --set {key}=…") from None
-        message = first["msg"].removeprefix("Value error, ")
+        message = in_words(first)
         if isinstance(first["input"], Mapping):  # a rule about several values, which it names itself
             raise UsageError(f"{where}: {f'{key}: ' if key else ''}{message}") from None
         raise UsageError(f"{where}: {key} = {first['input']!r} (from {origin}): {message}") from None
+
+
+def in_words(problem: ErrorDetails) -> str:
+    """A problem that pydantic has found, as a user reads it."""
+    return problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
 
 
 def assignment(key: str, value: Any) -> str:

@@ -224,7 +224,7 @@ def test_the_installed_command_runs(cli: Invoke) -> None:
         (["train", "--seed", "1", "--set", "seed=2"], ["seed is given twice"]),
         (
             ["train", "--set", "learning_rate=nan"],
-            ["learning_rate = nan (from command line): Input should be a finite"],
+            ["learning_rate = nan (from command line): must be a finite"],
         ),
         (["train", "--set", "learning_rate=-inf"], ["learning_rate = -inf", "finite number"]),
         (["train", "--set", "train.epochs={}"], ["--set train.epochs={} is an empty table, which sets nothing"]),

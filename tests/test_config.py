@@ -238,7 +238,7 @@ def test_settings_that_are_no_numbers_are_refused_with_their_origin(value: str, 
 
 def test_an_element_of_a_list_out_of_range_names_the_origin_of_the_list(data_root: Path) -> None:
     planner = Planner(data_root, "scenes", [parse_override('loss.negatives=["mined", "minde"]')])
-    with pytest.raises(UsageError, match=r"loss\.negatives\..* = 'minde' \(from command line\): Input should be"):
+    with pytest.raises(UsageError, match=r"loss\.negatives\..* = 'minde' \(from command line\): must be"):
         planner.configure_checked(Need("train", "contrastive"))
 
 

@@ -174,10 +174,10 @@ def test_a_path_of_a_recipe_that_leaves_the_source_is_refused(
     ("line", "said"),
     [
         ("set = { train.epochs = {} }", "set: train.epochs is an empty table, which sets nothing"),
-        ('set = "train.epochs=3"', "set: Input should be a valid dictionary"),
+        ('set = "train.epochs=3"', "set: must be a valid dictionary"),
         (
             "[source]\ncaptions = '.'\nexplanation = 'x'\nexpected = { train = -5 }",
-            "source.expected.train: Input should be",
+            "source.expected.train: must be",
         ),
         ("[source]\ncaptions = '.'\nexplanation = 'x'\nfeatures.'../x' = {}", "name '../x' must be letters"),
         ("a = " + "[" * 5000, "is not valid TOML"),

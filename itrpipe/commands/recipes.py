@@ -51,7 +51,7 @@ from pydantic import (
     model_validator,
 )
 
-from itrpipe.config import did_you_mean, empty_table, leaves, read_toml, stages_folder
+from itrpipe.config import did_you_mean, empty_table, in_words, leaves, read_toml, stages_folder
 from itrpipe.datasets.definition import EMBEDDED, check_name
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.registry import backbone_family
@@ -292,7 +292,7 @@ def load_recipe(name: str) -> Recipe:
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in (".".join(map(str, first["loc"])),) if part)
-        raise DataError(f"{path}: {where}{first['msg'].removeprefix('Value error, ')}") from None
+        raise DataError(f"{path}: {where}{in_words(first)}") from None
     if recipe.source is not None:
         _refuse_paths_outside(path, recipe.source)
     return recipe

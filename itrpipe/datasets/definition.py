@@ -21,6 +21,7 @@ from itrpipe.artifacts.disk import (
     unavailable_as_error,
     write_stamped_json,
 )
+from itrpipe.config import in_words
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DEFINITION = "dataset.json"
@@ -164,7 +165,7 @@ def load_definition(root: Path, dataset: str) -> DatasetDefinition:
         # Who has written it by hand gives it no checksum.
         return DatasetDefinition.model_validate(read_stamped_json(path, remedy, strict=False))
     except ValidationError as error:
-        raise DataError(f"{path} is corrupt ({error.errors()[0]['msg']}); {remedy}") from None
+        raise DataError(f"{path} is corrupt ({in_words(error.errors()[0])}); {remedy}") from None
     except OSError as error:
         raise reading_error(error, path, DataError(f"{path} is no file; {remedy}")) from None
 

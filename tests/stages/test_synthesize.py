@@ -302,7 +302,7 @@ def test_a_full_disk_is_found_out_before_anything_is_written(
         (["--backbone", "unitre"], 2, "there is no backbone of this name; did you mean 'uniter'?"),
         (["--by", "word"], 2, "'word' is not declared in 6_synthesize.toml; did you mean 'words'?"),
         (["--by", "vse-c", "--backbone", "uniter"], 2, "unknown setting 'backbone'"),
-        (["--set", "temperature=0"], 2, "temperature = 0 (from command line): Input should be greater than 0"),
+        (["--set", "temperature=0"], 2, "temperature = 0 (from command line): must be greater than 0"),
         (["--set", "compare=letters"], 2, "compare = 'letters'"),
         (["--set", "maker=magic"], 2, "maker = 'magic' is none of model, rules"),
         (["--method", "nothing"], 2, "method 'nothing' is not declared in 4_train.toml"),
