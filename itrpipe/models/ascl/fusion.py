@@ -105,7 +105,7 @@ class CrossModalFusion(nn.Module):
             lengths: [N] words per caption. What lies past them has no influence.
         """
         sides = self._images(regions, count), self._captions(words, lengths)
-        images, captions = (Side(*(each[:, None] for each in side)) for side in sides)
+        images, captions = (Side._make(each[:, None] for each in side) for side in sides)
         local, image, text = self._parts(images, captions, whole[:, None])
         return local[:, 0, 0], image[:, 0, 0], text[:, 0, 0]
 
