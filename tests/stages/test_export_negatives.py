@@ -4,47 +4,38 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from itrpipe.artifacts.disk import file_digest
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.errors import UsageError
 from itrpipe.negatives.lists import read_list
 from itrpipe.synthesis.sentences import SentenceFile
+from tests.chains import Invoke, done, made, only, refused, sets
+from tests.conftest import Outcome
 
-Invoke = Callable[..., Any]
 TRAIN = ("epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1")
-SETS = [*(f"--set=train.{text}" for text in TRAIN), "--set=num_texts=5", "--set=num_images=3"]
+SETS = sets(*(f"train.{text}" for text in TRAIN), "num_texts=5", "num_images=3")
 
 
 @pytest.fixture
-def export(chain: Path, invoke: Invoke) -> Callable[..., Any]:
+def export(chain: Path, invoke: Invoke) -> Invoke:
     """Exports the lists of the finished chain."""
 
-    def run(to: Path, *more: object) -> Any:
+    def run(to: Path, *more: object) -> Outcome:
         where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", chain, "--to", to, *SETS)
         return invoke("export-negatives", *where, "--make", *more)
 
     return run
 
 
-def only(root: Path, pattern: str) -> Path:
-    (folder,) = root.glob(f"tiny/{pattern}-*")
-    return folder
-
-
-def test_the_folder_opens_by_its_card(export: Callable[..., Any], chain: Path, tmp_path: Path) -> None:
+def test_the_folder_opens_by_its_card(export: Invoke, chain: Path, tmp_path: Path) -> None:
     import datasets
 
     target = tmp_path / "given" / "negatives"
     wanted = ("--negatives", 3, "--synthetic", "vse-c", "--set=vse-c.min_count=1", "--shard-rows", 25)
-    outcome = export(target, *wanted)
-    assert outcome.code == 0, outcome.err
-    assert outcome.out.splitlines()[-1] == str(target)
+    assert made(export(target, *wanted)) == target
     split = PreparedDataset.open(only(chain, "prepare/files")).split("train")
     mined = only(chain, "mine_negatives/exact.triplet.vsepp")
     images = read_list(mined, "images_for_texts").candidates[:, :3]
@@ -78,54 +69,50 @@ def test_the_folder_opens_by_its_card(export: Callable[..., Any], chain: Path, t
     for name in ("README.md", "export.json"):
         assert str(tmp_path) not in (target / name).read_text()
     before = (target / "export.json").read_bytes()
-    assert export(target).code == UsageError.exit_code
+    refused(export(target), 2)
     outcome = export(tmp_path / "other", "--negatives", 3, "--image-root", tmp_path)
-    assert f"--image-root {tmp_path} holds no {split.files[0]}" in outcome.err
-    assert export(tmp_path / "other", "--negatives", 3, "--image-root", "/elsewhere/photographs").code == 0
+    refused(outcome, 2, f"--image-root {tmp_path} holds no {split.files[0]}")
+    done(export(tmp_path / "other", "--negatives", 3, "--image-root", "/elsewhere/photographs"))
     card = (tmp_path / "other" / "README.md").read_text()
     assert "whole ones of the machine that wrote these files, where their folder is called `photographs`" in card
     shutil.rmtree(tmp_path / "other")
     assert (target / "export.json").read_bytes() == before
     other = tmp_path / "elsewhere" / "negatives"
-    assert export(other, "--negatives", 3, "--set", "range_min=1", "--direction", "i2t").code == 0
+    done(export(other, "--negatives", 3, "--set", "range_min=1", "--direction", "i2t"))
     again = datasets.load_dataset(str(other), "i2t", split="train", cache_dir=cache)  # not what is cached by this name
     assert again["negative_1"] == [split.texts[candidates[image, 1]] for image in split.caption_image]
-    assert export(target, "--negatives", 2, "--force", "--format", "webdataset").code == 0
+    done(export(target, "--negatives", 2, "--force", "--format", "webdataset"))
     assert [path.name for path in target.glob("*.tar")] == ["train-00000-of-00001.tar"]
     assert [path.name for path in target.parent.iterdir()] == ["negatives"]
 
 
 def test_the_card_tells_the_commands_of_all_that_the_lists_were_made_from(
-    export: Callable[..., Any], chain: Path, tmp_path: Path
+    export: Invoke, chain: Path, tmp_path: Path
 ) -> None:
     for path in chain.glob("tiny/*/*/manifest.json"):
         manifest = json.loads(path.read_text())
         path.write_text(json.dumps(manifest | {"command": f"itrpipe {path.parent.parent.name}", "checksum": ""}))
-    outcome = export(tmp_path / "out", "--negatives", 3)
-    assert outcome.code == 0, outcome.err
+    done(export(tmp_path / "out", "--negatives", 3))
     told = (tmp_path / "out" / "README.md").read_text().partition("## How it was made")[2].split("```")[1]
     made = told.strip().split("\n")
     assert made == ["itrpipe prepare", "itrpipe extract", "itrpipe train", "itrpipe mine_negatives"]
 
 
-def test_an_export_without_a_row_names_the_limit_that_left_nothing(export: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_export_without_a_row_names_the_limit_that_left_nothing(export: Invoke, tmp_path: Path) -> None:
     outcome = export(tmp_path / "out", "--negatives", 3, "--set", "range_min=1")
-    assert outcome.code == UsageError.exit_code
-    assert all(each in outcome.err for each in ("t2i", "range_min", "num_images"))
+    refused(outcome, 2, "t2i", "range_min", "num_images")
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_missing_is_planned_and_named(export: Callable[..., Any], chain: Path, tmp_path: Path) -> None:
+def test_what_is_missing_is_planned_and_named(export: Invoke, chain: Path, tmp_path: Path) -> None:
     shutil.rmtree(only(chain, "mine_negatives/exact.triplet.vsepp"))
-    outcome = export(tmp_path / "out", "--negatives", 3, "--dry-run", "--synthetic", "vse-c")
-    assert outcome.code == 0, outcome.err
-    assert outcome.out.startswith("tiny: export-negatives exact.triplet.vsepp\n")
-    assert "+ synthesize/vse-c" in outcome.out
+    plan = done(export(tmp_path / "out", "--negatives", 3, "--dry-run", "--synthetic", "vse-c"))
+    assert plan.startswith("tiny: export-negatives exact.triplet.vsepp\n")
+    assert "+ synthesize/vse-c" in plan
     outcome = export(tmp_path / "out", "--negatives", 3, "--no-deps")
-    assert outcome.code == UsageError.exit_code
-    assert "itrpipe mine-negatives --dataset tiny --method triplet --backbone vsepp" in outcome.err
+    refused(outcome, 2, "itrpipe mine-negatives --dataset tiny --method triplet --backbone vsepp")
     assert not (tmp_path / "out").exists()
-    assert export(tmp_path / "out", "--negatives", 3, "--format", "negclip").code == 0
+    done(export(tmp_path / "out", "--negatives", 3, "--format", "negclip"))
     assert (tmp_path / "out" / "train.tsv").exists()
 
 
@@ -145,13 +132,9 @@ def test_what_is_missing_is_planned_and_named(export: Callable[..., Any], chain:
     ],
 )
 def test_what_cannot_be_written_is_told_before_anything_is_made(
-    export: Callable[..., Any], chain: Path, tmp_path: Path, options: tuple[str, ...], parts: tuple[str, ...]
+    export: Invoke, chain: Path, tmp_path: Path, options: tuple[str, ...], parts: tuple[str, ...]
 ) -> None:
     shutil.rmtree(only(chain, "mine_negatives/exact.triplet.vsepp"))
-    outcome = export(tmp_path / "out", *options)
-    assert outcome.code == UsageError.exit_code
-    assert outcome.err.count("\n") == 1
-    for part in parts:
-        assert part in outcome.err
+    refused(export(tmp_path / "out", *options), 2, *parts)
     assert not (tmp_path / "out").exists()
     assert not list(chain.glob("tiny/mine_negatives/exact.triplet.vsepp-*"))

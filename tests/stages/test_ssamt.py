@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,76 +13,61 @@ import pytest
 from itrpipe.analysis.phrase_analysis import FRAGMENT_SCHEMA
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.artifacts.files import MATCHING, METRICS, PHRASES
+from itrpipe.commands.stages import run_stage
 from itrpipe.features.scores import SCORES, read_scores
+from itrpipe.plan.planning import parse_override
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+from tests.chains import TINY_SSAMT, Invoke, copied, done, history, only, sets
 
-Invoke = Callable[..., Any]
-SMALL = [
+SMALL = (
+    *TINY_SSAMT,
     "train.epochs=2",
-    "train.max_updates=0",
-    "train.warmup_updates=2",
     "train.batch_size=200",
     "train.min_word_count=1",
-    "train.model.embed_dim=8",
-    "train.model.heads=2",
-    "train.model.feed_forward_dim=8",
-    "train.learning_rate=0.01",
     "parse.tagger=lexicon",
     "evaluate.bootstrap_samples=100",
-]
-
-
-def evaluate(invoke: Invoke, root: Path, method: str, *options: object) -> Any:
-    sets = [part for text in SMALL for part in ("--set", text)]
-    return invoke("evaluate", "--method", method, "--dataset", "tiny", "--data", root, *sets, *options)
-
-
-def folder_of(root: Path, stage: str, label: str) -> Path:
-    (folder,) = root.glob(f"tiny/{stage}/{label}-*")
-    return folder
+)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, finished_chain: Path) -> Path:
-    """A data folder in which SSAMT is to be trained once for all tests; they only read."""
-    import shutil
+    """A data folder in which SSAMT is trained and evaluated; tests add evaluations and change nothing."""
+    root = copied(finished_chain / "data", tmp_path_factory.mktemp("ssamt") / "data")
+    run_stage(root, "tiny", "evaluate", [parse_override(text) for text in ("method=ssamt", *SMALL)])
+    return root
 
-    return Path(shutil.copytree(finished_chain / "data", tmp_path_factory.mktemp("ssamt") / "data"))
+
+def evaluate(invoke: Invoke, root: Path, method: str, *options: object) -> str:
+    return done(invoke("evaluate", "--method", method, "--dataset", "tiny", "--data", root, *sets(*SMALL), *options))
+
+
+def metrics_of(root: Path, label: str) -> dict[str, Any]:
+    return json.loads((only(root, f"evaluate/{label}") / METRICS).read_text())["full"]
 
 
 def test_the_chain_parses_trains_both_phases_and_evaluates(trained: Path, invoke: Invoke) -> None:
-    outcome = evaluate(invoke, trained, "ssamt")
-    assert outcome.code == 0, outcome.err
-    planned = [line.split()[1].rpartition("-")[0] for line in outcome.out.splitlines() if line.startswith("  + ")]
-    assert planned == ["parse/rules.lexicon", "train/ssamt-intra.ssamt", "train/ssamt.ssamt", "evaluate/ssamt.ssamt"]
-    history = pq.read_table(folder_of(trained, "train", "ssamt.ssamt") / "history.parquet").to_pylist()
-    assert {"loss_global", "loss_local", "loss_phrase"} <= history[0].keys()
-    assert (
-        "loss_intra" in pq.read_table(folder_of(trained, "train", "ssamt-intra.ssamt") / "history.parquet").column_names
-    )
-    again = evaluate(invoke, trained, "ssamt")
-    assert "✓ evaluate/ssamt.ssamt" in again.out
+    assert only(trained, "parse/rules.lexicon")
+    assert {"loss_global", "loss_local", "loss_phrase"} <= history(trained, "ssamt.ssamt")[0].keys()
+    assert "loss_intra" in history(trained, "ssamt-intra.ssamt")[0]
     # Pairs are scored by what is evaluated alone, and not by a model that another one starts from.
     assert [path.parent.name.rpartition("-")[0] for path in trained.rglob(SCORES)] == ["ssamt.ssamt"]
-    assert not list(trained.glob(f"tiny/train/*/{SCORES}"))
+    assert "✓ evaluate/ssamt.ssamt" in evaluate(invoke, trained, "ssamt")
 
 
-def test_matching_accuracy_counts_every_caption_and_both_choices_of_negatives(trained: Path, invoke: Invoke) -> None:
-    assert evaluate(invoke, trained, "ssamt").code == 0
-    found = json.loads((folder_of(trained, "evaluate", "ssamt.ssamt") / MATCHING).read_text())
+def test_matching_accuracy_counts_every_caption_and_both_choices_of_negatives(trained: Path) -> None:
+    found = json.loads((only(trained, "evaluate/ssamt.ssamt") / MATCHING).read_text())
     assert found.keys() == {"uniform", "hardest"}
     for sides in found.values():
         for values in sides.values():
             assert values["pairs"] == 20
             assert 0 < values["phrase_pairs"] <= 20
             assert all(0 <= values[score] <= 100 for score in ("global", "local", "phrase"))
-    manifest = read_manifest(folder_of(trained, "evaluate", "ssamt.ssamt"))
+    manifest = read_manifest(only(trained, "evaluate/ssamt.ssamt"))
     assert {MATCHING, PHRASES} <= manifest.outputs.keys()
 
 
-def test_every_word_of_an_example_is_scored_with_both_images(trained: Path, invoke: Invoke) -> None:
-    assert evaluate(invoke, trained, "ssamt").code == 0
-    table = pq.read_table(folder_of(trained, "evaluate", "ssamt.ssamt") / PHRASES)
+def test_every_word_of_an_example_is_scored_with_both_images(trained: Path) -> None:
+    table = pq.read_table(only(trained, "evaluate/ssamt.ssamt") / PHRASES)
     assert table.schema.equals(FRAGMENT_SCHEMA)
     rows = table.to_pylist()
     for example in {row["example"] for row in rows}:
@@ -102,22 +86,18 @@ def test_every_word_of_an_example_is_scored_with_both_images(trained: Path, invo
 
 
 def test_reranking_everything_gives_the_full_scores_and_few_says_so(trained: Path, invoke: Invoke) -> None:
-    assert evaluate(invoke, trained, "ssamt").code == 0
-    full = json.loads((folder_of(trained, "evaluate", "ssamt.ssamt") / METRICS).read_text())["full"]
-    everything = evaluate(invoke, trained, "ssamt", "--rerank", 20)
-    assert everything.code == 0, everything.err
-    again = json.loads((folder_of(trained, "evaluate", "ssamt.ssamt.rerank20") / METRICS).read_text())["full"]
-    assert again == full
-    assert evaluate(invoke, trained, "ssamt", "--rerank", 1).code == 0
-    few = json.loads((folder_of(trained, "evaluate", "ssamt.ssamt.rerank1") / METRICS).read_text())["full"]
+    full = metrics_of(trained, "ssamt.ssamt")
+    evaluate(invoke, trained, "ssamt", "--rerank", 20)
+    assert metrics_of(trained, "ssamt.ssamt.rerank20") == full
+    evaluate(invoke, trained, "ssamt", "--rerank", 1)
+    few = metrics_of(trained, "ssamt.ssamt.rerank1")
     assert few.keys() == full.keys()
 
 
 def test_the_saved_scores_are_those_of_the_second_phase(trained: Path, invoke: Invoke) -> None:
-    assert evaluate(invoke, trained, "ssamt").code == 0
-    assert evaluate(invoke, trained, "ssamt-intra").code == 0
+    evaluate(invoke, trained, "ssamt-intra")
     intra, inter = (
-        read_scores(folder_of(trained, "evaluate", label) / SCORES, "test").matrix
+        read_scores(only(trained, f"evaluate/{label}") / SCORES, "test").matrix
         for label in ("ssamt-intra.ssamt", "ssamt.ssamt")
     )
     assert np.abs(intra).max() <= 1.001
@@ -125,29 +105,8 @@ def test_the_saved_scores_are_those_of_the_second_phase(trained: Path, invoke: I
     assert np.abs(inter - intra).max() <= 0.5 + 1e-3  # mu1 + 2 mu2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["train", "--method", "triplet", "--backbone", "ssamt"], "method 'triplet' does not train backbone 'ssamt'"),
-        (["train", "--method", "ssamt", "--backbone", "vsrn"], "method 'ssamt' does not train backbone 'vsrn'"),
-        (
-            ["evaluate", "--method", "triplet", "--rerank", "5"],
-            "--rerank 5 is for single models that rank in two steps",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_one_line(
-    trained: Path, invoke: Invoke, arguments: list[str], expected: str
-) -> None:
-    outcome = invoke(*arguments, "--dataset", "tiny", "--data", trained)
-    assert outcome.code == 2
-    assert expected in outcome.err
-    assert len(outcome.err.strip().splitlines()) == 1
-
-
-def test_labels_of_the_tiny_captions_are_those_of_their_images(trained: Path, invoke: Invoke) -> None:
-    assert evaluate(invoke, trained, "ssamt").code == 0
-    phrases = CaptionPhrases.read(folder_of(trained, "parse", "rules.lexicon"))
+def test_labels_of_the_tiny_captions_are_those_of_their_images(trained: Path) -> None:
+    phrases = CaptionPhrases.read(only(trained, "parse/rules.lexicon"))
     own = phrases.caption_image
     words, found = phrases.positive(np.arange(len(phrases)), own)
     batch = phrases.batch(np.arange(len(phrases)))
