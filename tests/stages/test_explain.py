@@ -22,8 +22,8 @@ from itrpipe.artifacts.files import WORD_CORRECTIONS, WORDS
 from itrpipe.commands.explain import Word, coloured
 from itrpipe.commands.photographs import photograph_features
 from itrpipe.commands.stages import run_stage
-from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.errors import DataError
 from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter.network import UniterEncoder
@@ -32,8 +32,9 @@ from itrpipe.progress import Reporter
 from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
+from tests.chains import Invoke, copied, done, only, refused, sets
+from tests.conftest import Outcome
 
-Invoke = Callable[..., Any]
 SMALL = (
     "train.epochs=1",
     "train.max_updates=0",
@@ -58,33 +59,37 @@ CAPTION = "A cat number 16 is on the road 0."
 @pytest.fixture(scope="module")
 def root(boxed_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder in which TAGS-DC is trained and evaluated on `tiny` with boxes. Copy it to change it."""
-    found = Path(shutil.copytree(boxed_chain, tmp_path_factory.mktemp("explain") / "data"))
+    found = copied(boxed_chain, tmp_path_factory.mktemp("explain") / "data")
     given = ["method=tags-dc", "features=boxed", "evaluate.bootstrap_samples=100", *SMALL]
     run_stage(found, "tiny", "evaluate", [parse_override(text) for text in given])
     return found
 
 
-def only(root: Path, stage: str, label: str) -> Path:
-    (folder,) = root.glob(f"tiny/{stage}/{label}-*")
-    return folder
+@pytest.fixture
+def copy(root: Path, tmp_path: Path) -> Path:
+    """This test's own."""
+    return copied(root, tmp_path / "data")
 
 
-def explain(invoke: Invoke, root: Path, *options: object, image: str = "1016.jpg", caption: str = CAPTION) -> Any:
-    sets = [part for text in SMALL for part in ("--set", text)]
+def opened(root: Path) -> tuple[Split, FeatureFile]:
+    """The test split and its features."""
+    split = PreparedDataset.open(only(root, "prepare/files")).split("test")
+    return split, FeatureFile.open(only(root, "extract/boxed") / FEATURES)
+
+
+def explain(invoke: Invoke, root: Path, *options: object, image: str = "1016.jpg", caption: str = CAPTION) -> Outcome:
     given = ("--dataset", "tiny", "--features", "boxed", "--data", root, "--image", image, "--caption", caption)
-    return invoke("explain", *given, *sets, "--make", *options)
+    small = [] if "--method" in options else sets(*SMALL)
+    return invoke("explain", *given, *small, "--make", *options)
 
 
 def test_the_words_of_a_caption_have_the_probabilities_of_the_model(root: Path, invoke: Invoke) -> None:
-    outcome = explain(invoke, root, "--json")
-    assert outcome.code == 0, outcome.err
-    found = json.loads(outcome.out)
-    saved = load_model(only(root, "train", "tags-dc.uniter"))
+    found = json.loads(done(explain(invoke, root, "--json")))
+    saved = load_model(only(root, "train/tags-dc.uniter"))
     assert isinstance(saved.model, UniterEncoder)
-    prepared = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
+    prepared, features = opened(root)
     row = prepared.image_ids.tolist().index(found["image_id"])
     caption = prepared.texts.index(CAPTION)
-    features = FeatureFile.open(only(root, "extract", "boxed") / FEATURES)
     data = open_split(prepared, features, saved.tokens, saved.settings)
     texts = data.texts(np.array([caption]))
     with torch.no_grad():
@@ -100,7 +105,7 @@ def test_the_words_of_a_caption_have_the_probabilities_of_the_model(root: Path, 
         assert word["mismatch"] == pytest.approx(expected[place].item(), abs=1e-5)
         assert word["flagged"] == (word["mismatch"] > 0.5) == (word["correction"] is not None)
         assert word["known"] == (word["text"] != "16")  # the numbers of the test images are in no other caption
-    written = read_scores(only(root, "evaluate", "tags-dc.uniter") / SCORES, "test").matrix[row, caption]
+    written = read_scores(only(root, "evaluate/tags-dc.uniter") / SCORES, "test").matrix[row, caption]
     assert found["score"] == pytest.approx(1 / (1 + np.exp(-written)), abs=1e-3)
     assert (found["run"], found["split"], found["caption"]) == ("tags-dc.uniter", "test", CAPTION)
 
@@ -131,14 +136,13 @@ def decide(monkeypatch: pytest.MonkeyPatch, wrong: set[int], written: int) -> No
 def test_wrong_words_carry_their_number_and_are_replaced(
     root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = load_model(only(root, "train", "tags-dc.uniter")).vocabulary.ids
+    ids = load_model(only(root, "train/tags-dc.uniter")).vocabulary.ids
     decide(monkeypatch, {ids["cat"], ids["."]}, ids["beach"])
-    outcome = explain(invoke, root, image="flickr30k-images/1016.jpg")
-    assert outcome.code == 0, outcome.err
-    assert outcome.out.splitlines()[0] == "1016 (test), tags-dc.uniter"
-    assert "  caption    A cat (0.95) number 16 is on the road 0. (0.95)\n" in outcome.out
-    assert "  corrected  A beach number 16 is on the road 0 beach\n" in outcome.out
-    assert ", corrected 0." in outcome.out
+    out = done(explain(invoke, root, image="flickr30k-images/1016.jpg"))
+    assert out.splitlines()[0] == "1016 (test), tags-dc.uniter"
+    assert "  caption    A cat (0.95) number 16 is on the road 0. (0.95)\n" in out
+    assert "  corrected  A beach number 16 is on the road 0 beach\n" in out
+    assert ", corrected 0." in out
 
 
 def test_a_caption_without_wrong_words_is_left_alone(
@@ -163,12 +167,10 @@ def test_a_photograph_is_read_by_the_extractor_of_the_features(
 ) -> None:
     path = tmp_path / "mine.png"
     Image.new("RGB", (192, 144), (90, 120, 200)).save(path)
-    outcome = explain(invoke, root, image=str(path))
-    assert outcome.code == 2
-    assert "were imported (arrays)" in outcome.err
+    refused(explain(invoke, root, image=str(path)), 2, "imported (arrays)")
     folder = tmp_path / "extract"
     folder.mkdir()
-    manifest = json.loads((only(root, "extract", "boxed") / "manifest.json").read_text())
+    manifest = json.loads((only(root, "extract/boxed") / "manifest.json").read_text())
     manifest |= {"conf": "scenes", "settings": {"kind": "scenes"}, "outputs": {}}
     (folder / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
     found = photograph_features(path, folder, "cpu")
@@ -182,61 +184,33 @@ def test_a_photograph_is_read_by_the_extractor_of_the_features(
 
 
 @pytest.mark.parametrize(
-    ("options", "given", "code", "message"),
+    ("options", "code", "value"),
     [
-        ((), {"image": "1017.jpeg"}, 3, "dataset 'tiny' has no image '1017.jpeg'"),
-        (
-            (),
-            {"caption": "a dog " * 10},
-            2,
-            "--caption has more than the 20 tokens that tags-dc.uniter reads; shorten it",
-        ),
-        (("--method", "itm"), {}, 2, "itm.uniter does not learn which words are wrong"),
-        (("--method", "triplet", "--backbone", "vsepp"), {}, 2, "explain a run of --method tags-dc"),
-        (("--method", "tags-dc", "--backbone", "vsepp"), {}, 2, "method 'tags-dc' does not train backbone 'vsepp'"),
-        (
-            ("--seed", 7, "--no-deps"),
-            {},
-            2,
-            "run `itrpipe train --dataset tiny --method tags-dc --backbone uniter --data ",
-        ),
+        (("--method", "itm"), 2, "itm.uniter"),
+        (("--method", "triplet", "--backbone", "vsepp"), 2, "--method tags-dc"),
+        (("--method", "tags-dc", "--backbone", "vsepp"), 2, "backbone 'vsepp'"),
+        (("--seed", 7, "--no-deps"), 2, "itrpipe train --dataset tiny --method tags-dc --backbone uniter --data "),
     ],
 )
-def test_what_cannot_be_explained_is_refused_in_one_line(
-    options: tuple[object, ...], given: dict[str, str], code: int, message: str, root: Path, invoke: Invoke
+def test_what_cannot_be_explained_is_told_in_one_line(
+    options: tuple[object, ...], code: int, value: str, root: Path, invoke: Invoke
 ) -> None:
-    sets = [] if "--method" in options else [part for text in SMALL for part in ("--set", text)]
-    named = {"image": "1016.jpg", "caption": CAPTION, **given}
-    base = ("--dataset", "tiny", "--features", "boxed", "--data", root, "--image", named["image"])
-    outcome = invoke("explain", *base, "--caption", named["caption"], *sets, *options)
-    assert outcome.code == code, outcome.err
-    assert outcome.err.count("\n") == 1
-    assert message in outcome.err
+    refused(explain(invoke, root, *options), code, value)
 
 
-def test_what_was_removed_since_is_named(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(root, tmp_path / "data"))
-    shutil.rmtree(only(copy, "extract", "boxed"))
-    outcome = explain(invoke, copy)
-    assert outcome.code == 3
-    model = only(copy, "train", "tags-dc.uniter").name
-    assert f"which train/{model} was made from, is not there; run `itrpipe extract --dataset tiny`" in outcome.err
+def test_questions_that_have_no_answer_are_told_in_one_line(root: Path, invoke: Invoke) -> None:
+    refused(explain(invoke, root, image="1017.jpeg"), 3, "'1017.jpeg'")
+    refused(explain(invoke, root, caption="a dog " * 10), 2, "20 tokens", "tags-dc.uniter")
 
 
-def test_a_model_that_is_missing_is_trained_on_the_way(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(root, tmp_path / "data"))
-    shutil.rmtree(only(copy, "train", "tags-dc.uniter"))
-    outcome = explain(invoke, copy, "--json")
-    assert outcome.code == 0, outcome.err
-    assert json.loads(outcome.out)["run"] == "tags-dc.uniter"
-    assert "tiny: explain tags-dc.uniter\n" in outcome.err
-    assert "+ train/tags-dc.uniter" in outcome.err
-    assert only(copy, "train", "tags-dc.uniter").is_dir()
+def test_what_was_removed_since_is_named(copy: Path, invoke: Invoke) -> None:
+    shutil.rmtree(only(copy, "extract/boxed"))
+    model = only(copy, "train/tags-dc.uniter").name
+    refused(explain(invoke, copy), 3, f"train/{model} was made from", "run `itrpipe extract --dataset tiny`")
 
 
-def test_a_dry_run_prints_the_plan_with_its_cost_and_makes_nothing(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(root, tmp_path / "data"))
-    shutil.rmtree(only(copy, "train", "tags-dc.uniter"))
+def test_a_model_that_is_missing_is_planned_with_its_cost_and_trained_on_the_way(copy: Path, invoke: Invoke) -> None:
+    shutil.rmtree(only(copy, "train/tags-dc.uniter"))
     for options in ((), ("--no-deps",)):
         outcome = explain(invoke, copy, "--dry-run", *options)
         assert (outcome.code, outcome.err) == (0, "")
@@ -244,12 +218,16 @@ def test_a_dry_run_prints_the_plan_with_its_cost_and_makes_nothing(root: Path, i
         assert header == "tiny: explain tags-dc.uniter"
         assert any("+ train/tags-dc.uniter" in line and line.endswith("missing") for line in plan)
         assert plan[-1].startswith("estimated cost: unknown")
-    wrong = explain(invoke, copy, "--dry-run", image="nowhere.jpg")
-    assert (wrong.code, "has no image 'nowhere.jpg'" in wrong.err) == (3, True)
+    refused(explain(invoke, copy, "--dry-run", image="nowhere.jpg"), 3, "'nowhere.jpg'")
     quiet = explain(invoke, copy, "--dry-run", "--json")
     assert (quiet.code, quiet.out) == (0, "")
     assert "+ train/tags-dc.uniter" in quiet.err
     assert not list(copy.glob("tiny/train/tags-dc.*"))
+    outcome = explain(invoke, copy, "--json")
+    assert json.loads(done(outcome))["run"] == "tags-dc.uniter"
+    assert "tiny: explain tags-dc.uniter\n" in outcome.err
+    assert "+ train/tags-dc.uniter" in outcome.err
+    assert only(copy, "train/tags-dc.uniter").is_dir()
 
 
 def test_what_is_there_is_explained_without_a_plan(root: Path, invoke: Invoke) -> None:
@@ -261,7 +239,7 @@ def test_what_is_there_is_explained_without_a_plan(root: Path, invoke: Invoke) -
 
 
 def words_of(root: Path) -> dict[str, Any]:
-    return json.loads((only(root, "evaluate", "tags-dc.uniter") / WORDS).read_text())
+    return json.loads((only(root, "evaluate/tags-dc.uniter") / WORDS).read_text())
 
 
 def test_figures_count_every_word_and_sentence_once(root: Path) -> None:
@@ -281,7 +259,7 @@ def test_figures_count_every_word_and_sentence_once(root: Path) -> None:
 
 
 def test_sentences_are_shown_with_what_is_wrong_in_them(root: Path) -> None:
-    table = pq.read_table(only(root, "evaluate", "tags-dc.uniter") / WORD_CORRECTIONS)
+    table = pq.read_table(only(root, "evaluate/tags-dc.uniter") / WORD_CORRECTIONS)
     assert table.schema.equals(CORRECTION_SCHEMA)
     rows = table.to_pylist()
     assert 0 < len(rows) <= 12
@@ -300,18 +278,14 @@ def test_sentences_are_shown_with_what_is_wrong_in_them(root: Path) -> None:
 
 
 def test_a_model_that_was_not_trained_to_correct_words_does_not(
-    root: Path, tmp_path: Path, recorded: Callable[[Path], None]
+    root: Path, copy: Path, recorded: Callable[[Path], None]
 ) -> None:
-    copy = Path(shutil.copytree(root, tmp_path / "data"))
-    folder = only(copy, "train", "tags-dc.uniter")
+    folder = only(copy, "train/tags-dc.uniter")
     config = json.loads((folder / "config.json").read_text())
     config["loss"]["weight_correction"] = 0.0
-    text = json.dumps(config, indent=1)
-    (folder / "config.json").write_text(text)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
     recorded(folder / "config.json")
-    split = PreparedDataset.open(next(root.glob("tiny/prepare/files-*"))).split("test")
-    features = FeatureFile.open(only(root, "extract", "boxed") / FEATURES)
-    figures, examples = WordTest(load_model(folder), split, features, "cpu").run()
+    figures, examples = WordTest(load_model(folder), *opened(root), "cpu").run()
     assert figures["correction"] is figures["correction_masked"] is None
     assert figures["discrimination"]["mismatching"] == words_of(root)["discrimination"]["mismatching"]
     assert set(examples["corrected"].to_pylist()) == {None}
@@ -322,17 +296,14 @@ def test_evaluation_writes_no_words_of_other_models(finished_chain: Path) -> Non
         assert not (folder / WORDS).exists()
 
 
-def test_where_the_features_are_gone_words_are_left_out_with_a_warning_and_pairs_are_not_scored(
-    root: Path, invoke: Invoke, tmp_path: Path
-) -> None:
-    copy = Path(shutil.copytree(root, tmp_path / "data"))
-    features, folder = only(copy, "extract", "boxed"), only(copy, "evaluate", "tags-dc.uniter")
-    trained, manifest = only(copy, "train", "tags-dc.uniter"), read_manifest(folder)
+def test_where_the_features_are_gone_words_are_left_out_with_a_warning(copy: Path, tmp_path: Path) -> None:
+    features, folder = only(copy, "extract/boxed"), only(copy, "evaluate/tags-dc.uniter")
+    trained, manifest = only(copy, "train/tags-dc.uniter"), read_manifest(folder)
     shutil.rmtree(features)
     messages: list[str] = []
     evaluation = Evaluation(
         settings=EvaluateSettings.model_validate(manifest.settings),
-        prepare=next(copy.glob("tiny/prepare/files-*")),
+        prepare=only(copy, "prepare/files"),
         trained=trained,
         manifest=read_manifest(trained),
         sentences={},
@@ -348,11 +319,3 @@ def test_where_the_features_are_gone_words_are_left_out_with_a_warning_and_pairs
     answer(evaluation, read_scores(folder / SCORES, "test"))
     assert messages == [f"{WORDS} is left out: {features}, which the model was trained on, is not there"]
     assert not (tmp_path / WORDS).exists()
-    shutil.rmtree(folder)
-    sets = [part for text in (*SMALL, "evaluate.bootstrap_samples=100") for part in ("--set", text)]
-    given = ("--method", "tags-dc", "--dataset", "tiny", "--features", "boxed", "--data", copy, *sets)
-    outcome = invoke("evaluate", *given)
-    assert outcome.code == MissingInputError.exit_code
-    expected = f"error: {features}, which train/{trained.name} was made from, is not there; run `itrpipe extract "
-    assert outcome.err == f"{expected}--dataset tiny`\n"
-    assert not list(copy.glob(f"tiny/evaluate/{folder.name}"))

@@ -31,9 +31,10 @@ from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.scores import read_scores
 from itrpipe.plan.planning import parse_override
 from itrpipe.training.splits import Sources
+from tests.chains import Invoke, copied, done, made, only, refused, sets
+from tests.conftest import TinySource
 from tests.trained_model import TrainedModel
 
-Invoke = Callable[..., Any]
 SCAN = (
     "method=triplet",
     "backbone=scan",
@@ -50,7 +51,7 @@ MODEL_FILES = {"README.md", "config.json", "export.json", "metrics.json", "model
 @pytest.fixture(scope="module")
 def root(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder in which VSE++ and SCAN are evaluated on `tiny`. Copy it to change it."""
-    found = Path(shutil.copytree(finished_chain / "data", tmp_path_factory.mktemp("export") / "data"))
+    found = copied(finished_chain / "data", tmp_path_factory.mktemp("export") / "data")
     run_stage(found, "tiny", "evaluate", [parse_override(text) for text in SCAN])
     return found
 
@@ -70,11 +71,6 @@ def scan(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("exported") / "scan"
     export_model(root, "tiny", Wanted(target, trec=True), [parse_override(text) for text in SCAN], no_deps=True)
     return target
-
-
-def only(root: Path, stage: str, label: str) -> Path:
-    (folder,) = root.glob(f"tiny/{stage}/{label}-*")
-    return folder
 
 
 def names_in(folder: Path) -> set[str]:
@@ -105,7 +101,7 @@ def test_the_folder_holds_what_was_asked_for_and_nothing_else(vsepp: Path, scan:
 
 
 def test_a_model_with_embeddings_gives_the_scores_that_were_evaluated(vsepp: Path, root: Path) -> None:
-    trained = only(root, "train", "aoq.vsepp")
+    trained = only(root, "train/aoq.vsepp")
     model = opened(vsepp, trained)
     written = read_embeddings(trained / "embeddings.h5", "test").scores()
     np.testing.assert_allclose(model.scores(model.data, 64), written, atol=1e-6)
@@ -115,14 +111,14 @@ def test_a_model_with_embeddings_gives_the_scores_that_were_evaluated(vsepp: Pat
 
 
 def test_a_model_that_scores_pairs_gives_the_scores_that_were_evaluated(scan: Path, root: Path) -> None:
-    trained = only(root, "train", "triplet.scan")
+    trained = only(root, "train/triplet.scan")
     model = opened(scan, trained)
-    written = read_scores(only(root, "evaluate", "triplet.scan") / "scores.h5", "test").matrix
+    written = read_scores(only(root, "evaluate/triplet.scan") / "scores.h5", "test").matrix
     np.testing.assert_allclose(model.scores(model.data, 64), written, atol=1e-5)
 
 
 def test_config_holds_the_trained_settings_and_where_they_come_from(vsepp: Path, root: Path) -> None:
-    trained = json.loads((only(root, "train", "aoq.vsepp") / "config.json").read_text())
+    trained = json.loads((only(root, "train/aoq.vsepp") / "config.json").read_text())
     config = json.loads((vsepp / "config.json").read_text())
     about = config.pop("itrpipe")
     assert config == trained
@@ -134,12 +130,12 @@ def test_config_holds_the_trained_settings_and_where_they_come_from(vsepp: Path,
 def test_no_file_names_the_home_folder(
     root: Path, tmp_path: Path, tiny: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = only(root, "train", "aoq.vsepp")
+    folder = only(root, "train/aoq.vsepp")
     named = tmp_path / "data"
     shutil.copytree(root, named)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["command"] = "itrpipe train --data /home/somebody/data --dataset tiny"
-    (only(named, "train", "aoq.vsepp") / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
+    (only(named, "train/aoq.vsepp") / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
     monkeypatch.setattr(Path, "home", lambda: Path("/home/somebody"))
     export_model(named, "tiny", Wanted(tmp_path / "out"), tiny("aoq"), no_deps=True)
     card = (tmp_path / "out" / "README.md").read_text()
@@ -154,14 +150,14 @@ def test_the_record_has_the_digest_of_every_file(vsepp: Path, root: Path) -> Non
         assert (found["bytes"], found["sha256"]) == ((vsepp / name).stat().st_size, file_digest(vsepp / name))
     chain = {
         f"{folder.parent.name}/{folder.name}": read_manifest(folder).fingerprint
-        for folder in (only(root, "evaluate", "aoq.vsepp"), only(root, "train", "aoq.vsepp"))
+        for folder in (only(root, "evaluate/aoq.vsepp"), only(root, "train/aoq.vsepp"))
     }
     assert chain.items() <= record["artifacts"].items()
 
 
 def test_a_tokenizer_goes_along(root: Path, saved_encoders: Path, tmp_path: Path) -> None:
-    encoders = Path(shutil.copytree(saved_encoders, tmp_path / "encoders"))
-    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    encoders = copied(saved_encoders, tmp_path / "encoders")
+    copy = copied(root, tmp_path / "data")
     given = (
         *("method=triplet", "backbone=dual-encoder", "train.epochs=1", "train.batch_size=20", "pixels.workers=0"),
         *("pixels.height=32", "pixels.width=32", "evaluate.bootstrap_samples=100"),
@@ -170,7 +166,7 @@ def test_a_tokenizer_goes_along(root: Path, saved_encoders: Path, tmp_path: Path
     target = tmp_path / "out"
     export_model(copy, "tiny", Wanted(target), [parse_override(text) for text in given])
     shutil.rmtree(encoders)
-    trained = only(copy, "train", "triplet.dual-encoder")
+    trained = only(copy, "train/triplet.dual-encoder")
     model = opened(target, trained)
     written = read_embeddings(trained / "embeddings.h5", "test").scores()
     np.testing.assert_allclose(model.scores(model.data, 64), written, atol=1e-3)  # encoded in half precision
@@ -196,7 +192,7 @@ def test_the_hub_reads_the_measured_scores_in_the_card(
     assert (data.library_name, data.datasets, data.metrics) == ("itrpipe", ["tiny"], ["recall"])
     assert data.license == ("apache-2.0" if which == "vsepp" else None)
     assert data.pipeline_tag == ("feature-extraction" if which == "vsepp" else "zero-shot-image-classification")
-    measured = json.loads((only(root, "evaluate", label) / "metrics.json").read_text())["full"]
+    measured = json.loads((only(root, f"evaluate/{label}") / "metrics.json").read_text())["full"]
     found = {each.metric_type: each for each in data.eval_results or []}
     assert found.keys() == measured.keys()
     for name, each in found.items():
@@ -237,12 +233,12 @@ def test_the_metadata_can_be_changed_on_the_hub(vsepp: Path, tmp_path: Path) -> 
 
 def test_the_card_tells_scores_data_command_and_papers(vsepp: Path, root: Path) -> None:
     text = (vsepp / "README.md").read_text()
-    metrics = json.loads((only(root, "evaluate", "aoq.vsepp") / "metrics.json").read_text())["full"]
+    metrics = json.loads((only(root, "evaluate/aoq.vsepp") / "metrics.json").read_text())["full"]
     recall = metrics["i2t_r5"]
     assert f"| Image to text R@5 | {recall['value']:.1f} [{recall['low']:.1f}, {recall['high']:.1f}] | 80.6 |\n" in text
     assert "| metric | full | chance |\n|---|---|---|\n" in text
     assert "| train | 12 | 60 |\n| val | 4 | 20 |\n| test | 4 | 20 |\n" in text
-    trained = only(root, "train", "aoq.vsepp")
+    trained = only(root, "train/aoq.vsepp")
     assert f"| `train/{trained.name}` | `{read_manifest(trained).fingerprint}` |\n" in text
     assert f"\n{command_without_places(read_manifest(trained).command)}\n" in text
     assert "@inproceedings{chen2020aoq," in text
@@ -255,35 +251,33 @@ def test_the_card_tells_scores_data_command_and_papers(vsepp: Path, root: Path) 
 
 
 def test_nothing_in_the_folder_says_where_the_data_lay(
-    defined: Path, precomp_dataset: Any, tmp_path: Path, invoke: Invoke
+    defined: Path, precomp_dataset: TinySource, tmp_path: Path, invoke: Invoke
 ) -> None:
     where = ("--dataset", "tiny", "--data", defined)
-    assert invoke("prepare", *where, "--source", precomp_dataset.folder).code == 0
-    assert invoke("extract", *where, "--from", precomp_dataset.features, "--name", "mine").code == 0
+    done(invoke("prepare", *where, "--source", precomp_dataset.folder))
+    done(invoke("extract", *where, "--from", precomp_dataset.features, "--name", "mine"))
     small = ("epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1")
-    sets = [f"--set=train.{text}" for text in (*small, f"track_to={tmp_path / 'seen'}")]
-    named = ("--backbone", "vsepp", "--features", "mine", "--set=evaluate.bootstrap_samples=100", *sets)
-    outcome = invoke("export", *where, "--to", tmp_path / "given", "--trec", "--make", *named)
-    assert outcome.code == 0, outcome.err
+    own = sets(*(f"train.{text}" for text in (*small, f"track_to={tmp_path / 'seen'}")))
+    named = ("--backbone", "vsepp", "--features", "mine", "--set=evaluate.bootstrap_samples=100", *own)
+    done(invoke("export", *where, "--to", tmp_path / "given", "--trec", "--make", *named))
     for name in names_in(tmp_path / "given"):
         assert str(tmp_path).encode() not in (tmp_path / "given" / name).read_bytes(), name
     card = (tmp_path / "given" / "README.md").read_text()
     assert "\nitrpipe prepare --dataset tiny --data data --source source\n" in card
     assert "\nitrpipe extract --dataset tiny --data data --from f30k_precomp --name mine\n" in card
     assert "--set=train.track_to=seen" in card
-    outcome = invoke("report", *where)
-    assert outcome.code == 0, outcome.err
-    (page,) = defined.glob("tiny/report/*/index.html")
-    assert "itrpipe prepare --dataset tiny --data data --source source" in page.read_text()
-    assert str(tmp_path) not in page.read_text()
+    done(invoke("report", *where))
+    page = (only(defined, "report/*") / "index.html").read_text()
+    assert "itrpipe prepare --dataset tiny --data data --source source" in page
+    assert str(tmp_path) not in page
 
 
 def test_the_lines_of_code_in_the_card_use_the_model(
     vsepp: Path, scan: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    features = only(root, "extract", "precomp") / "features.h5"
+    features = only(root, "extract/precomp") / "features.h5"
     for exported, embeds in ((vsepp, True), (scan, False)):
-        folder = Path(shutil.copytree(exported, tmp_path / exported.name))
+        folder = copied(exported, tmp_path / exported.name)
         shutil.copy(features, folder)
         code = (folder / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
         monkeypatch.chdir(folder)
@@ -299,7 +293,7 @@ def test_the_lines_of_code_in_the_card_use_the_model(
 
 
 def test_embeddings_have_the_ids_of_the_split(vsepp: Path, root: Path) -> None:
-    split = read_embeddings(only(root, "train", "aoq.vsepp") / "embeddings.h5", "test")
+    split = read_embeddings(only(root, "train/aoq.vsepp") / "embeddings.h5", "test")
     images, captions = (pq.read_table(vsepp / "embeddings" / f"{side}.parquet") for side in ("images", "captions"))
     assert images["image_id"].to_pylist() == split.image_ids.tolist()
     assert captions["caption_id"].to_pylist() == split.caption_ids.tolist()
@@ -310,8 +304,8 @@ def test_embeddings_have_the_ids_of_the_split(vsepp: Path, root: Path) -> None:
 
 def test_an_index_finds_what_the_rankings_hold(vsepp: Path, root: Path) -> None:
     faiss = pytest.importorskip("faiss")
-    split = read_embeddings(only(root, "train", "aoq.vsepp") / "embeddings.h5", "test")
-    rankings = pq.read_table(only(root, "evaluate", "aoq.vsepp") / "rankings.parquet").to_pylist()
+    split = read_embeddings(only(root, "train/aoq.vsepp") / "embeddings.h5", "test")
+    rankings = pq.read_table(only(root, "evaluate/aoq.vsepp") / "rankings.parquet").to_pylist()
     for side, direction, queries in (("captions", "i2t", split.images), ("images", "t2i", split.texts)):
         index = faiss.read_index(str(vsepp / "embeddings" / f"{side}.faiss"))
         ids = json.loads((vsepp / "embeddings" / f"{side}.ids.json").read_text())
@@ -323,7 +317,7 @@ def test_an_index_finds_what_the_rankings_hold(vsepp: Path, root: Path) -> None:
 def test_arrays_come_with_their_ids(root: Path, tiny: Callable, tmp_path: Path) -> None:
     wanted = Wanted(tmp_path / "out", embeddings="npy")
     export_model(root, "tiny", wanted, tiny("triplet"), no_deps=True)
-    split = read_embeddings(only(root, "train", "triplet.vsepp") / "embeddings.h5", "test")
+    split = read_embeddings(only(root, "train/triplet.vsepp") / "embeddings.h5", "test")
     folder = tmp_path / "out" / "embeddings"
     for side, vectors, ids in (("images", split.images, split.image_ids), ("captions", split.texts, split.caption_ids)):
         np.testing.assert_array_equal(np.load(folder / f"{side}.npy", allow_pickle=False), vectors)
@@ -335,7 +329,7 @@ def test_arrays_come_with_their_ids(root: Path, tiny: Callable, tmp_path: Path) 
 
 
 def test_runs_hold_the_rankings_of_the_evaluation(scan: Path, root: Path) -> None:
-    rankings = pq.read_table(only(root, "evaluate", "triplet.scan") / "rankings.parquet").to_pylist()
+    rankings = pq.read_table(only(root, "evaluate/triplet.scan") / "rankings.parquet").to_pylist()
     for direction in ("i2t", "t2i"):
         expected = [
             (row["query_id"], "Q0", candidate, str(rank), "triplet.scan")
@@ -362,7 +356,7 @@ def test_right_answers_are_the_pairs_of_the_split(scan: Path, root: Path) -> Non
 # What is refused
 
 
-def refused(root: Path, wanted: Wanted, overrides: list, error: type[ItrpipeError], *parts: str) -> None:
+def not_exported(root: Path, wanted: Wanted, overrides: list, error: type[ItrpipeError], *parts: str) -> None:
     before = {path: path.read_bytes() for path in wanted.target.parent.rglob("*") if path.is_file()}
     with pytest.raises(error) as caught:
         export_model(root, "tiny", wanted, overrides, no_deps=True)
@@ -376,24 +370,24 @@ def test_a_folder_with_content_is_kept_unless_it_is_an_export(root: Path, tiny: 
     target, of_aoq = tmp_path / "out", tiny("aoq")
     target.mkdir()
     (target / "thesis.tex").write_text("all of it")
-    refused(root, Wanted(target), of_aoq, UsageError, str(target), "not empty", "--force")
-    refused(root, Wanted(target, force=True), of_aoq, UsageError, str(target), "was not made by itrpipe export")
-    refused(root, Wanted(target / "thesis.tex"), of_aoq, UsageError, "thesis.tex", "is a file")
+    not_exported(root, Wanted(target), of_aoq, UsageError, str(target), "not empty", "--force")
+    not_exported(root, Wanted(target, force=True), of_aoq, UsageError, str(target), "was not made by itrpipe export")
+    not_exported(root, Wanted(target / "thesis.tex"), of_aoq, UsageError, "thesis.tex", "is a file")
     (target / "thesis.tex").unlink()
     export_model(root, "tiny", Wanted(target), of_aoq, no_deps=True)
-    refused(root, Wanted(target), of_aoq, UsageError, str(target), "not empty", "--force")
+    not_exported(root, Wanted(target), of_aoq, UsageError, str(target), "not empty", "--force")
     export_model(root, "tiny", Wanted(target, trec=True, force=True), of_aoq, no_deps=True)
     assert (target / "trec" / "run.i2t.trec").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     (target / ".git").mkdir()
     (target / ".git" / "config").write_text("a clone")
-    refused(root, Wanted(target, force=True), of_aoq, UsageError, ".git/config", "did not write")
+    not_exported(root, Wanted(target, force=True), of_aoq, UsageError, ".git/config", "did not write")
     shutil.rmtree(target / ".git")
     with (target / "README.md").open("a") as card:
         card.write("edited")
-    refused(root, Wanted(target, force=True), of_aoq, UsageError, "README.md", "not like this")
+    not_exported(root, Wanted(target, force=True), of_aoq, UsageError, "README.md", "not like this")
     (target / "export.json").write_text("{")
-    refused(root, Wanted(target, force=True), of_aoq, UsageError, "damaged export.json")
+    not_exported(root, Wanted(target, force=True), of_aoq, UsageError, "damaged export.json")
 
 
 def test_a_place_where_no_folder_can_be_is_told_before_anything_runs(
@@ -401,9 +395,9 @@ def test_a_place_where_no_folder_can_be_is_told_before_anything_runs(
 ) -> None:
     (tmp_path / "file").write_text("")
     never_evaluated = tiny("triplet", "split=val")
-    refused(root, Wanted(tmp_path / "file" / "out"), never_evaluated, MissingInputError, "file is no folder")
-    refused(root, Wanted(root / "tiny" / "out"), never_evaluated, UsageError, "lies in the data folder")
-    refused(root, Wanted(tmp_path / "\udcff"), never_evaluated, UsageError, r"\udcff")
+    not_exported(root, Wanted(tmp_path / "file" / "out"), never_evaluated, MissingInputError, "file is no folder")
+    not_exported(root, Wanted(root / "tiny" / "out"), never_evaluated, UsageError, "lies in the data folder")
+    not_exported(root, Wanted(tmp_path / "\udcff"), never_evaluated, UsageError, r"\udcff")
 
 
 def test_a_full_disk_leaves_nothing_behind(
@@ -413,7 +407,7 @@ def test_a_full_disk_leaves_nothing_behind(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(shutil, "copyfile", full)
-    refused(root, Wanted(tmp_path / "out"), tiny("aoq"), DiskFullError, "no space left", str(tmp_path / "out"))
+    not_exported(root, Wanted(tmp_path / "out"), tiny("aoq"), DiskFullError, "no space left", str(tmp_path / "out"))
     assert not list(tmp_path.iterdir())
 
 
@@ -471,16 +465,20 @@ def test_two_exports_to_one_place_wait_for_each_other(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_model_without_embeddings_has_none_to_export(root: Path, tmp_path: Path) -> None:
+def test_a_model_without_embeddings_has_none_to_export(root: Path, tiny: Callable, tmp_path: Path) -> None:
     of_scan = [parse_override(text) for text in SCAN]
     target = tmp_path / "out"
-    refused(root, Wanted(target, embeddings="npy"), of_scan, UsageError, "--embeddings npy", "scan", "vsepp")
-    refused(root, Wanted(target, index=True), of_scan, UsageError, "--index", "scan", "vsepp")
+    not_exported(root, Wanted(target, embeddings="npy"), of_scan, UsageError, "--embeddings npy", "scan", "vsepp")
+    not_exported(root, Wanted(target, index=True), of_scan, UsageError, "--index", "scan", "vsepp")
+    ordered = tiny("triplet", "train.model.measure=order")
+    not_exported(root, Wanted(target, index=True), ordered, UsageError, "--index", "order violation")
 
 
-def test_embeddings_that_no_index_compares_are_not_indexed(root: Path, tiny: Callable, tmp_path: Path) -> None:
-    overrides = [*tiny("triplet", "train.model.measure=order")]
-    refused(root, Wanted(tmp_path / "out", index=True), overrides, UsageError, "--index", "order violation")
+def test_what_is_no_evaluated_model_is_named(root: Path, tiny: Callable, tmp_path: Path) -> None:
+    wanted = Wanted(tmp_path / "out")
+    mean, missing = tiny("triplet", "ensemble_with=['vsepp.s1']"), tiny("triplet", "split=val")
+    not_exported(root, wanted, mean, UsageError, "ensemble_with")
+    not_exported(root, wanted, missing, UsageError, "itrpipe evaluate --dataset tiny")
 
 
 @pytest.mark.parametrize(
@@ -491,17 +489,7 @@ def test_embeddings_that_no_index_compares_are_not_indexed(root: Path, tiny: Cal
     ],
 )
 def test_options_are_checked_before_anything_runs(root: Path, tmp_path: Path, wanted: dict, parts: tuple[str]) -> None:
-    refused(root, Wanted(tmp_path / "out", **wanted), [parse_override("method=aqo")], UsageError, *parts)
-
-
-def test_a_mean_of_models_is_no_model(root: Path, tiny: Callable, tmp_path: Path) -> None:
-    overrides = tiny("triplet", "ensemble_with=['vsepp.s1']")
-    refused(root, Wanted(tmp_path / "out"), overrides, UsageError, "ensemble_with")
-
-
-def test_a_missing_evaluation_is_named_with_its_command(root: Path, tiny: Callable, tmp_path: Path) -> None:
-    overrides = tiny("triplet", "split=val")
-    refused(root, Wanted(tmp_path / "out"), overrides, UsageError, "itrpipe evaluate --dataset tiny")
+    not_exported(root, Wanted(tmp_path / "out", **wanted), [parse_override("method=aqo")], UsageError, *parts)
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(
@@ -518,13 +506,13 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(
 
 
 def test_a_damaged_model_leaves_nothing_behind(root: Path, tiny: Callable, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(root, tmp_path / "data"))
-    weights = only(copy, "train", "aoq.vsepp") / "model.safetensors"
+    copy = copied(root, tmp_path / "data")
+    weights = only(copy, "train/aoq.vsepp") / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     (tmp_path / "place").mkdir()
-    refused(
+    not_exported(
         copy, Wanted(tmp_path / "place" / "out"), tiny("aoq"), DataError, "model.safetensors", "sha256", "itrpipe gc"
     )
     assert not list((tmp_path / "place").iterdir())
@@ -533,23 +521,18 @@ def test_a_damaged_model_leaves_nothing_behind(root: Path, tiny: Callable, tmp_p
 def test_the_command_makes_the_evaluation_on_the_way(
     root: Path, tiny: Callable, tmp_path: Path, invoke: Invoke
 ) -> None:
-    copy = Path(shutil.copytree(root, tmp_path / "data"))
-    shutil.rmtree(only(copy, "evaluate", "triplet.scan"))
-    sets = [f"--set={text}" for text in SCAN[2:]]
+    copy = copied(root, tmp_path / "data")
+    shutil.rmtree(only(copy, "evaluate/triplet.scan"))
     target = tmp_path / "models" / "scan"
-    arguments = ["--backbone", "scan", "--dataset", "tiny", "--data", copy, "--to", target, "--trec", *sets]
-    outcome = invoke("export", *arguments)
-    assert outcome.code == UsageError.exit_code
-    assert outcome.err.count("\n") == 1
-    outcome = invoke("export", *arguments, "--make")
-    assert outcome.code == 0, outcome.err
-    assert only(copy, "evaluate", "triplet.scan").exists()
-    assert outcome.out.splitlines()[-1] == str(target)
+    where = ["--backbone", "scan", "--dataset", "tiny", "--data", copy, "--to", target, "--trec"]
+    refused(invoke("export", *where, *sets(*SCAN[2:])), 2)
+    assert made(invoke("export", *where, *sets(*SCAN[2:]), "--make")) == target
+    assert only(copy, "evaluate/triplet.scan").exists()
     assert names_in(target) >= MODEL_FILES
 
 
 def test_the_card_tells_the_commands_of_the_whole_chain(root: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    copy = copied(root, tmp_path / "data")
     for path in copy.glob("tiny/*/*/manifest.json"):
         manifest = json.loads(path.read_text())
         path.write_text(json.dumps(manifest | {"command": f"itrpipe {path.parent.parent.name}", "checksum": ""}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,9 @@ from itrpipe.features.extractors.pixels.extractor import PixelExtractor
 from itrpipe.retrieval.model import RetrievalModel
 from itrpipe.retrieval.photo_rows import KnownRows, PartFacts, PartRows, write_part, write_rows
 from itrpipe.serving.app import build
-from tests.conftest import TINY
+from tests.chains import Invoke, done, interrupted, refused
+from tests.conftest import TINY, Outcome
 
-Invoke = Callable[..., Any]
 SENTENCE = "a dog is on the beach"
 COUNT = 14
 
@@ -52,7 +51,7 @@ def photos(tmp_path: Path) -> Path:
 def command(invoke: Invoke, photos: Path, saved_encoders: Path, data_root: Path) -> Invoke:
     """`index` or `search` over the photographs, in parts of four; with the tiny CLIP unless `model` is another."""
 
-    def run(name: str, *arguments: object, model: object = saved_encoders / "clip") -> Any:
+    def run(name: str, *arguments: object, model: object = saved_encoders / "clip") -> Outcome:
         named = () if model is None else ("--model", model)
         small = ("--set", "block=4", "--set", "batch=3") if name == "index" else ("--make",)
         return invoke(name, "--photos", photos, *named, "--data", data_root, *small, *arguments)
@@ -69,15 +68,13 @@ def manifest(root: Path, photos: Path) -> Manifest:
     return read_manifest(folder)
 
 
-def counts(root: Path, photos: Path) -> tuple[int, int, int]:
-    """Photographs that the only index has, and how many of them its run encoded and kept."""
-    metrics = manifest(root, photos).metrics
-    return metrics["photographs"], metrics["encoded"], metrics["kept"]
+def found(outcome: Outcome) -> list[tuple[str, float]]:
+    return [(each["file"], each["score"]) for each in json.loads(done(outcome))["answers"]]
 
 
-def found(outcome: Any) -> list[tuple[str, float]]:
-    assert outcome.code == 0, outcome.err
-    return [(each["file"], each["score"]) for each in json.loads(outcome.out)["answers"]]
+def counts(made: Manifest) -> tuple[int, int, int]:
+    """Photographs that an index has, and how many of them its run encoded and kept."""
+    return made.metrics["photographs"], made.metrics["encoded"], made.metrics["kept"]
 
 
 def test_search_ranks_as_brute_force_over_encode_images_does(
@@ -115,8 +112,8 @@ def test_search_ranks_as_brute_force_over_encode_images_does(
 def test_new_and_changed_photographs_alone_are_encoded(
     command: Invoke, photos: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert command("index").code == 0
-    assert counts(data_root, photos) == (14, 14, 0)
+    done(command("index"))
+    assert counts(manifest(data_root, photos)) == (14, 14, 0)
     before = np.load(artifacts(data_root, photos)[0] / "embeddings.npy")
 
     def encode(*arguments: object, **options: object) -> None:
@@ -130,7 +127,7 @@ def test_new_and_changed_photographs_alone_are_encoded(
     photograph(photos / "00.JPG", 200)
     outcome = command("index", "--dry-run", model=None)
     assert "source photographs changed" in outcome.out
-    assert counts(data_root, photos) == (14, 14, 0)
+    assert counts(manifest(data_root, photos)) == (14, 14, 0)
     assert command("search", SENTENCE, "--no-deps", model=None).code == 2
     outcome = command("search", SENTENCE, "--top", 17, "--json", model=None)
     assert "stale, source photographs changed" in outcome.err
@@ -141,7 +138,7 @@ def test_new_and_changed_photographs_alone_are_encoded(
     assert len(folders) == 2  # the earlier one has a photograph that is gone: it may come back
 
     (photos / "sea" / "01.png").unlink()
-    assert command("index").code == 0
+    done(command("index"))
     files = pq.read_table(artifact_of(data_root, photos, 16) / "photos.parquet")["file"].to_pylist()
     after = np.load(artifact_of(data_root, photos, 16) / "embeddings.npy")
     assert "sea/01.png" not in files
@@ -158,14 +155,12 @@ def artifact_of(root: Path, photos: Path, count: int) -> Path:
 def test_an_index_that_has_all_of_an_earlier_one_takes_its_place(
     command: Invoke, invoke: Invoke, photos: Path, saved_encoders: Path, data_root: Path
 ) -> None:
-    assert command("index").code == 0
-    assert command("index", model=saved_encoders / "siglip").code == 0
+    done(command("index"))
+    done(command("index", model=saved_encoders / "siglip"))
     assert len(artifacts(data_root, photos)) == 2
-    outcome = command("search", SENTENCE, model=None)
-    assert (outcome.code, "is indexed by clip." in outcome.err, "name a model" in outcome.err) == (2, True, True)
+    refused(command("search", SENTENCE, model=None), 2, "is indexed by clip.", "name a model")
     photograph(photos / "new.png", 50)
-    outcome = command("index")
-    assert "is replaced by" in outcome.out
+    assert "is replaced by" in done(command("index"))
     assert sorted(read_manifest(each).metrics["encoded"] for each in artifacts(data_root, photos)) == [1, 14]
 
     dataset = dataset_of(photos)
@@ -173,39 +168,27 @@ def test_an_index_that_has_all_of_an_earlier_one_takes_its_place(
     assert f"{dataset}  {photos}" in status.out
     assert status.out.count("whole") == 2
     (photos / "new.png").unlink()
-    assert command("index").code == 0
+    done(command("index"))
     # The earlier one has a photograph more; gc, not the next run, removes it.
     assert len(artifacts(data_root, photos)) == 3
-    assert invoke("gc", "--dataset", dataset, "--yes", "--data", data_root).code == 0
+    done(invoke("gc", "--dataset", dataset, "--yes", "--data", data_root))
     assert sorted(read_manifest(each).metrics["photographs"] for each in artifacts(data_root, photos)) == [14, 14]
     damaged = next(each for each in artifacts(data_root, photos) if each.name.startswith("clip"))
     (damaged / "index.faiss").write_bytes(b"")
-    outcome = command("search", SENTENCE)
-    assert (outcome.code, "index.faiss has 0 bytes" in outcome.err) == (4, True)
+    refused(command("search", SENTENCE), 4, "index.faiss has 0 bytes")
 
 
 def test_a_run_that_was_interrupted_goes_on_also_when_photographs_came_in_meanwhile(
-    command: Invoke, photos: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+    command: Invoke, photos: Path, data_root: Path
 ) -> None:
-    encode, encoded = RetrievalModel.encode_images, []
-
-    def interrupted(self: RetrievalModel, images: Any, *arguments: Any, **options: Any) -> np.ndarray:
-        if len(encoded) == 2:
-            raise KeyboardInterrupt
-        encoded.append(len(images))
-        return encode(self, images, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RetrievalModel, "encode_images", interrupted)
-        assert command("index").code != 0
+    with interrupted(3, RetrievalModel, "encode_images"):
+        assert command("index").code == 130
     assert artifacts(data_root, photos) == []
     photograph(photos / "a-new.png", 60)
     (part, _) = sorted((data_root / dataset_of(photos)).rglob("parts/*.arrays"))
     part.write_bytes(part.read_bytes()[:-1] + b"\x01")
-    outcome = command("index")
-    assert outcome.code == 0, outcome.err
-    assert "1 parts of earlier runs were damaged" in outcome.out
-    assert counts(data_root, photos) == (15, 11, 4)
+    assert "1 parts of earlier runs were damaged" in done(command("index"))
+    assert counts(manifest(data_root, photos)) == (15, 11, 4)
     assert not list((data_root / dataset_of(photos) / "index").glob("*.partial"))
 
 
@@ -223,10 +206,7 @@ def test_what_cannot_be_read_is_listed_and_what_leads_out_is_not_followed(
     os.mkfifo(photos / "pipe.png")
     photograph(photos / ".thumbnails" / "a.png", 71)
     (photos / "notes.txt").write_text("no photograph")
-    outcome = command("index")
-    assert outcome.code == 7
-    assert outcome.err.count("\n") == 1
-    assert "5 photographs" in outcome.err
+    refused(command("index"), 7, "5 photographs")
     made = manifest(data_root, photos)
     reasons = {"gone.png": "is not there", "loop.png": "symbolic links", "pipe.png": "regular file"}
     reasons |= {"empty.png": "is empty", "broken.jpg": "is "}
@@ -259,9 +239,7 @@ def test_mistakes_are_told_before_anything_is_made(
 ) -> None:
     (photos / "notes.jpg").write_text("no photograph")
     for dry in ((), ("--dry-run",)):
-        outcome = command("search", *arguments, *dry)
-        assert (outcome.code, outcome.err.count("\n")) == (code, 1), outcome.err
-        assert told in outcome.err
+        refused(command("search", *arguments, *dry), code, told)
     assert not data_root.exists()
 
 
@@ -270,21 +248,15 @@ def test_models_that_cannot_index_are_told_before_they_are_trained(
 ) -> None:
     remember_model(defined, "tiny", "small", ModelDefinition(method="triplet", settings={"backbone": "vsepp"}))
     remember_model(defined, "tiny", "pairs", ModelDefinition(method="triplet", settings={"backbone": "scan"}))
-    for model, told in (
-        ("small", "which were imported (precomp)"),
-        ("pairs", "has no embeddings to index"),
-        ("smal", "did you mean 'small'"),
-        (tmp_path, "it has no config.json"),
-        (None, "is not indexed yet; name a model with --model"),
-    ):
-        outcome = command("index", model=model)
-        assert (outcome.code in (2, 3), told in outcome.err, outcome.err.count("\n")) == (True, True, 1), outcome.err
-    outcome = invoke("search", "a dog", "--model", photos, "--data", defined)
-    assert (outcome.code, "add --photos FOLDER" in outcome.err) == (2, True)
     empty = tmp_path / "empty"
     empty.mkdir()
-    outcome = invoke("index", "--photos", empty, "--model", "small", "--data", defined)
-    assert (outcome.code, "holds no photograph" in outcome.err) == (3, True)
+    refused(command("index", model="small"), 2, "imported (precomp)")
+    refused(command("index", model="pairs"), 2, "has no embeddings to index")
+    refused(command("index", model="smal"), 3, "did you mean 'small'")
+    refused(command("index", model=tmp_path), 3, "no config.json")
+    refused(command("index", model=None), 2, "name a model with --model")
+    refused(invoke("search", "a dog", "--model", photos, "--data", defined), 2, "add --photos FOLDER")
+    refused(invoke("index", "--photos", empty, "--model", "small", "--data", defined), 3, "holds no photograph")
     assert not list(defined.glob("*/*/*-*"))
 
 
@@ -298,25 +270,22 @@ def test_a_named_model_is_trained_first_and_found_again(
     told |= {"backbone": "dual-encoder", "train.model.vision": "random", "train.model.text": "random"}
     told |= {"pixels.height": 32, "pixels.width": 32}
     remember_model(defined, "tiny", "small", ModelDefinition(method="triplet", settings=told))
-    planned = command("index", "--dry-run", model="small")
-    assert planned.code == 0, planned.err
-    assert "an index of 14 photographs follows when the model is trained" in planned.out
+    plan = done(command("index", "--dry-run", model="small"))
+    assert "an index of 14 photographs follows when the model is trained" in plan
     assert command("index", "--no-deps", model="small").code == 2
-    assert command("index", model="small").code == 0
+    done(command("index", model="small"))
     made = manifest(defined, photos)
     assert (made.label, made.settings["name"], made.settings["dataset"]) == ("tiny.small", "small", "tiny")
     trained = next((defined / "tiny" / "train").glob("*/manifest.json")).parent
     vectors = itrpipe.load(trained).encode_images([photos / "00.JPG"])
     assert np.load(artifacts(defined, photos)[0] / "embeddings.npy")[0] == pytest.approx(vectors[0], abs=1e-4)
     assert len(found(command("search", "a dog", "--json", model=None))) == 10
-    outcome = command("search", "zyzzyva", model=None)
-    assert (outcome.code, "knows no word of the query" in outcome.err) == (2, True)
+    refused(command("search", "zyzzyva", model=None), 2, "knows no word of the query")
 
 
 def test_ivf_and_flat_stand_side_by_side(command: Invoke, photos: Path, data_root: Path) -> None:
-    assert command("index").code == 0
-    outcome = command("index", "--set", "index=ivf")
-    assert outcome.code == 0, outcome.err
+    done(command("index"))
+    done(command("index", "--set", "index=ivf"))
     flat, ivf = (read_manifest(each) for each in artifacts(data_root, photos))
     assert (flat.label, ivf.label, ivf.metrics["encoded"]) == (flat.label, f"{flat.label}.ivf", 0)
     assert "index = 'hnsw'" in command("index", "--set", "index=hnsw").err
@@ -360,9 +329,9 @@ def test_photographs_that_an_extractor_refuses_have_no_row(
         return {**made, "count": np.array([1, 0, 1, 1][: len(sizes)])}
 
     monkeypatch.setattr(PixelExtractor, "__call__", without_second)
-    refused: dict[int, str] = {}
-    vectors = model.encode_images(files, refused=refused.__setitem__)
-    assert refused.keys() == {1}
+    without: dict[int, str] = {}
+    vectors = model.encode_images(files, refused=without.__setitem__)
+    assert without.keys() == {1}
     assert vectors == pytest.approx(np.delete(whole, 1, axis=0), abs=1e-6)
     with pytest.raises(DataError, match=files[1].name):
         model.encode_images(files)
@@ -373,8 +342,7 @@ def test_the_folder_is_served(
 ) -> None:
     sites: list[Any] = []
     monkeypatch.setattr("itrpipe.commands.serve._run", lambda site, *how: sites.append(site))
-    done = command("serve", "--no-browser")
-    assert done.code == 0, done.err
+    done(command("serve", "--no-browser"))
     (site,) = sites
     pages = TestClient(build(site), base_url="http://127.0.0.1")
     assert site.pages == {"Search": "/"}
@@ -388,5 +356,4 @@ def test_the_folder_is_served(
     key = pages.post("/api/photographs", content=copy, headers={"Origin": "http://127.0.0.1"}).json()["photograph"]
     like = pages.get("/api/search", params={"photograph": key, "count": "5"}).json()["answers"]
     assert like[0]["image"] == answers[3]["image"], "the photograph itself is nearest to its copy"
-    done = command("serve", "--split", "test")
-    assert (done.code, "leave it out with --photos" in done.err) == (2, True)
+    refused(command("serve", "--split", "test"), 2, "leave it out with --photos")

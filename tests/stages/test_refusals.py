@@ -56,7 +56,7 @@ CASES: list[tuple[str, int, str]] = [
     ("synthesize -d scenes -b unitre", 2, "did you mean 'uniter'?"),
     ("synthesize -d scenes --by word", 2, "did you mean 'words'?"),
     ("synthesize -d scenes --by vse-c -b uniter", 2, "'backbone'"),
-    ("synthesize -d scenes --set temperature=0", 2, "temperature = 0 (from command line)"),
+    ("synthesize -d scenes --set temperature=0", 2, "temperature = 0 (from command line): must be greater than 0"),
     ("synthesize -d scenes --set compare=letters", 2, "compare = 'letters'"),
     ("synthesize -d scenes --set maker=magic", 2, "model, rules"),
     ("synthesize -d scenes -m nothing", 2, "'nothing'"),

@@ -14,15 +14,14 @@ from typing import Any
 import h5py
 import pytest
 
-from itrpipe.artifacts.artifact import Manifest, read_manifest
+from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.plan.planning import Override, Planner, parse_override
+from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE
 from itrpipe.stages import synthesize
@@ -36,10 +35,10 @@ from itrpipe.synthesis.rules import RULES
 from itrpipe.synthesis.sentences import SENTENCES_FILE, SentenceFile
 from itrpipe.synthesis.statistics import synthesis_statistics
 from itrpipe.synthesis.true_negatives import read_scenes, true_negatives
+from tests.chains import Invoke, copied, define_scenes, made, only, refused, sets
 from tests.commands import Command
-from tests.definitions import save_definition
+from tests.conftest import Outcome
 
-Invoke = Callable[..., Any]
 IMAGES, CAPTIONS, KEEP = 12, 60, 6
 MODEL = (
     "train.epochs=1",
@@ -55,44 +54,27 @@ SMALL = ("copies=4", "draws=5", f"keep={KEEP}", "block=16")
 RULED = ("min_count=2", "keep=3", "block=16", "parse.workers=1")
 
 
-def overrides(*texts: str) -> list[Override]:
-    return [parse_override(text) for text in texts]
-
-
-def sets(*texts: str) -> list[str]:
-    return [part for text in texts for part in ("--set", text)]
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with twelve training scenes, a model, and its sentences; copy it."""
-    root = tmp_path_factory.mktemp("written") / "data"
-    scenes = StageDefinition(conf="scenes", settings={"train": IMAGES, "val": 4, "test": 4})
-    features = {"scenes": StageDefinition(conf="scenes")}
-    save_definition(root, "scenes", DatasetDefinition(prepare=scenes, features=features))
-    run_stage(root, "scenes", "synthesize", overrides(*MODEL, *SMALL))
+    root = define_scenes(tmp_path_factory.mktemp("written") / "data", train=IMAGES)
+    run_stage(root, "scenes", "synthesize", [parse_override(text) for text in (*MODEL, *SMALL)])
     return root
 
 
 @pytest.fixture
 def root(written: Path, tmp_path: Path) -> Path:
     """This test's own copy."""
-    return Path(shutil.copytree(written, tmp_path / "data"))
+    return copied(written, tmp_path / "data")
 
 
-def only(root: Path, name: str) -> Path:
-    (folder,) = root.glob(f"scenes/{name}-*")
-    return folder
-
-
-def run(invoke: Invoke, root: Path, *options: str, small: tuple[str, ...] = (*MODEL, *SMALL)) -> Any:
+def run(invoke: Invoke, root: Path, *options: str, small: tuple[str, ...] = (*MODEL, *SMALL)) -> Outcome:
     return invoke("synthesize", "--data", root, *sets(*small), *options)
 
 
 def made_by(invoke: Invoke, root: Path, *options: str, small: tuple[str, ...] = (*MODEL, *SMALL)) -> tuple[Path, str]:
     outcome = run(invoke, root, *options, small=small)
-    assert outcome.code == 0, outcome.err
-    return Path(outcome.out.strip().splitlines()[-1]), outcome.out
+    return made(outcome), outcome.out
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -106,11 +88,6 @@ def train_texts(root: Path) -> list[str]:
 def sources_of(root: Path) -> ModelSources:
     folders = ("prepare/scenes", "extract/scenes", "train/pretrain.uniter", "parse/rules.hanta")
     return ModelSources(*(only(root, name) for name in folders))
-
-
-def stages_read(folder: Path) -> list[str]:
-    manifest: Manifest = read_manifest(folder)
-    return sorted(manifest.inputs)
 
 
 def test_a_model_writes_sentences_for_every_training_caption(written: Path) -> None:
@@ -131,7 +108,7 @@ def test_a_model_writes_sentences_for_every_training_caption(written: Path) -> N
         assert "<" not in row["text"]
     assert len({row["score"] for row in rows}) > len(rows) / 2
     manifest = read_manifest(folder)
-    assert stages_read(folder) == ["extract", "parse", "prepare", "train"]
+    assert sorted(manifest.inputs) == ["extract", "parse", "prepare", "train"]
     assert manifest.metrics["kept"] == len(rows)
     assert manifest.metrics["captions"] == CAPTIONS
     speed = len(rows) / manifest.timings["writing sentences"]
@@ -177,7 +154,7 @@ def test_single_words_are_masked_without_scene_graphs(root: Path, invoke: Invoke
     shutil.rmtree(root / "scenes" / "parse")
     folder, _ = made_by(invoke, root, "--by", "words", "--seed", "0", small=(*MODEL[:-1], *SMALL))
     assert folder.name.startswith("words.pretrain.uniter-")
-    assert stages_read(folder) == ["extract", "prepare", "train"]
+    assert sorted(read_manifest(folder).inputs) == ["extract", "prepare", "train"]
     assert not (root / "scenes" / "parse").exists()
     assert len(rows_of(folder)) > CAPTIONS
 
@@ -214,7 +191,7 @@ def test_rules_need_no_model_and_no_features(root: Path, invoke: Invoke) -> None
     for stage in ("extract", "train", "synthesize"):
         shutil.rmtree(root / "scenes" / stage)
     folder, out = made_by(invoke, root, "--by", "vse-c", small=RULED)
-    assert stages_read(folder) == ["parse", "prepare"]
+    assert sorted(read_manifest(folder).inputs) == ["parse", "prepare"]
     rows = rows_of(folder)
     assert all(row["score"] is None and row["kept"] for row in rows)
     assert Counter(row["caption_id"] for row in rows).most_common(1)[0][1] <= 3 * len(RULES)
@@ -279,9 +256,7 @@ def test_the_declared_values_are_those_of_the_paper(tmp_path: Path) -> None:
 def test_a_useless_language_model_is_found_out_before_anything_is_written(
     root: Path, invoke: Invoke, saved_encoders: Path
 ) -> None:
-    outcome = run(invoke, root, "--language-model", str(saved_encoders / "bert"))
-    assert outcome.code == 2
-    assert "model type 'bert' is not supported, supported are gpt2" in outcome.err
+    refused(run(invoke, root, "--language-model", str(saved_encoders / "bert")), 2, "'bert'", "gpt2")
     assert not list(root.glob("scenes/synthesize/*.partial/.work/parts/*"))
 
 
@@ -290,47 +265,18 @@ def test_a_full_disk_is_found_out_before_anything_is_written(
 ) -> None:
     shutil.rmtree(root / "scenes" / "synthesize")
     monkeypatch.setattr(synthesize, "BYTES_PER_SENTENCE", 10**15)
-    outcome = run(invoke, root)
-    assert outcome.code == 5
-    assert "the file of sentences, once in parts and once joined, needs" in outcome.err
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "expected"),
-    [
-        (["--backbone", "vsepp"], 2, "it cannot write words in masked places, only uniter can; give --backbone uniter"),
-        (["--backbone", "unitre"], 2, "there is no backbone of this name; did you mean 'uniter'?"),
-        (["--by", "word"], 2, "'word' is not declared in 6_synthesize.toml; did you mean 'words'?"),
-        (["--by", "vse-c", "--backbone", "uniter"], 2, "unknown setting 'backbone'"),
-        (["--set", "temperature=0"], 2, "temperature = 0 (from command line): must be greater than 0"),
-        (["--set", "compare=letters"], 2, "compare = 'letters'"),
-        (["--set", "maker=magic"], 2, "maker = 'magic' is none of model, rules"),
-        (["--method", "nothing"], 2, "method 'nothing' is not declared in 4_train.toml"),
-        (["--language-model", "/nowhere/gpt2"], 3, "language_model: /nowhere/gpt2 is not a folder"),
-    ],
-)
-def test_what_does_not_go_together_is_one_line(
-    root: Path, invoke: Invoke, options: list[str], code: int, expected: str
-) -> None:
-    outcome = invoke("synthesize", "--data", root, *options)
-    assert outcome.code == code, outcome.out
-    assert expected in outcome.err
-    assert len(outcome.err.strip().splitlines()) == 1
+    refused(run(invoke, root), 5, "the file of sentences")
 
 
 def test_nouns_that_are_too_rare_are_one_line(root: Path, invoke: Invoke) -> None:
-    outcome = run(invoke, root, "--by", "vse-c", small=("min_count=1000", "parse.workers=1"))
-    assert outcome.code == 2
-    assert "occurs 1000 times and is known; lower min_count" in outcome.err
+    small = ("min_count=1000", "parse.workers=1")
+    refused(run(invoke, root, "--by", "vse-c", small=small), 2, "1000 times", "lower min_count")
 
 
 def test_without_scene_graphs_it_refuses_or_makes_them(root: Path, invoke: Invoke) -> None:
     shutil.rmtree(root / "scenes" / "parse")
     shutil.rmtree(root / "scenes" / "synthesize")
-    refused = run(invoke, root, "--no-deps")
-    assert refused.code == 2
-    assert "parse" in refused.err
-    assert len(refused.err.strip().splitlines()) == 1
+    refused(run(invoke, root, "--no-deps"), 2, "parse")
     made_by(invoke, root)
     assert only(root, "parse/rules.hanta").is_dir()
 
@@ -344,8 +290,7 @@ def test_what_does_not_belong_together_is_refused(root: Path, tmp_path: Path, re
     with pytest.raises(MissingInputError, match="is not there; run `itrpipe parse`"):
         open_maker()
     moved.rename(graphs)
-    opened = open_maker()
-    assert opened is not None
+    assert open_maker() is not None
     vocabulary = only(root, "train/pretrain.uniter") / "vocab.json"
     Vocabulary([*Vocabulary.load(vocabulary).words, "foreign"]).save(vocabulary)
     recorded(vocabulary)
@@ -406,21 +351,19 @@ def test_whole_blocks_are_not_made_again(root: Path, invoke: Invoke, monkeypatch
     expected = only(root, "synthesize/phrases.pretrain.uniter")
     whole = read_manifest(expected).outputs
     shutil.rmtree(expected)
-    write, written, left = make.write_part, [], iter(range(2))
+    write, written, limit = make.write_part, list[str](), 2
 
-    def fail_at_the_third(path: Path, *more: Any) -> None:
-        if next(left, None) is None:
+    def write_some(path: Path, *more: Any) -> None:
+        if len(written) == limit:
             raise KeyboardInterrupt
         write(path, *more)
         written.append(path.stem)
 
-    monkeypatch.setattr(make, "write_part", fail_at_the_third)
+    monkeypatch.setattr(make, "write_part", write_some)
     assert run(invoke, root).code == 130
-    # Several threads make blocks at the same time, so that it need not be the first two.
-    assert len(written) == 2
-    others = {"000000", "000001", "000002", "000003"} - set(written)
-    written.clear()
-    monkeypatch.setattr(make, "write_part", lambda path, *more: (written.append(path.stem), write(path, *more)))
+    assert len(written) == limit
+    limit = 99
     made_by(invoke, root)
-    assert sorted(written) == sorted(others)
+    # Several threads make blocks at the same time, so that the first two need not be those that were made first.
+    assert sorted(written) == ["000000", "000001", "000002", "000003"]
     assert read_manifest(expected).outputs == whole
