@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ from itrpipe.commands import search as searching
 from itrpipe.commands.photographs import photograph_features
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.truth import write_truth
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.store import FeatureSpec
 from itrpipe.plan.planning import parse_override
-from tests.conftest import TINY_PHRASES, TINY_PIXELS, TINY_TRAINING
+from tests.chains import Invoke, copied, done, only, refused, sets
+from tests.conftest import TINY_PHRASES, TINY_PIXELS, TINY_TRAINING, Outcome
 
-Invoke = Callable[..., Any]
 SMALL = (*TINY_TRAINING, "train.model.embed_dim=8", "train.model.word_dim=8")
 RUNS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "triplet.vsepp": ({"backbone": "vsepp"}, SMALL),
@@ -41,31 +40,45 @@ CAPTIONS = ("A cat number 16 is on the road 0.", "A bird number 19 is on the roo
 @pytest.fixture(scope="module")
 def root(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with a trained and evaluated model of every kind. Copy it to change it."""
-    found = Path(shutil.copytree(finished_chain / "data", tmp_path_factory.mktemp("search") / "data"))
-    for named, sets in RUNS.values():
+    found = copied(finished_chain / "data", tmp_path_factory.mktemp("search") / "data")
+    for named, small in RUNS.values():
         given = [f"{key}={value}" for key, value in named.items()]
-        texts = (*given, *sets, "evaluate.bootstrap_samples=100")
+        texts = (*given, *small, "evaluate.bootstrap_samples=100")
         run_stage(found, "tiny", "evaluate", [parse_override(text) for text in texts])
     return found
 
 
-def search(invoke: Invoke, root: Path, run: str, *options: object) -> Any:
-    named, sets = RUNS[run]
+def search(invoke: Invoke, root: Path, run: str, *options: object) -> Outcome:
+    named, small = RUNS[run]
     model = [part for key, value in named.items() for part in (f"--{key}", value)]
-    assignments = [part for text in sets for part in ("--set", text)]
-    return invoke("search", "--dataset", "tiny", "--data", root, *model, *assignments, "--make", *options)
+    return invoke("search", "--dataset", "tiny", "--data", root, *model, *sets(*small), "--make", *options)
+
+
+def page_of(path: Path, invoke: Invoke, root: Path, run: str, *options: object) -> Page:
+    """The page of a search, which fetches nothing from elsewhere."""
+    done(search(invoke, root, run, *options, "--html", path))
+    page = Page(path)
+    assert all(source.startswith("data:image/jpeg;base64,") for source in page.sources())
+    assert not {"script", "link", "iframe"} & {tag for tag, _ in page.tags}
+    assert not re.search(r"https?://|url\(|@import", path.read_text(encoding="utf-8"))
+    return page
 
 
 def found_by(invoke: Invoke, root: Path, run: str, *options: object) -> dict[str, Any]:
-    outcome = search(invoke, root, run, "--json", *options)
-    assert outcome.code == 0, outcome.err
-    return json.loads(outcome.out)
+    return json.loads(done(search(invoke, root, run, "--json", *options)))
+
+
+def scores(found: dict[str, Any]) -> list[float]:
+    return [each["score"] for each in found["answers"]]
+
+
+def marks(found: dict[str, Any]) -> dict[str, str]:
+    return {each["image_id"]: each["mark"] for each in found["answers"]}
 
 
 def rankings(root: Path, run: str, direction: str) -> dict[str, tuple[list[str], list[float]]]:
     """Query -> candidates and scores, as evaluation wrote them."""
-    (path,) = root.glob(f"tiny/evaluate/{run}-*/rankings.parquet")
-    rows = pq.read_table(path).to_pylist()
+    rows = pq.read_table(only(root, f"evaluate/{run}") / "rankings.parquet").to_pylist()
     return {row["query_id"]: (row["candidate_ids"], row["scores"]) for row in rows if row["direction"] == direction}
 
 
@@ -81,10 +94,10 @@ def caption_ids(root: Path) -> dict[str, str]:
 def test_a_caption_finds_the_images_that_evaluation_ranks_first(run: str, root: Path, invoke: Invoke) -> None:
     expected = rankings(root, run, "t2i")
     for caption in CAPTIONS:
-        ids, scores = expected[caption_ids(root)[caption]]
+        ids, ranked = expected[caption_ids(root)[caption]]
         found = found_by(invoke, root, run, caption)
         assert [each["image_id"] for each in found["answers"]] == ids
-        assert [each["score"] for each in found["answers"]] == pytest.approx(scores, abs=1e-4)
+        assert scores(found) == pytest.approx(ranked, abs=1e-4)
         assert [each["rank"] for each in found["answers"]] == [1, 2, 3, 4]
         assert (found["run"], found["finds"], found["caption"]) == (run, "images", caption)
         number = re.findall(r"number (\d+)", caption)[0]
@@ -94,10 +107,10 @@ def test_a_caption_finds_the_images_that_evaluation_ranks_first(run: str, root: 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_an_image_finds_the_captions_that_evaluation_ranks_first(run: str, root: Path, invoke: Invoke) -> None:
-    ids, scores = rankings(root, run, "i2t")["1017"]
+    ids, ranked = rankings(root, run, "i2t")["1017"]
     found = found_by(invoke, root, run, "--image", "1017.jpg", "--top", len(ids))
     assert [each["caption_id"] for each in found["answers"]] == ids
-    assert [each["score"] for each in found["answers"]] == pytest.approx(scores, abs=1e-4)
+    assert scores(found) == pytest.approx(ranked, abs=1e-4)
     assert [each["mark"] == "own" for each in found["answers"]] == [
         "number 17 " in each["texts"][0] for each in found["answers"]
     ]
@@ -117,21 +130,16 @@ def test_any_sentence_finds_images_and_unknown_words_are_named(root: Path, invok
 @pytest.mark.parametrize("run", ["triplet.vsepp", "ssamt.ssamt"])
 def test_a_query_without_a_known_word_is_refused(root: Path, invoke: Invoke, run: str) -> None:
     outcome = search(invoke, root, run, "zzz qqq zzz")
-    assert outcome.code == UsageError.exit_code
-    assert outcome.err == (
-        f"error: {run} knows no word of the query (zzz, qqq), so any order would be chance; search with words of its "
-        "training captions\n"
-    )
+    refused(outcome, 2, run, "(zzz, qqq)")
 
 
 def test_captions_that_are_known_to_be_true_are_marked(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(root, tmp_path / "data"))
-    (prepared,) = copy.glob("tiny/prepare/files-*")
+    copy = copied(root, tmp_path / "data")
+    prepared = only(copy, "prepare/files")
     owners = {row["caption_id"]: row["image_id"] for row in pq.read_table(prepared / "captions.parquet").to_pylist()}
     write_truth(prepared, {each: ["1016", "1018"] if own == "1016" else [own] for each, own in owners.items()})
     found = found_by(invoke, copy, "triplet.vsepp", CAPTIONS[0])
-    marks = {each["image_id"]: each["mark"] for each in found["answers"]}
-    assert marks == {"1016": "own", "1017": "", "1018": "true", "1019": ""}
+    assert marks(found) == {"1016": "own", "1017": "", "1018": "true", "1019": ""}
     found = found_by(invoke, copy, "triplet.vsepp", "--image", "1018", "--top", 20)
     for each in found["answers"]:
         assert each["mark"] == {"1018": "own", "1016": "true"}.get(each["image_id"], "")
@@ -154,7 +162,7 @@ def test_a_sentence_is_parsed_as_the_captions_of_the_dataset_were(
     known = found_by(invoke, root, "ssamt.ssamt", CAPTIONS[0])
     monkeypatch.setattr(Searched, "captions_reading", lambda self, text: np.empty(0, dtype=np.int64))
     parsed = found_by(invoke, root, "ssamt.ssamt", CAPTIONS[0])
-    assert [each["score"] for each in parsed["answers"]] == [each["score"] for each in known["answers"]]
+    assert scores(parsed) == scores(known)
     assert {each["mark"] for each in parsed["answers"]} == {""}
 
 
@@ -175,15 +183,13 @@ def test_a_photograph_is_read_as_the_images_of_the_dataset_were(
     known = found_by(invoke, root, "triplet.dual-encoder", "--image", "1016")
     found = found_by(invoke, root, "triplet.dual-encoder", "--image", path)
     assert [each["caption_id"] for each in found["answers"]] == [each["caption_id"] for each in known["answers"]]
-    assert [each["score"] for each in found["answers"]] == pytest.approx(
-        [each["score"] for each in known["answers"]], abs=1e-6
-    )
+    assert scores(found) == pytest.approx(scores(known), abs=1e-6)
     assert (found["image_id"], found["image_split"]) == (str(path), "photograph")
     assert {each["mark"] for each in found["answers"]} == {""}
 
 
 def test_features_of_a_photograph_come_from_every_extractor(root: Path, finished_chain: Path, tmp_path: Path) -> None:
-    (extracted,) = root.glob("tiny/extract/pixels-*")
+    extracted = only(root, "extract/pixels")
     manifest = json.loads((extracted / "manifest.json").read_text())
     small, large = ({"kind": "pixels", "height": side, "width": side, "fit": "stretch"} for side in (8, 16))
     manifest |= {"conf": "scenes+pixels", "settings": {"scenes": {"kind": "scenes"}, "pixels": small}, "outputs": {}}
@@ -218,16 +224,16 @@ def test_a_photograph_without_usable_features_is_refused(
             return {"regions": np.full((1, 1, 2), value, np.float32), "count": np.array([count])}
 
     monkeypatch.setattr("itrpipe.features.extractors.pixels.extractor.build", lambda settings, device: Detector())
-    (extracted,) = root.glob("tiny/extract/pixels-*")
+    extracted = only(root, "extract/pixels")
     with pytest.raises(DataError, match=rf"--image .*1016\.jpg.*{message}"):
         photograph_features(finished_chain / "source" / "flickr30k-images" / "1016.jpg", extracted, "cpu")
 
 
 def test_a_model_that_is_missing_is_trained_on_the_way(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(root, tmp_path / "data"))
+    copy = copied(root, tmp_path / "data")
     found = found_by(invoke, copy, "triplet.vsepp", CAPTIONS[0], "--seed", 3)
     assert found["run"] == "triplet.vsepp.s3"
-    assert len(list(copy.glob("tiny/train/triplet.vsepp.s3-*"))) == 1
+    assert only(copy, "train/triplet.vsepp.s3")
 
 
 # The page
@@ -256,18 +262,8 @@ class Page(HTMLParser):
         return [attributes for tag, attributes in self.tags if tag == "li" and attributes.get("class") == kind]
 
 
-def assert_alone(page: Page, path: Path) -> None:
-    """Checks that nothing is fetched from elsewhere."""
-    assert all(source.startswith("data:image/jpeg;base64,") for source in page.sources())
-    assert not {"script", "link", "iframe"} & {tag for tag, _ in page.tags}
-    assert not re.search(r"https?://|url\(|@import", path.read_text(encoding="utf-8"))
-
-
 def test_a_page_shows_the_images_of_a_sentence(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    path = tmp_path / "found.html"
-    assert search(invoke, root, "triplet.vsepp", CAPTIONS[0], "--html", path).code == 0
-    page = Page(path)
-    assert_alone(page, path)
+    page = page_of(tmp_path / "found.html", invoke, root, "triplet.vsepp", CAPTIONS[0])
     assert len(page.sources()) == 4
     assert len(page.items("own")) == 1
     assert f"“{CAPTIONS[0]}”" in page.texts
@@ -276,30 +272,22 @@ def test_a_page_shows_the_images_of_a_sentence(root: Path, invoke: Invoke, tmp_p
 
 
 def test_a_page_shows_the_captions_of_an_image(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    path = tmp_path / "found.html"
-    assert search(invoke, root, "triplet.scan", "--image", "1019", "--html", path, "--top", 20).code == 0
-    page = Page(path)
-    assert_alone(page, path)
+    page = page_of(tmp_path / "found.html", invoke, root, "triplet.scan", "--image", "1019", "--top", 20)
     assert len(page.sources()) == 21
     assert len(page.items("own")) == 5
     assert "Captions for 1019" in page.texts
 
 
 def test_text_of_a_page_is_escaped(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    path, caption = tmp_path / "found.html", "<script>alert(1)</script> a dog & <b>beach</b>"
-    assert search(invoke, root, "triplet.vsepp", caption, "--html", path).code == 0
-    page = Page(path)
-    assert_alone(page, path)
-    assert f"“{caption}”" in page.texts
+    caption = "<script>alert(1)</script> a dog & <b>beach</b>"
+    assert f"“{caption}”" in page_of(tmp_path / "found.html", invoke, root, "triplet.vsepp", caption).texts
 
 
 def test_a_photograph_stands_on_its_page(root: Path, finished_chain: Path, invoke: Invoke, tmp_path: Path) -> None:
-    path, photograph = tmp_path / "found.html", tmp_path / "<mine>.jpg"
+    photograph = tmp_path / "<mine>.jpg"
     shutil.copy(finished_chain / "source" / "flickr30k-images" / "1016.jpg", photograph)
-    options = ("--image", photograph, "--html", path, "--top", 1)
-    assert search(invoke, root, "triplet.dual-encoder", *options).code == 0
-    page = Page(path)
-    assert_alone(page, path)
+    options = ("--image", photograph, "--top", 1)
+    page = page_of(tmp_path / "found.html", invoke, root, "triplet.dual-encoder", *options)
     assert len(page.sources()) == 2
     assert f"Captions for {photograph}" in page.texts
 
@@ -323,30 +311,32 @@ def test_a_page_without_photographs_names_them(
 
 
 @pytest.mark.parametrize(
-    ("run", "options", "code", "message"),
+    ("options", "code", "value"),
     [
-        ("triplet.vsepp", (), 2, "search takes a sentence or --image, and neither was given"),
-        ("triplet.vsepp", ("a dog", "--image", "1016"), 2, "and both was given"),
-        ("triplet.vsepp", ("--image", "1017.jpeg"), 3, "dataset 'tiny' has no image '1017.jpeg'"),
-        ("triplet.vsepp", ("--image", "a" * 300), 3, "dataset 'tiny' has no image 'aaa"),
-        ("triplet.vsepp", ("a dog \udcff",), 2, "the query 'a dog \\udcff' is not valid UTF-8; write it otherwise"),
-        (
-            "triplet.vsepp",
-            ("a dog", "--split", "dev"),
-            2,
-            "--split dev: there is no such split; give test, val or train",
-        ),
-        ("triplet.vsepp", ("a dog", "--seed", 7, "--no-deps"), 2, "is not up to date; run"),
-        ("triplet.vsepp", ("a dog", "--html", "no/folder/page.html"), 3, "there is no folder no/folder"),
+        ((), 2, "neither was given"),
+        (("a dog", "--image", "1016"), 2, "and both was given"),
+        (("--image", "1017.jpeg"), 3, "'1017.jpeg'"),
+        (("--image", "a" * 300), 3, "'aaa"),
+        (("a dog \udcff",), 2, "'a dog \\udcff' is not valid UTF-8"),
+        (("a dog", "--split", "dev"), 2, "test, val or train"),
+        (("a dog", "--seed", 7, "--no-deps"), 2, "is not up to date; run"),
+        (("a dog", "--html", "no/folder/page.html"), 3, "no/folder"),
+        (("--image", "{photograph}"), 2, "imported (precomp)"),
     ],
 )
-def test_what_cannot_be_searched_is_refused_in_one_line(
-    run: str, options: tuple[object, ...], code: int, message: str, root: Path, invoke: Invoke
+def test_what_cannot_be_searched_is_told_in_one_line(
+    options: tuple[object, ...], code: int, value: str, root: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
-    outcome = search(invoke, root, run, *options)
-    assert outcome.code == code, outcome.err
-    assert outcome.err.count("\n") == 1
-    assert message in outcome.err
+    photograph = tmp_path / "mine.jpg"
+    photograph.write_bytes(b"no picture")
+    given = [photograph if each == "{photograph}" else each for each in options]
+    refused(search(invoke, root, "triplet.vsepp", *given), code, value)
+
+
+def test_a_photograph_that_cannot_be_read_is_refused(root: Path, invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "mine.jpg"
+    path.write_bytes(b"no picture")
+    refused(search(invoke, root, "triplet.dual-encoder", "--image", path), 4, f"{path} is none of JPEG")
 
 
 def test_a_query_longer_than_the_model_reads_is_refused(
@@ -354,32 +344,17 @@ def test_a_query_longer_than_the_model_reads_is_refused(
 ) -> None:
     monkeypatch.setattr("itrpipe.retrieval.captions.max_tokens_of", lambda model: 5)
     outcome = search(invoke, root, "triplet.vsepp", "a dog on the road")
-    assert outcome.code == 2
-    assert "'a dog on the road' has more than the 5 tokens that triplet.vsepp reads; shorten it\n" in outcome.err
+    refused(outcome, 2, "'a dog on the road'", "5 tokens")
 
 
 def test_a_page_is_not_overwritten(root: Path, invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("mine")
-    outcome = search(invoke, root, "triplet.vsepp", "a dog", "--html", path)
-    assert outcome.code == 2
-    assert f"--html {path} is there already; name another file" in outcome.err
+    refused(search(invoke, root, "triplet.vsepp", "a dog", "--html", path), 2, f"--html {path} is there already")
     assert path.read_text() == "mine"
 
 
 def test_a_page_of_an_earlier_search_is_replaced(root: Path, invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     for sentence in ("a dog", "a red cat"):
-        assert search(invoke, root, "triplet.vsepp", sentence, "--html", path).code == 0
-        assert f"“{sentence}”" in path.read_text()
-
-
-def test_photographs_that_cannot_be_read_are_refused(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    path = tmp_path / "mine.jpg"
-    path.write_bytes(b"no picture")
-    outcome = search(invoke, root, "triplet.dual-encoder", "--image", path)
-    assert outcome.code == 4
-    assert re.search(r"--image .*mine\.jpg is none of JPEG.*; give another photograph\n", outcome.err)
-    outcome = search(invoke, root, "triplet.scan", "--image", path)
-    assert outcome.code == 2
-    assert "the features of this dataset were imported (precomp)" in outcome.err
+        assert f"“{sentence}”" in page_of(path, invoke, root, "triplet.vsepp", sentence).texts
