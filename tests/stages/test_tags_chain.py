@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.features.scores import SCORES
 from itrpipe.methods.masking import masked_word_logits
 from itrpipe.methods.tags import method as tags
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.plan.planning import parse_override
-from itrpipe.training.loop import Trainer
-from tests.definitions import save_definition
+from tests.chains import Invoke, copied, define_scenes, done, goes_on, history, only, same_files, sets
+from tests.conftest import Outcome
 
-Invoke = Callable[..., Any]
 SIZES = (
     "train.epochs=2",
     "train.batch_size=16",
@@ -45,18 +42,10 @@ def loss(method: str) -> list[str]:
     return [f"{method}.loss.{name}={value}" for name, value in numbers.items()]
 
 
-def sets(*texts: str) -> list[str]:
-    return [part for text in texts for part in ("--set", text)]
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with twelve training scenes and the models of pretraining and of the first phase; copy it."""
-    root = tmp_path_factory.mktemp("tags") / "data"
-    scenes = StageDefinition(conf="scenes", settings={"train": 12, "val": 4, "test": 4})
-    save_definition(
-        root, "scenes", DatasetDefinition(prepare=scenes, features={"scenes": StageDefinition(conf="scenes")})
-    )
+    root = define_scenes(tmp_path_factory.mktemp("tags") / "data")
     chosen = (*SIZES, *MODEL, *loss("tags"))
     run_stage(root, "scenes", "train", [parse_override(text) for text in chosen], conf="tags")
     return root
@@ -65,41 +54,32 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root(written: Path, tmp_path: Path) -> Path:
     """This test's own copy."""
-    return Path(shutil.copytree(written, tmp_path / "data"))
+    return copied(written, tmp_path / "data")
 
 
-def train(invoke: Invoke, root: Path, method: str, *options: str) -> Any:
+def train(invoke: Invoke, root: Path, method: str, *options: str) -> Outcome:
     before = loss("tags") if method == "tags-dc" else []
     chosen = (*SIZES, *MODEL, *before, *loss(method))
     return invoke("train", "--method", method, "--data", root, *sets(*chosen), *options)
 
 
-def folder_of(root: Path, label: str) -> Path:
-    (folder,) = root.glob(f"scenes/train/{label}-[0-9a-f]*")
-    return folder
-
-
-def history_of(folder: Path) -> list[dict[str, Any]]:
-    return pq.read_table(folder / "history.parquet").to_pylist()
-
-
 def test_pretraining_and_the_first_phase_come_first(written: Path) -> None:
-    first, second = history_of(folder_of(written, "pretrain.uniter")), history_of(folder_of(written, "tags.uniter"))
+    first, second = (history(written, label) for label in ("pretrain.uniter", "tags.uniter"))
     assert {"loss_matching", "loss_words", "mean_matching_accuracy", "mean_masked_word_accuracy"} <= first[0].keys()
     losses = {name for name in second[0] if name.startswith("loss_")}
     assert losses == {"loss_text_anchored", "loss_image_anchored", "loss_words", "loss_sentences"}
     assert 0 < second[0]["mean_scored_sentences"] <= 20
     assert 0 < second[0]["mean_sentences"] <= 3
     assert 0 < first[0]["mean_matching_accuracy"] < 1
-    assert sorted(read_manifest(folder_of(written, "pretrain.uniter")).inputs) == ["extract", "prepare"]
-    assert sorted(read_manifest(folder_of(written, "tags.uniter")).inputs) == ["extract", "parse", "prepare", "start"]
+    assert sorted(read_manifest(only(written, "train/pretrain.uniter")).inputs) == ["extract", "prepare"]
+    assert sorted(read_manifest(only(written, "train/tags.uniter")).inputs) == ["extract", "parse", "prepare", "start"]
 
 
 def test_the_second_phase_starts_from_the_first_with_heads_that_are_copies(root: Path, invoke: Invoke) -> None:
-    outcome = train(invoke, root, "tags-dc", *sets("tags-dc.learning_rate=1e-9"))
-    assert outcome.code == 0, outcome.err
-    before = load_file(folder_of(root, "tags.uniter") / "model.safetensors")
-    after = load_file(folder_of(root, "tags-dc.uniter") / "model.safetensors")
+    done(train(invoke, root, "tags-dc", *sets("tags-dc.learning_rate=1e-9")))
+    before, after = (
+        load_file(only(root, f"train/{each}.uniter") / "model.safetensors") for each in ("tags", "tags-dc")
+    )
     for name, source in (
         ("rank.weight", "rank.weight"),
         ("text.word.weight", "text.word.weight"),
@@ -112,7 +92,7 @@ def test_the_second_phase_starts_from_the_first_with_heads_that_are_copies(root:
         )
     assert not torch.equal(before["rank.weight"], before["match.weight"][1:])
     assert not torch.equal(before["correction.bias"], before["masked_word.bias"])
-    (row, _) = history_of(folder_of(root, "tags-dc.uniter"))
+    row, _ = history(root, "tags-dc.uniter")
     assert row["loss_discrimination"] > 0
     assert row["loss_correction"] > 0
     for name in ("correction_accuracy", "accuracy_of_right_words", "accuracy_of_wrong_words"):
@@ -124,61 +104,37 @@ def test_words_are_tested_in_the_phrases_that_the_model_was_trained_on(
 ) -> None:
     chosen = sets(*SIZES, *MODEL, *loss("tags"), *loss("tags-dc"), "evaluate.bootstrap_samples=100")
     given = ("evaluate", "--method", "tags-dc", "--data", root, "--language-model", saved_gpt2, *chosen)
-    outcome = invoke(*given)
-    assert outcome.code == 0, outcome.err
-    (folder,) = root.glob("scenes/evaluate/tags-dc.uniter-*")
+    out = done(invoke(*given))
+    folder = only(root, "evaluate/tags-dc.uniter")
     figures = json.loads((folder / "words.json").read_text())
     assert figures["mask"] == "phrases"
     assert figures["correction_masked"]["words"] >= figures["correction"]["words"] > 0
     corrected = figures["correction"]
     said = f"  {corrected['percent']:.1f} % of {corrected['words']:,} wrong words are corrected\n"
-    assert said in outcome.out
-    assert outcome.out.count("score below their caption\n") == 1
+    assert said in out
+    assert out.count("score below their caption\n") == 1
     fluency = figures["fluency"]
     said = f"  perplexity by {saved_gpt2.name}: of {fluency['sentences']:,} captions {fluency['captions']}, of a "
-    assert f"{said}sentence with wrong words made of each {fluency['written']}, of these corrected " in outcome.out
+    assert f"{said}sentence with wrong words made of each {fluency['written']}, of these corrected " in out
     assert said in invoke(*given).out  # finished, and asked for again
-    refused = invoke("evaluate", "--method", "tags", "--data", root, "--language-model", saved_gpt2)
-    assert refused.code == 2
-    assert "reads what a single model makes of wrong sentences, such as --method tags-dc; leave it out" in refused.err
     (graphs,) = root.glob("scenes/parse/*/")
     shutil.rmtree(folder)
     shutil.rmtree(graphs)
-    outcome = invoke(*given)
-    assert outcome.code == 0, outcome.err
+    done(invoke(*given))
     assert not (folder / "words.json").exists()
     (message,) = read_manifest(folder).messages
     assert message == f"words.json is left out: {graphs}, which the model was trained on, is not there"
 
 
-def test_training_that_was_stopped_goes_on_to_the_same_weights(
-    root: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = Path(shutil.copytree(root, tmp_path / "whole"))
-    often = sets("train.checkpoint_seconds=0")
-    assert train(invoke, whole, "tags-dc", *often).code == 0
-    save = Trainer._save
+def test_training_that_was_stopped_goes_on_to_the_same_weights(root: Path, invoke: Invoke) -> None:
+    def run(each: Path) -> Outcome:
+        return train(invoke, each, "tags-dc", *sets("train.checkpoint_seconds=0"))
 
-    def save_and_stop(trainer: Trainer) -> None:
-        save(trainer)
-        if (trainer.position.epoch, trainer.position.step) == (1, 2):
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as stopping:
-        stopping.setattr(Trainer, "_save", save_and_stop)
-        try:
-            stopped = train(invoke, root, "tags-dc", *often)
-            assert stopped.code != 0
-        except KeyboardInterrupt:
-            pass
-    resumed = train(invoke, root, "tags-dc", *often)
-    assert "going on in epoch 2 after step 2" in resumed.out
+    whole = goes_on(run, root, "tags-dc.uniter", 7, "epoch 2 after step 2")
     chosen = sets(*SIZES, *MODEL, *loss("tags"), *loss("tags-dc"), "evaluate.bootstrap_samples=100")
     for each in (root, whole):
-        assert invoke("evaluate", "--method", "tags-dc", "--data", each, *chosen).code == 0
-    for stage, name in (("train", "model.safetensors"), ("train", "history.parquet"), ("evaluate", "scores.h5")):
-        found, expected = (next(each.glob(f"scenes/{stage}/tags-dc.uniter-*/{name}")) for each in (root, whole))
-        assert found.read_bytes() == expected.read_bytes(), name
+        done(invoke("evaluate", "--method", "tags-dc", "--data", each, *chosen))
+    same_files("evaluate/tags-dc.uniter", (root, whole), SCORES)
 
 
 def test_the_static_generator_is_the_model_that_the_settings_name(
@@ -191,67 +147,33 @@ def test_the_static_generator_is_the_model_that_the_settings_name(
         return masked_word_logits(model, *rest)
 
     monkeypatch.setattr(tags, "masked_word_logits", noted)
-    outcome = train(invoke, root, "tags-static")
-    assert outcome.code == 0, outcome.err
+    done(train(invoke, root, "tags-static"))
     assert modes == {(True, True), (False, False)}  # what is trained, and what writes
-    folder = folder_of(root, "tags-static.uniter")
-    inputs = read_manifest(folder).inputs
+    inputs = read_manifest(only(root, "train/tags-static.uniter")).inputs
     assert {"start", "writer", "parse"} <= inputs.keys()
     assert "synthesize" not in inputs
     assert inputs["writer"].name.startswith("pretrain.uniter")
-    history = history_of(folder)
-    assert history[0]["loss_sentences"] > 0
-    assert history[0]["loss_words"] > 0
-    assert history[0]["mean_masked_word_accuracy"] >= 0
+    first, _ = history(root, "tags-static.uniter")
+    assert first["loss_sentences"] > 0
+    assert first["loss_words"] > 0
+    assert first["mean_masked_word_accuracy"] >= 0
 
 
 def test_the_bank_and_other_models_read_written_sentences(root: Path, invoke: Invoke) -> None:
-    write = [part for text in SENTENCES for part in ("--set", f"synthesize.{text}")]
-    outcome = train(invoke, root, "tags-synthetic", *write)
-    assert outcome.code == 0, outcome.err
-    folder = folder_of(root, "tags-synthetic.uniter")
-    assert {"start", "synthesize"} <= read_manifest(folder).inputs.keys()
-    assert "parse" not in read_manifest(folder).inputs
-    history = history_of(folder)
-    assert history[0]["loss_sentences"] > 0
-    assert "loss_words" not in history[0]
-    assert 0 < history[0]["mean_sentences"] <= 3
+    write = sets(*(f"synthesize.{text}" for text in SENTENCES))
+    done(train(invoke, root, "tags-synthetic", *write))
+    inputs = read_manifest(only(root, "train/tags-synthetic.uniter")).inputs
+    assert {"start", "synthesize"} <= inputs.keys()
+    assert "parse" not in inputs
+    first, _ = history(root, "tags-synthetic.uniter")
+    assert first["loss_sentences"] > 0
+    assert "loss_words" not in first
+    assert 0 < first["mean_sentences"] <= 3
     chosen = (*SIZES, "synthetic-triplet.model.embed_dim=8", "synthetic-triplet.model.word_dim=8")
     model = [f"pretrain.{text.removeprefix('train.')}" for text in MODEL]
-    outcome = invoke(
-        *("train", "--method", "synthetic-triplet", "--backbone", "vsepp", "--data", root),
-        *sets(*chosen, *model),
-        *write,
-    )
-    assert outcome.code == 0, outcome.err
-    assert history_of(folder_of(root, "synthetic-triplet.vsepp"))[0]["loss_synthetic"] > 0
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "expected"),
-    [
-        ("tags", ["--backbone", "vsepp"], "method 'tags' does not train backbone 'vsepp': it trains uniter"),
-        ("pretrain", ["--backbone", "vsepp"], "method 'pretrain' does not train backbone 'vsepp'"),
-        ("tags", ["--set", "tags.loss.generator=bank"], "give --set loss.weight_words=0"),
-        ("tags", ["--set", "tags.loss.generator=static"], "such as --set loss.writer=pretrain"),
-        ("tags-dc", ["--set", "tags-dc.loss.generator=bank", "--set", "tags-dc.loss.weight_words=0"], "use method"),
-        ("tags", ["--set", "tags.loss.sampled_negatives=12"], "no more than 11 negatives for every anchor"),
-        (
-            "pretrain",
-            ["--set", "pretrain.loss.negatives=12"],
-            "loss.negatives = 12, but the training set has 12 images",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_one_line(
-    root: Path, invoke: Invoke, method: str, options: list[str], expected: str
-) -> None:
-    read = [text for text in (*SIZES, *MODEL) if method != "pretrain" or not text.startswith("parse")]
-    chosen = [text for text in read if "--backbone" not in options or text not in MODEL]
-    outcome = invoke("train", "--method", method, "--data", root, *sets(*chosen), *options)
-    assert outcome.code == 2, outcome.out
-    assert expected in outcome.err
-    assert len(outcome.err.strip().splitlines()) == 1
+    given = ("--method", "synthetic-triplet", "--backbone", "vsepp", "--data", root)
+    done(invoke("train", *given, *sets(*chosen, *model), *write))
+    assert history(root, "synthetic-triplet.vsepp")[0]["loss_synthetic"] > 0
 
 
 @pytest.mark.parametrize(
@@ -271,8 +193,7 @@ def test_the_published_numbers_are_declared(
     invoke: Invoke, tmp_path: Path, method: str, backbone: str, dataset: str, expected: tuple[float, ...]
 ) -> None:
     shown = invoke("show", "train", method, "--backbone", backbone, "--dataset", dataset, "--data", tmp_path)
-    assert shown.code == 0, shown.err
-    values = {words[0]: words[1] for line in shown.out.splitlines() if len(words := line.split()) > 2}
+    values = {words[0]: words[1] for line in done(shown).splitlines() if len(words := line.split()) > 2}
     names = ["learning_rate", "max_updates", "loss.keep", "loss.weight_words", "loss.weight_sentences"]
     names += ["loss.weight_discrimination", "loss.weight_correction"][: len(expected) - 5]
     assert tuple(float(values[name]) for name in names) == expected
