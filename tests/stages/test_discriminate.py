@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +16,6 @@ import torch
 from itrpipe.analysis.discrimination import JudgedSentences, SentenceJudge, discrimination
 from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.tokens import tokenize
 from itrpipe.errors import DataError, UsageError
@@ -36,9 +33,8 @@ from itrpipe.training.data import SplitData
 from itrpipe.training.phrase_data import PhraseSplitData
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import Sources
-from tests.definitions import save_definition
+from tests.chains import TINY_SSAMT, Invoke, copied, define_scenes, done, only, sets
 
-Invoke = Callable[..., Any]
 IMAGES, PER_IMAGE = 4, 5
 TRAIN = ("train.epochs=1", "train.batch_size=16", "train.min_word_count=1", "evaluate.bootstrap_samples=100")
 UNITER = (
@@ -56,26 +52,18 @@ MAKERS = (
     "vse-c.keep=2",
     "parse.workers=1",
 )
-SSAMT = ("ssamt-intra", "ssamt")
 VSRN = ("triplet.model.embed_dim=8", "triplet.model.word_dim=8")
 BOTH = ("--discriminate", "vse-c", "--discriminate", "phrases")
 
 
-def sets(*texts: str) -> list[str]:
-    return [part for text in texts for part in ("--set", text)]
-
-
-def evaluated(invoke: Invoke, root: Path, *options: str, more: tuple[str, ...] = ()) -> Any:
-    return invoke("evaluate", "--data", root, *options, *sets(*TRAIN, *UNITER, *MAKERS, *more))
+def evaluated(invoke: Invoke, root: Path, *options: str, small: tuple[str, ...]) -> str:
+    return done(invoke("evaluate", "--data", root, *options, *sets(*TRAIN, *small)))
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with twelve training scenes and a UNITER that is evaluated with two generators; copy it."""
-    root = tmp_path_factory.mktemp("discriminate") / "data"
-    scenes = StageDefinition(conf="scenes", settings={"train": 12, "val": IMAGES, "test": IMAGES})
-    features = {"scenes": StageDefinition(conf="scenes")}
-    save_definition(root, "scenes", DatasetDefinition(prepare=scenes, features=features))
+    root = define_scenes(tmp_path_factory.mktemp("discriminate") / "data", val=IMAGES, test=IMAGES)
     chosen = ("method=pretrain", 'discriminate=["vse-c", "phrases"]', *TRAIN, *UNITER, *MAKERS)
     run_stage(root, "scenes", "evaluate", [parse_override(text) for text in chosen])
     return root
@@ -84,12 +72,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root(written: Path, tmp_path: Path) -> Path:
     """This test's own copy."""
-    return Path(shutil.copytree(written, tmp_path / "data"))
-
-
-def only(root: Path, name: str) -> Path:
-    (folder,) = root.glob(f"scenes/{name}-[0-9a-f]*")
-    return folder
+    return copied(written, tmp_path / "data")
 
 
 def figures_of(folder: Path) -> dict[str, Any]:
@@ -138,25 +121,21 @@ def test_the_figures_of_uniter_are_those_of_a_count_by_hand(written: Path) -> No
 
 
 def test_the_figures_of_a_dual_encoder_are_those_of_a_count_by_hand(root: Path, invoke: Invoke) -> None:
-    outcome = evaluated(invoke, root, "--backbone", "vsrn", *BOTH, more=(*VSRN, "encode_block=7"))
-    assert outcome.code == 0, outcome.err
+    models = (*UNITER, *MAKERS, *VSRN)
+    out = evaluated(invoke, root, "--backbone", "vsrn", *BOTH, small=(*models, "encode_block=7"))
     folder = only(root, "evaluate/triplet.vsrn")
     check_figures(root, only(root, "train/triplet.vsrn"), folder)
-    told = [line for line in outcome.out.splitlines() if "score below their caption" in line]
+    told = [line for line in out.splitlines() if "score below their caption" in line]
     assert [line.split(":")[0].strip() for line in told] == ["phrases", "vse-c"]
-    again = evaluated(invoke, root, "--backbone", "vsrn", *BOTH, more=VSRN)
-    assert "✓ evaluate/triplet.vsrn" in again.out
-    assert all(line in again.out for line in told)
+    again = evaluated(invoke, root, "--backbone", "vsrn", *BOTH, small=models)
+    assert "✓ evaluate/triplet.vsrn" in again
+    assert all(line in again for line in told)
 
 
 def test_a_model_that_reads_phrases_reads_those_of_the_sentences(root: Path, invoke: Invoke) -> None:
     """Every sentence is scored as it would be as a caption of the dataset, parsed with all others."""
-    small = [f"{method}.model.{name}=8" for method in SSAMT for name in ("embed_dim", "feed_forward_dim")]
-    small += [f"{method}.model.heads=2" for method in SSAMT]
-    small += ["train.max_updates=0", "train.warmup_updates=2", "ssamt.learning_rate=0.01"]
     options = ("--method", "ssamt", "--discriminate", "vse-c")
-    outcome = invoke("evaluate", "--data", root, *options, *sets(*TRAIN, *MAKERS[4:], *small, "encode_block=7"))
-    assert outcome.code == 0, outcome.err
+    evaluated(invoke, root, *options, small=(*MAKERS[4:], *TINY_SSAMT, "encode_block=7"))
     found = figures_of(only(root, "evaluate/ssamt.ssamt"))["vse-c"]
     kept = SentenceFile(only(root, "synthesize/vse-c.test")).kept(("caption_id", "image_id", "text"))
     parsed = only(root, "parse/rules.hanta")
@@ -217,8 +196,7 @@ def test_sentences_are_of_the_evaluated_split_and_their_nouns_of_the_training_sp
 
 def test_another_split_has_sentences_of_its_own(root: Path, invoke: Invoke) -> None:
     options = ("--method", "pretrain", "--split", "val", "--discriminate", "vse-c.s1")
-    outcome = invoke("evaluate", "--data", root, *options, *sets(*TRAIN, *UNITER, *MAKERS[4:]))
-    assert outcome.code == 0, outcome.err
+    evaluated(invoke, root, *options, small=(*UNITER, *MAKERS[4:]))
     (name,) = figures_of(only(root, "evaluate/pretrain.uniter.val"))
     assert name == "vse-c.s1"
     assert read_manifest(only(root, "synthesize/vse-c.s1.val")).settings["split"] == "val"
@@ -258,34 +236,6 @@ def test_names_say_what_writes_in_one_way(name: str, expected: Generator, shorte
 
 def test_names_are_kept_in_one_order() -> None:
     assert generator_names(["vse-c", "phrases.s0", "phrases.tags"]) == ("phrases", "phrases.tags", "vse-c")
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--discriminate", "phrase"], "there is no generator 'phrase'; did you mean 'phrases'?"),
-        (["--discriminate", "gpt"], "there is no generator 'gpt'; known: phrases, vse-c, words"),
-        (["--discriminate", "phrases.tag"], "there is no method 'tag'; did you mean 'tags'?"),
-        (["--discriminate", "phrases.tags.x.s1"], "is not of the form NAME[.METHOD][.sN], such as phrases.s1"),
-        (["--discriminate", "vse-c.tags"], "vse-c writes by rules, so that 'vse-c.tags' names no model"),
-        (["--discriminate", "words", "--discriminate", "words.s0"], "'words.s0' names words a second time; leave it"),
-        (["--discriminate", "words", "--ensemble-with", "vsepp"], "leave --ensemble-with out and test each"),
-        (["--discriminate", "words", "--set", "synthesize.split=val"], "contradicts split = 'test' of the step that"),
-        (["--discriminate", "words", "--set", "words.seed=1"], "contradicts seed = 0 of the step that reads it"),
-    ],
-)
-def test_wrong_names_are_one_line(root: Path, invoke: Invoke, options: list[str], expected: str) -> None:
-    outcome = invoke("evaluate", "--data", root, "--dry-run", *options)
-    assert outcome.code == 2, outcome.out
-    assert expected in outcome.err
-    assert len(outcome.err.strip().splitlines()) == 1
-
-
-def test_training_reads_sentences_of_the_training_split_alone(root: Path, invoke: Invoke) -> None:
-    options = ("--method", "synthetic-triplet", "--backbone", "vsepp", "--dry-run")
-    outcome = invoke("train", "--data", root, *options, *sets("synthesize.split=test"))
-    assert outcome.code == 2
-    assert "contradicts split = 'train' of the step that reads it" in outcome.err
 
 
 def judge_of(root: Path, split: str = "test") -> SentenceJudge:
