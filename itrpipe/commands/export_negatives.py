@@ -22,6 +22,7 @@ from itrpipe.features.given_source import GIVEN
 from itrpipe.mining.settings import MineSettings
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
+from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.stages.prepare import image_root
@@ -305,6 +306,6 @@ def _say(tables: list[Table], mined: Mined, wanted: Wanted, target: Path, report
         reporter.say(f"  {table.pattern:<16} {len(table.rows):>10,} rows{left_out}")
     for direction in DIRECTIONS[wanted.direction]:
         if repeats := mined.lists[direction].repeats:
-            reporter.say(f"  {direction}: {repeats:,} candidates left out, because they say what the positive says")
+            reporter.say(f"  {direction}: {quantity(repeats, 'candidate')} that repeat the positive left out")
     reporter.say(f"  {size / 2**20:,.1f} MiB")
     reporter.say(str(target))

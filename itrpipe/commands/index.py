@@ -163,7 +163,7 @@ def up_to_date(
     model = _model(root, asked, reporter, no_deps=no_deps, dry_run=dry_run)
     if model is None:
         count = len(list_photographs(photos, root).photographs)
-        reporter.say(f"{photos}: an index of {count:,} photographs follows when the model is trained")
+        reporter.say(f"{photos}: an index of {quantity(count, 'photograph')} follows when the model is trained")
         return None
 
     def with_photographs(now: DatasetDefinition) -> DatasetDefinition:

@@ -12,6 +12,7 @@ from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.datasets.definition import check_name
 from itrpipe.plan.planning import Override, Planner
+from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
 
@@ -71,7 +72,7 @@ def review(
     file = DecisionFile.of(root, check_name(dataset))
     merged = file.merge(map(read_decisions, wanted.merge)) if wanted.merge and not dry_run else 0
     if wanted.merge:
-        reporter.say(f"{file.path}: {merged:,} judgements added of {len(wanted.merge):,} files")
+        reporter.say(f"{file.path}: {quantity(merged, 'judgement')} added of {quantity(len(wanted.merge), 'file')}")
     candidates = open_candidates(root, dataset, wanted.split, overrides, reporter, no_deps=no_deps, dry_run=dry_run)
     if candidates is None:
         return
@@ -146,11 +147,11 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     """What was decided, a line for each fact."""
     decided, whole = found["decisions"], found["pairs"]
     pairs = decided["pairs"]
-    yield f"{found['list']}: {whole:,} pairs in the order {found['order']}"
+    yield f"{found['list']}: {quantity(whole, 'pair')} in the order {found['order']}"
     counts = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in pairs.items() if count)
-    yield f"  {decided['judgements']:,} judgements{f': {counts}' if counts else ''}"
+    yield f"  {quantity(decided['judgements'], 'judgement')}{f': {counts}' if counts else ''}"
     for name, count in decided["reviewers"].items():
-        yield f"  {name}: {count:,} pairs"
+        yield f"  {name}: {quantity(count, 'pair')}"
     for each in decided["agreements"]:
         both = " and ".join(each["reviewers"])
         kappa = "not defined, since both always said the same"

@@ -12,6 +12,7 @@ from itrpipe.artifacts.disk import write_text
 from itrpipe.commands.index import AskedModel, Indexed, up_to_date
 from itrpipe.commands.search import QUERY, Question, refuse_page, refuse_two_questions, show
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.reporting.answers import FOLDER, Answer, Answers
 
@@ -67,7 +68,7 @@ def search_photographs(
         return
     found = _found(photos.resolve(), question, image, indexed, top, device)
     if left_out := len(read_manifest(indexed.folder).failed):
-        reporter.say(f"  {left_out:,} photographs could not be used; `itrpipe index` lists them", style="yellow")
+        reporter.say(f"  {quantity(left_out, 'photograph')} could not be read; see `itrpipe index`", style="yellow")
     if page is not None:
         _write_page(page, found, image, reporter)
     if as_json:

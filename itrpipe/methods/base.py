@@ -6,7 +6,7 @@ loss with a model. It never opens a file: the data it needs is given to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -139,9 +139,6 @@ class RefreshedMethod(Method, Protocol):
     def refresh(self, lists: Mapping[str, np.ndarray]) -> None:
         """Takes lists in the place of those that it was built with, before an epoch."""
         ...
-
-
-MethodBuilder = Callable[[Any, PairSource, Mapping[str, np.ndarray]], Method]
 
 
 def same_image_mask(batch: Batch, wanted: bool) -> Tensor | None:

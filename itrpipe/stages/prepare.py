@@ -23,6 +23,7 @@ from itrpipe.datasets.records import SPLITS
 from itrpipe.engine.execution import SharedExecution
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.given_source import GivenFiles
+from itrpipe.printable import quantity
 from itrpipe.stages.base import Job, Need, reason_with_file
 
 if TYPE_CHECKING:
@@ -252,8 +253,8 @@ def _prepare_files(job: Job) -> None:
     leaks, twice = [], []
     for repeat in find_repeats(usable.images, check.facts):
         (twice if repeat.first.split == repeat.second.split else leaks).append(repeat)
-    _list(job, LEAKS, "images of val or test are byte for byte in an earlier split", leaks)
-    _list(job, REPEATS, "images are byte for byte another one of their split, whose captions fit them, too", twice)
+    _list(job, LEAKS, "of val or test that an earlier split has, too", leaks)
+    _list(job, REPEATS, "that are twice in one split", twice)
     _write_tables(job, usable, check.facts)
     for name in SPLITS:
         if name not in job.metrics:
@@ -262,15 +263,14 @@ def _prepare_files(job: Job) -> None:
     job.metrics["leaks"] = len(leaks)
 
 
-def _list(job: Job, name: str, what: str, repeats: list[Repeat]) -> None:
+def _list(job: Job, name: str, which: str, repeats: list[Repeat]) -> None:
     """Writes pairs of images that are the same, and warns of them."""
     if not repeats:
         return
     lines = ["\t".join((first.file, first.split, second.file, second.split)) for first, second in repeats]
     write_text(job.folder / name, "\n".join(["first\tsplit\tsecond\tsplit", *lines]) + "\n")
-    first, second = repeats[0]
-    example = f"{second.file} of {second.split} is {first.file} of {first.split}"
-    job.warn(f"{len(repeats):,} {what} ({example}); all are listed in {name} of this artifact")
+    (one, place), (other, elsewhere) = ((each.file, each.split) for each in repeats[0])
+    job.warn(f"pictures {which}: {len(repeats):,}; {other} of {elsewhere} is {one} of {place}; {name} lists all")
 
 
 def _without_bad_images(job: Job, annotations: Annotations, check: ImageCheck) -> Annotations:
@@ -382,4 +382,4 @@ def _say_counts(job: Job) -> None:
     from itrpipe.datasets.prepared import PreparedDataset
 
     for name, (images, captions) in PreparedDataset.open(job.folder).counts().items():
-        job.metrics[name] = f"{images:,} images / {captions:,} captions"
+        job.metrics[name] = f"{quantity(images, 'image')} / {quantity(captions, 'caption')}"

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.negatives.synthetic import REASONS
+from itrpipe.printable import quantity
 from itrpipe.synthesis.sentences import SentenceFile
 
 QUANTILES = {"minimum": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75, "maximum": 1.0}
@@ -98,7 +99,7 @@ def facts(statistics: Mapping[str, Any]) -> list[str]:
             `itrpipe.synthesis.true_negatives.true_negatives`.
     """
     captions, bare = statistics["captions"], statistics["captions_without_sentences"]
-    said = [f"{statistics['sentences']:,} sentences for {captions:,} captions"]
+    said = [f"{quantity(statistics['sentences'], 'sentence')} for {quantity(captions, 'caption')}"]
     if statistics["words_changed"] is not None:
         said[0] += f", {statistics['words_changed']:.2f} places changed in each"
     if bare:

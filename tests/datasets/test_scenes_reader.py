@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from itrpipe.datasets.scenes import Caption, LogicalForm, Predicate, Scene, describes, generate
 from itrpipe.datasets.scenes.grammar import GARMENTS, NOUNS, RELATION_WORDINGS
 from itrpipe.datasets.scenes.layout import PlacedObject
-from itrpipe.datasets.scenes.reader import CaptionReader, Reading, read_caption
+from itrpipe.datasets.scenes.reader import CaptionReader, Reading
 from itrpipe.datasets.scenes.world import MAX_OBJECTS, OUTDOOR_SETTINGS, PEOPLE
 
 DOG, CAT, TABLE, MAN = (Predicate((kind,)) for kind in ("dog", "cat", "table", "man"))
@@ -211,7 +211,6 @@ def test_what_is_counted_in_a_relation_or_beside_its_like_are_so_many_objects() 
 )
 def test_nonsense_is_not_read(text: str) -> None:
     assert READER.readings(text) == ()
-    assert read_caption(text) is None
 
 
 @given(st.lists(st.sampled_from([*WORDS])))
@@ -220,11 +219,6 @@ def test_any_words_are_read_or_refused_but_do_no_harm(words: list[str]) -> None:
         claims = reading.form
         assert claims.objects or claims.counts
         assert all(max(first, second) < len(claims.objects) for first, _, second in claims.relations)
-
-
-def test_read_caption_gives_the_form_alone() -> None:
-    assert read_caption("a dog on top of a table") == LogicalForm((DOG, TABLE), ((0, "on", 1),))
-    assert read_caption("fifty dogs and a cat") is None
 
 
 def test_synonyms_are_one_kind() -> None:

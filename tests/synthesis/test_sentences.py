@@ -137,7 +137,7 @@ def test_statistics_count_what_was_drawn_and_measure_what_was_kept(tmp_path: Pat
 def test_sentences_that_no_model_scored_have_no_gap(tmp_path: Path) -> None:
     found = synthesis_statistics(joined(tmp_path, ([sentence(0, 0, score=None)], {"kept": 1})), 1)
     assert found["gap"] is found["perplexity"] is found["beats_caption_percent"] is None
-    assert facts(found) == ["1 sentences for 1 captions, 1.00 places changed in each"]
+    assert facts(found) == ["1 sentence for 1 caption, 1.00 places changed in each"]
 
 
 def test_no_sentence_at_all_is_a_legal_result(tmp_path: Path) -> None:

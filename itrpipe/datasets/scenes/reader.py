@@ -1,6 +1,6 @@
 """Reads sentences as logical forms: the inverse of `captions`, for sentences whose words others have changed.
 
-    read_caption("a red dog is on a table in the snow")
+    CaptionReader().readings("a red dog is on a table in the snow")
 
 Whatever `captions` writes is read to the form that it was written with, its objects in the order of the text. Beyond
 that, sentences are read in which words of the captions stand in each other's place: "a tree holds two dogs".
@@ -114,15 +114,6 @@ class CaptionReader:
             wearers = _WEARERS.get(garment, PEOPLE)
             kinds = tuple(kind for kind in kinds if kind in wearers)
         return NounPhrase(Predicate(kinds, **claimed), self._numbers.get(article), certain)
-
-
-def read_caption(text: str) -> LogicalForm | None:
-    """What a sentence in the words of the captions claims; None where the grammar has no such sentence.
-
-    Args:
-        text: see `CaptionReader.readings`.
-    """
-    return next((reading.form for reading in _READER.readings(text)), None)
 
 
 def _without_setting(text: str) -> tuple[str, tuple[str, ...]]:
@@ -271,4 +262,3 @@ _WEARERS = _wearers()
 _SETTINGS_OF_PHRASES = _settings_of_phrases()
 _SETTING_PATTERN = re.compile(rf"\b(?:{_any_of(_SETTINGS_OF_PHRASES)})\b")
 _VERBS, _FLYING_VERBS = verbs_of(grammar.VERBS), verbs_of(grammar.FLYING_VERBS)
-_READER = CaptionReader()
