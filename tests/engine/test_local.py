@@ -238,7 +238,7 @@ def test_the_part_of_a_worker_that_dies_is_made_again(
 @pytest.mark.parametrize("kind", [Toy, Threaded])
 def test_a_part_that_kills_every_worker_is_named_and_all_others_are_made(tmp_path: Path, kind: type[Toy]) -> None:
     """Also those that were being made beside it."""
-    with pytest.raises(ItrpipeError, match=r"squaring: 1 parts \(000003\) killed their worker 3 times") as caught:
+    with pytest.raises(ItrpipeError, match=r"squaring: 1 part \(000003\) killed a worker 3 times") as caught:
         made(kind(COUNT, partial(die, "000003")), tmp_path / "parts", 2)
     assert "--workers" in str(caught.value)
     assert sorted(content(tmp_path / "parts")) == [

@@ -168,7 +168,7 @@ def test_an_error_reaches_who_asked_with_its_type(connection: Any, tmp_path: Pat
 
 
 def test_a_part_that_kills_every_worker_is_named_and_all_others_are_made(connection: Any, tmp_path: Path) -> None:
-    with pytest.raises(ItrpipeError, match=r"squaring: 1 parts \(000003\) killed their worker 3 times"):
+    with pytest.raises(ItrpipeError, match=r"squaring: 1 part \(000003\) killed a worker 3 times"):
         by_ray(Threaded(COUNT, partial(die, "000003")), tmp_path / "parts")
     wanted = [*(f"{number:06}.arrays" for number in range(COUNT) if number != 3), DIVISION]
     assert sorted(content(tmp_path / "parts")) == wanted

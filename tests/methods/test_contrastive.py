@@ -288,7 +288,7 @@ def test_an_epoch_of_neighbours_has_every_caption_once_and_depends_on_seed_and_e
         ({"negatives": ["mined"], "mined_texts": 0, "mined_images": 0}, "draw nothing"),
         ({"negatives": ["mined"], "skip_texts": 300}, "are fewer than mined_texts"),
         ({"weigh": "positive-aware", "relative_margin": None}, "give one"),
-        ({"negatives": ["minde"]}, "must be 'batch', 'mined'"),
+        ({"negatives": ["minde"]}, "Input should be 'batch', 'mined'"),
         ({"negatives": "mined"}, "give a list"),
         ({"temperature": 0.0}, "above 0"),
         ({"temperature": "warm"}, "give a number"),

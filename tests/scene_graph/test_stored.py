@@ -202,7 +202,7 @@ def test_an_error_in_a_worker_reaches_its_parent(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_again_and_again_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ItrpipeError, match=r"parsing: 3 parts \(.*\) killed their worker 3 times.*fewer --workers"):
+    with pytest.raises(ItrpipeError, match=r"parsing: 3 parts \(.*\) killed a worker 3 times.*fewer --workers"):
         made(letters(partial(os._exit, 3)), tmp_path, workers=2)
 
 

@@ -182,7 +182,7 @@ def write_embeddings(path: Path, split: str, scores: SplitScores) -> None:
         writer.write("texts", 0, scores.matrix.T)
 
 
-UNTRAINED = SimpleNamespace(settings={"backbone": "vsepp", "method": "zero-shot", "loss": {}})
+UNTRAINED = SimpleNamespace(metrics={}, settings={"backbone": "vsepp", "method": "zero-shot", "loss": {}})
 """In the place of a manifest, of models of which nothing is asked but their scores."""
 
 
