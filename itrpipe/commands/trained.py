@@ -76,10 +76,8 @@ def make_missing(
     missing = [step for step in steps if step.state != "up to date"]
     if missing and no_deps and not dry_run:
         location = missing[0].location
-        raise UsageError(
-            f"{location.stage}/{location.name} is not up to date; run "
-            f"{_command(missing[0], dataset, data_option(location.root))}, or add --make to make it here"
-        )
+        remedy = f"run {_command(missing[0], dataset)}, or add --make to make it here"
+        raise UsageError(f"{location.stage}/{location.name} is not up to date; {remedy}")
     if missing or dry_run:
         reporter.say(f"{dataset}: {what}", style="bold")
         run(steps, reporter, dry_run=dry_run)
@@ -88,17 +86,18 @@ def make_missing(
     return not dry_run
 
 
-def _command(step: Step, dataset: str, data: str) -> str:
-    settings, stage = step.settings.model_dump(), step.need.stage
+def _command(step: Step, dataset: str) -> str:
+    settings, stage, data = step.settings.model_dump(), step.need.stage, data_option(step.location.root)
     command = f"itrpipe {stage.replace('_', '-')}"
-    if name := getattr(step.execution, "name", ""):
-        definition = load_definition(step.location.root, dataset).models.get(name)
-        return f"`{command} {shlex.join(['--model', name, *seed_option(settings['seed'], definition)])}{data}`"
-    command = f"{command} --dataset {dataset}"
-    if stage == "synthesize":
-        return f"`{command} --by {step.need.conf}{data}` with the same settings"
-    method = step.need.conf if stage == "train" else settings["method"]
-    return f"`{command} --method {method} --backbone {settings['backbone']}{data}` with the same settings"
+    model = step if stage == "train" else step.inputs.get("train", step)
+    if name := getattr(model.execution, "name", ""):
+        seed = seed_option(train_settings(model).seed, load_definition(step.location.root, dataset).models.get(name))
+        return f"`{command} {shlex.join(['--model', name, *seed])}{data}`"
+    chosen = f"--by {step.need.conf}"
+    if stage != "synthesize":
+        method = step.need.conf if stage == "train" else settings["method"]
+        chosen = f"--method {method} --backbone {settings['backbone']}"
+    return f"`{command} --dataset {dataset} {chosen}{data}` with the same settings"
 
 
 def trained_run(step: Step) -> TrainedRun:
