@@ -53,7 +53,7 @@ def test_a_name_stands_for_dataset_method_backbone_and_settings(root: Path, invo
     found = invoke("search", "a dog on the road", "--model", "small", "--no-deps", *where)
     assert found.code == 0, found.err
     assert "ranked by small" in found.out
-    asked = invoke("export", "--model", "small", "--to", root / "exported", *where)
+    asked = invoke("export", "--model", "small", "--to", root.parent / "exported", *where)
     assert asked.code == 2
     assert "`itrpipe evaluate --model small" in asked.err, "the evaluation above has other settings"
 
