@@ -21,11 +21,11 @@ from PIL import Image
 from typer.main import get_command
 
 from itrpipe import cli as command_line
-from itrpipe.artifacts.artifact import OutputFile, read_manifest, write_manifest
-from itrpipe.artifacts.disk import file_digest
 from itrpipe.commands.stages import define_features, run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.plan.planning import Override, parse_override
+from itrpipe.storage.artifact import OutputFile, read_manifest, write_manifest
+from itrpipe.storage.disk import file_digest
 from tests.definitions import save_definition
 
 # How long an example takes depends on what else the machine does, and says nothing about the code.

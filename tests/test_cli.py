@@ -18,7 +18,6 @@ import typer.main
 
 from itrpipe import __version__
 from itrpipe import cli as command_line
-from itrpipe.artifacts.artifact import list_artifacts, read_manifest
 from itrpipe.cli.help import LISTS, PANELS, SHARED, everything, principal
 from itrpipe.commands import doctor
 from itrpipe.datasets.definition import ModelDefinition, load_definition
@@ -32,6 +31,7 @@ from itrpipe.errors import (
     UnavailableError,
     UsageError,
 )
+from itrpipe.storage.artifact import list_artifacts, read_manifest
 from tests.definitions import save_definition
 
 COMMANDS = typer.main.get_command(command_line.app).commands

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.estimates import Cost, estimate, print_costs
 from itrpipe.plan.overrides import Override
 from itrpipe.plan.planning import Planner
 from itrpipe.plan.steps import pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
+from itrpipe.storage.artifact import read_manifest
 
 Tiny = Callable[..., list[Override]]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.errors import DiskFullError
 from itrpipe.plan.planning import Override
+from itrpipe.storage.artifact import read_manifest
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ PACKAGE = Path(itrpipe.__file__).parent
 # From right to left; a room may import itself, its own layer and every layer above it in this list.
 LAYERS = (
     {"errors", "printable", "plugins", "papers", "declared_epochs"},
-    {"artifacts", "config", "declared", "progress", "registry", "engine"},
-    {"datasets", "features", "scene_graph"},
+    {"storage", "config", "declared", "progress", "registry", "engine"},
+    {"datasets", "scenes", "features", "scene_graph"},
     {"models", "losses", "negatives"},
     {"methods"},
     {"training", "mining", "synthesis", "evaluation", "reporting", "exporting", "retrieval", "review"},

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from itrpipe.artifacts.artifact import list_artifacts, read_manifest
 from itrpipe.cli.choices import both_encoders
 from itrpipe.commands.named import define_model
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from itrpipe.plan.overrides import Override
+from itrpipe.storage.artifact import list_artifacts, read_manifest
 from tests.conftest import TINY, TINY_AOQ, Outcome
 
 Invoke = Callable[..., Outcome]

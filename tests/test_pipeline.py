@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from itrpipe.artifacts import artifact as artifacts
-from itrpipe.artifacts.disk import read_stamped_json, write_stamped_json
 from itrpipe.commands.stages import run_stage, show_configuration
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
@@ -24,6 +22,8 @@ from itrpipe.plan.planning import Override, Planner, parse_override
 from itrpipe.plan.staleness import MOST_CHANGES
 from itrpipe.plan.steps import Step, pending_steps, unique_steps
 from itrpipe.stages.base import Job, Need, load_stage
+from itrpipe.storage import artifact as artifacts
+from itrpipe.storage.disk import read_stamped_json, write_stamped_json
 from itrpipe.training.settings import TrainSettings
 from tests.definitions import save_definition
 
@@ -512,7 +512,7 @@ def test_times_names_and_places_of_unchanged_sources_do_not_matter(
 
 
 def test_unchanged_files_are_not_hashed_again(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("itrpipe.artifacts.sources.file_digest", lambda path: pytest.fail(f"{path} was hashed again"))
+    monkeypatch.setattr("itrpipe.storage.sources.file_digest", lambda path: pytest.fail(f"{path} was hashed again"))
     assert plan_prepare(prepared).state == "up to date"
 
 

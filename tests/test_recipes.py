@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.recipes import load_recipe
 from itrpipe.commands.reproduction import Options, run_recipe
 from itrpipe.config import load_declaration, stages_folder
@@ -24,6 +23,7 @@ from itrpipe.models.registry import backbone_family
 from itrpipe.plan.planning import parse_override
 from itrpipe.reporting.expected import RECALLS, RSUM
 from itrpipe.stages.train import backbones
+from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.named_models import Model
 
 RECIPES = sorted(path.stem for path in (stages_folder() / "recipes").glob("*.toml"))

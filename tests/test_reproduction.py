@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.recipes import chosen_runs, load_recipe
 from itrpipe.commands.reproduction import Options, run_recipe
 from itrpipe.config import load_declaration
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import parse_override
+from itrpipe.storage.artifact import read_manifest
 
 HEAD = """dataset = "mine"
 features = "precomp"

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-from itrpipe.artifacts.artifact import Location, read_manifest
-from itrpipe.artifacts.files import PICTURES
-from itrpipe.artifacts.locks import locked
 from itrpipe.commands.stages import run_stage
 from itrpipe.commands.upkeep import _of_two, collect_garbage, entries, print_status
 from itrpipe.commands.where import print_where
@@ -23,6 +20,9 @@ from itrpipe.datasets.definition import ModelDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.plan.planning import Override
 from itrpipe.plan.staleness import state_of
+from itrpipe.storage.artifact import Location, read_manifest
+from itrpipe.storage.files import PICTURES
+from itrpipe.storage.locks import locked
 from tests.definitions import save_definition
 
 Tiny = Callable[..., list[Override]]

@@ -16,9 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from itrpipe.analysis.discrimination import ParseTexts, SentenceJudge
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.disk import make_folder, require_space
-from itrpipe.artifacts.files import SCENES_FILE
 from itrpipe.datasets.benchmarks.base import Benchmark, Box, Pair
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import Split
@@ -31,6 +28,9 @@ from itrpipe.features.extraction import ImageFiles
 from itrpipe.features.passes import join_features, merge
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.disk import make_folder, require_space
+from itrpipe.storage.files import SCENES_FILE
 
 Make = Callable[..., Made]
 """`Job.made`: makes the parts of a map, in a folder of this name."""
@@ -61,8 +61,8 @@ def pairs_of_scenes(prepare: Path, image_ids: Sequence[str]) -> list[Pair]:
     Raises:
         DataError: the scenes are damaged.
     """
-    from itrpipe.datasets.scenes.hard_negatives import hard_negatives
-    from itrpipe.datasets.scenes.stored import read_described
+    from itrpipe.scenes.hard_negatives import hard_negatives
+    from itrpipe.scenes.stored import read_described
 
     described = read_described(prepare / SCENES_FILE)
     own = [described[image_id] for image_id in image_ids]

@@ -25,9 +25,6 @@ from typing import Any
 import numpy as np
 
 from itrpipe.analysis.false_negatives import DIRECTIONS, TrainingSet
-from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
-from itrpipe.artifacts.files import HISTORY
-from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.collapse import is_alike, share_of_hubs
 from itrpipe.evaluation.ranks import ranks
@@ -36,6 +33,9 @@ from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embedd
 from itrpipe.losses.fne import Gaussians
 from itrpipe.mining.settings import MineSettings
 from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
+from itrpipe.storage.artifact import Manifest, existing_input, read_manifest
+from itrpipe.storage.files import HISTORY
+from itrpipe.storage.integrity import checked
 from itrpipe.training.settings import not_round_one
 
 ANCHORS, TOP = 500, 10

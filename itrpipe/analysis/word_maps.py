@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.config import leaves
 from itrpipe.datasets.given import given_pair
 from itrpipe.datasets.prepared import PreparedDataset, Split
@@ -26,6 +25,7 @@ from itrpipe.features.scores import SplitScores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.models.vision_tower import VisionTower
+from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.captions import LocatedWords, PieceIds, WordIds
 from itrpipe.training.data import SplitData
 from itrpipe.training.saved import SavedModel

@@ -6,8 +6,8 @@ import errno
 import os
 from concurrent.futures import BrokenExecutor
 
-from itrpipe.artifacts.disk import FULL_DISK_CODES, full_disk, is_unavailable, unavailable
 from itrpipe.errors import ItrpipeError, MissingInputError, UsageError
+from itrpipe.storage.disk import FULL_DISK_CODES, full_disk, is_unavailable, unavailable
 
 _KINDS = {
     FileNotFoundError: "is not there",

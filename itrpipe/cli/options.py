@@ -23,7 +23,7 @@ def was_given(context: typer.Context, name: str) -> bool:
 
 
 def _trust(trusted: bool) -> bool:
-    from itrpipe.artifacts.integrity import trust_large_files
+    from itrpipe.storage.integrity import trust_large_files
 
     trust_large_files(trusted)
     return trusted

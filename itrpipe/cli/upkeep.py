@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from itrpipe.artifacts.artifact import folders_in
 from itrpipe.cli.app import app
 from itrpipe.cli.help import LISTS, everything
 from itrpipe.cli.launcher import restart_with
@@ -28,6 +27,7 @@ from itrpipe.cli.options import (
     was_given,
 )
 from itrpipe.errors import UsageError
+from itrpipe.storage.artifact import folders_in
 
 
 @app.command()

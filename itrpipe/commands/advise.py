@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import Manifest, is_finished, list_artifacts, read_manifest
 from itrpipe.commands.trained import data_option, make_missing, train_settings, trained_run
 from itrpipe.datasets.definition import ModelDefinition, check_name, seed_option
 from itrpipe.errors import DataError, UsageError
@@ -17,6 +16,7 @@ from itrpipe.evaluation.second_round import ENDS, Advice, recommend
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
+from itrpipe.storage.artifact import Manifest, is_finished, list_artifacts, read_manifest
 from itrpipe.training.named_models import Model
 from itrpipe.training.settings import TrainSettings, is_start_of, not_round_one
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import Manifest, is_finished, list_artifacts, read_manifest
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.plan.pipeline import RESUMED
 from itrpipe.plan.steps import Step
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import load_stage
+from itrpipe.storage.artifact import Manifest, is_finished, list_artifacts, read_manifest
 
 EPOCHS, MAX_UPDATES = "epochs", "max_updates"
 DATA = ("prepare", "extract", "parse")

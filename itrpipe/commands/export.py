@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from itrpipe import __version__
-from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
-from itrpipe.artifacts.disk import write_json, write_text
-from itrpipe.artifacts.files import CROSS_RETRIEVAL, EXPORT, METRICS, RANKINGS
-from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean
@@ -28,6 +24,10 @@ from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 from itrpipe.stages.base import Need
+from itrpipe.storage.artifact import Manifest, existing_input, read_manifest
+from itrpipe.storage.disk import write_json, write_text
+from itrpipe.storage.files import CROSS_RETRIEVAL, EXPORT, METRICS, RANKINGS
+from itrpipe.storage.integrity import read_checked_json
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:

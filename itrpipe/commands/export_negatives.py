@@ -7,10 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itrpipe import __version__
-from itrpipe.artifacts.artifact import Manifest, existing_input, fingerprint, read_manifest
-from itrpipe.artifacts.disk import write_text
-from itrpipe.artifacts.files import STATISTICS
-from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
 from itrpipe.config import did_you_mean, load_declaration
@@ -26,6 +22,10 @@ from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.stages.prepare import image_root
+from itrpipe.storage.artifact import Manifest, existing_input, fingerprint, read_manifest
+from itrpipe.storage.disk import write_text
+from itrpipe.storage.files import STATISTICS
+from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
     from itrpipe.exporting.negatives.mined import Mined

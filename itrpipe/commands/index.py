@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from itrpipe.artifacts.artifact import MANIFEST, Manifest, folders_in, is_finished, read_manifest
 from itrpipe.commands.named import NamedModel, find_model
 from itrpipe.commands.trained import make_missing, train_settings
 from itrpipe.commands.upkeep import remove_unused
@@ -23,6 +22,7 @@ from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.stages.extract import passes_of
+from itrpipe.storage.artifact import MANIFEST, Manifest, folders_in, is_finished, read_manifest
 from itrpipe.training.settings import embeds
 
 CONF, STAGE, CONFIG = "photographs", "index", "config.json"

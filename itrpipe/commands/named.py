@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import folders_in
 from itrpipe.config import COMMAND_LINE, assignment, did_you_mean
 from itrpipe.datasets.definition import (
     DEFINITION,
@@ -23,6 +22,7 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN
 from itrpipe.plan.overrides import EVERYWHERE, Override
 from itrpipe.plan.planning import scoped_override
+from itrpipe.storage.artifact import folders_in
 from itrpipe.training.named_models import Model
 from itrpipe.training.settings import TrainExecution
 

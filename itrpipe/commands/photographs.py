@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.trained import TrainedRun
 from itrpipe.config import did_you_mean
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import FeatureSettings
 from itrpipe.stages import extract
+from itrpipe.storage.artifact import read_manifest
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset

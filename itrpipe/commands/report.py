@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import Manifest, check_artifact, folders_in, is_finished, list_artifacts
-from itrpipe.artifacts.disk import require_writable, write_text
-from itrpipe.artifacts.integrity import checked
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.named import home_of
 from itrpipe.commands.stages import default_conf
@@ -23,6 +20,9 @@ from itrpipe.plan.steps import pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.stages.report import MARKDOWN, PAGE, SUMMARY
+from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished, list_artifacts
+from itrpipe.storage.disk import require_writable, write_text
+from itrpipe.storage.integrity import checked
 from itrpipe.training.settings import canonical_backbone
 
 

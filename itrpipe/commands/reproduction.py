@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from itrpipe.artifacts.sources import DigestCache
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.recipe_sources import check_sizes, define, remember_definition
 from itrpipe.commands.recipes import ForBackbone, Recipe, RecipeRun, chosen_runs, for_backbone, load_recipe, placeholder
@@ -30,6 +29,7 @@ from itrpipe.reporting.expected import Published, reproductions, table_lines
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import EvaluateSettings, models_label
 from itrpipe.stages.train import backbones
+from itrpipe.storage.sources import DigestCache
 from itrpipe.training.settings import run_label
 
 TOYS = " (toy models: no result)"

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.disk import require_writable, write_text
 from itrpipe.commands.beforehand import check_image, check_split, check_words
 from itrpipe.commands.photographs import PHOTOGRAPH, find_image
 from itrpipe.commands.trained import TrainedRun, make_missing, trained_run
@@ -23,6 +21,8 @@ from itrpipe.stages import parse
 from itrpipe.stages.base import Need
 from itrpipe.stages.checks import check_split_of
 from itrpipe.stages.prepare import image_root
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.disk import require_writable, write_text
 from itrpipe.training.settings import reads_phrases
 
 if TYPE_CHECKING:

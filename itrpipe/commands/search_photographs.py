@@ -7,14 +7,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.disk import write_text
 from itrpipe.commands.index import AskedModel, Indexed, up_to_date
 from itrpipe.commands.search import QUERY, Question, refuse_page, refuse_two_questions, show
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.reporting.answers import FOLDER, Answer, Answers
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.disk import write_text
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,8 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from itrpipe.artifacts.artifact import existing_input, read_manifest
-from itrpipe.artifacts.files import PICTURES
 from itrpipe.commands.index import AskedModel, dataset_of, up_to_date
 from itrpipe.commands.review import TRAIN, open_candidates
 from itrpipe.datasets.definition import check_name, load_definition
@@ -21,14 +19,16 @@ from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.plan.planning import Override
 from itrpipe.progress import Reporter
 from itrpipe.stages.prepare import image_root
+from itrpipe.storage.artifact import existing_input, read_manifest
+from itrpipe.storage.files import PICTURES
 from itrpipe.training.settings import answers_of, embeds, reads_phrases
 
 if TYPE_CHECKING:
-    from itrpipe.artifacts.artifact import Manifest
     from itrpipe.review.queue import Candidates
     from itrpipe.serving.app import Site
     from itrpipe.serving.gallery import Gallery
     from itrpipe.serving.why import WordMaps
+    from itrpipe.storage.artifact import Manifest
 
 SCENES = "scenes"
 PACKAGES = ("starlette", "uvicorn")

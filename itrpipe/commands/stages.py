@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import MANIFEST, read_manifest
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.named import NamedModel
 from itrpipe.commands.trained import data_option
@@ -31,6 +30,7 @@ from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
 from itrpipe.stages.checks import held_splits
+from itrpipe.storage.artifact import MANIFEST, read_manifest
 from itrpipe.training.settings import TrainSettings, not_round_one
 
 

@@ -6,13 +6,13 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from itrpipe.artifacts.artifact import Manifest, existing_input, read_manifest
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.datasets.definition import load_definition, seed_option
 from itrpipe.errors import UsageError
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
+from itrpipe.storage.artifact import Manifest, existing_input, read_manifest
 from itrpipe.training.settings import TrainExecution, TrainSettings
 
 

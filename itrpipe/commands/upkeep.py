@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from itrpipe.artifacts.artifact import (
+from itrpipe.config import declared_stages
+from itrpipe.datasets.definition import check_name, load_definition
+from itrpipe.errors import DataError, MissingInputError, UnavailableError
+from itrpipe.printable import quantity
+from itrpipe.progress import Reporter
+from itrpipe.storage.artifact import (
     INPUTS,
     MANIFEST,
     PARTIAL,
@@ -21,14 +26,9 @@ from itrpipe.artifacts.artifact import (
     folders_in,
     is_finished,
 )
-from itrpipe.artifacts.disk import read_stamped_json, unavailable_as_error
-from itrpipe.artifacts.files import PICTURES
-from itrpipe.artifacts.locks import is_locked, unused
-from itrpipe.config import declared_stages
-from itrpipe.datasets.definition import check_name, load_definition
-from itrpipe.errors import DataError, MissingInputError, UnavailableError
-from itrpipe.printable import quantity
-from itrpipe.progress import Reporter
+from itrpipe.storage.disk import read_stamped_json, unavailable_as_error
+from itrpipe.storage.files import PICTURES
+from itrpipe.storage.locks import is_locked, unused
 
 State = Literal[
     "whole", "running", "in parts", "interrupted", "replaced", "damaged", "unreadable", "not ours", "small copies"

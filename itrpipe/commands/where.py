@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from itrpipe.artifacts.artifact import Manifest, folders_in
 from itrpipe.commands.named import models_of
 from itrpipe.commands.trained import data_option
 from itrpipe.commands.upkeep import Entry, entries
 from itrpipe.datasets.definition import DatasetDefinition, load_definition, seed_option
 from itrpipe.features.given_source import GIVEN
 from itrpipe.progress import Reporter
+from itrpipe.storage.artifact import Manifest, folders_in
 
 _WITHOUT_WEIGHTS = "--name first --features hog --backbone vsepp --method contrastive-batch"
 _FIRST = """\

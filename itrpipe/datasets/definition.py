@@ -14,15 +14,15 @@ from typing import Any
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from itrpipe.artifacts.disk import (
+from itrpipe.config import in_words
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.storage.disk import (
     make_folder,
     read_stamped_json,
     reading_error,
     unavailable_as_error,
     write_stamped_json,
 )
-from itrpipe.config import in_words
-from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DEFINITION = "dataset.json"
 EMBEDDED = "scenes"

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from itrpipe.artifacts.disk import read_stamped_json, write_stamped_json
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, orientation, refusal
 from itrpipe.datasets.records import SPLITS, Annotations, ImageRecord
 from itrpipe.engine.run import Made
 from itrpipe.engine.work import AGAIN, Part, Work, cut
+from itrpipe.storage.disk import read_stamped_json, write_stamped_json
 
 # Orientations that exchange width and height.
 _TRANSPOSED = (5, 6, 7, 8)

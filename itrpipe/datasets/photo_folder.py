@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from itrpipe.artifacts.disk import OF_THE_FILE, is_unavailable, unavailable
 from itrpipe.errors import MissingInputError
+from itrpipe.storage.disk import OF_THE_FILE, is_unavailable, unavailable
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 """Of the formats that are decoded, see `itrpipe.datasets.pictures`; in any case of letters."""

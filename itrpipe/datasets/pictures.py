@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from itrpipe.artifacts.disk import OF_THE_FILE
 from itrpipe.errors import DataError
+from itrpipe.storage.disk import OF_THE_FILE
 
 # Pillow's other decoders run foreign programs (EPS) or serve no data set of photographs.
 DECODERS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")

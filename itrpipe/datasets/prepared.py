@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from itrpipe.artifacts.disk import reading_error
-from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.records import SPLITS, Annotations, ImageRecord
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.storage.disk import reading_error
+from itrpipe.storage.integrity import checked
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from itrpipe.artifacts.disk import reading_error
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.storage.disk import reading_error
 
 Kind = TypeVar("Kind")
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from itrpipe.artifacts.disk import reading_error
-from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.pairs import PairSet
 from itrpipe.errors import DataError
+from itrpipe.storage.disk import reading_error
+from itrpipe.storage.integrity import checked
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import Split

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.columns import word_lists
 from itrpipe.datasets.source_files import load_json_object
 from itrpipe.errors import DataError
+from itrpipe.storage.integrity import checked
 
 if TYPE_CHECKING:
     from itrpipe.datasets.columns import TokenLists

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.artifacts.disk import (
+from itrpipe.engine.work import AGAIN
+from itrpipe.errors import DataError
+from itrpipe.storage.disk import (
     CHECKSUM,
     STAMP_HERE,
     TEMPORARY,
@@ -28,8 +30,6 @@ from itrpipe.artifacts.disk import (
     stamped,
     write_bytes,
 )
-from itrpipe.engine.work import AGAIN
-from itrpipe.errors import DataError
 
 _FACTS = "__metadata__"
 _LENGTH = 8

@@ -8,8 +8,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from itrpipe.artifacts.artifact import DIVISION
-from itrpipe.artifacts.disk import TEMPORARY, make_folder, read_stamped_json, write_stamped_json
 from itrpipe.engine.execution import MapExecution, share_of
 from itrpipe.engine.part import OthersMissing
 from itrpipe.engine.queue import MOST_DEATHS, Outcome, Queue
@@ -17,6 +15,8 @@ from itrpipe.engine.work import Part, Work
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, note_memory
+from itrpipe.storage.artifact import DIVISION
+from itrpipe.storage.disk import TEMPORARY, make_folder, read_stamped_json, write_stamped_json
 
 
 class Made(NamedTuple):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from itrpipe.artifacts.disk import check_stamp
 from itrpipe.engine.device import resolve_device
 from itrpipe.progress import memory_gib
+from itrpipe.storage.disk import check_stamp
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from itrpipe.artifacts.disk import reading_error
-from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError
 from itrpipe.evaluation.cross_retrieval import cross_retrieval
 from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.features.scores import SplitScores
+from itrpipe.storage.disk import reading_error
+from itrpipe.storage.integrity import checked
 
 
 def write_rankings(path: Path, split: SplitScores, full: Ranks, oracle: Ranks | None, depth: int) -> None:

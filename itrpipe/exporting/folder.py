@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.disk import (
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.storage.disk import (
     file_digest,
     full_disk_as_error,
     make_folder,
@@ -20,8 +21,7 @@ from itrpipe.artifacts.disk import (
     unavailable_as_error,
     write_json,
 )
-from itrpipe.artifacts.files import EXPORT
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.storage.files import EXPORT
 
 
 def open_target(root: Path, to: Path, *, force: bool, dry_run: bool, say: Callable[[str], None]) -> Path:

@@ -6,9 +6,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from itrpipe.artifacts.artifact import Manifest, damage_remedy
-from itrpipe.artifacts.disk import file_digest, require_space
 from itrpipe.errors import DataError
+from itrpipe.storage.artifact import Manifest, damage_remedy
+from itrpipe.storage.disk import file_digest, require_space
 
 
 def copy_files(trained: Path, manifest: Manifest, names: Iterable[str], folder: Path) -> None:

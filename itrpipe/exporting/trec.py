@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.truth import read_truth
+from itrpipe.storage.integrity import checked
 
 DIRECTIONS = ("i2t", "t2i")
 _QUERIES = 4_096

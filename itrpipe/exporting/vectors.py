@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from itrpipe.artifacts.disk import require_space, write_json
 from itrpipe.features.embeddings import SplitEmbeddings
+from itrpipe.storage.disk import require_space, write_json
 
 EMBEDDINGS_FOLDER = "embeddings"
 Form = Literal["parquet", "npy", "none"]

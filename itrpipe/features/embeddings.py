@@ -18,11 +18,11 @@ from typing import Literal
 import h5py
 import numpy as np
 
-from itrpipe.artifacts.disk import reading, require_space
-from itrpipe.artifacts.integrity import checked
 from itrpipe.engine.files import StoredRows
 from itrpipe.errors import MissingInputError
 from itrpipe.features.hdf5 import open_hdf5
+from itrpipe.storage.disk import reading, require_space
+from itrpipe.storage.integrity import checked
 
 EMBEDDINGS = "embeddings.h5"
 INNER_PRODUCT, ORDER = "inner product", "order violation"

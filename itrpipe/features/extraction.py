@@ -20,8 +20,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from itrpipe.artifacts.disk import reading_error
-from itrpipe.artifacts.integrity import damage_of
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import read_rgb
 from itrpipe.engine.device import resolve_device
@@ -30,6 +28,8 @@ from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.store import largest_magnitudes
+from itrpipe.storage.disk import reading_error
+from itrpipe.storage.integrity import damage_of
 
 BATCHES_PER_PART = 8
 """A part holds so many batches of the size that suits the extractor; what is lost in a kill is at most a part."""

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from itrpipe.artifacts.disk import reading
 from itrpipe.datasets.records import SPLITS
 from itrpipe.datasets.source_files import lines_of, load_json_list
 from itrpipe.engine.files import StoredRows
@@ -24,6 +23,7 @@ from itrpipe.errors import MissingInputError
 from itrpipe.features.embeddings import INNER_PRODUCT
 from itrpipe.features.given_source import ids_beside
 from itrpipe.features.hdf5 import open_hdf5
+from itrpipe.storage.disk import reading
 
 Side = Literal["images", "captions"]
 FORMS = (

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from itrpipe.artifacts.artifact import partial_of
-from itrpipe.artifacts.disk import make_folder
 from itrpipe.errors import DataError
 from itrpipe.features.journal import RowJournal
 from itrpipe.features.layout import structure_digest
 from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
 from itrpipe.progress import Reporter
+from itrpipe.storage.artifact import partial_of
+from itrpipe.storage.disk import make_folder
 
 
 @dataclass(frozen=True)

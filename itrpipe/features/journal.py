@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from itrpipe.artifacts.artifact import partial_of
-from itrpipe.artifacts.disk import read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError
 from itrpipe.features.store import FeatureWriter, row_sums
+from itrpipe.storage.artifact import partial_of
+from itrpipe.storage.disk import read_stamped_json, write_stamped_json
 
 FLUSH_SECONDS = 5.0
 _BLOCK = 256

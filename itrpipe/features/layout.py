@@ -15,10 +15,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from itrpipe.artifacts.disk import reading_error
-from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.hdf5 import open_hdf5
+from itrpipe.storage.disk import reading_error
+from itrpipe.storage.integrity import checked
 
 SCHEMA_VERSION = 1
 

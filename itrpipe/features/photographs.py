@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from itrpipe.artifacts.disk import is_unavailable, unavailable
 from itrpipe.datasets.pictures import DECODER_ERRORS, picture_rgb, read_rgb, refusal
 from itrpipe.errors import DataError
 from itrpipe.features.declaration import FeatureSettings
@@ -24,6 +23,7 @@ from itrpipe.features.layout import TYPES
 from itrpipe.features.passes import divide
 from itrpipe.features.registry import extractor_module
 from itrpipe.features.store import FeatureFile
+from itrpipe.storage.disk import is_unavailable, unavailable
 
 Photograph = str | os.PathLike[str] | Image.Image | np.ndarray
 """Path of a file, an image of Pillow, or [H, W, 3] uint8 RGB."""

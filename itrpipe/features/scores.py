@@ -12,11 +12,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from itrpipe.artifacts.disk import full_disk_as_error, reading, require_space
-from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import MissingInputError
 from itrpipe.features.embeddings import as_bytes, dataset_of
 from itrpipe.features.hdf5 import open_hdf5
+from itrpipe.storage.disk import full_disk_as_error, reading, require_space
+from itrpipe.storage.integrity import checked
 
 SCORES = "scores.h5"
 

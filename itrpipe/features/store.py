@@ -32,9 +32,9 @@ from types import TracebackType
 
 import numpy as np
 
-from itrpipe.artifacts.disk import full_disk_as_error, require_space, sync
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.layout import DAMAGE_REMEDY, TYPES, Extent, read_layout, write_layout
+from itrpipe.storage.disk import full_disk_as_error, require_space, sync
 
 FEATURES = "features.h5"
 GROUPS = frozenset({"regions", "global", "pixels"})

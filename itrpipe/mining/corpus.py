@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.artifacts.disk import reading_error
 from itrpipe.engine.files import ArrayFile, ArrayWriter
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import Side
@@ -18,6 +17,7 @@ from itrpipe.features.given_files import open_side
 from itrpipe.features.hdf5 import open_hdf5
 from itrpipe.mining.settings import candidate_files
 from itrpipe.mining.vectors import Rows
+from itrpipe.storage.disk import reading_error
 
 _SIDES: dict[str, GivenSideName] = {"image": "images", "images": "images"}
 _SIDES |= {"caption": "captions", "captions": "captions", "texts": "captions"}

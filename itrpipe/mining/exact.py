@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.artifacts.disk import check_stamp
 from itrpipe.engine.device import resolve_device
 from itrpipe.engine.files import ArrayFile, ArrayWriter
 from itrpipe.engine.work import AGAIN, Part, Work, name_of, numbered
@@ -46,6 +45,7 @@ from itrpipe.mining.running_lists import RunningLists, guessed_floors
 from itrpipe.mining.threads import one_thread
 from itrpipe.mining.top_k import LARGEST_INDEX, NO_CANDIDATE, keep_largest, matrix_of_keys, pack
 from itrpipe.mining.vectors import Rows, Stripes, slices, take
+from itrpipe.storage.disk import check_stamp
 
 DEFAULT_MEMORY = 256 * 2**20
 """Bytes that a tile and what is computed with it take."""

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from itrpipe.artifacts.disk import reading
 from itrpipe.errors import DataError, MissingInputError, reason_of
 from itrpipe.features.extractors.model_files import find_folder, quiet
 from itrpipe.features.extractors.pretrained import Kind, load_config, load_noted, load_tensors, with_poolers
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.vision_tower import described, pool_of, rebuilt, width_of
+from itrpipe.storage.disk import reading
 
 PADDED_LENGTH = 30
 """Tokens that captions are padded to when padding counts. Source: FNE's released code, testing."""

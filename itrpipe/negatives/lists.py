@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.artifacts.disk import full_disk_as_error, reading_error
-from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError
+from itrpipe.storage.disk import full_disk_as_error, reading_error
+from itrpipe.storage.integrity import checked
 
 FILES = {"texts_for_images": "texts_for_images.parquet", "images_for_texts": "images_for_texts.parquet"}
 PROBABILITY = "false_negative_probability"

@@ -12,11 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts import artifact as artifacts
-from itrpipe.artifacts.artifact import INPUTS, UNFINISHED
-from itrpipe.artifacts.disk import full_disk_as_error, read_stamped_json, remove_leftovers, write_stamped_json
-from itrpipe.artifacts.integrity import remember_outputs
-from itrpipe.artifacts.locks import HOURS, holder, locked, patience
 from itrpipe.datasets.definition import load_definition, remember_training
 from itrpipe.engine.execution import share_of, whole
 from itrpipe.engine.part import OthersMissing, Share
@@ -27,6 +22,11 @@ from itrpipe.plan.steps import State, Step, pending_steps, unique_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Input, Job, load_stage
+from itrpipe.storage import artifact as artifacts
+from itrpipe.storage.artifact import INPUTS, UNFINISHED
+from itrpipe.storage.disk import full_disk_as_error, read_stamped_json, remove_leftovers, write_stamped_json
+from itrpipe.storage.integrity import remember_outputs
+from itrpipe.storage.locks import HOURS, holder, locked, patience
 
 POLL_SECONDS = 1.0
 RESUMED = "resumed after an interruption; timings count the last run only"

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts import artifact as artifacts
-from itrpipe.artifacts.artifact import Location, Manifest, folders_in
-from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import (
     COMMAND_LINE,
     Resolved,
@@ -45,6 +42,9 @@ from itrpipe.plan.staleness import fingerprinted, state_of, to_be_made_again
 from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage
+from itrpipe.storage import artifact as artifacts
+from itrpipe.storage.artifact import Location, Manifest, folders_in
+from itrpipe.storage.sources import DigestCache
 
 SOURCE_CACHE = "sources.json"
 _WITHOUT_DATASET = ("index", "report")

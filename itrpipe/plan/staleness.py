@@ -8,13 +8,13 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from itrpipe.artifacts import artifact as artifacts
-from itrpipe.artifacts.artifact import Manifest
-from itrpipe.artifacts.locks import is_locked
 from itrpipe.config import Settings, leaves
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.plan.steps import State, Step
 from itrpipe.stages.base import load_stage
+from itrpipe.storage import artifact as artifacts
+from itrpipe.storage.artifact import Manifest
+from itrpipe.storage.locks import is_locked
 
 MOST_CHANGES = 6
 """As many changes as a reason names."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from itrpipe.artifacts.artifact import Location
 from itrpipe.config import Resolved, Settings
 from itrpipe.datasets.definition import StageDefinition
 from itrpipe.stages.base import Need
+from itrpipe.storage.artifact import Location
 
 State = Literal["up to date", "missing", "interrupted", "running", "new settings", "stale", "damaged"]
 """`missing`: nothing of this name was ever made; `new settings`: another version of it was, which stays right; `stale`:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import Manifest, check_artifact
-from itrpipe.artifacts.disk import reading_error
-from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError
+from itrpipe.storage.artifact import Manifest, check_artifact
+from itrpipe.storage.disk import reading_error
+from itrpipe.storage.integrity import checked
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.artifacts.artifact import Manifest
-from itrpipe.artifacts.files import (
-    CROSS_RETRIEVAL,
-    METRICS,
-    RANKINGS,
-)
-from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.config import declared_stages
 from itrpipe.declared import declared_place
 from itrpipe.errors import DataError
@@ -25,6 +18,13 @@ from itrpipe.reporting.chain import Artifact, read_table
 from itrpipe.reporting.departures import Declared, Departure
 from itrpipe.reporting.model import Model, member_prefix
 from itrpipe.reporting.titles import backbone_title, model_title
+from itrpipe.storage.artifact import Manifest
+from itrpipe.storage.files import (
+    CROSS_RETRIEVAL,
+    METRICS,
+    RANKINGS,
+)
+from itrpipe.storage.integrity import read_checked_json
 
 DIRECTIONS = {"i2t": "Image → text", "t2i": "Text → image"}
 MODEL_INPUT = "train"

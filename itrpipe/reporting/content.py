@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from itrpipe.artifacts.artifact import Manifest
 from itrpipe.errors import MissingInputError
 from itrpipe.reporting import tables
 from itrpipe.reporting.chain import Artifact
@@ -19,6 +18,7 @@ from itrpipe.reporting.groups import Group, Options, make_group, pair
 from itrpipe.reporting.library import Library
 from itrpipe.reporting.sections.base import Source, sections
 from itrpipe.reporting.seeds import judged
+from itrpipe.storage.artifact import Manifest
 
 _NAMED = 3
 """Backbones that the question names."""

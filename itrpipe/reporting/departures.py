@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import Manifest
 from itrpipe.config import DATASET_SELECTORS, leaves
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.titles import backbone_title, method_title, told_by_title
+from itrpipe.storage.artifact import Manifest
 from itrpipe.training.settings import unread
 
 Declared = Callable[[Manifest], Mapping[str, Any] | None]

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.config import Settings, did_you_mean
+from itrpipe.storage.integrity import read_checked_json
 
 RSUM = "rsum"
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from itrpipe.artifacts.files import MATCHING
 from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.seeds import Spread, by_seed, spread
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import DASH, Cell, Row, Table
+from itrpipe.storage.files import MATCHING
 
 MEASURES = ("global", "local", "phrase")
 NEGATIVES = {"uniform": "Random negatives", "hardest": "Hardest negatives"}

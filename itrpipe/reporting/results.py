@@ -6,16 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from itrpipe.artifacts.files import (
-    ALIGNMENT,
-    BENCHMARKS,
-    DISCRIMINATION,
-    ECCV_CAPTION,
-    FALSE_NEGATIVES,
-    MATCHING,
-    QUERY_LENGTH,
-    WORDS,
-)
 from itrpipe.config import leaves
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference, excludes_zero
@@ -27,6 +17,16 @@ from itrpipe.reporting.expected import Published
 from itrpipe.reporting.sections.mined.section import TOPS
 from itrpipe.reporting.seeds import SeedComparison, SeedScores, Spread
 from itrpipe.reporting.tables import FULL, ORACLE
+from itrpipe.storage.files import (
+    ALIGNMENT,
+    BENCHMARKS,
+    DISCRIMINATION,
+    ECCV_CAPTION,
+    FALSE_NEGATIVES,
+    MATCHING,
+    QUERY_LENGTH,
+    WORDS,
+)
 
 
 def results(content: Content, published: Sequence[Published]) -> dict[str, Any]:

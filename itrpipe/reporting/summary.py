@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from itrpipe.artifacts.files import BENCHMARKS, DISCRIMINATION, MATCHING, WORDS
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.claims import Difference, excludes_zero
@@ -23,6 +22,7 @@ from itrpipe.reporting.sections.wrong_words.section import figure_of
 from itrpipe.reporting.seeds import SeedComparison, SeedScores
 from itrpipe.reporting.tables import DASH, FULL, ORACLE, Table, duration
 from itrpipe.reporting.titles import model_title
+from itrpipe.storage.files import BENCHMARKS, DISCRIMINATION, MATCHING, WORDS
 
 WIDTH = 80
 """Columns of a terminal that no line exceeds."""

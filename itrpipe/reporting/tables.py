@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.claims import excludes_zero
@@ -17,6 +16,7 @@ from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.comparisons import COMPARED, Comparison, interval_text, signed
 from itrpipe.reporting.departures import listed
 from itrpipe.reporting.expected import Published
+from itrpipe.storage.artifact import read_manifest
 
 FULL, ORACLE = "full", "oracle"
 DASH = "\N{EN DASH}"

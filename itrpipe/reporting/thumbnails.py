@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb, read_image
+from itrpipe.storage.integrity import checked
 
 LONGEST_SIDE = 288
 """Pixels: sharp at the 144 CSS pixels of a dense display, and large enough to be opened."""

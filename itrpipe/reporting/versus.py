@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.artifacts.artifact import Manifest
 from itrpipe.config import leaves
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.bootstrap import Interval
@@ -25,6 +24,7 @@ from itrpipe.reporting.seeds import SeedComparison, by_seed, compared, judged, p
 from itrpipe.reporting.series import Series, series_of
 from itrpipe.reporting.tables import COLUMNS, FULL, ORACLE, Cell, Row, SpannedTable, Table, chance_row, heading
 from itrpipe.reporting.verdicts import versus
+from itrpipe.storage.artifact import Manifest
 from itrpipe.training.settings import READ_UNTRAINED
 
 _SPANS = [("Image → text", 3), ("Text → image", 3), ("", 1)]

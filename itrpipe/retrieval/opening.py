@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.artifact import MANIFEST, existing_input, read_manifest
-from itrpipe.artifacts.disk import reading
-from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.engine.device import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.extractors.model_files import download
@@ -18,6 +15,9 @@ from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.retrieval.model import FeatureReading, RetrievalModel
 from itrpipe.retrieval.pretrained import open_joint
 from itrpipe.scene_graph.declaration import ParseSettings
+from itrpipe.storage.artifact import MANIFEST, existing_input, read_manifest
+from itrpipe.storage.disk import reading
+from itrpipe.storage.integrity import read_checked_json
 from itrpipe.training.saved import ABOUT, SavedModel, load_model
 
 _Opened = tuple[SavedModel, str, FeatureReading, ParseSettings | None]

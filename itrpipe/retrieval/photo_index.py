@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.disk import require_space
-from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.photo_folder import PhotoFile
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, orientation
 from itrpipe.engine.device import resolve_device
@@ -24,6 +21,9 @@ from itrpipe.features.embeddings import INNER_PRODUCT, compare
 from itrpipe.mining.faiss_engine import IndexKind, clusters, load_faiss, new_index
 from itrpipe.mining.lists import NO_ROW
 from itrpipe.retrieval.photo_rows import EMBEDDINGS, IndexRows, PartFacts, write_part
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.disk import require_space
+from itrpipe.storage.integrity import checked
 
 if TYPE_CHECKING:
     from itrpipe.retrieval.model import RetrievalModel

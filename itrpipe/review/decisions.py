@@ -29,9 +29,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from filelock import FileLock
 
-from itrpipe.artifacts.disk import make_folder, reading_error, unavailable_as_error, write_bytes
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.review.agreement import Agreement, agreement_of
+from itrpipe.storage.disk import make_folder, reading_error, unavailable_as_error, write_bytes
 
 FILE = "decisions.parquet"
 FITS, DIFFERS, UNSURE, UNDONE = ANSWERS = ("fits", "differs", "unsure", "undone")

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.artifacts.disk import reading_error
-from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.pairs import PairSet
 from itrpipe.errors import DataError
 from itrpipe.mining.lists import CandidateLists
 from itrpipe.mining.mined import DIRECTIONS
 from itrpipe.review.decisions import DIFFERS, FITS, Verdicts
+from itrpipe.storage.disk import reading_error
+from itrpipe.storage.integrity import checked
 
 FILE = "decided.parquet"
 """Beside mined lists: the pairs of the training set that were decided when they were mined."""

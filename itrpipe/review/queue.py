@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from itrpipe.artifacts.artifact import existing_input, read_manifest
-from itrpipe.artifacts.files import RANKINGS
 from itrpipe.datasets.pairs import PairSet
 from itrpipe.errors import UsageError
 from itrpipe.review.agreement import Share, share_of
 from itrpipe.review.decisions import DISPUTED, FITS, UNSURE, Decisions, Judgement
+from itrpipe.storage.artifact import existing_input, read_manifest
+from itrpipe.storage.files import RANKINGS
 
 SAMPLE, GUARD, DOUBTFUL, HARMFUL = ORDERS = ("sample", "guard", "doubtful", "harmful")
 RANDOM = (SAMPLE, GUARD)

@@ -10,8 +10,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts.disk import is_unavailable, unavailable
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.storage.disk import is_unavailable, unavailable
 
 MODEL = "morphmodel_en.pgz"
 SHA256 = "99ddc9b14b3fe604b245e2d7a3aef59ab1bdd06b1bae4f4ce74738902e2a0265"

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from itrpipe.artifacts.artifact import Manifest
 from itrpipe.engine.execution import MapExecution
 from itrpipe.engine.run import make_parts
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.declaration import ParseSettings
+from itrpipe.storage.artifact import Manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa

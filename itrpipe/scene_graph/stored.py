@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.artifacts.disk import reading_error
-from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
+from itrpipe.storage.disk import reading_error
+from itrpipe.storage.integrity import checked
 
 SCENE_GRAPHS_FILE = "scene_graphs.parquet"
 ROW_GROUP = 8192

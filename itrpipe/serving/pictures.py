@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from itrpipe.artifacts.disk import make_folder, write_bytes
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.photo_folder import PhotoFile
 from itrpipe.datasets.pictures import DECODER_ERRORS, read_image, refusal
 from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.reporting.thumbnails import shrink
+from itrpipe.storage.disk import make_folder, write_bytes
 
 SIDES = (320, 1_280)
 """Longest sides in pixels: of a grid, and of one photograph alone."""

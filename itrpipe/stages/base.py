@@ -31,7 +31,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from itrpipe.artifacts.artifact import WORK, Manifest
 from itrpipe.config import Resolved, Settings, declared_stages, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import Made, make_parts
@@ -39,6 +38,7 @@ from itrpipe.engine.work import Work
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN
 from itrpipe.progress import Reporter
+from itrpipe.storage.artifact import WORK, Manifest
 
 PARTS = "parts"
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.config import COMMAND_LINE
 from itrpipe.datasets.benchmarks.named import named
 from itrpipe.datasets.records import SPLITS
@@ -24,6 +23,7 @@ from itrpipe.methods.declaration import Mined
 from itrpipe.mining.settings import MineSettings
 from itrpipe.models.given import GivenEmbeddings
 from itrpipe.stages.base import Planned
+from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.settings import TrainSettings
 
 if TYPE_CHECKING:

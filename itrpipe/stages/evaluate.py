@@ -11,11 +11,6 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from itrpipe.analysis.questions import phrases
 from itrpipe.analysis.questions.base import Evaluation, questions, say
-from itrpipe.artifacts.artifact import existing_input, read_manifest
-from itrpipe.artifacts.disk import write_json
-from itrpipe.artifacts.files import CROSS_RETRIEVAL, METRICS, RANKINGS
-from itrpipe.artifacts.integrity import read_checked_json
-from itrpipe.artifacts.sources import DigestCache, folder_digests, local_folders
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.benchmarks import named as benchmarks
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
@@ -26,6 +21,11 @@ from itrpipe.features.given_source import NOT_HERE, is_given
 from itrpipe.progress import Reporter
 from itrpipe.stages import checks, train
 from itrpipe.stages.base import Job, Need, Planned, prepare_need
+from itrpipe.storage.artifact import existing_input, read_manifest
+from itrpipe.storage.disk import write_json
+from itrpipe.storage.files import CROSS_RETRIEVAL, METRICS, RANKINGS
+from itrpipe.storage.integrity import read_checked_json
+from itrpipe.storage.sources import DigestCache, folder_digests, local_folders
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.training import settings as training_settings
 from itrpipe.training.named_models import Model

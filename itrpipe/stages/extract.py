@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from itrpipe.artifacts.artifact import NOTES
-from itrpipe.artifacts.disk import read_stamped_json, require_space, write_stamped_json
-from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.execution import SharedExecution
@@ -20,6 +17,9 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.registry import extractor_package, feature_settings, importer_module, passes_of
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need, reason_with_file
 from itrpipe.stages.checks import check_extraction
+from itrpipe.storage.artifact import NOTES
+from itrpipe.storage.disk import read_stamped_json, require_space, write_stamped_json
+from itrpipe.storage.sources import DigestCache
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from itrpipe.artifacts.artifact import MANIFEST, Manifest, check_artifact, folders_in, is_finished, read_manifest
-from itrpipe.artifacts.sources import DigestCache, folder_digests
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.photo_folder import PhotoFolder, list_photographs
 from itrpipe.engine.execution import MapExecution
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.stages.base import PARTS, Job, Need, Planned
+from itrpipe.storage.artifact import MANIFEST, Manifest, check_artifact, folders_in, is_finished, read_manifest
+from itrpipe.storage.sources import DigestCache, folder_digests
 
 if TYPE_CHECKING:
     from itrpipe.retrieval.photo_rows import KnownRows

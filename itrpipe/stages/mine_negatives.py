@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from itrpipe.artifacts.disk import check_stamp, require_space, write_json
-from itrpipe.artifacts.files import STATISTICS
-from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.execution import SharedExecution
@@ -20,6 +17,9 @@ from itrpipe.features.given_source import is_given
 from itrpipe.mining.settings import MineSettings, candidate_files
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need
 from itrpipe.stages.checks import candidates, check_mining, refuse_longer_lists
+from itrpipe.storage.disk import check_stamp, require_space, write_json
+from itrpipe.storage.files import STATISTICS
+from itrpipe.storage.sources import DigestCache
 from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import run_label
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.execution import SharedExecution
@@ -16,6 +15,7 @@ from itrpipe.progress import Reporter
 from itrpipe.scene_graph.declaration import ParseSettings
 from itrpipe.scene_graph.tokenise import MOST_LETTERS, MOST_WORDS, parsed_part
 from itrpipe.stages.base import Job, Need, prepare_need
+from itrpipe.storage.sources import DigestCache
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from itrpipe.artifacts.disk import require_space, write_text
-from itrpipe.artifacts.files import LEAKS, REPEATS, SCENES_FILE
-from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.records import SPLITS
@@ -25,13 +22,16 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.given_source import GivenFiles
 from itrpipe.printable import quantity
 from itrpipe.stages.base import Job, Need, reason_with_file
+from itrpipe.storage.disk import require_space, write_text
+from itrpipe.storage.files import LEAKS, REPEATS, SCENES_FILE
+from itrpipe.storage.sources import DigestCache
 
 if TYPE_CHECKING:
     from itrpipe.datasets.image_check import ImageCheck, ImageFacts, Repeat
     from itrpipe.datasets.noted import NotedAnnotations
     from itrpipe.datasets.records import Annotations
-    from itrpipe.datasets.scenes import ScenesDataset
     from itrpipe.features.given import GivenRows
+    from itrpipe.scenes import ScenesDataset
 
 SCHEMA_VERSION = 1
 Execution = SharedExecution
@@ -307,7 +307,7 @@ def _without_bad_images(job: Job, annotations: Annotations, check: ImageCheck) -
 
 
 def _prepare_scenes(job: Job) -> None:
-    from itrpipe.datasets.scenes import Difficulty, Painting, annotations, generate, write_images
+    from itrpipe.scenes import Difficulty, Painting, annotations, generate, write_images
 
     settings = job.settings
     dataset = generate(
@@ -345,8 +345,8 @@ def _below(
 
 def _write_scenes(job: Job, dataset: ScenesDataset) -> None:
     """The symbolic scenes with the logical forms of their captions, and which images each caption is true of."""
-    from itrpipe.datasets.scenes import true_matches
     from itrpipe.datasets.truth import write_truth
+    from itrpipe.scenes import true_matches
 
     lines = [
         json.dumps({"scene": scene.to_json(), "captions": [caption.to_json() for caption in captions]}, sort_keys=True)

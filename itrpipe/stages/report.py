@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
-from itrpipe.artifacts.artifact import Manifest
-from itrpipe.artifacts.disk import write_json, write_text
-from itrpipe.artifacts.files import REPORT_PAGE
-from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import Settings, bind, declared_stages, did_you_mean, load_declaration, resolve
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.reporting.expected import Published, Tolerance
 from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.stages.prepare import image_root
+from itrpipe.storage.artifact import Manifest
+from itrpipe.storage.disk import write_json, write_text
+from itrpipe.storage.files import REPORT_PAGE
+from itrpipe.storage.sources import DigestCache
 from itrpipe.training.settings import ROUND_ONE
 
 if TYPE_CHECKING:

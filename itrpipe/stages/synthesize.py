@@ -9,10 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from itrpipe.artifacts.disk import require_space, write_json
-from itrpipe.artifacts.files import SCENES_FILE, STATISTICS
-from itrpipe.artifacts.integrity import read_checked_json
-from itrpipe.artifacts.sources import DigestCache, folder_digests, local_folders
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.device import resolve_device
@@ -23,10 +19,14 @@ from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need
 from itrpipe.stages.checks import check_language_model
+from itrpipe.storage.disk import require_space, write_json
+from itrpipe.storage.files import SCENES_FILE, STATISTICS
+from itrpipe.storage.integrity import read_checked_json
+from itrpipe.storage.sources import DigestCache, folder_digests, local_folders
 from itrpipe.training.settings import run_label, settings_of
 
 if TYPE_CHECKING:
-    from itrpipe.datasets.scenes import Scene
+    from itrpipe.scenes import Scene
     from itrpipe.synthesis.language_model import LanguageModel
     from itrpipe.synthesis.opened import Opened
     from itrpipe.synthesis.sentences import SentenceFile

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from itrpipe.artifacts.files import HISTORY
-from itrpipe.artifacts.sources import DigestCache, local_folders
 from itrpipe.config import Settings, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
@@ -26,6 +24,8 @@ from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
 from itrpipe.stages import checks, mine_negatives
 from itrpipe.stages.base import Input, Job, Need, prepare_need
+from itrpipe.storage.files import HISTORY
+from itrpipe.storage.sources import DigestCache, local_folders
 from itrpipe.training import settings as training_settings
 from itrpipe.training.named_models import Model
 from itrpipe.training.settings import READ_UNTRAINED, TrainExecution, TrainSettings, run_label, settings_of

@@ -29,7 +29,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.artifacts.disk import (
+from itrpipe.engine.work import AGAIN
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.storage.disk import (
     CHECKSUM,
     STAMP_HERE,
     check_stamp,
@@ -38,9 +40,7 @@ from itrpipe.artifacts.disk import (
     stamped,
     write_bytes,
 )
-from itrpipe.artifacts.integrity import checked
-from itrpipe.engine.work import AGAIN
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.storage.integrity import checked
 from itrpipe.synthesis.edits import Edit
 
 SENTENCES_FILE = "sentences.parquet"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from itrpipe.datasets.scenes import Scene, describes
-from itrpipe.datasets.scenes.reader import CaptionReader
-from itrpipe.datasets.scenes.stored import read_described
 from itrpipe.errors import DataError
+from itrpipe.scenes import Scene, describes
+from itrpipe.scenes.reader import CaptionReader
+from itrpipe.scenes.stored import read_described
 from itrpipe.synthesis.english import ARTICLES, NUMBER_VALUES
 from itrpipe.synthesis.sentences import SentenceFile
 

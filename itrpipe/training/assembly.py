@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from itrpipe.artifacts.artifact import PARTIAL, Manifest
 from itrpipe.config import leaves
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_matches
@@ -26,6 +25,7 @@ from itrpipe.models.registry import network_module
 from itrpipe.negatives.lists import FILES, PROBABILITY_OF, read_list
 from itrpipe.progress import Reporter
 from itrpipe.review.pairs import Decided
+from itrpipe.storage.artifact import PARTIAL, Manifest
 from itrpipe.training.adapters import limit_training, trained_weights
 from itrpipe.training.captions import CaptionTokens, ends_of, named_tokens
 from itrpipe.training.chunks import chosen_chunk

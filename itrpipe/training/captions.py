@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.artifacts.integrity import checked
 from itrpipe.datasets.columns import word_lists
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.tokens import spans
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.models.declaration import LONGEST
+from itrpipe.storage.integrity import checked
 
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer"
 TOKENIZER_CONFIG = "tokenizer_config.json"

@@ -16,10 +16,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from itrpipe.artifacts.artifact import partial_of
-from itrpipe.artifacts.disk import CHECKSUM, STAMP_HERE, check_stamp, reading_error, stamped, write_bytes
-from itrpipe.artifacts.integrity import checked
 from itrpipe.errors import DataError
+from itrpipe.storage.artifact import partial_of
+from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, reading_error, stamped, write_bytes
+from itrpipe.storage.integrity import checked
 
 
 @dataclass

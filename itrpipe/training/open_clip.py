@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from itrpipe.artifacts.disk import write_json
 from itrpipe.models.dual_encoder.native import NoEquivalent
+from itrpipe.storage.disk import write_json
 from itrpipe.training.native import NativeModel, save_tensors
 
 OPEN_CLIP_MODEL, OPEN_CLIP_CONFIG = "open_clip_model.safetensors", "open_clip_config.json"

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from itrpipe.artifacts.disk import write_json
-from itrpipe.artifacts.integrity import checked, read_checked_json
 from itrpipe.config import leaves
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extractors.state_dict import refuse_not_finite
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family, backbones, network_module
+from itrpipe.storage.disk import write_json
+from itrpipe.storage.integrity import checked, read_checked_json
 from itrpipe.training.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
 from itrpipe.training.checkpoint import load_weights, save_weights
 from itrpipe.training.encode import AnyMatcher

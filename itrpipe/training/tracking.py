@@ -24,9 +24,9 @@ from accelerate.state import PartialState
 from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracker, WandBTracker
 from torch import Tensor
 
-from itrpipe.artifacts.disk import make_folder, read_stamped_json, write_stamped_json
 from itrpipe.errors import UsageError
 from itrpipe.progress import PLAIN_INTERVAL_SECONDS
+from itrpipe.storage.disk import make_folder, read_stamped_json, write_stamped_json
 from itrpipe.training.checkpoint import Position
 
 RECORD = "tracked.json"

@@ -14,8 +14,6 @@ import torch
 import transformers
 
 from itrpipe.analysis.word_maps import EXAMPLES, WORD_MAP_SCHEMA, has_word_maps, word_maps
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.files import WORD_MAPS
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
@@ -23,6 +21,8 @@ from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.plan.planning import parse_override
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.files import WORD_MAPS
 from itrpipe.training.captions import PieceIds, Reading, WordIds, clean
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import Sources, open_split

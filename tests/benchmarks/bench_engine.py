@@ -18,7 +18,6 @@ import pytest
 from measure import paired, show
 from rich.console import Console
 
-from itrpipe.datasets.scenes import generate
 from itrpipe.engine.execution import MapExecution
 from itrpipe.engine.files import StoredRows
 from itrpipe.engine.local import usable_cores
@@ -26,6 +25,7 @@ from itrpipe.engine.run import Made, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.parsing import Item, Parsing
+from itrpipe.scenes import generate
 
 DIM = 64
 SIZES = ((3_000, 15_000), (10_000, 50_000), (30_000, 150_000))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from measure import paired, show
 
-from itrpipe.artifacts.disk import file_digest
 from itrpipe.features.store import row_sums
+from itrpipe.storage.disk import file_digest
 
 BYTES = 1 << 31
 ROWS, REGIONS, DIM = 256, 36, 2048

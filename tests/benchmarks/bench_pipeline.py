@@ -12,9 +12,6 @@ from bench_features import compare
 from measure import paired, show
 from rich.console import Console
 
-from itrpipe.datasets.scenes import Painting, generate, paint, write_images
-from itrpipe.datasets.scenes.build import file_name
-from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
 from itrpipe.engine.execution import MapExecution
 from itrpipe.engine.run import make_parts
 from itrpipe.evaluation.bootstrap import intervals
@@ -28,6 +25,9 @@ from itrpipe.mining.mined import MinedFile
 from itrpipe.mining.products import measured_norms
 from itrpipe.mining.vectors import HeldRows
 from itrpipe.progress import Reporter
+from itrpipe.scenes import Painting, generate, paint, write_images
+from itrpipe.scenes.build import file_name
+from itrpipe.scenes.layout import HEIGHT, WIDTH
 
 IMAGES = 256
 

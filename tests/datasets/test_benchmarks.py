@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from itrpipe.artifacts.sources import DigestCache
 from itrpipe.datasets.benchmarks import aro, local, sugarcrepe, winoground
 from itrpipe.datasets.benchmarks.base import Pair
 from itrpipe.datasets.benchmarks.named import Named, benchmark_names, digests, named, read_benchmark, readers
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.evaluation.benchmarks import MEASURES
 from itrpipe.features.extraction import ImageFiles, decode_batch
+from itrpipe.storage.sources import DigestCache
 
 
 def image(path: Path) -> None:

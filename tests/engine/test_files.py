@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.artifacts.disk import check_stamp
 from itrpipe.engine.files import ArrayFile, ArrayWriter, read_table, write_arrays, write_table
 from itrpipe.errors import DataError, DiskFullError
+from itrpipe.storage.disk import check_stamp
 from tests.engine.toy import Toy
 
 TYPES = (np.bool_, np.uint8, np.int32, np.int64, np.float16, np.float32, np.float64)

@@ -16,7 +16,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from itrpipe.artifacts.artifact import DIVISION
 from itrpipe.engine import local
 from itrpipe.engine.execution import MapExecution, SharedExecution
 from itrpipe.engine.files import ArrayFile
@@ -25,6 +24,7 @@ from itrpipe.engine.run import Made, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.progress import Reporter
+from itrpipe.storage.artifact import DIVISION
 from tests.engine import toy
 from tests.engine.toy import (
     COUNT,

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.datasets.scenes import build
 from itrpipe.engine.execution import SharedExecution, share_of, whole
 from itrpipe.engine.part import WHOLE, OthersMissing, Share, parse_share
 from itrpipe.scene_graph import parsing
+from itrpipe.scenes import build
+from itrpipe.storage.artifact import read_manifest
 from tests.commands import Command
 from tests.definitions import save_definition
 from tests.engine.toy import eventually

@@ -17,10 +17,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from itrpipe.artifacts.artifact import DIVISION, read_manifest
 from itrpipe.commands.doctor import examine
 from itrpipe.datasets import image_check
-from itrpipe.datasets.scenes import build
 from itrpipe.engine import ray as engine
 from itrpipe.engine.execution import MapExecution
 from itrpipe.engine.ray import connected, load_ray
@@ -30,6 +28,8 @@ from itrpipe.errors import DataError, ItrpipeError, UnavailableError
 from itrpipe.features import extraction
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph import parsing
+from itrpipe.scenes import build
+from itrpipe.storage.artifact import DIVISION, read_manifest
 from tests.engine import toy
 from tests.engine.toy import (
     COUNT,

@@ -18,7 +18,6 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from itrpipe.artifacts.disk import file_digest
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.datasets.records import Annotations, CaptionRecord, ImageRecord
@@ -26,6 +25,7 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.exporting.negatives.mined import Mined, open_mined
 from itrpipe.exporting.negatives.tables import TABLES, Table
 from itrpipe.negatives.lists import MinedList
+from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 from tests.maps import write_list
 

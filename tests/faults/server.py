@@ -69,11 +69,11 @@ def warm() -> None:
 def make_parts_small() -> None:
     """Lets a few images and captions fill several parts."""
     from itrpipe.datasets import image_check
-    from itrpipe.datasets.scenes import build
     from itrpipe.features import extraction
     from itrpipe.features.extractors import pretrained
     from itrpipe.features.extractors.scenes.extractor import ScenesExtractor
     from itrpipe.scene_graph import parsing
+    from itrpipe.scenes import build
 
     extraction.BATCHES_PER_PART = 1
     ScenesExtractor.batch = pretrained._BATCH = 4

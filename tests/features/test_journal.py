@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from itrpipe.artifacts.disk import read_stamped_json, write_stamped_json
 from itrpipe.errors import DataError
 from itrpipe.features.journal import RowJournal
+from itrpipe.storage.disk import read_stamped_json, write_stamped_json
 
 
 class Flushed:

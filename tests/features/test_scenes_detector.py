@@ -15,8 +15,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torchvision.ops import box_iou, nms
 
-from itrpipe.datasets.scenes import KINDS, ScenesDataset, generate, paint
-from itrpipe.datasets.scenes.build import JPEG_QUALITY
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.scenes.boxes import (
     decode,
@@ -30,6 +28,8 @@ from itrpipe.features.extractors.scenes.declaration import Scenes
 from itrpipe.features.extractors.scenes.extractor import ScenesExtractor, build, load_detector
 from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
 from itrpipe.features.weights import SCENES_DETECTOR
+from itrpipe.scenes import KINDS, ScenesDataset, generate, paint
+from itrpipe.scenes.build import JPEG_QUALITY
 
 WIDTH, HEIGHT = 192, 144
 

@@ -21,8 +21,6 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from itrpipe.artifacts import artifact as artifacts
-from itrpipe.artifacts.artifact import Location, Manifest
 from itrpipe.datasets.definition import (
     DatasetDefinition,
     ModelDefinition,
@@ -39,6 +37,8 @@ from itrpipe.plan.planning import Planner, pinned_step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate, mine_negatives
 from itrpipe.stages.base import Input, Job, Need
+from itrpipe.storage import artifact as artifacts
+from itrpipe.storage.artifact import Location, Manifest
 from itrpipe.synthesis.edits import Edit
 from itrpipe.synthesis.sentences import Sentence, SentenceFile, join_parts, write_part
 from itrpipe.synthesis.statistics import synthesis_statistics

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from itrpipe.artifacts import artifact as artifacts
+from itrpipe.storage import artifact as artifacts
 
 RECALLS = {f"{side}_r{k}": 10.0 * number + k for number, side in enumerate(("i2t", "t2i")) for k in (1, 5, 10)}
 PRECISION = {

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from itrpipe.artifacts import artifact as artifacts
-from itrpipe.artifacts.disk import file_digest
 from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import DataError
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.library import Library
 from itrpipe.reporting.sections.mined.section import ShownList, false_negative_shares, mined_examples, read_lists
+from itrpipe.storage import artifact as artifacts
+from itrpipe.storage.disk import file_digest
 
 LEFT_OUT = ("train-000", "train-007", "train-039")
 

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from itrpipe.artifacts import artifact as artifacts
 from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.bootstrap import paired_intervals
@@ -28,6 +27,7 @@ from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.examples import choose
 from itrpipe.reporting.tables import COLUMNS, _best, provenance
 from itrpipe.stages.base import Need
+from itrpipe.storage import artifact as artifacts
 
 LISTS = ("texts_for_images", "images_for_texts")
 METRICS = [f"{side}_{name}" for side in ("i2t", "t2i") for name in ("r1", "r5", "r10", "median_rank")] + ["rsum"]

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from itrpipe.artifacts import files
 from itrpipe.reporting.sections.base import sections
+from itrpipe.storage import files
 
 FOUND = sections()
 KNOWN = {name: value for name, value in vars(files).items() if name.isupper()}

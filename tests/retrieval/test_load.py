@@ -16,7 +16,6 @@ import transformers
 from PIL import Image
 
 import itrpipe
-from itrpipe.artifacts.artifact import existing_input, read_manifest
 from itrpipe.commands.export import Wanted, export
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
@@ -26,6 +25,7 @@ from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings
 from itrpipe.features.scores import read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.plan.planning import parse_override
+from itrpipe.storage.artifact import existing_input, read_manifest
 from tests.conftest import TINY_PHRASES, TINY_PIXELS, TINY_TRAINING
 from tests.definitions import save_definition
 

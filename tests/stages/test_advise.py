@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.files import SECOND_ROUND
 from itrpipe.mining.mined import DIRECTIONS
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.files import SECOND_ROUND
 from tests.chains import Invoke, done, sets
 from tests.conftest import TINY_TRAINING
 

@@ -16,7 +16,6 @@ import torch
 from PIL import Image
 
 from itrpipe.analysis.benchmarks import pairs_of_scenes
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.tokens import tokenize
 from itrpipe.features import extraction
@@ -25,6 +24,7 @@ from itrpipe.features.registry import extractor_module, extractors
 from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.data import SplitData
 from itrpipe.training.saved import SavedModel, load_model
 from tests.chains import TINY_SSAMT, Invoke, copied, define_scenes, done, interrupted, only, refused, sets

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from itrpipe.artifacts.artifact import read_manifest
+from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.loop import OrderingMethod
 from tests.chains import Invoke, done, goes_on, history, only, sets
 from tests.conftest import Outcome

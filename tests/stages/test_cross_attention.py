@@ -11,13 +11,13 @@ import h5py
 import numpy as np
 import pytest
 
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.files import ALIGNMENT
 from itrpipe.commands.stages import run_stage
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.scores import SCORES, SplitScores, read_scores, write_scores
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import PARTS, Need
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.files import ALIGNMENT
 from itrpipe.training.encode import score_split
 from itrpipe.training.scoring import Scoring
 from itrpipe.training.splits import Sources

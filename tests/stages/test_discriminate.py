@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from itrpipe.analysis.discrimination import JudgedSentences, SentenceJudge, discrimination
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.tokens import tokenize
@@ -26,6 +25,7 @@ from itrpipe.progress import Reporter
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.scene_graph.sentences import SentenceParser
 from itrpipe.stages.base import Need, load_stage
+from itrpipe.storage.artifact import read_manifest
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.synthesis.open_rules import open_rule_maker, tagged_captions
 from itrpipe.synthesis.sentences import SentenceFile

@@ -12,12 +12,12 @@ import torch
 from safetensors.numpy import load_file
 
 import itrpipe
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.dual_encoder.network import open_encoders
+from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.saved import CONFIG, MODEL, load_model
 from itrpipe.training.splits import open_split
 from tests.chains import Invoke, copied, done, goes_on, history, only, sets

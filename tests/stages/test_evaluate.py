@@ -13,8 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.files import ALIGNMENT, CROSS_RETRIEVAL, ECCV_CAPTION, METRICS, QUERY_LENGTH, RANKINGS
 from itrpipe.commands import stages as commands
 from itrpipe.datasets.truth import write_truth
 from itrpipe.errors import DataError
@@ -30,6 +28,8 @@ from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 from itrpipe.stages.base import Input, Job, Need
 from itrpipe.stages.evaluate import EvaluateSettings
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.files import ALIGNMENT, CROSS_RETRIEVAL, ECCV_CAPTION, METRICS, QUERY_LENGTH, RANKINGS
 from itrpipe.training.named_models import Model
 from itrpipe.training.settings import embeds
 from tests.chains import Invoke, done, only, planned, refused, sets

@@ -17,8 +17,6 @@ from PIL import Image
 from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.analysis.questions.words import answer
 from itrpipe.analysis.word_accuracy import CORRECTION_SCHEMA, DRAWS, WordTest
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.files import WORD_CORRECTIONS, WORDS
 from itrpipe.commands.explain import Word, coloured
 from itrpipe.commands.photographs import photograph_features
 from itrpipe.commands.stages import run_stage
@@ -30,6 +28,8 @@ from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.plan.planning import parse_override
 from itrpipe.progress import Reporter
 from itrpipe.stages.evaluate import EvaluateSettings
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.files import WORD_CORRECTIONS, WORDS
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
 from tests.chains import Invoke, copied, done, only, refused, sets

@@ -18,8 +18,6 @@ from huggingface_hub import ModelCard
 from safetensors.numpy import load_file
 
 from itrpipe import __version__
-from itrpipe.artifacts.artifact import existing_input, read_manifest
-from itrpipe.artifacts.disk import file_digest
 from itrpipe.commands.export import Wanted
 from itrpipe.commands.export import export as export_model
 from itrpipe.commands.stages import run_stage
@@ -30,6 +28,8 @@ from itrpipe.exporting.places import command_without_places
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.scores import read_scores
 from itrpipe.plan.planning import parse_override
+from itrpipe.storage.artifact import existing_input, read_manifest
+from itrpipe.storage.disk import file_digest
 from itrpipe.training.splits import Sources
 from tests.chains import Invoke, copied, done, made, only, refused, sets
 from tests.conftest import TinySource

@@ -19,12 +19,12 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from PIL import Image
 from transformers import ResNetConfig, ViTConfig, ViTImageProcessor
 
-from itrpipe.artifacts.artifact import MANIFEST, read_manifest
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, DiskFullError, IncompleteError, LockedError
 from itrpipe.features import extraction
 from itrpipe.features.extractors import pretrained
 from itrpipe.features.store import FeatureFile
+from itrpipe.storage.artifact import MANIFEST, read_manifest
 from tests.chains import Invoke, copied, done, refused, sets
 from tests.commands import Command
 from tests.conftest import Outcome, TinySource

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.plan.planning import parse_override
+from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.loop import CHECKPOINT
 from itrpipe.training.saved import MODEL, load_model
 from itrpipe.training.settings import TrainSettings, backbones, cited

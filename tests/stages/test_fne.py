@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors import safe_open
 
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.files import FALSE_NEGATIVES, HARD_CANDIDATES
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
 from itrpipe.negatives.lists import FILES, read_list
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.files import FALSE_NEGATIVES, HARD_CANDIDATES
 from itrpipe.training.checkpoint import load_weights
 from itrpipe.training.saved import MODEL, load_model
 from tests.chains import Invoke, copied, done, history, made, only, refused, sets

@@ -17,8 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.files import METRICS, RANKINGS, STATISTICS
 from itrpipe.config import read_toml
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.exporting.vectors import write_embeddings
@@ -28,6 +26,8 @@ from itrpipe.features.given import GivenSplit, write_given
 from itrpipe.features.given_source import GivenFiles
 from itrpipe.negatives.lists import FILES, read_list
 from itrpipe.scene_graph.foreign_files import read_foreign
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.files import METRICS, RANKINGS, STATISTICS
 from itrpipe.training.named_models import Model
 from tests.chains import Invoke, made, refused
 

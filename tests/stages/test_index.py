@@ -15,8 +15,6 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import itrpipe
-from itrpipe.artifacts.artifact import Manifest, read_manifest
-from itrpipe.artifacts.files import PICTURES
 from itrpipe.commands.index import dataset_of
 from itrpipe.datasets.definition import ModelDefinition, remember_model
 from itrpipe.datasets.photo_folder import PhotoFile, list_photographs
@@ -25,6 +23,8 @@ from itrpipe.features.extractors.pixels.extractor import PixelExtractor
 from itrpipe.retrieval.model import RetrievalModel
 from itrpipe.retrieval.photo_rows import KnownRows, PartFacts, PartRows, write_part, write_rows
 from itrpipe.serving.app import build
+from itrpipe.storage.artifact import Manifest, read_manifest
+from itrpipe.storage.files import PICTURES
 from tests.chains import Invoke, done, interrupted, refused
 from tests.conftest import TINY, Outcome
 

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 import itrpipe
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows, EmbeddingWriter, read_embeddings
@@ -31,6 +30,7 @@ from itrpipe.mining.statistics import WORDS
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.negatives.lists import FILES, MinedList, read_list
 from itrpipe.stages import mine_negatives
+from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.saved import load_model
 from tests.chains import Invoke, interrupted, made, only, refused, sets
 from tests.conftest import Outcome

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -26,6 +25,7 @@ from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1
 from itrpipe.stages.base import Need
 from itrpipe.stages.parse import parse_one
+from itrpipe.storage.artifact import read_manifest
 from tests.chains import Invoke, copied, done, only, refused, sets
 from tests.commands import Command
 from tests.conftest import TinySource

@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.sources import DigestCache
 from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration, resolve
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
@@ -21,6 +19,8 @@ from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.plan.planning import parse_override
 from itrpipe.stages import prepare
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.sources import DigestCache
 from tests.chains import Invoke
 from tests.conftest import TinySource
 

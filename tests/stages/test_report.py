@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import declared_stages
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from itrpipe.stages import report
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.sources import DigestCache
 from tests.definitions import save_definition
 
 Invoke = Callable[..., Any]

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.analysis.phrase_analysis import FRAGMENT_SCHEMA
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.files import MATCHING, METRICS, PHRASES
 from itrpipe.commands.stages import run_stage
 from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.plan.planning import parse_override
 from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.files import MATCHING, METRICS, PHRASES
 from tests.chains import TINY_SSAMT, Invoke, copied, done, history, only, sets
 
 SMALL = (

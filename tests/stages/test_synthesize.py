@@ -14,7 +14,6 @@ from typing import Any
 import h5py
 import pytest
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
 from itrpipe.datasets.prepared import PreparedDataset
@@ -26,6 +25,7 @@ from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE
 from itrpipe.stages import synthesize
 from itrpipe.stages.base import PARTS, Need
+from itrpipe.storage.artifact import read_manifest
 from itrpipe.synthesis import make
 from itrpipe.synthesis.by_model import ModelSettings
 from itrpipe.synthesis.language_model import LanguageModel

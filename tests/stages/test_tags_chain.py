@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from itrpipe.artifacts.artifact import read_manifest
 from itrpipe.commands.stages import run_stage
 from itrpipe.features.scores import SCORES
 from itrpipe.methods.masking import masked_word_logits
 from itrpipe.methods.tags import method as tags
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.plan.planning import parse_override
+from itrpipe.storage.artifact import read_manifest
 from tests.chains import Invoke, copied, define_scenes, done, goes_on, history, only, same_files, sets
 from tests.conftest import Outcome
 

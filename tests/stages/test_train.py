@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from itrpipe.artifacts.artifact import MANIFEST, Manifest, read_manifest
 from itrpipe.commands.estimates import estimate
 from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.datasets.prepared import PreparedDataset
@@ -26,6 +25,7 @@ from itrpipe.negatives.lists import read_list
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import Need
 from itrpipe.stages.train import backbones, fingerprinted
+from itrpipe.storage.artifact import MANIFEST, Manifest, read_manifest
 from itrpipe.training.encoding import Encoding
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 from itrpipe.training.settings import NEWER, TrainSettings

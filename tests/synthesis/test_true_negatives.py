@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from itrpipe.datasets.scenes import PlacedObject, Scene, generate
 from itrpipe.errors import DataError
+from itrpipe.scenes import PlacedObject, Scene, generate
 from itrpipe.synthesis.edits import Edit
 from itrpipe.synthesis.sentences import Sentence, SentenceFile, join_parts, write_part
 from itrpipe.synthesis.statistics import facts, synthesis_statistics

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from itrpipe.artifacts.disk import read_json
+from itrpipe.storage.disk import read_json
 from itrpipe.training.checkpoint import Position
 from itrpipe.training.tracking import RECORD, RUNNING_LOSS, TrackedRun, metric_name, tracking_with
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from itrpipe.artifacts.artifact import Manifest, existing_input, input_folder, read_manifest
 from itrpipe.engine.device import resolve_device
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.progress import Reporter
+from itrpipe.storage.artifact import Manifest, existing_input, input_folder, read_manifest
 from itrpipe.training.settings import method_of, settings_of
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.artifacts.disk import write_json
-from itrpipe.artifacts.files import BENCHMARK_PAIRS, BENCHMARKS
-from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.datasets.benchmarks.named import Named, named, read_benchmark, reader
 from itrpipe.errors import DataError
 from itrpipe.progress import Reporter
+from itrpipe.storage.disk import write_json
+from itrpipe.storage.files import BENCHMARK_PAIRS, BENCHMARKS
+from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
     from itrpipe.analysis.benchmarks import Examined

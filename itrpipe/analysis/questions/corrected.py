@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.artifacts.disk import write_json
-from itrpipe.artifacts.files import CORRECTED
-from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.evaluation.rsum import CUTOFFS
 from itrpipe.progress import Reporter
+from itrpipe.storage.disk import write_json
+from itrpipe.storage.files import CORRECTED
+from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
     from itrpipe.datasets.pairs import PairSet

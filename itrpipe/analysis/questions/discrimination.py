@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.artifacts.artifact import read_manifest
-from itrpipe.artifacts.disk import write_json
-from itrpipe.artifacts.files import DISCRIMINATION
-from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.progress import Reporter
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.disk import write_json
+from itrpipe.storage.files import DISCRIMINATION
+from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
     from itrpipe.features.scores import SplitScores

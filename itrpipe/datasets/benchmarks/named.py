@@ -11,11 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from itrpipe.artifacts.sources import DigestCache
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.benchmarks.base import Benchmark
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.errors import MissingInputError
+from itrpipe.storage.sources import DigestCache
 
 _NO_READERS = ("__init__", "base", "named")
 EMBEDDED_VERSION = "edits 1"

@@ -34,11 +34,11 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.artifacts.disk import is_unavailable, unavailable
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.exporting.negatives.mined import Entry, Mined, Negative
 from itrpipe.mining.lists import NO_ROW
+from itrpipe.storage.disk import is_unavailable, unavailable
 
 _ROW_GROUP = 8_192
 _SIDES = {"t2i": ("caption", "image"), "i2t": ("image", "caption")}

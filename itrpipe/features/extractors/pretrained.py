@@ -19,7 +19,6 @@ import transformers
 from safetensors import safe_open
 from torch import nn
 
-from itrpipe.artifacts.disk import reading
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extractors.base import Images
 from itrpipe.features.extractors.model_files import CONFIG, PICKLES, SAFETENSORS, find_folder, has_any, quiet
@@ -28,6 +27,7 @@ from itrpipe.features.extractors.resnet.declaration import Resnet
 from itrpipe.features.extractors.state_dict import refuse_not_finite
 from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.features.store import FeatureSpec
+from itrpipe.storage.disk import reading
 
 RANDOM_NOTE = "random weights: these features are noise"
 _FRESH = "no weights of its {module}, which starts at random; where the encoder is frozen or adapted it stays so"

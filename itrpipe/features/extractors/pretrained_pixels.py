@@ -16,8 +16,8 @@ import torch
 import transformers
 from torch import nn
 
-from itrpipe.artifacts.disk import reading
 from itrpipe.errors import DataError, UsageError
+from itrpipe.storage.disk import reading
 
 PREPROCESSOR = "preprocessor_config.json"
 _CONVNEXT = "ConvNextImageProcessor"

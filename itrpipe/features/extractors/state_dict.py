@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from itrpipe.artifacts.disk import reading
 from itrpipe.errors import DataError
+from itrpipe.storage.disk import reading
 
 
 def read_state(path: Path) -> dict[str, Tensor]:

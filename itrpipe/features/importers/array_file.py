@@ -19,8 +19,8 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from itrpipe.artifacts.disk import reading, reading_error
 from itrpipe.errors import DataError
+from itrpipe.storage.disk import reading, reading_error
 
 AGAIN = "fetch it again"
 _HEADER_READERS = {

@@ -18,7 +18,6 @@ import torch
 import transformers
 from torch import Tensor
 
-from itrpipe.artifacts.disk import require_space
 from itrpipe.errors import DataError
 from itrpipe.features.extractors.model_files import quiet
 from itrpipe.features.extractors.pretrained import Kind, load_config, load_weights
@@ -26,6 +25,7 @@ from itrpipe.models import text_tower, vision_tower
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.models.vision_tower import VisionTower
+from itrpipe.storage.disk import require_space
 
 CLIP, SIGLIP, PAIR = "CLIPModel", "SiglipModel", "VisionTextDualEncoderModel"
 JOINT = {"clip": Kind(CLIP), "siglip": Kind(SIGLIP), "vision-text-dual-encoder": Kind(PAIR, attention=None)}

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
-from itrpipe.datasets.scenes.world import KINDS
 from itrpipe.features.extractors.scenes.boxes import decode, kept_first, make_anchors, spread, suppress, take
+from itrpipe.scenes.layout import HEIGHT, WIDTH
+from itrpipe.scenes.world import KINDS
 
 REGIONS = 12
 REGION_DIM = 256

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from itrpipe.datasets.scenes.layout import HEIGHT, WIDTH
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.base import Images, channels_first
 from itrpipe.features.extractors.scenes.declaration import Scenes
 from itrpipe.features.extractors.scenes.detector import GLOBAL_DIM, REGION_DIM, REGIONS, ScenesDetector
 from itrpipe.features.store import FeatureSpec
 from itrpipe.features.weights import SCENES_DETECTOR
+from itrpipe.scenes.layout import HEIGHT, WIDTH
 
 
 class ScenesExtractor:

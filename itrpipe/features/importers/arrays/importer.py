@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from itrpipe.artifacts.disk import reading
 from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.importers.array_file import AGAIN, Rows, npz_names, open_npy, open_npz, runs
 from itrpipe.features.importers.arrays.declaration import Arrays
 from itrpipe.features.importers.base import Layout, fractions_of, require_floats, require_integers
+from itrpipe.storage.disk import reading
 
 if TYPE_CHECKING:
     import h5py

@@ -24,7 +24,6 @@ from pathlib import Path
 
 import numpy as np
 
-from itrpipe.artifacts.disk import reading_error
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.importers.array_file import read_range
 from itrpipe.features.importers.base import (
@@ -36,6 +35,7 @@ from itrpipe.features.importers.base import (
     stack_padded,
 )
 from itrpipe.features.importers.butd_tsv.declaration import ButdTsv
+from itrpipe.storage.disk import reading_error
 
 COLUMNS = {
     6: ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features"),

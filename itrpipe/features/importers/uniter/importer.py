@@ -25,7 +25,6 @@ from typing import Protocol
 
 import numpy as np
 
-from itrpipe.artifacts.disk import read_json
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.importers.array_file import npz_names, read_range
 from itrpipe.features.importers.base import (
@@ -40,6 +39,7 @@ from itrpipe.features.importers.base import (
 from itrpipe.features.importers.uniter.declaration import Uniter
 from itrpipe.features.importers.uniter.lmdb_file import Value, read_values
 from itrpipe.features.importers.uniter.packed_arrays import Arrays, decode, from_npz
+from itrpipe.storage.disk import read_json
 
 DATABASE = "data.mdb"
 

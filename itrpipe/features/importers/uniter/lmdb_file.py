@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from itrpipe.artifacts.disk import reading_error
 from itrpipe.errors import DataError
+from itrpipe.storage.disk import reading_error
 
 _PAGE_HEADER = struct.Struct("<QHHHH")
 _NODE = struct.Struct("<HHHH")

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.artifacts.disk import reading
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.importers.array_file import AGAIN, parse_npy
+from itrpipe.storage.disk import reading
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from itrpipe.artifacts.files import ALIGNMENT
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.tables import DASH, Cell, Row, SpannedTable, Table
+from itrpipe.storage.files import ALIGNMENT
 
 TITLE, ORDER = "Alignment and uniformity", 60
 READS = (ALIGNMENT,)

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from itrpipe.artifacts.files import BENCHMARKS
 from itrpipe.reporting.asked import Asked, Figures, asked_tables, counted
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import SpannedTable
+from itrpipe.storage.files import BENCHMARKS
 
 TITLE, ORDER = "Hard negatives", 165
 READS = (BENCHMARKS,)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from itrpipe.artifacts.files import CORRECTED
 from itrpipe.reporting.asked import Asked, Figures, asked_tables
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import FULL, SpannedTable
+from itrpipe.storage.files import CORRECTED
 
 TITLE, ORDER = "Corrected", 27
 READS = (CORRECTED,)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from itrpipe.artifacts.files import DISCRIMINATION
 from itrpipe.declared import conf_title
 from itrpipe.reporting.asked import Asked, Figures, asked_tables, counted
 from itrpipe.reporting.collect import Run
@@ -17,6 +16,7 @@ from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import SpannedTable
 from itrpipe.reporting.titles import method_title
+from itrpipe.storage.files import DISCRIMINATION
 
 TITLE, ORDER = "True or not", 160
 READS = (DISCRIMINATION,)

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.artifacts.files import FALSE_NEGATIVES, HARD_CANDIDATES
 from itrpipe.errors import DataError
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.examples import SHOWN, Example, Gallery
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.sections.mined.section import MINED_SPLIT, SEARCHES
 from itrpipe.reporting.tables import DASH, Cell, Row, Table
+from itrpipe.storage.files import FALSE_NEGATIVES, HARD_CANDIDATES
 
 TITLE, ORDER = "False negatives", 100
 READS = (FALSE_NEGATIVES, HARD_CANDIDATES)

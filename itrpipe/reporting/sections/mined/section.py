@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.artifacts.files import STATISTICS
-from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.errors import DataError
 from itrpipe.mining.statistics import POSITIVE_LIMITS, beaten_percent
 from itrpipe.negatives.lists import FILES, read_list
@@ -18,6 +16,8 @@ from itrpipe.reporting.collect import mining_name, minings
 from itrpipe.reporting.examples import SHOWN, Example, Gallery
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.truth import TrueMatches
+from itrpipe.storage.files import STATISTICS
+from itrpipe.storage.integrity import read_checked_json
 
 TITLE, ORDER = "Mined negatives", 90
 READS = (STATISTICS,)

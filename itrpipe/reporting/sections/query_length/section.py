@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from itrpipe.artifacts.files import QUERY_LENGTH
 from itrpipe.evaluation.rsum import CUTOFFS
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.tables import DASH, Cell, Row, SpannedTable, Table
+from itrpipe.storage.files import QUERY_LENGTH
 
 TITLE, ORDER = "Length of captions", 70
 READS = (QUERY_LENGTH,)

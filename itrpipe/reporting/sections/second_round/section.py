@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from itrpipe.artifacts.files import SECOND_ROUND
 from itrpipe.evaluation.second_round import ACTIONS, Advice, beaten_by_size, recommend, signals
 from itrpipe.reporting.collapse import why_collapsed
 from itrpipe.reporting.collect import Run
@@ -15,6 +14,7 @@ from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.sections.curves.section import lines
 from itrpipe.reporting.series import Series, series_of
 from itrpipe.reporting.tables import DASH, Cell, Row, SpannedTable, Table
+from itrpipe.storage.files import SECOND_ROUND
 from itrpipe.training.settings import is_start_of
 
 TITLE, ORDER = "Is a second round worth it here?", 85

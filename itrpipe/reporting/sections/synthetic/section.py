@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from itrpipe.artifacts.files import STATISTICS
-from itrpipe.artifacts.integrity import read_checked_json
 from itrpipe.declared import conf_title
 from itrpipe.errors import DataError
 from itrpipe.reporting.chain import Artifact
@@ -21,6 +19,8 @@ from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.tables import DASH, Cell, Row, SpannedTable, Table
 from itrpipe.reporting.thumbnails import Picture
 from itrpipe.reporting.titles import backbone_title, method_title, model_title
+from itrpipe.storage.files import STATISTICS
+from itrpipe.storage.integrity import read_checked_json
 from itrpipe.synthesis.sentences import SentenceFile
 
 TITLE, ORDER = "Synthetic sentences", 130

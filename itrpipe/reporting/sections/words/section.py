@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from itrpipe.artifacts.files import PHRASES
 from itrpipe.errors import DataError
 from itrpipe.reporting.collect import Run, of_different_methods
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.thumbnails import Picture
+from itrpipe.storage.files import PHRASES
 
 TITLE, ORDER = "Words", 110
 READS = (PHRASES,)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from itrpipe.artifacts.files import WORD_CORRECTIONS, WORDS
 from itrpipe.errors import DataError
 from itrpipe.reporting.collect import Run, of_different_methods
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.sections.words.section import TONES, pieces
 from itrpipe.reporting.tables import DASH, Cell, Row, Table
 from itrpipe.reporting.thumbnails import Picture
+from itrpipe.storage.files import WORD_CORRECTIONS, WORDS
 
 TITLE, ORDER = "Wrong words", 150
 READS = (WORDS, WORD_CORRECTIONS)

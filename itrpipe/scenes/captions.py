@@ -1,0 +1,329 @@
+"""Five English captions for a scene, each with its logical form.
+
+The styles differ in how much they tell: *long* (two clauses and the setting), *middle* (one relation),
+*enumeration*, *single* (one object) and *general* (counts and hypernyms).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from itrpipe.errors import DataError
+from itrpipe.scenes import grammar
+from itrpipe.scenes.forms import Caption, LogicalForm, Predicate
+from itrpipe.scenes.layout import CLEARLY_LEFT, PlacedObject, Scene
+from itrpipe.scenes.oracle import describes, fulfils
+from itrpipe.scenes.world import COLOURS, KIND_TABLE, PEOPLE
+
+CAPTIONS_PER_IMAGE = 5
+MAX_WORDS = 22
+_SPECIFIC_TRIES = 10
+_MAX_TRIES = 200
+_STYLES_OF_SLOTS = (
+    ("long",),
+    ("long", "middle"),
+    ("middle",),
+    ("middle", "middle", "enumeration"),
+    ("general", "single", "enumeration", "middle"),
+)
+_SPARE_STYLES = ("long", "middle", "middle", "single", "enumeration")
+_TELLING_LITTLE = ("single", "general")
+_HYPERNYM_RATE = 0.16
+_GENERAL_SETTING_RATE = 0.12
+USUAL_DETAIL = 0.5
+
+Triple = tuple[int, str, int]
+
+
+def write_captions(
+    rng: Random, scene: Scene, siblings: Sequence[Scene], keep_probability: float, caption_detail: float = USUAL_DETAIL
+) -> list[Caption]:
+    """Writes the captions of a scene.
+
+    Args:
+        rng: source of randomness.
+        scene: the scene to describe.
+        siblings: the other scenes of its family.
+        keep_probability: probability in 0..1 with which a drawn caption that is also true of a sibling is kept.
+            Otherwise more are drawn, and the one true of the fewest siblings wins: a few captions that fit
+            several images remain even at 0, as in real data.
+        caption_detail: 0..1, how much captions tell. At 0 they name no looks and no setting, and say "animal" for
+            "dog" wherever there is such a word, but in counts; at 1 they name all looks and the setting, never say
+            "animal" for one, and as few as can be are *single* or *general*.
+
+    Returns:
+        Five captions with different texts of at most `MAX_WORDS` words, all true of `scene`.
+
+    Raises:
+        DataError: the scene does not allow five different captions.
+    """
+    captions: list[Caption] = []
+    for styles in _STYLES_OF_SLOTS:
+        taken = {caption.text for caption in captions}
+        style = rng.choice(styles)
+        if caption_detail > USUAL_DETAIL and style in _TELLING_LITTLE and rng.random() < _leaning(0.0, caption_detail):
+            style = "middle"
+        captions.append(_write_one(_Draft(rng, scene, caption_detail), siblings, keep_probability, style, taken))
+    return captions
+
+
+def _write_one(
+    blank: _Draft, siblings: Sequence[Scene], keep_probability: float, style: str, taken: set[str]
+) -> Caption:
+    rng = blank.rng
+    best: tuple[int, Caption] | None = None
+    for attempt in range(_MAX_TRIES):
+        if attempt >= _SPECIFIC_TRIES:
+            if best is not None:
+                break
+            style = rng.choice(_SPARE_STYLES)
+        caption = _STYLES[style](blank.fresh())
+        if caption.text in taken or len(caption.text.split()) > MAX_WORDS:
+            continue
+        confusable = sum(describes(caption, sibling) for sibling in siblings)
+        if confusable == 0 or rng.random() < keep_probability:
+            return caption
+        if best is None or confusable < best[0]:
+            best = (confusable, caption)
+    if best is None:
+        raise DataError(
+            f"{blank.scene.image_id}: no further caption of at most {MAX_WORDS} words in {_MAX_TRIES} tries; "
+            "choose another seed"
+        )
+    return best[1]
+
+
+@dataclass
+class _Draft:
+    """The logical form of a caption while it is being written; objects are numbered as in the scene."""
+
+    rng: Random
+    scene: Scene
+    caption_detail: float
+    objects: dict[int, Predicate] = field(default_factory=dict)
+    relations: list[Triple] = field(default_factory=list)
+    settings: tuple[str, ...] = ()
+    counts: list[tuple[Predicate, int]] = field(default_factory=list)
+
+    def fresh(self) -> _Draft:
+        """A draft that says nothing yet."""
+        return _Draft(self.rng, self.scene, self.caption_detail)
+
+    def mention(self, index: int, detail: float) -> str:
+        """Noun phrase for object `index`; notes what it claims."""
+        text, self.objects[index] = noun_phrase(self.rng, self.scene.objects[index], detail, self.caption_detail)
+        return text
+
+    def clause(self, triple: Triple, detail: float) -> str:
+        """Wording of a relation; notes it and its objects."""
+        first, name, second = triple
+        self.relations.append(triple)
+        wording = self.rng.choice(grammar.RELATION_WORDINGS[name])
+        return wording.format(a=self.mention(first, detail), b=self.mention(second, detail))
+
+    def setting(self, probability: float) -> str:
+        """A phrase for the setting, or nothing with probability 1 - `probability`, of usual captions."""
+        rng, setting = self.rng, self.scene.setting
+        if rng.random() >= _leaning(probability, self.caption_detail):
+            return ""
+        if rng.random() < _leaning(_GENERAL_SETTING_RATE, 1 - self.caption_detail):
+            settings, phrases = next(row for row in grammar.GENERAL_SETTING_PHRASES if setting in row[0])
+            self.settings = settings
+            return rng.choice(phrases)
+        self.settings = (setting,)
+        return rng.choice(grammar.SETTING_PHRASES[setting])
+
+    def caption(self, text: str, style: str) -> Caption:
+        """The finished caption, its objects renumbered in the order of the scene."""
+        numbers = sorted(self.objects)
+        place = {number: position for position, number in enumerate(numbers)}
+        form = LogicalForm(
+            objects=tuple(self.objects[number] for number in numbers),
+            relations=tuple((place[first], name, place[second]) for first, name, second in self.relations),
+            settings=self.settings,
+            counts=tuple(self.counts),
+        )
+        return Caption(text, form, style)
+
+
+def _leaning(probability: float, share: float) -> float:
+    """The probability at a share of 0.5; below, it falls in proportion to 0, and above it rises evenly to 1."""
+    return 2 * share * probability if share <= 0.5 else probability + (2 * share - 1) * (1 - probability)
+
+
+def noun_phrase(
+    rng: Random, item: PlacedObject, detail: float, caption_detail: float = USUAL_DETAIL
+) -> tuple[str, Predicate]:
+    """Describes one object.
+
+    Args:
+        rng: source of randomness.
+        item: the object.
+        detail: 0..1; the more, the more attributes are mentioned and the rarer is a hypernym.
+        caption_detail: as in `write_captions`.
+
+    Returns:
+        "a striped red box", and what that claims.
+    """
+    hypernyms = [row for row in grammar.HYPERNYMS if item.kind in row.kinds]
+    if hypernyms and rng.random() < _leaning(_HYPERNYM_RATE * (1.3 - detail), 1 - caption_detail):
+        hypernym = rng.choice(hypernyms)
+        noun, kinds = rng.choice(hypernym.singular), hypernym.kinds
+    else:
+        noun, kinds = rng.choice(grammar.NOUNS[item.kind]), (item.kind,)
+    size_words = grammar.SIZE_WORDS.get(item.size) if KIND_TABLE[item.kind].sized else None
+    says_size = size_words is not None and rng.random() < _leaning(0.55 * detail, caption_detail)
+    says_pattern = item.pattern != "plain" and rng.random() < _leaning(0.15 + 0.65 * detail, caption_detail)
+    says_colour = rng.random() < _leaning(0.25 + 0.70 * detail, caption_detail)
+    predicate = Predicate(
+        kinds,
+        colour=item.colour if says_colour else None,
+        pattern=item.pattern if says_pattern else None,
+        size=item.size if says_size else None,
+    )
+    looks = [rng.choice(grammar.PATTERN_WORDS[item.pattern])] if says_pattern else []
+    looks += [item.colour] if says_colour else []
+    if item.kind in PEOPLE:
+        return _with_article(noun) + _clothes(rng, item, noun, kinds, looks), predicate
+    if rng.random() < 0.4:
+        looks.reverse()
+    size = [rng.choice(size_words)] if size_words is not None and says_size else []
+    return _with_article(" ".join([*size, *looks, noun])), predicate
+
+
+def _clothes(rng: Random, item: PlacedObject, noun: str, kinds: tuple[str, ...], looks: list[str]) -> str:
+    """A person's colour and pattern are those of the clothes: " in a red dress"."""
+    if not looks:
+        return ""
+    if looks == [item.colour] and rng.random() < 0.35:
+        return rng.choice((" in ", " dressed in ")) + item.colour
+    if rng.random() < 0.5:
+        looks = looks[::-1]
+    garment = rng.choice(grammar.GARMENTS[item.kind]) if len(kinds) == 1 else grammar.UNISEX_GARMENT
+    return rng.choice((" in ", " wearing ")) + _with_article(" ".join([*looks, garment]))
+
+
+def _with_article(phrase: str) -> str:
+    if phrase == "someone":
+        return phrase
+    return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"
+
+
+def _appended(text: str, phrase: str) -> str:
+    return f"{text} {phrase}" if phrase else text
+
+
+def _salient(scene: Scene) -> list[Triple]:
+    """Relations that do not merely follow from the order of the objects."""
+    return [triple for triple in scene.relations if triple[1] not in ("left", "near")]
+
+
+def _lateral(rng: Random, scene: Scene, name: str, count: int) -> list[Triple]:
+    """Up to `count` random relations `name` of the scene; left only where it is plain to see."""
+    triples = [
+        (first, relation, second)
+        for first, relation, second in scene.relations
+        if relation == name
+        and (name != "left" or scene.objects[second].centre - scene.objects[first].centre > CLEARLY_LEFT)
+    ]
+    return rng.sample(triples, min(count, len(triples)))
+
+
+def _long(draft: _Draft) -> Caption:
+    """Two clauses about different objects (or one, and another object) and usually the setting."""
+    rng, scene, detail = draft.rng, draft.scene, 0.85
+    salient, lateral = _salient(scene), _lateral(rng, scene, "left", 1) + _lateral(rng, scene, "near", 1)
+    rng.shuffle(salient)
+    rng.shuffle(lateral)
+    parts: list[str] = []
+    for first, name, second in salient + lateral:
+        if len(parts) < 2 and first not in draft.objects and second not in draft.objects:
+            parts.append(draft.clause((first, name, second), detail))
+    rest = [index for index in range(len(scene.objects)) if index not in draft.objects]
+    if len(parts) < 2 and rest:
+        parts.append(draft.mention(rng.choice(rest), detail))
+    both_sentences = len(parts) == 2 and all(" is " in part for part in parts)
+    text = (rng.choice(grammar.CLAUSE_JOINTS) if both_sentences else " and ").join(parts)
+    setting = draft.setting(0.85)
+    if setting and rng.random() < 0.3:
+        return draft.caption(f"{setting}, {text}", "long")
+    return draft.caption(_appended(text, setting), "long")
+
+
+def _middle(draft: _Draft) -> Caption:
+    """One relation and, about as often as not, the setting."""
+    rng, scene = draft.rng, draft.scene
+    pool = 2 * _salient(scene) + _lateral(rng, scene, "left", 2) + _lateral(rng, scene, "near", 1)
+    if not pool:
+        return _enumeration(draft)
+    text = draft.clause(rng.choice(pool), rng.choice((0.5, 0.75, 0.9)))
+    return draft.caption(_appended(text, draft.setting(0.55)), "middle")
+
+
+def _enumeration(draft: _Draft) -> Caption:
+    """Two or three objects without their relations."""
+    rng, scene = draft.rng, draft.scene
+    count = min(len(scene.objects), rng.choice((2, 3)))
+    phrases = [draft.mention(index, 0.75) for index in rng.sample(range(len(scene.objects)), count)]
+    text = rng.choice(grammar.ENUMERATION_LEADS) + ", ".join(phrases[:-1]) + " and " + phrases[-1]
+    return draft.caption(_appended(text, draft.setting(0.6)), "enumeration")
+
+
+def _single(draft: _Draft) -> Caption:
+    """One object with all that is to say about it, and nearly always the setting."""
+    rng, scene = draft.rng, draft.scene
+    index = rng.randrange(len(scene.objects))
+    item, text = scene.objects[index], draft.mention(index, 1.0)
+    if rng.random() < 0.6:
+        if item.state == "fly":
+            predicate = draft.objects[index]
+            draft.objects[index] = Predicate(
+                predicate.kinds, predicate.colour, predicate.pattern, predicate.size, "fly"
+            )
+            text += " " + rng.choice(grammar.FLYING_VERBS[item.kind]) + rng.choice(grammar.AIR_PHRASES)
+        elif item.state == "ground" and item.kind in grammar.VERBS:
+            text += " " + rng.choice(grammar.VERBS[item.kind])
+    return draft.caption(_appended(text, draft.setting(0.95)), "single")
+
+
+def _general(draft: _Draft) -> Caption:
+    """How many there are of a kind, perhaps with one object of another kind."""
+    rng, scene = draft.rng, draft.scene
+    groups = _countable(scene, coloured=draft.caption_detail > 0)
+    if not groups:
+        return _STYLES[rng.choice(("middle", "single", "enumeration"))](draft)
+    predicate, words, number = rng.choice(groups)
+    draft.counts.append((predicate, number))
+    colour = f"{predicate.colour} " if predicate.colour else ""
+    text = f"{grammar.NUMBER_WORDS[number]} {colour}{rng.choice(words)}"
+    others = [index for index, item in enumerate(scene.objects) if item.kind not in predicate.kinds]
+    if others and rng.random() < 0.75:
+        text += rng.choice((" and ", " with ")) + draft.mention(rng.choice(others), 0.7)
+    return draft.caption(_appended(text, draft.setting(0.8)), "general")
+
+
+def _countable(scene: Scene, coloured: bool) -> list[tuple[Predicate, tuple[str, ...], int]]:
+    """What there is more than one of: predicate, plural nouns, number."""
+    rows = [(row.kinds, row.plural) for row in grammar.HYPERNYMS]
+    rows += [((kind,), (plural,)) for kind, plural in grammar.PLURALS.items()]
+    groups = []
+    for kinds, words in rows:
+        # "two red people" is not English for two people in red.
+        colours = COLOURS if coloured and not set(kinds) & set(PEOPLE) else ()
+        for predicate in (Predicate(kinds), *(Predicate(kinds, colour=colour) for colour in colours)):
+            number = sum(fulfils(item, predicate) for item in scene.objects)
+            if number in grammar.NUMBER_WORDS:
+                groups.append((predicate, words, number))
+    return groups
+
+
+_STYLES: dict[str, Callable[[_Draft], Caption]] = {
+    "long": _long,
+    "middle": _middle,
+    "enumeration": _enumeration,
+    "single": _single,
+    "general": _general,
+}
+STYLES = tuple(_STYLES)

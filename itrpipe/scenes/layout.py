@@ -1,0 +1,342 @@
+"""From symbols to geometry: where every object of a scene stands, and which relations hold between them.
+
+Coordinates are fractions of the canvas, x to the right and y down. Units share the width from left to
+right; the lower an object stands, the nearer it is: bigger, and drawn later. *Contacts* (on, under, hold)
+come from the symbolic scene; left, near, behind and above are derived from the boxes, so that they are
+true of every pair they look true of. An arrangement that hides too much of an object, or in which a
+relation of the symbolic scene does not show, is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from random import Random
+from typing import Any
+
+from itrpipe.scenes.visibility import MAX_HIDDEN, hidden_fraction
+from itrpipe.scenes.world import INDOOR_SETTINGS, KIND_TABLE, SceneObject, SymbolicScene, Unit
+
+WIDTH, HEIGHT = 192, 144
+RELATIONS = ("hold", "on", "under", "behind", "above", "left", "near")
+CONTACTS = ("hold", "on", "under")
+CLEARLY_LEFT = 0.16
+"""Distance of two centres from which captions mention left and right."""
+
+_ARRANGEMENT_TRIES = 12
+_MARGIN = 0.01
+_SIZE_FACTORS = {"small": 0.74, "medium": 1.0, "large": 1.28}
+_AIRBORNE_SCALE = 0.9
+_RAISED_WHEN_HELD = ("umbrella", "balloon", "kite")
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class PlacedObject:
+    """One object of a scene.
+
+    Attributes:
+        kind, colour, pattern, size: as in `SceneObject`.
+        box: x0, y0, x1, y1 in 0..1, x0 < x1 and y0 < y1.
+        depth: greater is nearer to the viewer and drawn later.
+        state: "ground", "on" (another object), "held" or "fly".
+        pose: of a person: "raised" or "forward" when the hand at `facing` holds something; otherwise "rest".
+        facing: -1 looks to the left, 1 to the right.
+    """
+
+    kind: str
+    colour: str
+    pattern: str
+    size: str
+    box: Box
+    depth: float
+    state: str = "ground"
+    pose: str = "rest"
+    facing: int = 1
+
+    @property
+    def width(self) -> float:
+        """Width in 0..1."""
+        return self.box[2] - self.box[0]
+
+    @property
+    def height(self) -> float:
+        """Height in 0..1."""
+        return self.box[3] - self.box[1]
+
+    @property
+    def centre(self) -> float:
+        """Horizontal centre in 0..1."""
+        return (self.box[0] + self.box[2]) / 2
+
+    @property
+    def base(self) -> float:
+        """Lower edge in 0..1."""
+        return self.box[3]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One image of the dataset, complete: painting it and judging captions about it need nothing else.
+
+    Attributes:
+        image_id: for example "train-000012".
+        split: "train", "val" or "test".
+        family: number of the family within the split.
+        edit: how it was made from another member of the family ("colour", "kind+swap"), or "base".
+        setting: one of `SETTINGS`.
+        horizon: where the ground (the floor) begins, y in 0..1.
+        objects: two to five; up to seven where up to five units are asked for.
+        relations: (i, relation, j), "object i is relation object j" ("object i holds object j"); sorted.
+        paint_seed: determines the texture, the background's details and the shades of the colours.
+    """
+
+    image_id: str
+    split: str
+    family: int
+    edit: str
+    setting: str
+    horizon: float
+    objects: tuple[PlacedObject, ...]
+    relations: tuple[tuple[int, str, int], ...]
+    paint_seed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionaries, lists, strings and numbers."""
+        record = asdict(self)
+        record["objects"] = [{**item, "box": list(item["box"])} for item in record["objects"]]
+        record["relations"] = [list(triple) for triple in self.relations]
+        return record
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Scene:
+        """Inverse of `to_json`, also after a round trip through a JSON file."""
+        objects = tuple(PlacedObject(**{**item, "box": tuple(item["box"])}) for item in record["objects"])
+        relations = tuple((first, name, second) for first, name, second in record["relations"])
+        return cls(**{**record, "objects": objects, "relations": relations})
+
+
+def arrange(rng: Random, symbolic: SymbolicScene, *, image_id: str, split: str, family: int, edit: str) -> Scene | None:
+    """Gives every object of a symbolic scene a place.
+
+    Args:
+        rng: source of randomness.
+        symbolic: a valid symbolic scene.
+        image_id, split, family, edit: copied into the scene.
+
+    Returns:
+        A scene in which at most `MAX_HIDDEN` of every object is hidden and every relation of the symbolic
+        scene shows; None when no such arrangement was found in a dozen tries (the symbolic scene is crowded).
+    """
+    for _ in range(_ARRANGEMENT_TRIES):
+        horizon = rng.uniform(0.48, 0.56) if symbolic.setting in INDOOR_SETTINGS else rng.uniform(0.40, 0.48)
+        groups = _place_units(rng, symbolic.units, horizon)
+        if groups is None:
+            continue
+        objects = tuple(item for group in groups for item in group)
+        planned = _planned_relations(symbolic.units)
+        contacts = {triple for triple in planned if triple[1] in CONTACTS}
+        relations = contacts | _derived_relations(objects, contacts)
+        if planned <= relations and max(hidden_fraction(objects)) <= MAX_HIDDEN:
+            seed = rng.randrange(1 << 30)
+            ordered = tuple(sorted(relations))
+            return Scene(image_id, split, family, edit, symbolic.setting, round(horizon, 4), objects, ordered, seed)
+    return None
+
+
+def _planned_relations(units: tuple[Unit, ...]) -> set[tuple[int, str, int]]:
+    """The relations of the symbolic scene as triples of object numbers."""
+    planned, number = set(), 0
+    for unit in units:
+        if unit.relation is not None:
+            main, partner = number, number + 1
+            planned.add((main, "hold", partner) if unit.relation == "hold" else (partner, unit.relation, main))
+        number += len(unit.objects)
+    return planned
+
+
+def _derived_relations(
+    objects: tuple[PlacedObject, ...], contacts: set[tuple[int, str, int]]
+) -> set[tuple[int, str, int]]:
+    """Left, near, behind and above of all pairs that do not touch."""
+    touching = {frozenset((first, second)) for first, _, second in contacts}
+    return {
+        (i, relation, j)
+        for i, one in enumerate(objects)
+        for j, other in enumerate(objects)
+        if i != j and frozenset((i, j)) not in touching
+        for relation, holds in _GEOMETRIC_RELATIONS.items()
+        if holds(one, other)
+    }
+
+
+def _overlap(one: PlacedObject, other: PlacedObject) -> float:
+    """Horizontal overlap; negative values are gaps."""
+    return min(one.box[2], other.box[2]) - max(one.box[0], other.box[0])
+
+
+def _narrower(one: PlacedObject, other: PlacedObject) -> float:
+    return min(one.width, other.width)
+
+
+def _both_grounded(one: PlacedObject, other: PlacedObject) -> bool:
+    return one.state == "ground" and other.state == "ground"
+
+
+def _is_left(one: PlacedObject, other: PlacedObject) -> bool:
+    return one.centre < other.centre - 0.10
+
+
+def _is_near(one: PlacedObject, other: PlacedObject) -> bool:
+    beside = -0.13 < _overlap(one, other) < 0.35 * _narrower(one, other)
+    return _both_grounded(one, other) and beside and abs(one.base - other.base) < 0.22
+
+
+def _is_behind(one: PlacedObject, other: PlacedObject) -> bool:
+    in_line = _overlap(one, other) > 0.35 * _narrower(one, other)
+    return _both_grounded(one, other) and in_line and one.base < other.base - 0.05
+
+
+def _is_above(one: PlacedObject, other: PlacedObject) -> bool:
+    over = _overlap(one, other) > 0.4 * _narrower(one, other)
+    return one.state == "fly" and over and one.base < other.box[1] + 0.06
+
+
+_GEOMETRIC_RELATIONS = {"left": _is_left, "near": _is_near, "behind": _is_behind, "above": _is_above}
+
+
+def _extent(thing: SceneObject, scale: float) -> tuple[float, float]:
+    """Width and height in fractions of the canvas."""
+    kind = KIND_TABLE[thing.kind]
+    height = kind.height * _SIZE_FACTORS[thing.size] * scale
+    return height * kind.aspect * HEIGHT / WIDTH, height
+
+
+def _place(
+    rng: Random, thing: SceneObject, centre: float, base: float, scale: float, state: str = "ground"
+) -> PlacedObject:
+    width, height = _extent(thing, scale)
+    box = (centre - width / 2, base - height, centre + width / 2, base)
+    return PlacedObject(
+        thing.kind, thing.colour, thing.pattern, thing.size, box, base, state, facing=rng.choice((-1, 1))
+    )
+
+
+def _ground_scale(base: float, horizon: float) -> float:
+    """Perspective: full scale about half-way between the horizon and the lower edge."""
+    return 0.82 + 0.3 * max(0.0, base - horizon) / (1 - horizon)
+
+
+def _scale_of(item: PlacedObject) -> float:
+    return item.height / (KIND_TABLE[item.kind].height * _SIZE_FACTORS[item.size])
+
+
+def _place_units(rng: Random, units: tuple[Unit, ...], horizon: float) -> list[list[PlacedObject]] | None:
+    """Gives each unit a share of the width that grows with its own; None when one does not fit the canvas."""
+    widths = [_unit_width(unit) for unit in units]
+    groups, left = [], 0.0
+    for unit, width in zip(units, widths, strict=True):
+        share = width / sum(widths)
+        slack = max(0.0, share - width * HEIGHT / WIDTH) / 2
+        freedom = 0.7 if len(units) > 1 else 0.5
+        centre = left + share / 2 + rng.uniform(-1, 1) * slack * freedom
+        group = _into_canvas(_place_unit(rng, unit, centre, horizon))
+        if group is None:
+            return None
+        groups.append(group)
+        left += share
+    return groups
+
+
+def _unit_width(unit: Unit) -> float:
+    """Room a unit asks for, in fractions of the canvas height."""
+    widest = max(_extent(thing, 1.0)[0] for thing in unit.objects) * WIDTH / HEIGHT
+    return widest + (0.24 if unit.relation in ("hold", "under", "behind") else 0.12)
+
+
+def _into_canvas(group: list[PlacedObject]) -> list[PlacedObject] | None:
+    """Moves a unit as a whole, so that a hand stays at what it holds; None when it is too large."""
+    x0, y0 = min(item.box[0] for item in group), min(item.box[1] for item in group)
+    x1, y1 = max(item.box[2] for item in group), max(item.box[3] for item in group)
+    room = 1 - 2 * _MARGIN
+    if x1 - x0 > room or y1 - y0 > room:
+        return None
+    dx = max(0.0, _MARGIN - x0) - max(0.0, x1 - 1 + _MARGIN)
+    dy = max(0.0, _MARGIN - y0) - max(0.0, y1 - 1 + _MARGIN)
+    return [replace(item, box=_moved(item.box, dx, dy), depth=round(item.depth + dy, 4)) for item in group]
+
+
+def _moved(box: Box, dx: float, dy: float) -> Box:
+    x0, y0, x1, y1 = box
+    return round(x0 + dx, 4), round(y0 + dy, 4), round(x1 + dx, 4), round(y1 + dy, 4)
+
+
+def _place_unit(rng: Random, unit: Unit, centre: float, horizon: float) -> list[PlacedObject]:
+    main = _place_main(rng, unit, centre, horizon)
+    if unit.relation is None or unit.partner is None:
+        return [main]
+    return _PARTNER_PLACES[unit.relation](rng, main, unit.partner, horizon)
+
+
+def _place_main(rng: Random, unit: Unit, centre: float, horizon: float) -> PlacedObject:
+    kind = unit.main.kind
+    if KIND_TABLE[kind].flies and not (kind == "bird" and rng.random() < 0.3):
+        return _place(rng, unit.main, centre, rng.uniform(0.25, 0.5), _AIRBORNE_SCALE, "fly")
+    base = rng.uniform(0.80, 0.95) if unit.relation == "behind" else rng.uniform(horizon + 0.22, 0.95)
+    return _place(rng, unit.main, centre, base, _ground_scale(base, horizon))
+
+
+def _place_on(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
+    surface = {"table": 0.05, "box": 0.10, "chair": 0.55}[main.kind]
+    # The seat of a chair is beside its back; on wide surfaces anywhere will do.
+    shift = 0.06 * main.facing if main.kind == "chair" else rng.uniform(-0.2, 0.2)
+    scale = _scale_of(main) * (0.9 if main.kind == "table" else 0.8)
+    other = _place(rng, thing, main.centre + shift * main.width, main.box[1] + surface * main.height, scale, "on")
+    return [main, replace(other, depth=main.depth + 0.001)]
+
+
+def _place_under(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
+    side = rng.choice((-1, 1))
+    shift, lower, shrink, depth = {
+        "tree": (side * rng.uniform(0.25, 0.45), 0.03, 0.85, 0.001),
+        "umbrella": (side * 0.22, 0.015, 0.55, 0.001),
+        "table": (side * rng.uniform(0, 0.1), 0.01, 0.62, -0.001),  # seen between the legs, below the top
+    }[main.kind]
+    scale = _scale_of(main) * shrink
+    other = _place(rng, thing, main.centre + shift * main.width, main.base + lower, scale)
+    return [main, replace(other, depth=main.depth + depth)]
+
+
+def _place_hold(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
+    raised = thing.kind in _RAISED_WHEN_HELD
+    if thing.kind == "umbrella":
+        reach, level, shrink = 0.0, 0.42, 0.95
+    elif raised:
+        reach, level, shrink = 0.02, 0.32, 0.9
+    else:
+        reach, level, shrink = 0.02, 0.61, 0.8
+    main = replace(main, pose="raised" if raised else "forward")
+    hand = main.centre + main.facing * (main.width / 2 + reach)
+    other = _place(rng, thing, hand, main.box[1] + level * main.height, _scale_of(main) * shrink, "held")
+    return [main, replace(other, depth=main.depth + 0.001)]
+
+
+def _place_behind(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
+    base = max(horizon + 0.1, main.base - rng.uniform(0.09, 0.16))
+    centre = main.centre + rng.choice((-1, 1)) * rng.uniform(0.2, 0.35) * main.width
+    return [main, _place(rng, thing, centre, base, _ground_scale(base, horizon))]
+
+
+def _place_above(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
+    base = main.box[1] - rng.uniform(0.02, 0.1)
+    centre = main.centre + rng.uniform(-0.2, 0.2) * main.width
+    return [main, _place(rng, thing, centre, base, _AIRBORNE_SCALE, "fly")]
+
+
+_PARTNER_PLACES = {
+    "hold": _place_hold,
+    "on": _place_on,
+    "under": _place_under,
+    "behind": _place_behind,
+    "above": _place_above,
+}

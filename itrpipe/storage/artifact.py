@@ -1,0 +1,432 @@
+"""Artifacts on disk: fingerprint, manifest, atomic write and resume.
+
+An artifact is a folder `data/<dataset>/<stage>/<label>-<fingerprint8>/` with a `manifest.json`.
+Work happens in `<name>.partial/`; what only serves resuming lies in its `.work/`. The manifest is
+written last and the folder renamed, so a reader never sees half an artifact, and a killed process
+leaves a `.partial` folder from which the same command goes on. An artifact that is made again, because something
+that it reads was, takes the place of the earlier one, which stays beside it as `<name>.replaced`.
+
+What damage is, is decided here: a file that is absent, has invalid content, or another digest than its manifest says.
+A file that cannot be read now is not damaged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from itrpipe import __version__
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.storage.disk import (
+    TEMPORARY,
+    file_digest,
+    make_folder,
+    read_stamped_json,
+    sync,
+    unavailable_as_error,
+    write_stamped_json,
+)
+
+MANIFEST = "manifest.json"
+WORK = ".work"
+PARTIAL = ".partial"
+REPLACED = ".replaced"
+INPUTS, NOTES, DIVISION = "inputs.json", "notes.json", "division.json"
+BEGINNING = frozenset({INPUTS, NOTES, DIVISION})
+"""Files of `.work/` that say what a run was begun with; where there are no others, nothing was made yet."""
+# In the work of an artifact whose parts are made by several processes: what is left to do.
+UNFINISHED = "unfinished.json"
+DATA = Path("data")
+_FINISHED = re.compile(r".+-[0-9a-f]{8}")
+RECORDED_PACKAGES = ("itrpipe", "torch", "torchvision", "transformers", "accelerate", "numpy", "h5py", "pyarrow")
+
+
+class OutputFile(BaseModel):
+    """Size and content hash of one file of an artifact."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bytes: int
+    sha256: str
+
+
+class InputArtifact(BaseModel):
+    """The artifact that was read under one input name.
+
+    Attributes:
+        stage, name, fingerprint: what it was.
+        digest: of all its files, see `Manifest.digest`; empty in artifacts of earlier versions.
+        files: digest of each file that lies in no folder of it.
+        made: its execution settings and versions, which may differ between artifacts of one fingerprint.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stage: str
+    name: str
+    fingerprint: str
+    digest: str = ""
+    files: dict[str, str] = Field(default_factory=dict)
+    made: dict[str, Any] = Field(default_factory=dict)
+
+
+class Manifest(BaseModel):
+    """Everything needed to know what an artifact is and how it came to be.
+
+    Attributes:
+        settings: the settings that determine the result; they are part of the fingerprint.
+        execution: the settings that do not (device, workers); recorded only.
+        sources: digests of files outside the data folder that were read.
+        timings: seconds by phase, and `total`.
+        metrics: numbers worth showing in tables.
+        command: the command line that made it.
+        messages: warnings a user should still see later.
+        failed: image that could not be used -> reason; the artifact is whole without these.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stage: str
+    schema_version: int
+    dataset: str
+    conf: str
+    label: str
+    fingerprint: str
+    settings: dict[str, Any]
+    execution: dict[str, Any]
+    sources: dict[str, str] = Field(default_factory=dict)
+    inputs: dict[str, InputArtifact] = Field(default_factory=dict)
+    outputs: dict[str, OutputFile]
+    versions: dict[str, str]
+    timings: dict[str, float]
+    metrics: dict[str, Any]
+    command: str
+    finished: str
+    messages: list[str] = Field(default_factory=list)
+    failed: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """sha256 over the names and digests of all files: equal for artifacts of the same bytes."""
+        digests = {name: file.sha256 for name, file in self.outputs.items()}
+        return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def made(self) -> dict[str, Any]:
+        """Execution settings and versions: what may change the bytes without changing the fingerprint."""
+        return {**self.execution, **self.versions}
+
+    def as_input(self, name: str) -> InputArtifact:
+        """What the manifest of a reader records.
+
+        Args:
+            name: of the folder.
+        """
+        files = {file: output.sha256 for file, output in self.outputs.items() if "/" not in file}
+        known = {"digest": self.digest, "files": files, "made": self.made}
+        return InputArtifact(stage=self.stage, name=name, fingerprint=self.fingerprint, **known)
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where one artifact lies or will lie.
+
+    Attributes:
+        root: the data folder.
+        dataset: dataset name.
+        stage: stage name.
+        label: human-readable part of the folder name, such as `aoq.vsrn`.
+        fingerprint: 64 hexadecimal digits.
+    """
+
+    root: Path
+    dataset: str
+    stage: str
+    label: str
+    fingerprint: str
+
+    @property
+    def name(self) -> str:
+        """Folder name: label and the first eight digits of the fingerprint."""
+        return f"{self.label}-{self.fingerprint[:8]}"
+
+    @property
+    def folder(self) -> Path:
+        """The finished artifact."""
+        return self.root / self.dataset / self.stage / self.name
+
+    @property
+    def partial(self) -> Path:
+        """The folder in which it is being made."""
+        return self.folder.with_name(self.name + PARTIAL)
+
+    def lock(self, part: str = "") -> Path:
+        """The file that the process making it, or one part of it, holds locked."""
+        return self.folder.with_name(f".{self.name}{f'.{part}' if part else ''}.lock")
+
+
+def fingerprint(stage: str, schema_version: int, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
+    """sha256 over the canonical JSON of what determines a result.
+
+    Args:
+        stage: stage name.
+        schema_version: raised whenever the stage's output changes for the same settings.
+        settings: result settings only.
+        inputs: input name -> fingerprint of the artifact or digest of the source.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    content = {"stage": stage, "schema": schema_version, "settings": settings, "inputs": dict(inputs)}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads the manifest of an artifact folder.
+
+    Raises:
+        DataError: missing, invalid or changed since it was written; the artifact cannot be trusted.
+        UnavailableError: it cannot be read now.
+    """
+    path = folder / MANIFEST
+    try:
+        with unavailable_as_error(path):
+            return Manifest.model_validate(read_stamped_json(path, damage_remedy(folder), strict=False))
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{path} is missing; {damage_remedy(folder)}") from None
+    except ValidationError:
+        raise DataError(f"{path} is corrupt; {damage_remedy(folder)}") from None
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes the manifest of an artifact folder atomically, with a checksum of its own."""
+    write_stamped_json(folder / MANIFEST, json.loads(manifest.model_dump_json()))
+
+
+def input_folder(folder: Path, manifest: Manifest, name: str) -> Path:
+    """Where an artifact lies, or lay, that another one was made from.
+
+    Args:
+        folder: of the other one, finished.
+        manifest: of the other one.
+        name: of the input.
+    """
+    record = manifest.inputs[name]
+    return folder.parents[1] / record.stage / record.name
+
+
+def existing_input(folder: Path, manifest: Manifest, name: str) -> Path:
+    """Where an artifact lies that another one was made from; see `input_folder`.
+
+    Raises:
+        MissingInputError: it was removed since, or made again with another result.
+    """
+    found, record = input_folder(folder, manifest, name), manifest.inputs[name]
+    stage, dataset = found.parent.name.replace("_", "-"), found.parents[1].name
+    reader = f"{folder.parent.name}/{folder.name}"
+    if not found.exists():
+        raise MissingInputError(
+            f"{found}, which {reader} was made from, is not there; run `itrpipe {stage} --dataset {dataset}`"
+        )
+    if record.digest and read_manifest(found).digest != record.digest:
+        raise MissingInputError(
+            f"{found} was made again after {reader} was made from it; run `{manifest.command}` again"
+        )
+    return found
+
+
+def file_damage(path: Path, expected: OutputFile, digest: Callable[[Path], str] | None = None) -> str | None:
+    """Compares a file with what a manifest says of it.
+
+    Args:
+        path: the file.
+        expected: its size and digest.
+        digest: computes its sha256; None compares presence and size only.
+
+    Returns:
+        What is wrong with it, or None.
+
+    Raises:
+        UnavailableError: it cannot be read now.
+    """
+    try:
+        with unavailable_as_error(path):
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                return "is not a file"
+            if found.st_size != expected.bytes:
+                return f"has {found.st_size:,} bytes instead of {expected.bytes:,}"
+            if digest is not None and digest(path) != expected.sha256:
+                return "does not match its recorded sha256"
+    except (FileNotFoundError, NotADirectoryError):
+        return "is missing"
+    return None
+
+
+def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> str | None:
+    """Compares the files of an artifact with its manifest.
+
+    Args:
+        folder: the artifact.
+        manifest: its manifest.
+        thorough: also compare content hashes; otherwise presence and size only.
+
+    Returns:
+        What is wrong with the first bad file, or None.
+
+    Raises:
+        UnavailableError: a file cannot be read now.
+    """
+    for name, expected in manifest.outputs.items():
+        damage = file_damage(folder / name, expected, file_digest if thorough else None)
+        if damage:
+            return f"{folder / name} {damage}"
+    return None
+
+
+def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
+    """Returns the manifest of an artifact that is whole.
+
+    Raises:
+        DataError: the manifest or a file of it is missing, truncated or changed.
+        UnavailableError: one of them cannot be read now.
+    """
+    manifest = read_manifest(folder)
+    damage = find_damage(folder, manifest, thorough=thorough)
+    if damage:
+        raise DataError(f"{damage}; {damage_remedy(folder, thorough=thorough)}")
+    return manifest
+
+
+def damage_remedy(folder: Path, *, thorough: bool = False) -> str:
+    """What to do about a damaged artifact; damage that only hashes show needs hashes to be found again."""
+    return f"remove it with `{collect_command(folder, thorough=thorough)}` and rerun"
+
+
+def collect_command(folder: Path, *, thorough: bool = False) -> str:
+    """The command that removes a damaged artifact."""
+    root = folder.parents[2]
+    place = "" if root == DATA else f" --data {shlex.quote(str(root))}"
+    return f"itrpipe gc --damaged{' --verify' if thorough else ''} --dataset {folder.parents[1].name}{place}"
+
+
+def same_run(manifest: Manifest, label: str, settings: Mapping[str, Any]) -> bool:
+    """Whether an artifact is another version of the run that `label` and `settings` name.
+
+    Runs of one label on different features of a dataset are different runs.
+    """
+    return manifest.label == label and manifest.settings.get("features") == settings.get("features")
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a folder has the name of a finished artifact."""
+    return _FINISHED.fullmatch(folder.name) is not None
+
+
+def partial_of(path: Path) -> Path:
+    """The `.partial` folder that a file of unfinished work lies in; elsewhere, as in tests, the file's own folder."""
+    return next((folder for folder in path.parents if folder.name.endswith(PARTIAL)), path.parent)
+
+
+def list_artifacts(root: Path, dataset: str) -> Iterator[Path]:
+    """Yields every folder in a stage folder of a dataset, finished, partial or not ours, sorted by stage and name.
+
+    Raises:
+        UnavailableError: a folder cannot be read now.
+    """
+    for stage in folders_in(root / dataset):
+        yield from folders_in(stage)
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder, sorted by name, without hidden ones; those behind links included; none if it is absent.
+
+    Raises:
+        UnavailableError: it cannot be read now.
+    """
+    with unavailable_as_error(folder), contextlib.suppress(FileNotFoundError):
+        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return []
+
+
+def open_partial(location: Location) -> Path:
+    """Creates the `.partial` folder and its `.work/`, keeping what an interrupted run left there."""
+    make_folder(location.partial / WORK)
+    return location.partial
+
+
+def finish(location: Location, manifest_fields: Mapping[str, Any]) -> Manifest:
+    """Seals the partial folder: hashes and syncs its files, writes the manifest, renames the folder.
+
+    Args:
+        location: the artifact.
+        manifest_fields: every field of `Manifest` except `outputs` and `versions`.
+    """
+    partial = location.partial
+    outputs = {}
+    for path in partial.rglob(f".*{TEMPORARY}"):
+        path.unlink()  # left by a kill in the middle of `write_bytes`
+    for path in sorted(path for path in partial.rglob("*") if path.is_file()):
+        name = path.relative_to(partial).as_posix()
+        if name != MANIFEST and not name.startswith(f"{WORK}/"):
+            outputs[name] = OutputFile(bytes=path.stat().st_size, sha256=file_digest(path))
+            sync(path)
+    manifest = Manifest(outputs=outputs, versions=installed_versions(), **manifest_fields)
+    write_manifest(partial, manifest)
+    seal(location)
+    return manifest
+
+
+def seal(location: Location) -> None:
+    """Last steps of `finish`, repeatable after a kill: drop `.work/`, rename, sync the parent folder.
+
+    An earlier artifact of this name is put aside, never removed: it may have taken days.
+    """
+    shutil.rmtree(location.partial / WORK, ignore_errors=True)
+    if location.folder.exists():
+        os.replace(location.folder, unused_name(location.folder))
+    os.replace(location.partial, location.folder)
+    sync(location.folder.parent)
+
+
+def unused_name(folder: Path) -> Path:
+    """A free name for an artifact that is to be replaced: `<name>.replaced`, `<name>.replaced-2` and so on."""
+    names = itertools.chain([REPLACED], (f"{REPLACED}-{number}" for number in itertools.count(2)))
+    return next(path for name in names if not os.path.lexists(path := folder.with_name(folder.name + name)))
+
+
+def recover_sealed(location: Location) -> bool:
+    """Finishes an artifact whose process was killed between writing the manifest and renaming.
+
+    Returns:
+        Whether there was one.
+    """
+    if not (location.partial / MANIFEST).exists():
+        return False
+    check_artifact(location.partial, thorough=True)
+    seal(location)
+    return True
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of the packages that can change a result; those not installed are left out, but not itrpipe itself."""
+    versions = {"itrpipe": __version__}
+    for package in RECORDED_PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions

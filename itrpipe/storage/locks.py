@@ -1,0 +1,210 @@
+"""Locks: one process makes an artifact, or several make parts of it, and who waits is told for whom."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import shlex
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from itrpipe.errors import LockedError, UnavailableError, UsageError
+from itrpipe.storage.artifact import BEGINNING, PARTIAL, Location, open_partial, recover_sealed
+from itrpipe.storage.disk import make_folder, unavailable_as_error
+
+HOURS = "ITRPIPE_LOCK_HOURS"
+DEFAULT_HOURS = 72.0
+"""How long a process waits for another one; a training that reads the result of another may wait for days."""
+
+
+@contextlib.contextmanager
+def locked(
+    location: Location, on_wait: Callable[[Path], None] | None = None, part: str = "", *, for_parts: bool = False
+) -> Iterator[None]:
+    """Holds the lock of an artifact, waiting for another process if need be.
+
+    Whoever makes a part holds the lock of the whole while it begins: so a part never begins while the whole is made,
+    finished or removed, and the whole waits for no part but says that it is being made.
+
+    A `.partial` folder in which nothing was made is removed in the end, as after a download that failed.
+
+    Args:
+        location: the artifact.
+        on_wait: called once with the lock's path when another process holds it; when it raises, so does this.
+        part: of the artifact that this process makes while others make other parts; empty for all of it.
+        for_parts: wait for those who make parts, too: they are about to end.
+
+    Raises:
+        LockedError: another process has the lock and `on_wait` is None, or all of it is to be made while another makes
+            a part, or it took longer than `ITRPIPE_LOCK_HOURS`.
+        UnavailableError: the folder is not writable, or its file system gives no locks.
+    """
+    with contextlib.ExitStack() as held:
+        held.callback(_remove_unbegun, location)  # last of all, when the locks are free again
+        whole = held.enter_context(_acquired(location.lock(), on_wait))
+        if part:
+            own = location.lock(part)
+            while not _entered(held, own):
+                if on_wait is None:
+                    raise _taken_already(own)
+                on_wait(own)
+                whole.release()  # who waits for a part holds nothing that its maker could wait for
+                with _waited_for(own):
+                    pass
+                whole = held.enter_context(_waited_for(location.lock()))
+            recover_sealed(location)
+            if not location.folder.exists():
+                open_partial(location)
+            whole.release()
+        else:
+            for path in _part_locks(location.folder):
+                held.enter_context(_acquired(path, on_wait if for_parts else None))
+        yield
+
+
+def holder(path: Path) -> str:
+    """Who wrote itself into a lock file: `process 12 on host a since 2026-01-01 10:00 (itrpipe train)`."""
+    try:
+        known = json.loads(path.read_bytes())
+        return f"process {known['pid']} on {known['host']} since {known['since']} ({known['command']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"  # that has not written yet who it is, or an older version
+
+
+@contextlib.contextmanager
+def unused(folder: Path) -> Iterator[bool]:
+    """Holds the locks of an artifact or `.partial` folder if no process has one; yields whether it does."""
+    folder = folder.with_name(folder.name.removesuffix(PARTIAL))
+    with contextlib.ExitStack() as held:
+        try:
+            for path in [folder.with_name(f".{folder.name}.lock"), *_part_locks(folder)]:
+                held.enter_context(_taken(path, timeout=0))
+        except (Timeout, UnavailableError):
+            held.close()
+            yield False
+            return
+        yield True
+
+
+def is_locked(partial: Path) -> bool:
+    """Whether a process is working on a `.partial` folder right now; in a read-only folder none can be."""
+    if not os.access(partial.parent, os.W_OK):
+        return False
+    with unused(partial) as free:
+        return not free
+
+
+@contextlib.contextmanager
+def _acquired(path: Path, on_wait: Callable[[Path], None] | None) -> Iterator[FileLock]:
+    make_folder(path.parent)
+    with contextlib.ExitStack() as held:
+        try:
+            lock = held.enter_context(_taken(path, timeout=0))
+        except Timeout:
+            if on_wait is None:
+                raise _taken_already(path) from None
+            on_wait(path)
+            lock = held.enter_context(_waited_for(path))
+        _sign(path)
+        yield lock
+
+
+def _remove_unbegun(location: Location) -> None:
+    """Removes the `.partial` folder of a run that ended before it made anything, unless another process is at work."""
+    if location.partial.exists():
+        # What ended the run is what its user is to hear, so a folder that cannot be removed either is left alone.
+        with unused(location.folder) as free, contextlib.suppress(OSError):
+            if free and not _made(location.partial):
+                shutil.rmtree(location.partial)
+
+
+def _made(partial: Path) -> bool:
+    """Whether a `.partial` folder holds a file beyond those of `BEGINNING`.
+
+    Raises:
+        OSError: a folder in it cannot be read, so there may be one.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    return any(not BEGINNING.issuperset(names) for _, _, names in os.walk(partial, onerror=refuse))
+
+
+def _entered(held: contextlib.ExitStack, path: Path) -> bool:
+    """Takes a lock that no other process has, and whether it did."""
+    try:
+        held.enter_context(_acquired(path, None))
+    except LockedError:
+        return False
+    return True
+
+
+def _taken_already(path: Path) -> LockedError:
+    return LockedError(
+        f"{path}: this artifact is being written by {holder(path)}; wait for it, then run the same command again"
+    )
+
+
+@contextlib.contextmanager
+def _waited_for(path: Path) -> Iterator[FileLock]:
+    """Holds a lock as soon as its holder lets it go."""
+    hours = patience()
+    with contextlib.ExitStack() as held:
+        try:
+            lock = held.enter_context(_taken(path, timeout=hours * 3600))
+        except Timeout:
+            raise LockedError(
+                f"{path} is held by {holder(path)} for more than {hours:g} hours; end that process, or wait longer "
+                f"with {HOURS}={2 * hours:g}"
+            ) from None
+        yield lock
+
+
+@contextlib.contextmanager
+def _taken(path: Path, timeout: float) -> Iterator[FileLock]:
+    """Holds a lock of the operating system; a file of that name alone, copied from elsewhere, locks nothing."""
+    lock = FileLock(path, fallback_to_soft=False)
+    with unavailable_as_error(path):
+        lock.acquire(timeout=timeout)
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+def _sign(path: Path) -> None:
+    """Writes into a held lock who holds it, which only waiting processes read."""
+    command = shlex.join(["itrpipe", *sys.argv[1:]])
+    known = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M")}
+    # A full disk is for the work itself to tell; the lock holds without a name in it.
+    with contextlib.suppress(OSError):
+        path.write_text(json.dumps({**known, "command": command}), encoding="utf-8")
+
+
+def patience() -> float:
+    """Hours that a process waits for another one.
+
+    Raises:
+        UsageError: `ITRPIPE_LOCK_HOURS` is no number of hours.
+    """
+    given = os.environ.get(HOURS, "")
+    try:
+        hours = float(given or DEFAULT_HOURS)
+    except ValueError:
+        hours = -1.0
+    if not 0 <= hours < float("inf"):
+        raise UsageError(f"{HOURS}={given!r} is no number of hours; unset it or give one, such as {DEFAULT_HOURS:g}")
+    return hours
+
+
+def _part_locks(folder: Path) -> list[Path]:
+    return sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.lock"))

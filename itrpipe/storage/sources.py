@@ -1,0 +1,154 @@
+"""Content digests of files, remembered by size, modification time and inode.
+
+Hashing 30 GB of features or 100,000 images takes minutes; looking at their sizes and times takes
+a second. So a digest is computed once and reused while none of the three has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from itrpipe.errors import DataError, DiskFullError, MissingInputError, UnavailableError
+from itrpipe.progress import Reporter
+from itrpipe.storage.disk import (
+    file_digest,
+    make_folder,
+    read_stamped_json,
+    unavailable_as_error,
+    write_stamped_json,
+)
+
+ABSENT = "absent"
+QUIET_FILES = 2000
+QUIET_BYTES = 1 << 28
+
+
+class DigestCache:
+    """Digests of files, kept in one JSON file per dataset.
+
+    Args:
+        path: the JSON file; created on `save`.
+        reporter: shows progress when many files or large ones have to be hashed.
+    """
+
+    def __init__(self, path: Path, reporter: Reporter | None = None) -> None:
+        self.path = path
+        self._reporter = reporter
+        self._entries = self._read()
+        self._new: dict[str, list] = {}
+
+    def digest(self, path: Path) -> str:
+        """sha256 of one source file, from the cache while it is unchanged.
+
+        Raises:
+            MissingInputError: there is no such file.
+            DataError: it is a folder, a pipe or a device.
+            UnavailableError: it cannot be read now.
+        """
+        try:
+            with unavailable_as_error(path):
+                if not stat.S_ISREG(path.stat().st_mode):
+                    raise DataError(f"source file {path} is no regular file; correct it or name another")
+                return self.known(path) or self.remember(path, self._hash(path))
+        except FileNotFoundError:
+            raise MissingInputError(f"source file {path} does not exist; restore it or name another") from None
+
+    def known(self, path: Path) -> str | None:
+        """The digest of a file that was hashed as it is now, or None.
+
+        Raises:
+            OSError: nothing can be learned about it.
+        """
+        status = path.stat()
+        entry = self._entries.get(str(path.absolute()))
+        return entry[3] if entry and entry[:3] == [status.st_size, status.st_mtime_ns, status.st_ino] else None
+
+    def remember(self, path: Path, digest: str) -> str:
+        """Keeps the digest that a file has as it is now, and returns it."""
+        status = path.stat()
+        key = str(path.absolute())
+        self._entries[key] = self._new[key] = [status.st_size, status.st_mtime_ns, status.st_ino, digest]
+        return digest
+
+    def _hash(self, path: Path) -> str:
+        size = path.stat().st_size
+        if self._reporter is None or size < QUIET_BYTES:
+            return file_digest(path)
+        with self._reporter.task(f"checking {path.name}", size >> 20, "MiB") as task:
+            return file_digest(path, lambda count: task.advance(count >> 20))
+
+    def combined(self, paths: Sequence[Path], root: Path, what: str) -> str:
+        """One digest over many files: their paths relative to `root` and their contents.
+
+        What is not there, no file or not readable counts as absent instead of failing: the stage that reads it lists
+        all of them.
+
+        Args:
+            paths: the files.
+            root: folder the recorded names are relative to, so that moving it changes nothing.
+            what: name of the progress shown while many files are new.
+        """
+        total = hashlib.sha256()
+        reporter = self._reporter if len(paths) - len(self._entries) > QUIET_FILES else None
+        with reporter.task(what, len(paths), "files") if reporter else nullcontext() as task:
+            for path in sorted(paths):
+                name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+                total.update(f"{name}\0{self._digest_of_any(path)}\n".encode())
+                if task:
+                    task.advance()
+        return total.hexdigest()
+
+    def _digest_of_any(self, path: Path) -> str:
+        # Opening a pipe would wait for a writer for ever.
+        readable = path.is_file() and os.access(path, os.R_OK)
+        return self.digest(path) if readable else ABSENT
+
+    def save(self) -> None:
+        """Writes the cache back if anything was hashed, with what other processes have hashed meanwhile.
+
+        Where nothing can be written, the same files are hashed again next time.
+        """
+        if self._new:
+            self._entries = self._read() | self._new
+            with contextlib.suppress(UnavailableError, DiskFullError):
+                make_folder(self.path.parent)
+                write_stamped_json(self.path, self._entries)
+            self._new = {}
+
+    def _read(self) -> dict[str, list]:
+        """The entries on the disk; a cache that is damaged or of an earlier version counts as empty."""
+        if not self.path.exists():
+            return {}
+        try:
+            entries = read_stamped_json(self.path, "its files are hashed again")
+        except DataError as error:
+            if self._reporter:
+                self._reporter.say(f"  warning: {error}", style="yellow")
+            return {}
+        return {key: entry for key, entry in entries.items() if isinstance(entry, list) and len(entry) == 4}
+
+
+def local_folders(names: Mapping[str, str]) -> dict[str, Path]:
+    """Setting -> folder, of those models that are named by one of this machine, not by a hub id, and not left empty."""
+    folders = {key: Path(name).expanduser() for key, name in names.items() if name}
+    return {key: folder for key, folder in folders.items() if folder.is_absolute() or folder.exists()}
+
+
+def folder_digests(folders: Mapping[str, Path], cache: DigestCache) -> dict[str, str]:
+    """Setting -> digest of the files of the folder that it names.
+
+    Raises:
+        MissingInputError: one of them is no folder.
+    """
+    digests = {}
+    for name, folder in folders.items():
+        if not folder.is_dir():
+            raise MissingInputError(f"{name}: {folder} is not a folder; name the folder that holds its files")
+        digests[name] = cache.combined([file for file in folder.iterdir() if file.is_file()], folder, f"hashing {name}")
+    return digests

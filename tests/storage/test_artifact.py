@@ -1,0 +1,438 @@
+"""Fingerprints, manifests, atomic writes, locks, sealing, and full disks."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import h5py
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from itrpipe.commands.stages import run_stage
+from itrpipe.errors import DataError, DiskFullError, LockedError
+from itrpipe.stages import prepare
+from itrpipe.storage import artifact as artifacts
+from itrpipe.storage import disk
+from itrpipe.storage.artifact import (
+    MANIFEST,
+    WORK,
+    Location,
+    Manifest,
+    check_artifact,
+    find_damage,
+    fingerprint,
+    finish,
+    open_partial,
+    read_manifest,
+    recover_sealed,
+)
+from itrpipe.storage.disk import read_json, write_bytes, write_json
+from itrpipe.storage.locks import is_locked, locked
+
+SCALARS = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text())
+TREES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3))
+SETTINGS = st.dictionaries(st.text(max_size=8), TREES, max_size=5)
+
+
+def location(root: Path, digits: str = "ab" * 32) -> Location:
+    return Location(root, "tiny", "train", "aoq.vsrn", digits)
+
+
+def fields(place: Location) -> dict[str, Any]:
+    return {
+        "stage": place.stage,
+        "schema_version": 1,
+        "dataset": place.dataset,
+        "conf": "aoq",
+        "label": place.label,
+        "fingerprint": place.fingerprint,
+        "settings": {"title": "naïve ☃", "margin": 0.2},
+        "execution": {"device": "cpu"},
+        "sources": {"captions": "c" * 64},
+        "inputs": {"prepare": {"stage": "prepare", "name": "files-12345678", "fingerprint": "1" * 64}},
+        "timings": {"total": 1.5},
+        "metrics": {"rsum": 10.5, "train": "12 images"},
+        "command": "itrpipe train",
+        "finished": "2026-01-01T00:00:00+00:00",
+        "messages": ["a warning"],
+    }
+
+
+@pytest.fixture
+def whole(data_root: Path) -> Location:
+    """A finished artifact with two files, one of them in a folder."""
+    place = location(data_root)
+    folder = open_partial(place)
+    (folder / "a.bin").write_bytes(b"0123456789")
+    (folder / "images").mkdir()
+    (folder / "images" / "1.jpg").write_bytes(b"jpeg")
+    (folder / WORK / "state").write_text("only for resuming")
+    finish(place, fields(place))
+    return place
+
+
+# Fingerprint
+
+
+def test_fingerprint_is_the_sha256_of_canonical_json() -> None:
+    text = '{"inputs":{"train":"00"},"schema":3,"settings":{"a":1,"é":[0.5,true]},"stage":"mine"}'
+    expected = hashlib.sha256(text.encode()).hexdigest()
+    assert fingerprint("mine", 3, {"é": [0.5, True], "a": 1}, {"train": "00"}) == expected
+
+
+@given(SETTINGS, st.randoms())
+def test_fingerprint_does_not_depend_on_the_order_of_keys(settings: dict[str, Any], random: Any) -> None:
+    keys = list(settings)
+    random.shuffle(keys)
+    assert fingerprint("s", 1, settings, {}) == fingerprint("s", 1, {key: settings[key] for key in keys}, {})
+
+
+@given(SETTINGS, SETTINGS)
+def test_fingerprints_agree_only_for_equal_content(one: dict[str, Any], other: dict[str, Any]) -> None:
+    same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    assert (fingerprint("s", 1, one, {}) == fingerprint("s", 1, other, {})) == same
+
+
+def test_everything_that_determines_a_result_changes_the_fingerprint() -> None:
+    variants = [
+        ("s", 1, {"a": 1}, {"x": "0"}),
+        ("t", 1, {"a": 1}, {"x": "0"}),
+        ("s", 2, {"a": 1}, {"x": "0"}),
+        ("s", 1, {"a": 1.0}, {"x": "0"}),
+        ("s", 1, {"a": True}, {"x": "0"}),
+        ("s", 1, {"a": "1"}, {"x": "0"}),
+        ("s", 1, {"a": [1]}, {"x": "0"}),
+        ("s", 1, {"a": "\u00e9"}, {"x": "0"}),
+        ("s", 1, {"a": "e\u0301"}, {"x": "0"}),
+        ("s", 1, {"a": 1}, {"x": "1"}),
+        ("s", 1, {"a": 1}, {"y": "0"}),
+    ]
+    assert len({fingerprint(*each) for each in variants}) == len(variants)
+
+
+# Manifest
+
+
+def test_a_finished_artifact_has_its_manifest_and_nothing_of_the_work(whole: Location) -> None:
+    assert not whole.partial.exists()
+    assert sorted(path.name for path in whole.folder.iterdir()) == ["a.bin", "images", MANIFEST]
+    manifest = read_manifest(whole.folder)
+    assert set(manifest.outputs) == {"a.bin", "images/1.jpg"}
+    assert manifest.outputs["a.bin"].bytes == 10
+    assert manifest.outputs["a.bin"].sha256 == hashlib.sha256(b"0123456789").hexdigest()
+    assert manifest.versions["itrpipe"]
+    assert manifest.settings == {"title": "naïve ☃", "margin": 0.2}
+    assert Manifest.model_validate_json(manifest.model_dump_json()) == manifest
+    assert check_artifact(whole.folder, thorough=True) == manifest
+
+
+def test_the_folder_name_carries_label_and_fingerprint(data_root: Path) -> None:
+    place = location(data_root, "0123456789" * 6 + "abcd")
+    assert place.folder == data_root / "tiny" / "train" / "aoq.vsrn-01234567"
+    assert place.partial.name == "aoq.vsrn-01234567.partial"
+    assert place.lock().parent == place.folder.parent
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b"\xff\xfe", b'{"stage": 3}', None])
+def test_a_manifest_that_is_missing_or_corrupt_is_named_with_the_remedy(whole: Location, content: bytes | None) -> None:
+    path = whole.folder / MANIFEST
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError, match=r"manifest\.json is (missing|corrupt|not valid JSON).*itrpipe gc") as caught:
+        check_artifact(whole.folder)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_field_in_a_manifest_is_refused(whole: Location) -> None:
+    path = whole.folder / MANIFEST
+    path.write_text(json.dumps({**json.loads(path.read_text()), "extra": 1, "checksum": ""}))
+    with pytest.raises(DataError, match="is corrupt"):
+        read_manifest(whole.folder)
+
+
+def test_missing_truncated_and_changed_outputs_are_found(whole: Location) -> None:
+    manifest, path = read_manifest(whole.folder), whole.folder / "a.bin"
+    assert find_damage(whole.folder, manifest, thorough=True) is None
+    path.write_bytes(b"0123456780")
+    assert find_damage(whole.folder, manifest) is None
+    assert "does not match its recorded sha256" in (find_damage(whole.folder, manifest, thorough=True) or "")
+    for content in (b"01234567", b"0123456789AB"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"a\.bin has {len(content)} bytes instead of 10"):
+            check_artifact(whole.folder)
+    path.unlink()
+    with pytest.raises(DataError, match=r"a\.bin is missing"):
+        check_artifact(whole.folder)
+
+
+# Atomic write
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def failing_fsync(code: int) -> Callable[[int], None]:
+    def fail(descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def test_a_write_that_fails_half_way_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.json"
+    write_json(path, {"rows": 1})
+    monkeypatch.setattr(os, "fsync", failing_fsync(errno.EIO))
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        write_json(path, {"rows": 2})
+    assert read_json(path) == {"rows": 1}
+    assert files_of(tmp_path) == ["state.json"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_line_with_path_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    path = tmp_path / "state.bin"
+    write_bytes(path, b"old")
+    monkeypatch.setattr(os, "fsync", failing_fsync(code))
+    with pytest.raises(
+        DiskFullError, match=r"no space left while writing .*state\.bin .*run the same command"
+    ) as caught:
+        write_bytes(path, b"new")
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == b"old"
+    assert files_of(tmp_path) == ["state.bin"]
+
+
+def test_a_disk_that_holds_no_more_files_is_not_said_to_lack_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing_fsync(errno.ENOSPC))
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_files=1234, f_favail=0))
+    with pytest.raises(DiskFullError, match="1,234"):
+        write_bytes(tmp_path / "state.bin", b"new")
+
+
+def test_numbers_json_cannot_hold_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "metrics.json", {"rsum": float("nan")})
+    assert files_of(tmp_path) == []
+
+
+def test_space_is_required_before_a_long_job(tmp_path: Path) -> None:
+    disk.require_space(tmp_path / "not" / "there", 1, "this")
+    with pytest.raises(DiskFullError, match=r"drawing needs [\d,.]+ MiB but [\d,.]+ MiB are free at .*--data"):
+        disk.require_space(tmp_path / "not" / "there", 2**62, "drawing")
+
+
+def test_broken_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "sources.json").write_text('{"a": [1')
+    with pytest.raises(DataError, match=r"sources\.json is not valid JSON"):
+        read_json(tmp_path / "sources.json")
+
+
+# Locks
+
+
+HOLD = (
+    "import sys; from filelock import FileLock\nwith FileLock(sys.argv[1]): print('held', flush=True); sys.stdin.read()"
+)
+
+
+@pytest.fixture
+def holder(data_root: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock of the artifact until its standard input closes."""
+    location(data_root).lock().parent.mkdir(parents=True)
+    command = [sys.executable, "-c", HOLD, str(location(data_root).lock())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_lock_of_another_process_is_seen_and_waited_for(data_root: Path, holder: subprocess.Popen[str]) -> None:
+    place = location(data_root)
+    assert is_locked(place.partial)
+    with pytest.raises(LockedError, match="is being written by"), locked(place):
+        pass
+    waited: list[Path] = []
+
+    def on_wait(lock: Path) -> None:
+        waited.append(lock)
+        assert holder.stdin is not None
+        holder.stdin.close()
+
+    with locked(place, on_wait):
+        assert is_locked(place.partial)
+    assert waited == [place.lock()]
+    assert not is_locked(place.partial)
+
+
+def test_a_lock_dies_with_its_process(data_root: Path, holder: subprocess.Popen[str]) -> None:
+    holder.kill()
+    holder.wait()
+    assert not is_locked(location(data_root).partial)
+    with locked(location(data_root)):
+        pass
+
+
+def test_the_second_process_waits_and_finds_the_artifact_done(
+    defined: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first process is this one; inside its stage it starts the second and waits until that one waits."""
+    second: list[subprocess.Popen[str]] = []
+    run = prepare.run
+
+    def start_second_and_run(job: Any) -> None:
+        code = "from itrpipe.cli import main; main()"
+        arguments = ["prepare", "--dataset", "tiny", "--data", str(defined)]
+        process = subprocess.Popen([sys.executable, "-uc", code, *arguments], stdout=subprocess.PIPE, text=True)
+        second.append(process)
+        assert process.stdout is not None
+        assert any("is writing it; waiting for" in line for line in process.stdout)
+        run(job)
+
+    monkeypatch.setattr(prepare, "run", start_second_and_run)
+    folder = run_stage(defined, "tiny", "prepare", [])
+    made = (folder / MANIFEST).stat().st_mtime_ns
+    rest, _ = second[0].communicate(timeout=60)
+    assert second[0].returncode == 0
+    assert "finished by another run" in rest
+    assert (folder / MANIFEST).stat().st_mtime_ns == made
+    assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [folder.name]
+
+
+# Interruption
+
+
+def test_a_kill_between_manifest_and_rename_loses_nothing(
+    defined: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(artifacts, "seal", lambda place: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_stage(defined, "tiny", "prepare", [])
+    (partial,) = (defined / "tiny" / "prepare").glob("*.partial")
+    made = (partial / MANIFEST).stat().st_mtime_ns
+    monkeypatch.setattr(prepare, "run", lambda job: pytest.fail("nothing was left to do"))
+    folder = run_stage(defined, "tiny", "prepare", [])
+    assert (folder / MANIFEST).stat().st_mtime_ns == made
+    assert not partial.exists()
+    check_artifact(folder, thorough=True)
+
+
+def test_recovering_needs_a_manifest_and_whole_files(data_root: Path) -> None:
+    place = location(data_root)
+    assert not recover_sealed(place)
+    folder = open_partial(place)
+    (folder / "a.bin").write_bytes(b"0123456789")
+    assert not recover_sealed(place)
+    assert not place.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("damaged", "reason"),
+    [(b"0123456", r"a\.bin has 7 bytes"), (b"0123456780", r"a\.bin does not match its recorded sha256")],
+)
+def test_a_sealed_partial_that_is_damaged_is_refused_with_a_remedy_that_works(
+    damaged: bytes, reason: str, data_root: Path, monkeypatch: pytest.MonkeyPatch, invoke: Callable[..., Any]
+) -> None:
+    place = location(data_root)
+    (open_partial(place) / "a.bin").write_bytes(b"0123456789")
+    with monkeypatch.context() as patch:
+        patch.setattr(artifacts, "seal", lambda place: None)
+        finish(place, fields(place))
+    (place.partial / "a.bin").write_bytes(damaged)
+    with pytest.raises(DataError, match=reason) as caught:
+        recover_sealed(place)
+    assert not place.folder.exists()
+    assert "itrpipe gc --damaged" in str(caught.value)
+    assert invoke("gc", "--damaged", "--yes", "--dataset", "tiny", "--data", data_root).code == 0
+    assert not place.partial.exists()
+
+
+def test_everything_is_on_the_disk_before_the_name_is_and_then_the_name(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a power cut leaves has all of its content or no name."""
+    place, calls = location(data_root), []
+    (open_partial(place) / "a.bin").write_bytes(b"0123456789")
+    replace, fsync = os.replace, os.fsync
+
+    def noted_replace(old: Any, new: Any) -> None:
+        replace(old, new)
+        calls.append(("named", Path(new).name))
+
+    def noted_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        calls.append(("on disk", Path(f"/proc/self/fd/{descriptor}").resolve().name))
+
+    monkeypatch.setattr(os, "replace", noted_replace)
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    finish(place, fields(place))
+    written = next(number for number, each in enumerate(calls) if each == ("named", MANIFEST))
+    assert calls[written - 1][0] == "on disk"
+    assert calls[written - 1][1].startswith(f".{MANIFEST}.")
+    assert ("on disk", "a.bin") in calls[:written]
+    named = calls.index(("named", place.folder.name))
+    assert named > written
+    assert ("on disk", place.folder.parent.name) in calls[named:]
+
+
+def test_what_a_killed_write_left_behind_does_not_enter_the_artifact(data_root: Path) -> None:
+    place = location(data_root)
+    folder = open_partial(place)
+    (folder / "a.bin").write_bytes(b"0123456789")
+    (folder / ".a.bin.4711.tmp").write_bytes(b"0123")
+    assert set(finish(place, fields(place)).outputs) == {"a.bin"}
+    assert files_of(place.folder) == ["a.bin", MANIFEST]
+
+
+def test_a_partial_folder_is_never_read_as_whole(chain: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder,) = (chain / "tiny" / "extract").glob("precomp-*")
+    before = (folder / "features.h5").read_bytes()
+    partial = folder.rename(folder.with_name(folder.name + ".partial"))
+    (partial / MANIFEST).unlink()
+    (partial / WORK).mkdir()
+    with h5py.File(partial / "features.h5", "r") as file:
+        start, size = file["regions"].id.get_offset(), file["regions"].id.get_storage_size()
+    (partial / "features.h5").write_bytes(before[:start] + bytes(size) + before[start + size :])
+    run_stage(chain, "tiny", "extract", [], conf="precomp")
+    assert "interrupted, goes on where it stopped" in capsys.readouterr().out
+    assert (folder / "features.h5").read_bytes() == before
+
+
+# Parts
+
+
+def test_parts_are_made_side_by_side_but_never_beside_the_whole(data_root: Path) -> None:
+    place = location(data_root)
+    with locked(place, part="1-of-2"), locked(place, part="2-of-2"):
+        assert place.partial.exists()
+        assert is_locked(place.partial)
+        with pytest.raises(LockedError, match="is being written by"), locked(place):
+            raise AssertionError("the whole was made beside its parts")
+        with pytest.raises(LockedError, match="1-of-2"), locked(place, part="1-of-2"):
+            raise AssertionError("a part was made twice")
+    assert not is_locked(place.partial)
+    waited: list[Path] = []
+
+    def give_up(path: Path) -> None:
+        waited.append(path)
+        raise LockedError("no")
+
+    with locked(place), pytest.raises(LockedError, match="no"), locked(place, give_up, "1-of-2"):
+        raise AssertionError("a part was begun beside the whole")
+    assert waited == [place.lock()]
