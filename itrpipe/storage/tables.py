@@ -1,0 +1,109 @@
+"""Parquet files of artifacts: written in one way, and read with one line where something is wrong with them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.storage.disk import full_disk_as_error, reading
+from itrpipe.storage.integrity import checked
+
+
+class TableFile:
+    """Reads a Parquet file a row group at a time.
+
+    Args:
+        path: the file; one of an artifact is compared with its manifest.
+        expected: its schema, or names of columns that it has at least.
+        remedy: what to do about a file that is not there, damaged or of another version.
+
+    Raises:
+        MissingInputError: there is no such file.
+        DataError: it is damaged or has other columns.
+        UnavailableError: it cannot be read now.
+
+    Attributes:
+        schema: of the file.
+        facts: text that was kept with the table.
+    """
+
+    def __init__(self, path: Path, expected: pa.Schema | Sequence[str], remedy: str) -> None:
+        if not path.is_file():
+            raise MissingInputError(f"{path} is not there; {remedy}")
+        self.path, self._remedy = path, remedy
+        with self._reading():
+            self._file = pq.ParquetFile(checked(path), page_checksum_verification=True)
+            self.schema = self._file.schema_arrow.remove_metadata()
+            known = self._file.metadata.metadata or {}
+            self.facts = {key.decode(): text.decode() for key, text in known.items() if key != b"ARROW:schema"}
+        whole = isinstance(expected, pa.Schema)
+        if not (self.schema.equals(expected) if whole else set(expected) <= set(self.schema.names)):
+            found = ", ".join(f"{field.name} {field.type}" for field in self.schema)
+            raise DataError(f"{path} has other columns than this version writes ({found}); {remedy}")
+
+    def __len__(self) -> int:
+        return self._file.metadata.num_rows
+
+    def sizes(self) -> list[int]:
+        """Rows of each row group."""
+        return [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]
+
+    def read(self, columns: Sequence[str] | None = None, group: int | None = None) -> pa.Table:
+        """Reads all rows or those of one row group, of all columns unless some are named.
+
+        Raises:
+            DataError: a page is damaged.
+        """
+        with self._reading():
+            return self._file.read(columns) if group is None else self._file.read_row_group(group, columns)
+
+    def row_groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yields the row groups in order; see `read`."""
+        return (self.read(columns, number) for number in range(self._file.num_row_groups))
+
+    def batches(self, rows: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yields up to so many rows at a time, whatever the row groups are; see `read`."""
+        with self._reading():
+            yield from self._file.iter_batches(rows, columns=columns)
+
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        return reading(self.path, "a table", self._remedy)
+
+    def close(self) -> None:
+        """Closes the file, which is also closed when this object goes."""
+        self._file.close()
+
+
+def read_table(
+    path: Path, expected: pa.Schema | Sequence[str], remedy: str, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """Reads a whole file, of all columns unless some are named; see `TableFile`."""
+    with contextlib.closing(TableFile(path, expected, remedy)) as file:
+        return file.read(columns)
+
+
+@contextlib.contextmanager
+def table_writer(path: Path, schema: pa.Schema, *, page_checksums: bool = True) -> Iterator[pq.ParquetWriter]:
+    """A writer of one Parquet file, closed in the end.
+
+    Page checksums let a reader find a flipped bit, which would read as another caption, also outside of an artifact.
+
+    Raises:
+        DiskFullError: no space is left.
+    """
+    with (
+        full_disk_as_error(path),
+        pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=page_checksums) as writer,
+    ):
+        yield writer
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Writes a whole table; see `table_writer`."""
+    with table_writer(path, table.schema) as writer:
+        writer.write_table(table)

@@ -1,0 +1,90 @@
+"""Parquet files of artifacts."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError
+from itrpipe.storage.tables import TableFile, read_table, table_writer, write_table
+
+SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int32())])
+TABLE = pa.table({"name": ["a", "b", "c"], "count": [1, 2, 3]}, schema=SCHEMA)
+REMEDY = "run `itrpipe make` again"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file of two row groups that keeps a fact."""
+    with table_writer(tmp_path / "t.parquet", SCHEMA) as writer:
+        writer.write_table(TABLE, row_group_size=2)
+        writer.add_key_value_metadata({"drawn": "5"})
+    return tmp_path / "t.parquet"
+
+
+def test_a_table_is_read_whole_and_by_row_groups(path: Path) -> None:
+    file = TableFile(path, SCHEMA, REMEDY)
+    assert file.read().equals(TABLE)
+    assert file.schema == SCHEMA
+    assert file.facts == {"drawn": "5"}
+    assert len(file) == 3
+    assert file.sizes() == [2, 1]
+    assert [each["name"].to_pylist() for each in file.row_groups(["name"])] == [["a", "b"], ["c"]]
+    assert file.read(["count"], 1).to_pydict() == {"count": [3]}
+    assert [each.to_pydict() for each in file.batches(2, ["count"])] == [{"count": [1, 2]}, {"count": [3]}]
+    assert read_table(path, ("count",), REMEDY).equals(TABLE)
+    assert read_table(path, SCHEMA, REMEDY, ["count"]).column_names == ["count"]
+    file.close()
+    with pytest.raises(ItrpipeError):
+        file.read()
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_bytes_are_those_of_one_call_to_the_library(tmp_path: Path, checksums: bool) -> None:
+    pq.write_table(TABLE, tmp_path / "theirs", compression="zstd", write_page_checksum=checksums)
+    with table_writer(tmp_path / "ours", SCHEMA, page_checksums=checksums) as writer:
+        writer.write_table(TABLE)
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    write_table(tmp_path / "whole", TABLE)
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "ours").read_bytes() or not checksums
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[pq.read_metadata(path).row_group(1).column(0).data_page_offset + 30] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected", "error", "value"),
+    [
+        (Path.unlink, SCHEMA, MissingInputError, "t.parquet is not there"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), SCHEMA, DataError, "cannot be read as a table"),
+        (_flip, SCHEMA, DataError, "cannot be read as a table"),
+        (lambda path: None, pa.schema([("name", pa.string())]), DataError, "name string, count int32"),
+        (lambda path: None, pa.schema([*SCHEMA][::-1]), DataError, "name string, count int32"),
+        (lambda path: None, ("name", "length"), DataError, "name string, count int32"),
+    ],
+)
+def test_refusals(
+    path: Path,
+    spoil: Callable[[Path], object],
+    expected: pa.Schema | tuple[str, ...],
+    error: type[ItrpipeError],
+    value: str,
+) -> None:
+    spoil(path)
+    with pytest.raises(error, match=value) as raised:
+        read_table(path, expected, REMEDY)
+    assert str(path) in str(raised.value)
+    assert str(raised.value).endswith(REMEDY)
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DiskFullError, match=r"t\.parquet"), table_writer(tmp_path / "t.parquet", SCHEMA):
+        raise OSError(errno.ENOSPC, "full")
