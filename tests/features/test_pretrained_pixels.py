@@ -34,6 +34,8 @@ PROCESSORS: dict[str, Callable[[], Any]] = {
     "unscaled": lambda: transformers.ViTImageProcessor(size=64, do_rescale=False),
     "unnormalised": lambda: transformers.ViTImageProcessor(size=64, do_normalize=False),
     "odd_scale": lambda: transformers.ViTImageProcessor(size=64, rescale_factor=1 / 127.5),
+    "nearest": lambda: transformers.ViTImageProcessor(size=64, resample=0),
+    "lanczos": lambda: transformers.SiglipImageProcessor(size={"height": 64, "width": 64}, resample=1),
     "no_resize": lambda: transformers.BitImageProcessor(do_resize=False, crop_size=64),
 }
 
@@ -53,14 +55,17 @@ def saved(folder: Path, processor: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 375), (61, 50), (3, 40)])
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 375), (61, 50), (82, 73), (3, 40)])
 def test_the_two_halves_equal_the_processor(name: str, height: int, width: int, tmp_path: Path) -> None:
     processor = PROCESSORS[name]()
     preprocessing = load_preprocessing(saved(tmp_path, processor))
     image = photo(height, width)
     frame = preprocessing.transform(image)
+    whole = processor(image, do_rescale=False, do_normalize=False, input_data_format="channels_last")["pixel_values"]
     assert frame.dtype == np.uint8
+    assert frame.flags.c_contiguous
     assert frame.shape == (3, *preprocessing.frame)
+    assert np.array_equal(frame, whole[0])
     found = preprocessing.normalization(torch.from_numpy(frame)[None])
     expected = processor(image, return_tensors="pt", input_data_format="channels_last")["pixel_values"]
     torch.testing.assert_close(found, expected.float(), atol=1e-6, rtol=1e-6)
@@ -94,7 +99,7 @@ def coordinates(height: int, width: int) -> np.ndarray:
 @given(
     height=st.integers(48, 400),
     width=st.integers(48, 400),
-    name=st.sampled_from([name for name in PROCESSORS if name not in ("no_resize", "convnext_stretch")]),
+    name=st.sampled_from([name for name in PROCESSORS if name not in ("no_resize", "nearest", "convnext_stretch")]),
 )
 def test_boxes_are_where_the_pixels_come_from(
     height: int, width: int, name: str, tmp_path_factory: pytest.TempPathFactory

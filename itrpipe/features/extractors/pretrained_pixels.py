@@ -1,7 +1,7 @@
 """From a decoded image to the pixels that a pretrained network of transformers was trained on, and back to its frame.
 
-An image goes through the network's own image processor, in two halves with the arithmetic of the whole: resizing and
-cropping on bytes in the decoding processes (`PixelTransform`), rescaling and normalising in float32 on the device
+An image becomes, byte for byte, the pixels that the network's own image processor makes of it, in two halves: resizing
+and cropping on bytes in the decoding threads (`PixelTransform`), rescaling and normalising in float32 on the device
 (`PixelNormalization`). `Framing` says which part of the original image the network then sees.
 """
 
@@ -13,8 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 import transformers
 from torch import nn
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as tvF
+from transformers.image_utils import pil_torch_interpolation_mapping
 
 from itrpipe.errors import DataError, UsageError
 from itrpipe.storage.disk import reading
@@ -77,10 +81,16 @@ class Framing:
         resized = self.resized(sizes)
         if self.crop is None:
             return np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (len(sizes), 1))
-        crop = np.array(self.crop)
-        # An odd rest goes to the right and to the bottom, of a crop as of a margin.
-        first = np.where(crop <= resized, (resized - crop) // 2, -((crop - resized) // 2))
-        return np.concatenate((first[:, ::-1], (first + crop)[:, ::-1]), 1) / np.tile(resized[:, ::-1], 2)
+        first = self.first(resized)
+        return np.concatenate((first[:, ::-1], (first + self.crop)[:, ::-1]), 1) / np.tile(resized[:, ::-1], 2)
+
+    def first(self, resized: np.ndarray) -> np.ndarray:
+        """Returns row and column [B, 2] at which the crop begins in resized images; below 0 where there is a margin.
+
+        An odd rest goes to the right and to the bottom, of a crop as of a margin.
+        """
+        rest = resized - np.array(self.crop)
+        return np.sign(rest) * (np.abs(rest) // 2)
 
     def boxes(self, cells: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns cells of the frame as boxes of the original images.
@@ -100,19 +110,26 @@ class Framing:
 
 @dataclass(frozen=True)
 class PixelTransform:
-    """Resizes and crops one image with the network's own image processor.
+    """Resizes and crops one image as the network's own image processor does, without its overhead for every image.
 
     Attributes:
-        processor: image processor of transformers.
+        framing: the sizes.
+        interpolation: of the resizing.
     """
 
-    processor: Any
+    framing: Framing
+    interpolation: InterpolationMode
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """Returns the frame [3, h, w] uint8 of an image [H, W, 3] uint8 RGB."""
-        # The layout is named because transformers would guess it, and err on an image three pixels high.
-        processed = self.processor(image, do_rescale=False, do_normalize=False, input_data_format="channels_last")
-        return np.ascontiguousarray(processed["pixel_values"][0])
+        height, width = self.framing.resized(np.array([image.shape[:2]]))[0].tolist()
+        # A view of the image as it lies in memory, which the resizing reads fastest.
+        resized = tvF.resize(torch.from_numpy(image).permute(2, 0, 1), [height, width], self.interpolation)
+        if self.framing.crop is not None:
+            top, left = self.framing.first(np.array([height, width])).tolist()
+            bottom, right = self.framing.crop[0] - height + top, self.framing.crop[1] - width + left
+            resized = F.pad(resized, (-left, right, -top, bottom))  # less than nothing is cut off
+        return resized.contiguous().numpy()
 
 
 class PixelNormalization(nn.Module):
@@ -183,7 +200,8 @@ def _preprocessing(folder: Path) -> Preprocessing:
             f"{folder}: the image processor {name} gives images of different sizes; set a height and a width as "
             "'size', or 'do_center_crop' and 'crop_size', in its preprocessor_config.json."
         )
-    transform, normalization = PixelTransform(processor), PixelNormalization(processor)
+    transform = PixelTransform(framing, pil_torch_interpolation_mapping[processor.resample])
+    normalization = PixelNormalization(processor)
     if not (normalization.mean.isfinite().all() and normalization.std.isfinite().all() and normalization.std.all()):
         raise DataError(
             f"{folder / PREPROCESSOR}: rescale_factor, image_mean and image_std make no numbers of pixels; correct them"
