@@ -10,7 +10,6 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 from itrpipe.engine.work import AGAIN
 from itrpipe.errors import DataError
+from itrpipe.storage.arrays import StoredRows
 from itrpipe.storage.disk import (
     CHECKSUM,
     STAMP_HERE,
@@ -35,37 +35,6 @@ _FACTS = "__metadata__"
 _LENGTH = 8
 _ROOM = 1_024
 """Bytes that the header of a file with an array that grows has left for the numbers in it to grow."""
-
-
-@dataclass(frozen=True)
-class StoredRows:
-    """Rows that lie one behind the other in a file; what is read is copied, and nothing stays mapped.
-
-    Attributes:
-        path: the file.
-        offset: of the first row, bytes.
-        dtype: type of a number.
-        shape: rows first.
-    """
-
-    path: Path
-    offset: int
-    dtype: str
-    shape: tuple[int, ...]
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows start..stop, as many of them as there are.
-
-        Raises:
-            DataError: the file ends before.
-        """
-        dtype, row = np.dtype(self.dtype), int(np.prod(self.shape[1:], dtype=np.int64))
-        rows = max(0, min(stop, self.shape[0]) - start)
-        count = rows * row
-        found = np.fromfile(self.path, dtype, count, offset=self.offset + start * row * dtype.itemsize)
-        if len(found) != count:
-            raise DataError(f"{self.path} ends before row {stop:,}; make it again")
-        return found.reshape(rows, *self.shape[1:])
 
 
 class ArrayWriter:
@@ -190,7 +159,7 @@ class ArrayFile:
     def stored(self, name: str) -> StoredRows:
         """Where an array lies; it can be pickled."""
         dtype, shape, offset = self._places[name]
-        return StoredRows(self.path.absolute(), offset, dtype.str, shape)
+        return StoredRows(self.path.absolute(), offset, dtype, shape, name)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Rows start..stop of an array, by default all."""

@@ -18,9 +18,9 @@ from typing import Literal
 import h5py
 import numpy as np
 
-from itrpipe.engine.files import StoredRows
 from itrpipe.errors import MissingInputError
 from itrpipe.features.hdf5 import open_hdf5
+from itrpipe.storage.arrays import StoredRows
 from itrpipe.storage.disk import reading, require_space
 from itrpipe.storage.integrity import checked
 
@@ -239,7 +239,7 @@ def _map(path: Path, dataset: h5py.Dataset) -> np.ndarray:
 
 
 def _stored(path: Path, dataset: h5py.Dataset) -> StoredRows:
-    return StoredRows(path.absolute(), _offset(dataset), dataset.dtype.str, dataset.shape)
+    return StoredRows(path.absolute(), _offset(dataset), np.dtype(dataset.dtype.str), dataset.shape)
 
 
 def _offset(dataset: h5py.Dataset) -> int:

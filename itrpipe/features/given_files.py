@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 
 from itrpipe.datasets.records import SPLITS
 from itrpipe.datasets.source_files import lines_of, load_json_list
-from itrpipe.engine.files import StoredRows
 from itrpipe.errors import MissingInputError
 from itrpipe.features.embeddings import INNER_PRODUCT
 from itrpipe.features.given_source import ids_beside
 from itrpipe.features.hdf5 import open_hdf5
+from itrpipe.storage.arrays import StoredRows
 from itrpipe.storage.disk import reading
 
 Side = Literal["images", "captions"]
@@ -170,7 +170,7 @@ def _numpy(path: Path, side: Side) -> GivenSide:
         with reading(beside, f"ids of {side}", "give a list of whole numbers or strings"):
             ids = as_ids(_names(pa.array(load_json_list(beside))))
 
-    stored = StoredRows(path.absolute(), array.offset, array.dtype.str, shape)  # what is read so is not mapped
+    stored = StoredRows(path.absolute(), array.offset, array.dtype, shape)  # what is read so is not mapped
 
     def blocks() -> Iterator[np.ndarray]:
         for start in range(0, shape[0], step := _rows_at_once(shape[1], array.dtype.itemsize)):

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from itrpipe.engine.files import StoredRows
+from itrpipe.storage.arrays import StoredRows
 
 
 class Rows(Protocol):
@@ -49,7 +49,7 @@ def stored(mapped: np.ndarray) -> Rows:
     """The rows of a memory map of a whole dataset, where they lie; those of another array as they are."""
     if not isinstance(mapped, np.memmap) or not isinstance(mapped.filename, str | os.PathLike):
         return HeldRows(mapped)
-    return StoredRows(Path(mapped.filename).absolute(), mapped.offset, mapped.dtype.str, mapped.shape)
+    return StoredRows(Path(mapped.filename).absolute(), mapped.offset, mapped.dtype, mapped.shape)
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from measure import paired, show
 from rich.console import Console
 
 from itrpipe.engine.execution import MapExecution
-from itrpipe.engine.files import StoredRows
 from itrpipe.engine.local import usable_cores
 from itrpipe.engine.run import Made, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.parsing import Item, Parsing
 from itrpipe.scenes import generate
+from itrpipe.storage.arrays import StoredRows
 
 DIM = 64
 SIZES = ((3_000, 15_000), (10_000, 50_000), (30_000, 150_000))
@@ -70,7 +70,7 @@ def stored(path: Path, shape: tuple[int, ...]) -> StoredRows:
         for start in range(0, shape[0], 1 << 15):
             vectors = generator.standard_normal((min(1 << 15, shape[0] - start), *shape[1:]), dtype=np.float32)
             file.write((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).tobytes())
-    return StoredRows(path, 0, "<f4", shape)
+    return StoredRows(path, 0, np.dtype("<f4"), shape)
 
 
 def measured_memory(images: int, captions: int, folder: Path) -> dict[str, Any]:
@@ -84,7 +84,9 @@ def measured_memory(images: int, captions: int, folder: Path) -> dict[str, Any]:
     rows = [stored(folder / "images", (images, DIM)), stored(folder / "texts", (captions, DIM))]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     norms = measured_norms(*rows, folder / "norms.arrays")
-    work = ExactMining(*rows, StoredRows(owners, 0, "<i8", (captions,)), norms, 300, 60, precision="bf16+fp32")
+    work = ExactMining(
+        *rows, StoredRows(owners, 0, np.dtype("<i8"), (captions,)), norms, 300, 60, precision="bf16+fp32"
+    )
     made = run(work, folder / "parts")
     mined = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     join_mined(work, made.paths, folder / "mined.arrays")

@@ -1,0 +1,439 @@
+"""Arrays in files: one mapping of names to rows for `.npy`, `.npz`, HDF5 and Parquet.
+
+Opening a file reads no array: type and shape come from headers. Rows are copied into memory by plain reading, and
+nothing is mapped unless `StoredRows.mapped` is asked for: an array of 30 GB takes no more memory than the rows that are
+held, and an error of the disk is an exception and does not end the process. Nothing is ever unpickled, and no file that
+another one names is read.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import struct
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from itrpipe.errors import DataError
+from itrpipe.storage.disk import reading
+
+if TYPE_CHECKING:
+    import h5py
+    import pyarrow as pa
+
+AGAIN = "make or fetch it again"
+FORMS = "give a .npy, .npz, HDF5 or Parquet file, or a folder of Parquet files"
+_TYPES = "biufSU"
+_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+# NumPy reads headers of up to 10,000 characters.
+_HEADER_ROOM = 16_384
+# HDF5 keeps unpacked chunks of this many bytes; a smaller cache unpacks a chunk again for every row.
+_CHUNK_CACHE = 64 << 20
+_BYTES_AT_ONCE = 1 << 24
+
+
+class Rows(Protocol):
+    """Rows of numbers or texts, such as one vector per image."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows first."""
+        ...
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Rows start..stop, as many of them as there are, in memory."""
+        ...
+
+
+class FileRows(Rows, Protocol):
+    """Rows of an array in a file."""
+
+    @property
+    def where(self) -> str:
+        """The file, and the array's name in it, for messages."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of a number as it is stored, perhaps big-endian; of texts `object` (strings), `S` or `U`."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Rows that lie one behind the other in a file. They can be pickled, and are read in any order.
+
+    Attributes:
+        path: the file.
+        offset: of the first row, bytes.
+        dtype: type of a number.
+        shape: rows first.
+        name: of the array in the file, empty where it is alone.
+    """
+
+    path: Path
+    offset: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    name: str = ""
+
+    @property
+    def where(self) -> str:
+        """The file, and the array's name in it, for messages."""
+        return _where(self.path, self.name)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Rows start..stop, as many of them as there are.
+
+        Raises:
+            DataError: the file ends before.
+        """
+        count = max(0, min(stop, self.shape[0]) - start)
+        with reading(self.where, "an array", AGAIN), self.path.open("rb") as file:
+            return _filled(file, self.offset, start, self.dtype, (count, *self.shape[1:]))
+
+    def mapped(self) -> np.memmap:
+        """All rows where they lie; writing to them changes the memory alone, since torch wants writable memory."""
+        return np.memmap(self.path, self.dtype, "c", self.offset, self.shape)
+
+
+@dataclass(frozen=True)
+class FetchedRows:
+    """Rows that a library has to unpack.
+
+    Attributes:
+        where, dtype, shape: as of `FileRows`.
+        fetch: gives the rows start..stop, which all are there.
+    """
+
+    where: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    fetch: Callable[[int, int], np.ndarray]
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Rows start..stop, as many of them as there are; rising calls are the fastest.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        stop = min(stop, self.shape[0])
+        with reading(self.where, "an array", AGAIN):
+            return self.fetch(start, stop) if start < stop else np.empty((0, *self.shape[1:]), self.dtype)
+
+
+class Arrays(Mapping[str, FileRows]):
+    """The arrays of a file by their names; a header is read when its array is asked for.
+
+    Args:
+        path: the file.
+        openers: name -> what opens the array. The array of a `.npy` file is called "".
+        attributes: of a group of HDF5, which "" stands for the file itself; nothing in other formats.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        openers: Mapping[str, Callable[[], FileRows]],
+        attributes: Callable[[str], Mapping[str, Any]] = lambda group: {},
+    ) -> None:
+        self.path, self.attributes, self._openers = path, attributes, openers
+
+    def __getitem__(self, name: str) -> FileRows:
+        """Opens one array.
+
+        Raises:
+            KeyError: there is none of this name.
+            DataError: it is damaged, or holds something else than numbers or texts.
+        """
+        opener = self._openers[name]
+        with reading(_where(self.path, name), "an array of numbers or texts", AGAIN):
+            return opener()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._openers)
+
+    def __len__(self) -> int:
+        return len(self._openers)
+
+    def stored(self, name: str) -> StoredRows:
+        """Opens an array of a file that itrpipe has written.
+
+        Raises:
+            DataError: there is none of this name, or it does not lie in the file as it is.
+        """
+        found = self.get(name)
+        if not isinstance(found, StoredRows):
+            raise DataError(f"{self.path} lacks '{name}', or it is packed; {AGAIN}")
+        return found
+
+
+def open_arrays(path: Path) -> Arrays:
+    """Opens a file of arrays, whose format its first bytes tell, or a folder of Parquet files with the same columns.
+
+    Raises:
+        DataError: it is of no known format, cut off or damaged, or would have another file read in its place.
+        UnavailableError: it cannot be read now.
+    """
+    with reading(path, "arrays", FORMS):
+        if path.is_dir():
+            return _parquet(path, sorted(path.glob("*.parquet")))
+        with path.open("rb") as file:
+            first = file.read(4)
+        if first == b"PAR1":
+            return _parquet(path, [path])
+        if first == b"\x93NUM":
+            return Arrays(path, {"": partial(_npy, path)})
+        if first.startswith(b"PK"):
+            with zipfile.ZipFile(path) as archive:
+                names = [name for name in archive.namelist() if name.endswith(".npy")]
+            return Arrays(path, {name.removesuffix(".npy"): partial(_npz_member, path, name) for name in names})
+        return _hdf5(path)
+
+
+def take(values: Rows, rows: np.ndarray) -> np.ndarray:
+    """Some rows, in the order asked for.
+
+    Args:
+        values: n rows.
+        rows: [m] int64, best rising and close together.
+    """
+    wanted, back = np.unique(rows, return_inverse=True)
+    starts = np.flatnonzero(np.diff(wanted, prepend=-2) != 1)
+    runs = np.split(wanted, starts[1:]) if len(wanted) else []
+    if not runs:
+        return values.read(0, 0)
+    return np.concatenate([values.read(int(run[0]), int(run[-1]) + 1) for run in runs])[back]
+
+
+def labels(values: FileRows) -> list[str] | list[int]:
+    """All ids of an array.
+
+    Args:
+        values: [n] texts or whole numbers.
+
+    Raises:
+        DataError: it holds something else, or texts that are not UTF-8.
+    """
+    with reading(values.where, "ids", "give texts or whole numbers"):
+        if len(values.shape) != 1 or values.dtype.kind not in "SUOiu":
+            raise ValueError(f"it holds {values.dtype} {list(values.shape)}")
+        found = values.read(0, values.shape[0]).tolist()
+        return [each.decode() if isinstance(each, bytes) else each for each in found]
+
+
+def _where(path: Path, name: str) -> str:
+    return f"{path}: '{name}'" if name else str(path)
+
+
+def _filled(file: IO[bytes], offset: int, start: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Reads rows `start`, ... of an array that begins at `offset`."""
+    values = np.empty(shape, dtype)
+    if values.nbytes:
+        file.seek(offset + start * (values.nbytes // shape[0]))
+        if file.readinto(values.reshape(-1).view(np.uint8).data) != values.nbytes:  # pyright: ignore[reportAttributeAccessIssue]
+            raise EOFError(f"it ends before row {start + shape[0]:,}")
+    return values
+
+
+# NumPy
+
+
+def _npy(path: Path) -> FileRows:
+    with path.open("rb") as file:
+        dtype, shape, offset, fortran = _header(file, file.seek(0, io.SEEK_END))
+    stored = StoredRows(path, offset, dtype, shape)
+    if not fortran:
+        return stored
+    columns = np.memmap(path, dtype, "r", offset, shape, order="F")
+    return FetchedRows(stored.where, dtype, shape, lambda start, stop: columns[start:stop].copy(order="C"))
+
+
+def _npz_member(path: Path, member: str) -> FileRows:
+    name = member.removesuffix(".npy")
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(member)
+        stream = archive.open(info)  # stays open without the archive; going back in it unpacks from the front again
+        dtype, shape, offset, fortran = _header(stream, info.file_size)
+    if fortran:
+        raise ValueError("it lies column by column (Fortran order); save it with np.ascontiguousarray")
+    if info.compress_type != zipfile.ZIP_STORED:
+        fetch = lambda start, stop: _filled(stream, offset, start, dtype, (stop - start, *shape[1:]))  # noqa: E731
+        return FetchedRows(_where(path, name), dtype, shape, fetch)
+    with path.open("rb") as file:  # the local header may be longer than the directory says
+        file.seek(info.header_offset + 26)
+        offset += info.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
+    return StoredRows(path, offset, dtype, shape, name)
+
+
+def _header(stream: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], int, bool]:
+    """Type, shape, first byte of the data and whether it lies column by column, of a .npy file of `size` bytes."""
+    stream.seek(0)
+    head = io.BytesIO(stream.read(_HEADER_ROOM))
+    # Python 2 wrote shapes such as (29000L, 36, 2048); NumPy reads them with a warning that helps nobody.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shape, fortran, dtype = _HEADER_READERS[np.lib.format.read_magic(head)](head)
+    if dtype.kind not in _TYPES:
+        raise ValueError("it holds Python objects" if dtype.hasobject else f"it holds {dtype}")
+    expected = head.tell() + math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or size != expected:
+        raise ValueError(f"it has {size:,} bytes, and by its header {expected:,}")
+    return dtype, shape, head.tell(), fortran and len(shape) > 1
+
+
+# HDF5
+
+
+def open_hdf5(path: Path) -> tuple[h5py.File, list[str]]:
+    """Opens an HDF5 file to read, after a look at everything in it that could lead to other files.
+
+    HDF5 follows external storage, virtual datasets and external links without a word, so that a file from elsewhere
+    could make any file of this machine part of the features.
+
+    Returns:
+        The file, and the names of its datasets.
+
+    Raises:
+        DataError: something in it lies in another file.
+        Exception: it is not HDF5, is damaged, or cannot be read; h5py raises anything.
+    """
+    import h5py
+
+    file = h5py.File(path, "r", locking="best-effort", rdcc_nbytes=_CHUNK_CACHE)
+    try:
+        links: dict[str, Any] = {}
+        file.visititems_links(lambda name, link: links.update({name: link}))  # follows no link to another file
+        for name, link in links.items():
+            if isinstance(link, h5py.ExternalLink):
+                raise _elsewhere(path, name, f"is a link to the file {link.filename!r}")
+        datasets = []
+        for name, link in links.items():
+            found = file.get(name) if isinstance(link, h5py.SoftLink) else file[name]  # soft links may lead nowhere
+            if isinstance(found, h5py.Dataset):
+                made = found.id.get_create_plist()
+                if made.get_layout() == h5py.h5d.VIRTUAL:
+                    raise _elsewhere(path, name, "is a virtual dataset, made of others")
+                if made.get_external_count():
+                    raise _elsewhere(
+                        path, name, f"keeps its values in the file {os.fsdecode(made.get_external(0)[0])!r}"
+                    )
+                datasets.append(name)
+        return file, datasets
+    except BaseException:
+        file.close()
+        raise
+
+
+def _elsewhere(path: Path, name: str, reason: str) -> DataError:
+    return DataError(f"{path}: '{name}' {reason}, which is never followed; write the values themselves into the file")
+
+
+def _hdf5(path: Path) -> Arrays:
+    file, names = open_hdf5(path)
+    openers = {name: partial(_dataset, path, file, name) for name in names}
+    return Arrays(path, openers, lambda group: file[f"/{group}"].attrs)
+
+
+def _dataset(path: Path, file: h5py.File, name: str) -> FileRows:
+    import h5py
+
+    dataset: Any = file[name]
+    where, dtype, shape = _where(path, name), np.dtype(dataset.dtype.str), dataset.shape or ()
+    if h5py.check_string_dtype(dataset.dtype):
+        texts = dataset.asstr("utf-8")
+        return FetchedRows(where, np.dtype(object), shape, lambda start, stop: texts[start:stop])
+    if dtype.kind not in _TYPES:
+        raise ValueError(f"it holds {dataset.dtype}")
+    # Types without a counterpart in NumPy are converted by HDF5, and so are never read as they lie.
+    plain = dataset.id.get_type() == h5py.h5t.py_create(dataset.dtype, logical=True)
+    if plain and dataset.id.get_offset() is not None:
+        return StoredRows(path, dataset.id.get_offset(), dtype, shape, name)
+    return FetchedRows(where, dtype, shape, lambda start, stop: dataset[start:stop])
+
+
+# Parquet
+
+
+def _parquet(path: Path, paths: list[Path]) -> Arrays:
+    import pyarrow.parquet as pq
+
+    if not paths:
+        raise ValueError("the folder holds no Parquet file")
+    about = [pq.read_metadata(each) for each in paths]
+    schemas = [each.schema.to_arrow_schema() for each in about]
+    names = [name for name in schemas[0].names if all(name in each.names for each in schemas)]
+    count = sum(each.num_rows for each in about)
+    return Arrays(path, {name: partial(_column, path, paths, count, schemas[0].field(name)) for name in names})
+
+
+def _column(path: Path, paths: list[Path], count: int, field: pa.Field) -> FileRows:
+    """A column of lists of one length is a matrix."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    listed = (
+        pa.types.is_list(field.type) or pa.types.is_large_list(field.type) or pa.types.is_fixed_size_list(field.type)
+    )
+    kind: Any = field.type.value_type if listed or pa.types.is_dictionary(field.type) else field.type
+    dtype = np.dtype(kind.to_pandas_dtype())
+    if dtype.kind not in _TYPES and (listed or not (pa.types.is_string(kind) or pa.types.is_large_string(kind))):
+        raise ValueError(f"it holds {field.type}")
+
+    def columns(at_once: int) -> Iterator[Any]:
+        for each in paths:
+            with pq.ParquetFile(each) as file:
+                yield from (batch.column(0) for batch in file.iter_batches(at_once, columns=[field.name]))
+
+    width = next((len(column[0]) for column in columns(1)), 0) if listed else 1
+    at_once = max(1, _BYTES_AT_ONCE // (8 * max(1, width)))
+    stream = _Stream(lambda: (_values(column, width if listed else None) for column in columns(at_once)))
+    return FetchedRows(_where(path, field.name), dtype, (count, width) if listed else (count,), stream.fetch)
+
+
+def _values(column: Any, width: int | None) -> np.ndarray:
+    """The values [n] of a column, or [n, width] of one of lists."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    lengths, values = (
+        (None, column) if width is None else (pc.call_function("list_value_length", [column]), column.flatten())
+    )
+    if column.null_count or values.null_count:
+        raise ValueError(f"it has {column.null_count or values.null_count:,} empty values")
+    if lengths is not None and lengths.to_numpy().tolist() != [width] * len(column):
+        raise ValueError(f"its lists are not all of one length, which is {width} of the first")
+    found = values.to_numpy(zero_copy_only=False)
+    return found if width is None else found.reshape(len(column), width)
+
+
+class _Stream:
+    """Blocks of rows that come from front to back; going back begins again.
+
+    Args:
+        begin: gives all blocks, [n, ...] each.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[np.ndarray]]) -> None:
+        self._begin, self._first = begin, math.inf
+
+    def fetch(self, start: int, stop: int) -> np.ndarray:
+        """Rows start..stop."""
+        if start < self._first:
+            self._blocks, self._first = self._begin(), 0
+            self._held = next(self._blocks)
+        found = [self._held[start - self._first : stop - self._first]]
+        while stop > self._first + len(self._held):
+            self._first, self._held = self._first + len(self._held), next(self._blocks)
+            found.append(self._held[max(0, start - self._first) : stop - self._first])
+        return np.concatenate(found)
