@@ -23,9 +23,8 @@ from itrpipe.datasets.records import Annotations, ImageRecord
 from itrpipe.engine.run import Made
 from itrpipe.errors import DataError
 from itrpipe.evaluation.benchmarks import ScoredPairs
-from itrpipe.features.computed import Pass, extraction_passes, notes_of
-from itrpipe.features.extraction import ImageFiles
-from itrpipe.features.passes import join_features, merge
+from itrpipe.features.extraction import Extraction, ImageFiles
+from itrpipe.features.passes import extractions, join_features, merge, notes_of
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import read_manifest
@@ -93,7 +92,7 @@ def with_features(benchmark: Benchmark, extract: Path, device: str, make: Make, 
     images = _image_files(benchmark, list(shown), make, name)
     manifest = read_manifest(extract)
     settings = feature_settings(manifest.settings).model_validate(manifest.settings)
-    passes = extraction_passes(passes_of(manifest.conf, settings), images, device=device)
+    passes = extractions(passes_of(manifest.conf, settings), images, device=device)
     _refuse_other_extractors(extract, manifest.messages, notes_of(passes))
     path = work / name / FEATURES
     make_folder(path.parent)
@@ -181,9 +180,9 @@ def _refuse_other_extractors(extract: Path, before: Sequence[str], notes: Sequen
 
 
 def _join(
-    path: Path, ids: Sequence[str], passes: Mapping[str, Pass], make: Make, name: str, images: ImageFiles
+    path: Path, ids: Sequence[str], passes: Mapping[str, Extraction], make: Make, name: str, images: ImageFiles
 ) -> None:
-    made = {each: (spec, make(work, f"benchmarks/{name}/{each}").paths) for each, (work, spec) in passes.items()}
+    made = {each: (work.spec, make(work, f"benchmarks/{name}/{each}").paths) for each, work in passes.items()}
     failed = join_features(path, ids, made, "+".join(passes))
     if failed:
         row = min(failed)

@@ -27,15 +27,12 @@ from itrpipe.engine.files import ArrayFile, write_arrays
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.extractors.base import Extractor, Images, Transform
-from itrpipe.features.store import largest_magnitudes
+from itrpipe.features.store import FeatureSpec, stored_rows
 from itrpipe.storage.disk import reading_error
 from itrpipe.storage.integrity import damage_of
 
 BATCHES_PER_PART = 8
 """A part holds so many batches of the size that suits the extractor; what is lost in a kill is at most a part."""
-_NOTHING_FOUND = "has no region: the extractor found nothing in it"
-_NOT_FINITE = "has features that are not finite or too large for float16"
-_FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,6 @@ class Extraction(Work["_Extracting"]):
         images: all images of the dataset.
         build: makes the extractor on a device; it is pickled.
         device: `auto`, `cpu` or `cuda`.
-        datasets: which of the extractor's datasets are written; None for all.
         batch: images per forward pass, at most those of a part; 0 for what suits the extractor.
         decoders: threads of a worker that decode images.
         strict: stop at the first image that cannot be used.
@@ -122,14 +118,13 @@ class Extraction(Work["_Extracting"]):
         build: Callable[[torch.device], Extractor],
         *,
         device: str = "cpu",
-        datasets: frozenset[str] | None = None,
         batch: int = 0,
         decoders: int = 2,
         strict: bool = False,
     ) -> None:
         self.title = f"extracting {name}"
         self._images, self._build, self.device = images, build, device
-        self.datasets, self._batch, self._decoders, self._strict = datasets, batch, decoders, strict
+        self._batch, self._decoders, self._strict = batch, decoders, strict
 
     def __getstate__(self) -> dict[str, Any]:
         """Each worker opens its own, and is told of the images of each part alone."""
@@ -139,6 +134,16 @@ class Extraction(Work["_Extracting"]):
     def extractor(self) -> Extractor:
         """The extractor, opened once in every process."""
         return self._build(torch.device(resolve_device(self.device)))
+
+    @cached_property
+    def spec(self) -> FeatureSpec:
+        """Which datasets are written; where other extractors write some of this one's, it is set to the others."""
+        return self.extractor.spec
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a user should know of the extractor."""
+        return self.extractor.notes
 
     def parts(self) -> list[Part]:
         """Images of equal groups beside each other, some at a time."""
@@ -160,11 +165,10 @@ class Extraction(Work["_Extracting"]):
         rows, images = part.content
         extractor = worker.extractor
         batches = plan_batches(images.sizes, extractor.group, self._batch or extractor.batch)
-        datasets = self.datasets or frozenset(extractor.spec.shapes())
         found: list[dict[str, np.ndarray]] = []
         failed: dict[str, str] = {}
         for batch in worker.decoded(images, batches):
-            usable, arrays, refused = compute(extractor, batch, images.sizes, datasets)
+            usable, arrays, refused = compute(extractor, batch, images.sizes, self.spec)
             if self._strict and refused:
                 row, reason = refused[0]
                 raise DataError(f"{images.root / images.files[row]}: {reason}; restore the file, or leave --strict")
@@ -259,7 +263,7 @@ def decode_batch(images: ImageFiles, rows: np.ndarray, transform: Transform) -> 
 
 
 def compute(
-    extractor: Extractor, batch: DecodedBatch, sizes: np.ndarray, datasets: frozenset[str]
+    extractor: Extractor, batch: DecodedBatch, sizes: np.ndarray, spec: FeatureSpec
 ) -> tuple[np.ndarray, dict[str, np.ndarray], list[tuple[int, str]]]:
     """Runs an extractor on a batch.
 
@@ -267,24 +271,18 @@ def compute(
         extractor: any.
         batch: some of N images.
         sizes: [N, 2] height and width of all of them.
-        datasets: which of the extractor's datasets are wanted.
+        spec: the extractor's, or the part of it that is wanted.
 
     Returns:
-        Rows of the images with features, their features, and row and reason of each that has none.
+        Rows of the images with features; their features in the types of the file; row and reason of each that has none.
     """
     if batch.images is None:
         return batch.rows, {}, batch.failed
-    everything = extractor(batch.images, sizes[batch.rows])
-    found = everything["count"] > 0 if "count" in everything else np.ones(len(batch.rows), dtype=bool)
-    arrays = {name: everything[name] for name in datasets}
-    finite = np.ones(len(batch.rows), dtype=bool)
-    for name in datasets & {"regions", "global"}:
-        finite &= largest_magnitudes(arrays[name]) <= _FLOAT16_MAX
-    usable = found & finite
-    if usable.all():
+    arrays, refused = stored_rows(spec, extractor(batch.images, sizes[batch.rows]))
+    if not refused:
         return batch.rows, arrays, batch.failed
-    reasons = [(int(row), _NOTHING_FOUND) for row in batch.rows[~found]]
-    reasons += [(int(row), _NOT_FINITE) for row in batch.rows[found & ~finite]]
+    usable = np.setdiff1d(np.arange(len(batch.rows)), list(refused))
+    reasons = [(int(batch.rows[position]), reason) for position, reason in sorted(refused.items())]
     return batch.rows[usable], {name: values[usable] for name, values in arrays.items()}, batch.failed + reasons
 
 

@@ -1,16 +1,24 @@
-"""One feature file from several extractors, each of which goes over the images once."""
+"""One feature file from several extractors, each of which goes over the images once, or from one importer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
 from itrpipe.engine.files import ArrayFile
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.store import FeatureSpec, FeatureWriter, create_features
+from itrpipe.features.declaration import FeatureSettings
+from itrpipe.features.extraction import Extraction, ImageFiles
+from itrpipe.features.extractors.base import Extractor
+from itrpipe.features.importing import Import
+from itrpipe.features.registry import extractor_module
+from itrpipe.features.store import FeatureSpec, write_features
 
 
 def divide(specs: Mapping[str, FeatureSpec]) -> dict[str, FeatureSpec]:
@@ -31,6 +39,32 @@ def divide(specs: Mapping[str, FeatureSpec]) -> dict[str, FeatureSpec]:
         taken |= groups
         parts[name] = spec.only(groups)
     return parts
+
+
+def extractions(parts: Mapping[str, FeatureSettings], images: ImageFiles, **options: Any) -> dict[str, Extraction]:
+    """Opens extractors; the `spec` of each holds the datasets that no extractor before it has.
+
+    Args:
+        parts: of `itrpipe.features.registry.passes_of`.
+        images: what they read.
+        options: of `Extraction`.
+
+    Raises:
+        UsageError: an extractor would contribute nothing.
+    """
+    works = {name: Extraction(name, images, partial(_build, part), **options) for name, part in parts.items()}
+    for name, spec in divide({name: work.spec for name, work in works.items()}).items():
+        works[name].spec = spec
+    return works
+
+
+def _build(settings: FeatureSettings, device: str | torch.device) -> Extractor:
+    return extractor_module(settings.kind).build(settings, device)
+
+
+def notes_of(works: Mapping[str, Extraction | Import]) -> list[str]:
+    """What a user should know of the extractors or of the import, each with its name."""
+    return [f"{name}: {note}" for name, work in works.items() for note in work.notes]
 
 
 def merge(parts: Mapping[str, FeatureSpec]) -> FeatureSpec:
@@ -63,21 +97,26 @@ def join_features(
         DataError: no image has features.
         DiskFullError: the disk cannot hold the file.
     """
-    parts = {name: [ArrayFile(each) for each in paths] for name, (_, paths) in passes.items()}
-    failed = {int(row): why for each in parts.values() for part in each for row, why in part.facts.items()}
+    parts = [ArrayFile(path) for _, paths in passes.values() for path in paths]
+    failed = {int(row): why for part in parts for row, why in part.facts.items()}
     if len(failed) == len(ids):
         raise DataError(f"none of the {len(ids):,} images could be used; the first {failed[0]}")
     usable = np.setdiff1d(np.arange(len(ids)), np.fromiter(failed, dtype=np.int64))
     place = np.full(len(ids), -1, dtype=np.int64)
     place[usable] = np.arange(len(usable))
     spec = merge({name: own for name, (own, _) in passes.items()})
-    create_features(path, [name for row, name in enumerate(ids) if row not in failed], spec, extractor)
-    with FeatureWriter(path) as writer:
-        for part in (part for each in parts.values() for part in each if part.shapes):
-            arrays = part.all()
-            slots = place[arrays.pop("rows")]
-            known = slots >= 0  # another extractor may have refused the image
-            if known.any():
-                writer.write(slots[known], {name: values[known] for name, values in arrays.items()})
-            on_joined(len(slots))
+
+    def pieces() -> Iterator[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
+        for part in (part for part in parts if part.shapes):
+            rows = place[part.read("rows")]
+            places = {name: part.stored(name) for name in part.shapes if name != "rows"}
+            arrays = {name: np.memmap(at.path, at.dtype, "r", at.offset, at.shape) for name, at in places.items()}
+            known = rows >= 0  # another extractor may have refused the image
+            if known.all():
+                yield rows, arrays
+            else:
+                yield rows[known], {name: values[known] for name, values in arrays.items()}
+            on_joined(len(rows))
+
+    write_features(path, [name for row, name in enumerate(ids) if row not in failed], spec, extractor, pieces())
     return failed

@@ -19,10 +19,9 @@ from itrpipe.errors import DataError
 from itrpipe.features.declaration import FeatureSettings
 from itrpipe.features.extraction import DecodedBatch, compute, plan_batches, stack
 from itrpipe.features.extractors.base import Extractor
-from itrpipe.features.layout import TYPES
 from itrpipe.features.passes import divide
 from itrpipe.features.registry import extractor_module
-from itrpipe.features.store import FeatureFile
+from itrpipe.features.store import TYPES, FeatureFile, FeatureSpec
 from itrpipe.storage.disk import is_unavailable, unavailable
 
 Photograph = str | os.PathLike[str] | Image.Image | np.ndarray
@@ -111,10 +110,9 @@ class Photographs:
             pool.shutdown(cancel_futures=True)
 
     @cached_property
-    def _datasets(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """Extractor -> the datasets that it fills, with the shape of a row."""
-        specs = divide({name: each.spec for name, each in self._extractors.items()})
-        return {name: spec.shapes() for name, spec in specs.items()}
+    def _specs(self) -> dict[str, FeatureSpec]:
+        """Extractor -> the datasets that it fills."""
+        return divide({name: each.spec for name, each in self._extractors.items()})
 
     def _decoded(self, photograph: Photograph) -> _Decoded:
         try:
@@ -138,13 +136,13 @@ class Photographs:
         kept = np.ones(len(images), dtype=bool)
         # In the types of the file, so that a photograph is as exact as the images of the dataset.
         found: dict[str, np.ndarray | None] = dict.fromkeys("global_" if name == "global" else name for name in TYPES)
-        for place, (name, shapes) in enumerate(self._datasets.items()):
+        for place, (name, spec) in enumerate(self._specs.items()):
             extractor = self._extractors[name]
-            made = {each: np.zeros((len(images), *shape), TYPES[each]) for each, shape in shapes.items()}
+            made = {each: np.zeros((len(images), *shape), TYPES[each]) for each, shape in spec.shapes().items()}
             for rows in plan_batches(sizes, extractor.group, extractor.batch):
                 batch = DecodedBatch(rows, stack([images[row].pixels[place] for row in rows.tolist()]), [])
                 try:
-                    usable, arrays, refused = compute(extractor, batch, sizes, frozenset(shapes))
+                    usable, arrays, refused = compute(extractor, batch, sizes, spec)
                 except DataError as error:
                     raise DataError(f"{names[rows[0]]}: {error}") from None
                 for row, reason in refused:

@@ -23,22 +23,39 @@ from __future__ import annotations
 
 import math
 import os
-import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 
+import h5py
 import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.layout import DAMAGE_REMEDY, TYPES, Extent, read_layout, write_layout
-from itrpipe.storage.disk import full_disk_as_error, require_space, sync
+from itrpipe.features.hdf5 import open_hdf5
+from itrpipe.storage.disk import full_disk_as_error, reading, require_space, sync
+from itrpipe.storage.integrity import checked
 
 FEATURES = "features.h5"
+SCHEMA_VERSION = 1
 GROUPS = frozenset({"regions", "global", "pixels"})
+TYPES = {
+    "regions": "<f2",
+    "count": "<i2",
+    "boxes": "<f4",
+    "labels": "<i2",
+    "scores": "<f4",
+    "attributes": "<i2",
+    "attribute_scores": "<f4",
+    "global": "<f2",
+    "pixels": "|u1",
+}
+"""The datasets and their types; `image_id` comes on top, with a length of its own."""
 
+_REMEDY = "remove its folder and run `itrpipe extract` again"
+# Every dataset starts on a cache line, so that maps of float32 are aligned.
+_ALIGNMENT = 64
 # Room for identifiers and HDF5's own headers in the estimate of a file's size, in bytes.
 _BYTES_PER_ID = 64
 _BYTES_OF_HEADERS = 16_384
@@ -93,144 +110,161 @@ class FeatureSpec:
 
     def bytes_needed(self, n: int) -> int:
         """Returns the size in bytes of a file of `n` images, with generous room for identifiers and headers."""
-        row = sum(_row_bytes(name, shape) for name, shape in self.shapes().items())
+        row = sum(math.prod(shape) * np.dtype(TYPES[name]).itemsize for name, shape in self.shapes().items())
         return n * (row + _BYTES_PER_ID) + _BYTES_OF_HEADERS
 
 
-def create_features(path: Path, image_ids: Sequence[str], spec: FeatureSpec, extractor: str) -> None:
-    """Creates a feature file at its full size, every row zero, and reserves its disk space.
+def stored_rows(spec: FeatureSpec, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[int, str]]:
+    """Converts features of n images to the types of the file. Everything that is stored is checked here, and only here.
 
-    The file appears under its name only when it is whole; a file that was there before is replaced.
+    Args:
+        spec: which datasets there are; other arrays are left out.
+        arrays: for every dataset of `spec` an array [n, ...] of its row shape and of any numeric type.
+
+    Returns:
+        The rows of every dataset; and position -> reason of each image whose rows are not to be stored: a value is not
+        finite, does not fit the type, or lies outside 0..1 (boxes), or there is no region.
+
+    Raises:
+        DataError: a shape or a type does not fit.
+    """
+    n = len(next(iter(arrays.values())))
+    stored: dict[str, np.ndarray] = {}
+    refused: dict[int, str] = {}
+    for name, shape in spec.shapes().items():
+        values, dtype = arrays[name], np.dtype(TYPES[name])
+        if values.shape != (n, *shape) or values.dtype.kind not in ("iu" if dtype.kind in "iu" else "fiu"):
+            raise DataError(
+                f"{name} of {n} images have type {values.dtype} and shape {list(values.shape)}; {dtype} "
+                f"{[n, *shape]} are stored"
+            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            stored[name] = np.ascontiguousarray(values, dtype=dtype)
+        given, rows = (each.reshape(n, math.prod(shape)) for each in (values, stored[name]))
+        if dtype.kind == "f":
+            fits = _finite(rows)
+        else:
+            fits = np.ones(n, dtype=bool) if values.dtype == dtype else (rows == given).all(axis=1)
+        low, high = {"boxes": (0, 1), "count": (1, spec.regions)}.get(name, (None, None))
+        if low is not None and high is not None:
+            fits &= (rows.min(axis=1) >= low) & (rows.max(axis=1) <= high)
+        for position in np.flatnonzero(~fits).tolist():
+            refused.setdefault(position, _refusal(name, given[position], dtype, low, high))
+    return stored, refused
+
+
+def _finite(rows: np.ndarray) -> np.ndarray:
+    """Whether all of each row [n, k] are numbers, [n]."""
+    # Without their sign, the bits of floats are ordered like their values, infinity and NaN last; and of float16 they
+    # compare 20 times as fast.
+    bits = rows.view(f"<u{rows.itemsize}")
+    infinity = np.array(np.inf, rows.dtype).view(bits.dtype)
+    return (bits & (np.iinfo(bits.dtype).max >> 1)).max(axis=1, initial=0) < infinity
+
+
+def _refusal(name: str, values: np.ndarray, dtype: np.dtype, low: float | None, high: float | None) -> str:
+    """Why values of an image cannot be stored."""
+    if name == "count" and not values.any():
+        return "has no region"
+    if low is None or high is None:
+        limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+        low, high = float(limits.min), float(limits.max)
+    wrong = values[~((values >= low) & (values <= high))]
+    return f"has {name} with the value {wrong[0]:g}; {dtype} from {low:g} to {high:g} are stored"
+
+
+def write_features(
+    path: Path,
+    image_ids: Sequence[str],
+    spec: FeatureSpec,
+    extractor: str,
+    pieces: Iterable[tuple[np.ndarray, Mapping[str, np.ndarray]]],
+) -> None:
+    """Writes a feature file. It appears under its name only when it is whole, and replaces one that was there before.
+
+    HDF5 makes the structure and says where every dataset lies; rows are then written by plain file access, which makes
+    an error of a full disk and not a signal.
 
     Args:
         path: the file to create; its folder must exist.
         image_ids: N identifiers in the order of the rows, each once.
         spec: which datasets to create.
         extractor: name of the extractor, kept as an attribute.
+        pieces: row numbers int64 [n], and for some datasets an array [n, ...] of their type, see `stored_rows`.
+            Together the pieces have every row of every dataset.
 
     Raises:
-        DataError: there is no image, an identifier comes twice, is empty or holds a NUL, or the spec has no dataset.
+        DataError: there is no image, an identifier comes twice, is empty or holds a NUL, or the spec has no dataset; or
+            a piece has other datasets or types.
         DiskFullError: the disk cannot hold the file.
         MissingInputError: the folder of `path` does not exist.
     """
-    ids = _encode_ids(path, image_ids)
-    if not spec.shapes():
+    ids, shapes = _encoded(path, image_ids), spec.shapes()
+    if not shapes:
         raise DataError(f"{path}: an extractor without regions and without global vectors has nothing to store.")
     if not path.parent.is_dir():
         raise MissingInputError(f"{path.parent} does not exist, so {path.name} cannot be created there; make it first.")
+    require_space(path, spec.bytes_needed(len(ids)), path.name)
     temporary = path.with_name(path.name + ".creating")
-    needed = spec.bytes_needed(len(ids))
-    require_space(path, needed, path.name)
     try:
         with full_disk_as_error(path):
-            write_layout(temporary, ids, spec.shapes(), extractor)
-            _reserve(temporary)
+            offsets = _create(temporary, ids, shapes, extractor)
+            with temporary.open("r+b", buffering=0) as file:
+                for rows, arrays in pieces:
+                    starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)  # of runs of consecutive rows
+                    for name, values in arrays.items():
+                        if (values.dtype, values.shape) != (TYPES.get(name, "V1"), (len(rows), *shapes.get(name, ()))):
+                            raise DataError(f"{path}: {name} of another type or shape than the file's; {_REMEDY}")
+                        for first, stop in pairwise([*starts.tolist(), len(rows)]):
+                            _write(
+                                file.fileno(), offsets[name] + int(rows[first]) * values[0].nbytes, values[first:stop]
+                            )
+                os.fsync(file.fileno())
             os.replace(temporary, path)
             sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-class FeatureWriter:
-    """Writes rows of a file made by `create_features` at their place, in any order and as often as needed.
+def _encoded(path: Path, image_ids: Sequence[str]) -> np.ndarray:
+    """Identifiers as UTF-8 bytes of one fixed length."""
+    if not image_ids:
+        raise DataError(f"{path}: there is no image to store features of; choose a dataset with images.")
+    seen: set[str] = set()
+    for name in image_ids:
+        if not name or "\0" in name:
+            raise DataError(f"{path}: {name!r} cannot be an image identifier; it is empty or holds a NUL.")
+        if name in seen:
+            raise DataError(f"{path}: image identifier '{name}' comes twice; identifiers must be unique.")
+        seen.add(name)
+    return np.array([name.encode("utf-8") for name in image_ids])
 
-    Rows go to the file by `os.pwrite`: a full disk is an error and not a signal, and since HDF5's own structures are
-    never touched, a process killed in the middle of a row leaves a file in which only that row is incomplete.
-    """
 
-    def __init__(self, path: Path) -> None:
-        """Opens `path` for writing.
+def _create(path: Path, ids: np.ndarray, shapes: Mapping[str, tuple[int, ...]], extractor: str) -> dict[str, int]:
+    """Creates a file with its structure, identifiers and attributes; returns the first byte of every other dataset."""
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_layout(h5py.h5d.CONTIGUOUS)
+    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    plan.set_obj_track_times(False)  # the bytes of a file depend on its content alone
+    with h5py.File(path, "w", alignment_threshold=1, alignment_interval=_ALIGNMENT) as file:
+        file.attrs["extractor"] = np.bytes_(extractor.encode("utf-8"))
+        file.attrs["schema_version"] = np.int32(SCHEMA_VERSION)
+        made = {
+            name: file.create_dataset(name, (len(ids), *shape), TYPES[name], dcpl=plan)
+            for name, shape in shapes.items()
+        }
+        kind = h5py.string_dtype("utf-8", ids.dtype.itemsize)
+        names = file.create_dataset("image_id", ids.shape, kind, dcpl=plan)
+        names.id.write(h5py.h5s.ALL, h5py.h5s.ALL, ids, mtype=h5py.h5t.py_create(kind, logical=True))
+        return {name: dataset.id.get_offset() for name, dataset in made.items()}
 
-        Raises:
-            MissingInputError: there is no such file.
-            DataError: the file is not a whole feature file of this schema version.
-        """
-        self.path = path
-        _, self._extents = read_layout(path)
-        self._ids = range(self._extents.pop("image_id").shape[0])
-        self._file = os.open(path, os.O_WRONLY)
 
-    def __enter__(self) -> FeatureWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def write(self, rows: int | np.ndarray, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Writes rows of some or all datasets.
-
-        Args:
-            rows: the first of n consecutive rows, or n row numbers int64 [n], each once.
-            arrays: for datasets of the file other than `/image_id` an array [n, ...] of the dataset's row shape.
-                Values that do not fit the dataset's type are refused, never clipped.
-
-        Returns:
-            [n] uint32, `row_sums` of what was written.
-
-        Raises:
-            DataError: there is no such dataset, a shape or type does not fit, a value is not finite or too large for
-                float16, a box leaves 0..1, or the rows lie outside the file. Nothing was written.
-            DiskFullError: the disk is full.
-        """
-        if not arrays or not set(arrays) <= set(self._extents):
-            raise DataError(
-                f"{self.path} has the datasets {', '.join(sorted(self._extents))}; "
-                f"the rows to write have {', '.join(sorted(arrays)) or 'none'}: give datasets of the file."
-            )
-        where = f"{self.path}, rows from {rows if isinstance(rows, int) else rows.min(initial=len(self._ids))}"
-        values = {name: _convert(f"{where}: {name}", name, arrays[name], self._extents[name]) for name in arrays}
-        numbers = self._check_rows(rows, values)
-        starts = np.flatnonzero(np.diff(numbers, prepend=-2) != 1)  # of runs of consecutive rows
-        for name, part in values.items():
-            extent = self._extents[name]
-            for first, stop in zip(starts, np.append(starts[1:], len(numbers)), strict=True):
-                self._write_bytes(extent.offset + int(numbers[first]) * extent.row_bytes, part[first:stop])
-        return row_sums(values)
-
-    def flush(self) -> None:
-        """Waits until everything written is on the disk.
-
-        Raises:
-            DiskFullError: the disk is full.
-        """
-        with full_disk_as_error(self.path):
-            os.fsync(self._file)
-
-    def close(self) -> None:
-        """Flushes and closes the file; closing twice is allowed."""
-        if self._file >= 0:
-            try:
-                self.flush()
-            finally:
-                os.close(self._file)
-                self._file = -1
-
-    def _check_rows(self, rows: int | np.ndarray, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the row numbers [n], after a look at how the values and they fit together."""
-        lengths = {name: len(part) for name, part in values.items()}
-        length = next(iter(lengths.values()))
-        numbers = np.arange(rows, rows + length) if isinstance(rows, int) else rows
-        if set(lengths.values()) != {len(numbers)}:
-            raise DataError(
-                f"{self.path}: the arrays for {len(numbers)} rows differ in their number of rows: {lengths}."
-            )
-        if length and not (numbers.min() >= 0 and numbers.max() < len(self._ids)):
-            raise DataError(
-                f"{self.path} has {len(self._ids)} rows; rows {numbers.min()} to {numbers.max()} do not fit."
-            )
-        regions = self._extents["regions"].shape[1] if "regions" in self._extents else 0
-        if "count" in values and not ((values["count"] >= 0) & (values["count"] <= regions)).all():
-            raise DataError(f"{self.path}: a count of regions lies outside 0..{regions}.")
-        return numbers
-
-    def _write_bytes(self, offset: int, values: np.ndarray) -> None:
-        view = values.data.cast("B") if values.size else memoryview(b"")
-        while view:
-            with full_disk_as_error(self.path):
-                written = os.pwrite(self._file, view, offset)
-            offset, view = offset + written, view[written:]
+def _write(file: int, offset: int, values: np.ndarray) -> None:
+    view = np.ascontiguousarray(values).data.cast("B")
+    while view:
+        written = os.pwrite(file, view, offset)
+        offset, view = offset + written, view[written:]
 
 
 @dataclass(frozen=True)
@@ -271,14 +305,17 @@ class FeatureFile:
             MissingInputError: there is no such file.
             DataError: the file is truncated, is not HDF5, or has another schema version.
         """
-        extractor, extents = read_layout(path)
-        maps = {
-            name: np.memmap(path, extent.dtype, "r", extent.offset, extent.shape) for name, extent in extents.items()
-        }
-        try:
+        if not path.is_file():
+            raise MissingInputError(f"{path} does not exist; run `itrpipe extract` to make it.")
+        with reading(path, "a whole feature file", _REMEDY), open_hdf5(checked(path), locking="best-effort") as file:
+            version = file.attrs["schema_version"]
+            if version != SCHEMA_VERSION:
+                raise DataError(f"{path} has schema version {version}, this itrpipe reads {SCHEMA_VERSION}; {_REMEDY}")
+            extractor = np.bytes_(file.attrs["extractor"]).decode("utf-8")
+            maps = {str(name): _mapped(path, str(name), dataset) for name, dataset in file.items()}
             image_id = np.char.decode(np.asarray(maps.pop("image_id")), "utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path} holds an identifier that is not UTF-8 ({error.reason}); {DAMAGE_REMEDY}") from None
+            if not maps or {len(rows) for rows in maps.values()} != {len(image_id)}:
+                raise DataError(f"{path} lacks datasets, or they differ in length; {_REMEDY}")
         optional = {("global_" if name == "global" else name): maps.get(name) for name in TYPES}
         return cls(path=path, extractor=extractor, image_id=image_id, **optional)
 
@@ -328,75 +365,14 @@ class FeatureFile:
         return np.array([self._row_of[name] for name in image_ids], dtype=np.int64)
 
 
-def row_sums(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """CRC-32 [n] uint32 of each of n rows, over all datasets in the order of their names."""
-    sums = np.zeros(len(next(iter(arrays.values()))), dtype=np.uint32)
-    for _, values in sorted(arrays.items()):
-        rows = np.ascontiguousarray(values).reshape(len(sums), math.prod(values.shape[1:]))
-        sums[:] = [zlib.crc32(row.data, int(start)) for row, start in zip(rows, sums, strict=True)]
-    return sums
-
-
-def _row_bytes(name: str, shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(TYPES[name]).itemsize
-
-
-def _encode_ids(path: Path, image_ids: Sequence[str]) -> np.ndarray:
-    if not image_ids:
-        raise DataError(f"{path}: there is no image to store features of; choose a dataset with images.")
-    seen: set[str] = set()
-    for name in image_ids:
-        if not name or "\0" in name:
-            raise DataError(f"{path}: {name!r} cannot be an image identifier; it is empty or holds a NUL.")
-        if name in seen:
-            raise DataError(f"{path}: image identifier '{name}' comes twice; identifiers must be unique.")
-        seen.add(name)
-    return np.array([name.encode("utf-8") for name in image_ids])
-
-
-def _reserve(path: Path) -> None:
-    """Makes the disk blocks of the whole file real, so that a full disk shows up now and not hours later."""
-    file = os.open(path, os.O_RDWR)
-    try:
-        os.posix_fallocate(file, 0, os.fstat(file).st_size)
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _convert(where: str, name: str, values: np.ndarray, extent: Extent) -> np.ndarray:
-    """Returns `values` contiguous and in the dataset's type, or says why they cannot be stored."""
-    if values.shape[1:] != extent.shape[1:] or values.ndim != len(extent.shape):
-        raise DataError(f"{where} has shape {values.shape}; one row of the file has {extent.shape[1:]}.")
-    integral = extent.dtype.kind in "iu"
-    allowed = "iu" if integral else "fiu"
-    if values.dtype.kind not in allowed:
-        raise DataError(f"{where} has type {values.dtype}, which does not convert to {extent.dtype}.")
-    if integral:
-        _require_integer_range(where, values, extent.dtype)
-    else:
-        limit, worst = float(np.finfo(extent.dtype).max), largest_magnitudes(values).max(initial=0)
-        if not worst <= limit:
-            raise DataError(f"{where} holds the magnitude {worst}; {extent.dtype} stores values up to {limit:g}.")
-    if name == "boxes" and values.size and not (values.min() >= 0 and values.max() <= 1):
-        raise DataError(
-            f"{where} reaches from {values.min()} to {values.max()}; boxes are fractions of the image, 0 to 1."
-        )
-    return np.ascontiguousarray(values, dtype=extent.dtype)
-
-
-def _require_integer_range(where: str, values: np.ndarray, dtype: np.dtype) -> None:
-    limit = np.iinfo(dtype)
-    if values.size and values.dtype != dtype and not (values.min() >= limit.min and values.max() <= limit.max):
-        raise DataError(
-            f"{where} reaches from {values.min()} to {values.max()}; {dtype} stores {limit.min} to {limit.max}."
-        )
-
-
-def largest_magnitudes(values: np.ndarray) -> np.ndarray:
-    """Returns the largest absolute value [n] of each row of `values` [n, ...]; NaN where a row holds NaN."""
-    flat = values.reshape(len(values), int(np.prod(values.shape[1:], dtype=np.int64)))
-    if flat.dtype == np.dtype("<f2"):
-        # Without their sign, the bits of float16 are ordered like its values, NaN last, and compare 20 times as fast.
-        return (flat.view("<u2") & 0x7FFF).max(axis=1, initial=0).view("<f2")
-    return np.maximum(flat.max(axis=1, initial=0), -flat.min(axis=1, initial=0))
+def _mapped(path: Path, name: str, dataset: object) -> np.ndarray:
+    """A dataset as a memory map."""
+    if not isinstance(dataset, h5py.Dataset) or dataset.chunks is not None or dataset.id.get_offset() is None:
+        raise DataError(f"{path} holds something that is not a contiguous dataset; {_REMEDY}")
+    dtype, offset = np.dtype(dataset.dtype.str), int(dataset.id.get_offset())
+    if name != "image_id" and dtype != TYPES.get(name, "V1"):
+        raise DataError(f"{path}: dataset '{name}' of type {dtype} is not part of the schema; {_REMEDY}")
+    end, size = offset + dataset.nbytes, path.stat().st_size
+    if end > size:
+        raise DataError(f"{path} has {size:,} bytes and should have {end:,}: it is truncated; {_REMEDY}")
+    return np.memmap(path, dtype, "r", offset, dataset.shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,14 +22,12 @@ from itrpipe.storage.sources import DigestCache
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.extraction import ImageFiles
-    from itrpipe.features.importers.base import FeatureSource
+    from itrpipe.features.extraction import Extraction, ImageFiles
     from itrpipe.features.importers.matching import WantedImage
+    from itrpipe.features.importing import Import
     from itrpipe.features.store import FeatureSpec
 
 SCHEMA_VERSION = 1
-JOURNAL = "rows_done.json"
-IMPORTED_BLOCK = 64
 settings_class, check = feature_settings, check_extraction
 
 
@@ -39,7 +36,7 @@ class Execution(SharedExecution):
 
     Attributes:
         device: `auto` takes CUDA when there is one.
-        batch: images per forward pass, or per block of an import; 0 takes what suits the extractor.
+        batch: images per forward pass; 0 takes what suits the extractor.
         decoders: threads of each worker that decode images.
         strict: stop at the first image that cannot be used.
     """
@@ -110,40 +107,22 @@ def _brought(kind: str) -> dict[str, str]:
 
 
 def run(job: Job) -> None:
-    """Writes features.h5."""
+    """Writes features.h5: runs the extractors or the importer, one after the other, and joins their parts."""
     from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.features.passes import join_features, merge, notes_of
     from itrpipe.features.store import FEATURES, FeatureFile
 
     prepared = PreparedDataset.open(job.inputs["prepare"].folder)
-    parts = passes_of(job.conf, job.settings)
-    if any(part.imported for part in parts.values()):
-        _import(job, prepared)
-    else:
-        _extract(job, prepared, parts)
-    file = FeatureFile.open(job.folder / FEATURES)
-    job.metrics["images"] = len(file)
-    for name in sorted(file.spec.groups()):
-        job.metrics[name] = " x ".join(map(str, file.spec.shapes()[name]))
-
-
-def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> None:
-    """Runs the extractors one after the other and joins what they found."""
-    from itrpipe.features.computed import extraction_passes, notes_of
-    from itrpipe.features.passes import join_features, merge
-    from itrpipe.features.store import FEATURES
-
-    execution, images = job.execution, _image_files(job, prepared)
-    options = {"batch": execution.batch, "decoders": execution.decoders, "strict": execution.strict}
-    works = extraction_passes(parts, images, device=execution.device, **options)
+    works, ids, files = _works(job, prepared), prepared.image_ids(), prepared.files()
     notes = notes_of(works)
     for note in notes:
         job.warn(note)
-    ids, every = prepared.image_ids(), merge({name: each.spec for name, each in works.items()})
+    every = merge({name: work.spec for name, work in works.items()})
     require_space(job.folder, 2 * every.bytes_needed(len(ids)), "the features, once in parts and once joined,")
     _require_equal_notes(job, notes)
     passes: dict[str, tuple[FeatureSpec, list[Path]]] = {}
     others: list[OthersMissing] = []
-    for name, (work, spec) in works.items():
+    for name, work in works.items():
         try:
             made = job.made(work, f"{PARTS}/{name}")
         except OthersMissing as each:  # no extractor waits for another
@@ -152,15 +131,33 @@ def _extract(job: Job, prepared: PreparedDataset, parts: Mapping[str, Any]) -> N
         if made.rows:
             job.timings[name] = round(made.seconds, 3)
             job.metrics[f"{name} images/s"] = round(made.rows / made.seconds, 2)
-        passes[name] = (spec, made.paths)
+        passes[name] = (work.spec, made.paths)
     if others:
         paths = [path for each in others for path in each.paths]
         raise OthersMissing(others[0].share, max(each.rows for each in others), "images", paths, more=False)
+    kinds = "+".join(part.kind for part in passes_of("", job.settings).values())
     with job.reporter.task("joining", len(ids) * len(works), "rows") as task:
-        failed = join_features(job.folder / FEATURES, ids, passes, _kinds(job), task.advance)
-    job.failed |= {
-        ids[row]: reason_with_file(ids[row], images.files[row], reason) for row, reason in sorted(failed.items())
-    }
+        failed = join_features(job.folder / FEATURES, ids, passes, kinds, task.advance)
+    job.failed |= {ids[row]: reason_with_file(ids[row], files[row], reason) for row, reason in sorted(failed.items())}
+    file = FeatureFile.open(job.folder / FEATURES)
+    job.metrics["images"] = len(file)
+    for name in sorted(file.spec.groups()):
+        job.metrics[name] = " x ".join(map(str, file.spec.shapes()[name]))
+
+
+def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Import]:
+    """The maps over the images by the name of their extractor, or the one of the importer."""
+    from itrpipe.features.importing import Import
+    from itrpipe.features.passes import extractions
+
+    parts, execution = passes_of(job.conf, job.settings), job.execution
+    if any(part.imported for part in parts.values()):
+        images = _wanted_images(prepared)
+        work = Import(job.conf, job.settings, _source(job.definition), images, prepared.sizes())
+        job.reporter.say(f"  {work.source.summary}")
+        return {job.conf: work}
+    options = {"batch": execution.batch, "decoders": execution.decoders, "strict": execution.strict}
+    return extractions(parts, _image_files(job, prepared), device=execution.device, **options)
 
 
 def _require_equal_notes(job: Job, notes: list[str]) -> None:
@@ -174,50 +171,6 @@ def _require_equal_notes(job: Job, notes: list[str]) -> None:
             "pin the model with --set revision=COMMIT, or remove that folder"
         )
     write_stamped_json(path, dict.fromkeys(notes, ""))
-
-
-def _import(job: Job, prepared: PreparedDataset) -> None:
-    """Copies the features of every image out of published files."""
-    import numpy as np
-
-    from itrpipe.features.imported import ImportedFile
-    from itrpipe.features.importers.matching import match
-    from itrpipe.features.store import FEATURES, FeatureWriter
-
-    if job.execution.part:
-        raise UsageError("imported features are copied in one go; leave --part out")
-    path = job.folder / FEATURES
-    source: FeatureSource = importer_module(job.settings.kind).open_source(_source(job.definition), job.settings)
-    job.reporter.say(f"  {source.summary}")
-    wanted, sizes = _wanted_images(prepared), prepared.sizes()
-    found = match(source, wanted)
-    if found.by_captions:
-        job.warn(f"{found.by_captions:,} of {len(wanted):,} images were found by their captions, not by an id")
-    target = ImportedFile(path, job.work / JOURNAL, prepared.image_ids())
-    target.create(source.spec, job.settings.kind)
-    journal = target.checked_journal(job.reporter, job.warn)
-    # Reading a file of 30 GB from its beginning to its end is what disks are fast at.
-    order = np.argsort(found.entries, kind="stable")
-    todo, started = order[~journal.done[order]], time.monotonic()
-    with (
-        FeatureWriter(path) as writer,
-        job.reporter.task("importing", len(wanted), "images", len(wanted) - len(todo)) as task,
-    ):
-        block = job.execution.batch or IMPORTED_BLOCK
-        for start in range(0, len(todo), block):
-            rows = todo[start : start + block]
-            arrays = source.read(found.entries[rows], sizes[rows])
-            if "count" in arrays and not arrays["count"].all():
-                image = wanted[int(rows[int(np.argmin(arrays["count"]))])].image_id
-                raise DataError(f"{source.path}: image '{image}' has no region (its count is 0); extract it again")
-            sums = writer.write(rows, {name: arrays[name] for name in source.spec.shapes()})
-            journal.record(rows, sums, writer)
-            task.advance(len(rows))
-        journal.save(writer)
-    if len(todo):
-        seconds = time.monotonic() - started
-        job.timings["import"] = round(seconds, 3)
-        job.metrics["import images/s"] = round(len(todo) / seconds, 2)
 
 
 def _wanted_images(prepared: PreparedDataset) -> list[WantedImage]:
@@ -243,11 +196,6 @@ def _image_files(job: Job, prepared: PreparedDataset) -> ImageFiles:
     definition = load_definition(prepare.folder.parents[2], job.dataset)
     root = image_root(prepare.manifest.settings, prepare.folder, definition)
     return ImageFiles(root.absolute(), prepared.files(), prepared.sizes(), drawn=root == prepare.folder)
-
-
-def _kinds(job: Job) -> str:
-    """Name of the extractors, as the feature file keeps it."""
-    return "+".join(part.kind for part in passes_of("", job.settings).values())
 
 
 def _source(definition: StageDefinition | None) -> Path:

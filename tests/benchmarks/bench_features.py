@@ -24,7 +24,7 @@ from itrpipe.features.extractors.frcnn.declaration import Frcnn
 from itrpipe.features.extractors.pretrained_pixels import load_preprocessing
 from itrpipe.features.extractors.vit import extractor as vit
 from itrpipe.features.extractors.vit.declaration import Vit
-from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
+from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GIB = 2**30
@@ -92,12 +92,10 @@ def big_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("big") / "features.h5"
     spec = FeatureSpec(36, 2048)
     count = 4 * GIB // (36 * 2048 * 2)
-    create_features(path, [str(row) for row in range(count)], spec, "bench")
     block = np.random.default_rng(0).standard_normal((256, 36, 2048)).astype(np.float16)
-    with FeatureWriter(path) as writer:
-        for start in range(0, count, 256):
-            part = block[: min(256, count - start)]
-            writer.write(start, {"regions": part, "count": np.full(len(part), 36, dtype=np.int16)})
+    rows = (np.arange(start, min(start + 256, count)) for start in range(0, count, 256))
+    pieces = ((own, {"regions": block[: len(own)], "count": np.full(len(own), 36, dtype=np.int16)}) for own in rows)
+    write_features(path, [str(row) for row in range(count)], spec, "bench", pieces)
     yield path
     path.unlink()
 
@@ -135,7 +133,7 @@ from pathlib import Path
 import numpy as np
 from itrpipe.features.importers import precomp
 from itrpipe.features.settings import Precomp
-from itrpipe.features.store import FeatureWriter, create_features
+from itrpipe.features.store import write_features
 folder, target = Path(sys.argv[1]), Path(sys.argv[2])
 
 def peak():
@@ -145,11 +143,9 @@ def peak():
 before = peak()
 source = precomp.open_source(folder, Precomp(kind="precomp"))
 count = len(source.names)
-create_features(target, [str(row) for row in range(count)], source.spec, "precomp")
-with FeatureWriter(target) as writer:
-    for start in range(0, count, 32):
-        entries = np.arange(start, min(start + 32, count))
-        writer.write(entries, source.read(entries, np.ones((len(entries), 2), dtype=np.int64)))
+rows = (np.arange(start, min(start + 32, count)) for start in range(0, count, 32))
+pieces = ((own, source.read(own, np.ones((len(own), 2), dtype=np.int64))) for own in rows)
+write_features(target, [str(row) for row in range(count)], source.spec, "precomp", pieces)
 print(peak(), before)
 """
 

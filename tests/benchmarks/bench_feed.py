@@ -16,7 +16,7 @@ import torch
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
-from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
+from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.training.augment import augment, draw_changes
@@ -37,11 +37,12 @@ SIDE, FRAME, IMAGES, BATCH, STEPS = 256, (224, 224), 4_096, 256, 300
 def data(tmp_path_factory: pytest.TempPathFactory) -> PixelSplitData:
     """Images of 256 pixels with five captions each, 0.8 GB."""
     path, names = tmp_path_factory.mktemp("feed") / "features.h5", [str(row) for row in range(IMAGES)]
-    create_features(path, names, FeatureSpec(0, 0, pixels=(SIDE, SIDE)), "pixels")
     draws = np.random.default_rng(0)
-    with FeatureWriter(path) as writer:
-        for start in range(0, IMAGES, 512):
-            writer.write(start, {"pixels": draws.integers(0, 256, (512, SIDE, SIDE, 3), dtype=np.uint8)})
+    pieces = (
+        (np.arange(start, start + 512), {"pixels": draws.integers(0, 256, (512, SIDE, SIDE, 3), dtype=np.uint8)})
+        for start in range(0, IMAGES, 512)
+    )
+    write_features(path, names, FeatureSpec(0, 0, pixels=(SIDE, SIDE)), "pixels", pieces)
     words = pa.array([["a", "dog", "on", "the", "road"]] * 5 * IMAGES, pa.list_(pa.string()))
     columns = {"caption_id": [str(row) for row in range(5 * IMAGES)], "image_id": np.repeat(names, 5).tolist()}
     captions = pa.table({**columns, "text": ["a dog on the road"] * 5 * IMAGES, "tokens": words})

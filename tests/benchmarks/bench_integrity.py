@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 
-import numpy as np
 import pytest
 from measure import paired, show
 
-from itrpipe.features.store import row_sums
 from itrpipe.storage.disk import file_digest
 
 BYTES = 1 << 31
@@ -46,16 +44,3 @@ def test_hashing_a_file_against_reading_it(large):
 
     ours, limit = paired(lambda: file_digest(large), read, rounds=3)
     show("sha256 of a file of 2 GiB", ours, limit, "reading it", f"{BYTES / limit / 1e9:.2f} GB/s read")
-
-
-def test_checksums_of_rows_against_writing_them(tmp_path):
-    regions = np.random.default_rng(0).standard_normal((ROWS, REGIONS, DIM)).astype(np.float16)
-    path = tmp_path / "rows"
-
-    def write():
-        with path.open("wb") as file:
-            file.write(regions.data)
-            os.fsync(file.fileno())
-
-    ours, limit = paired(lambda: row_sums({"regions": regions}), write, rounds=5)
-    show("CRC-32 of rows", ours, limit, "writing them", f"{regions.nbytes / ours / 1e9:.2f} GB/s")

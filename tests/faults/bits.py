@@ -88,7 +88,7 @@ UNFINISHED = (
     ("rescore", "replace */parts/rescored/*", 2, ".work/parts/rescored/000000.arrays .work/mined.arrays"),
     ("synthesize", "replace */parts/*", 3, ".work/parts/000000.parquet"),
     ("evaluate-pairs", "replace */parts/*", 5, ".work/parts/000001.arrays .work/parts/division.json"),
-    ("own-extract", "replace */.rows_done.json.*", 1, "features.h5 .work/rows_done.json"),
+    ("own-extract", "replace */parts/given/*", 1, ".work/parts/given/000000.arrays .work/parts/given/division.json"),
 )
 # Unfinished work that the next run writes anew and never reads.
 _UNREAD = (".work/inputs.json", ".work/unfinished.json", ".partial/model.safetensors")

@@ -52,10 +52,7 @@ def warm() -> None:
             importlib.import_module(name)
     import torch
 
-    from itrpipe.features import journal
-
     torch.set_num_threads(1)
-    journal.FLUSH_SECONDS = 0.0
     make_parts_small()
     tasks = Path("/proc/self/task").glob("*/comm")
     # Arrow brings in an allocator whose thread a fork stops and starts again.
@@ -69,13 +66,13 @@ def warm() -> None:
 def make_parts_small() -> None:
     """Lets a few images and captions fill several parts."""
     from itrpipe.datasets import image_check
-    from itrpipe.features import extraction
+    from itrpipe.features import extraction, importing
     from itrpipe.features.extractors import pretrained
     from itrpipe.features.extractors.scenes.extractor import ScenesExtractor
     from itrpipe.scene_graph import parsing
     from itrpipe.scenes import build
 
-    extraction.BATCHES_PER_PART = 1
+    extraction.BATCHES_PER_PART, importing.IMAGES_PER_PART = 1, 4
     ScenesExtractor.batch = pretrained._BATCH = 4
     image_check._IMAGES = build._SCENES = 4
     parsing.CHUNK = 16

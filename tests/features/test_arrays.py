@@ -21,7 +21,7 @@ from itrpipe.features.importers.arrays.importer import ArraysSource
 from itrpipe.features.importers.butd_tsv import importer as butd_tsv
 from itrpipe.features.importers.precomp import importer as precomp
 from itrpipe.features.importers.uniter import importer as uniter
-from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
+from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 
 N, R, D, G = 7, 4, 5, 3
 SIZES = np.repeat([[480, 640]], N, axis=0)
@@ -104,9 +104,7 @@ def test_all_datasets_are_read_back(tmp_path: Path, write: Callable[[Path, Conte
     rows = read_all(source)
     assert set(rows) == set(source.spec.shapes())
     assert_rows(rows, content)
-    create_features(tmp_path / "written.h5", IDS, source.spec, "arrays")
-    with FeatureWriter(tmp_path / "written.h5") as writer:
-        writer.write(0, rows)
+    write_features(tmp_path / "written.h5", IDS, source.spec, "arrays", [(np.arange(N), rows)])
     own = open_arrays(tmp_path / "written.h5")  # itrpipe's own file is one more source
     assert own.names == IDS
     for name, values in read_all(own).items():

@@ -19,7 +19,7 @@ from itrpipe.features.extractors.butd.extractor import ButdExtractor, build, cha
 from itrpipe.features.extractors.butd.network import ButdNetwork
 from itrpipe.features.extractors.butd.selection import RegionRules, caffe_size
 from itrpipe.features.extractors.butd.weights import random_network
-from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
+from itrpipe.features.store import FeatureFile, stored_rows, write_features
 
 CPU = torch.device("cpu")
 # As much as a test can wait for.
@@ -61,9 +61,7 @@ def test_rows_fit_the_feature_file(tmp_path: Path) -> None:
     extractor = build(settings(), CPU)
     rows = extractor(images(2), SIZES)
     path = tmp_path / "features.h5"
-    create_features(path, ["a", "b"], extractor.spec, "butd")
-    with FeatureWriter(path) as writer:
-        writer.write(0, rows)
+    write_features(path, ["a", "b"], extractor.spec, "butd", [(np.arange(2), stored_rows(extractor.spec, rows)[0])])
     stored = FeatureFile.open(path)
     assert stored.spec == extractor.spec
     assert stored.regions is not None

@@ -17,7 +17,7 @@ from itrpipe.features.importers.butd_tsv import importer as butd_tsv
 from itrpipe.features.importers.butd_tsv.declaration import ButdTsv
 from itrpipe.features.importers.butd_tsv.importer import COLUMNS, TsvSource
 from itrpipe.features.importers.matching import WantedImage, match
-from itrpipe.features.store import FeatureSpec, FeatureWriter, create_features
+from itrpipe.features.store import FeatureSpec, write_features
 
 DIM = 7
 WIDTH, HEIGHT = 640, 480
@@ -110,10 +110,8 @@ def test_both_layouts_are_read_back(tmp_path: Path, columns: int, line_end: str,
 def test_the_tools_own_writer_is_read_and_rows_reach_the_feature_file(tmp_path: Path, columns: int) -> None:
     write(tmp_path / "features.tsv", ENTRIES, columns)
     source = open_tsv(tmp_path / "features.tsv")
-    create_features(tmp_path / "features.h5", source.names, source.spec, "butd_tsv")
-    with FeatureWriter(tmp_path / "features.h5") as writer:
-        writer.write(0, read(source, [0, 1, 2]))
-        writer.write(3, read(source, [3, 4]))
+    pieces = [(np.array(rows), read(source, rows)) for rows in ([0, 1, 2], [3, 4])]
+    write_features(tmp_path / "features.h5", source.names, source.spec, "butd_tsv", pieces)
 
 
 def test_lines_may_lack_padding_their_end_or_be_blank(tmp_path: Path) -> None:

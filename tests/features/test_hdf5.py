@@ -14,14 +14,14 @@ from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.hdf5 import open_hdf5
 from itrpipe.features.importers.arrays.declaration import Arrays
 from itrpipe.features.importers.arrays.importer import open_source
-from itrpipe.features.layout import read_layout
 from itrpipe.features.scores import read_scores
+from itrpipe.features.store import FeatureFile
 
 ROWS = np.arange(24, dtype="<f4").reshape(2, 3, 4)
 Poison = Callable[[h5py.File, Path], None]
 OPENERS = {
     "arrays": lambda path: open_source(path, Arrays(kind="arrays", ids="", boxes="pixels")),
-    "features": read_layout,
+    "features": FeatureFile.open,
     "embeddings": lambda path: read_embeddings(path, "test"),
     "scores": lambda path: read_scores(path, "test"),
 }

@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import Resize as TorchvisionResize
 
 from itrpipe.features.extractors.pixels.declaration import Pixels
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor, build
-from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
+from itrpipe.features.store import FeatureFile, write_features
 
 CPU = torch.device("cpu")
 
@@ -96,10 +96,9 @@ def test_features_are_the_transformed_images(tmp_path: Path) -> None:
     transform = pickle.loads(pickle.dumps(pixels.transform))
     images = [transform(noise(*size)) for size in ((20, 30), (7, 50), (1, 1))]
     assert {pixels.group(*size) for size in ((20, 30), (7, 50), (1, 1))} == {(6, 9)}
-    create_features(tmp_path / "features.h5", ["a", "b", "c"], pixels.spec, "pixels")
     sizes = np.array([(20, 30), (7, 50), (1, 1)])
-    with FeatureWriter(tmp_path / "features.h5") as writer:
-        writer.write(0, pixels(torch.from_numpy(np.stack(images)), sizes))
+    rows = pixels(torch.from_numpy(np.stack(images)), sizes)
+    write_features(tmp_path / "features.h5", ["a", "b", "c"], pixels.spec, "pixels", [(np.arange(3), rows)])
     stored = FeatureFile.open(tmp_path / "features.h5").pixels
     assert stored is not None
     np.testing.assert_array_equal(stored, np.stack(images).transpose(0, 2, 3, 1))

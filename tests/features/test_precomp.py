@@ -13,7 +13,7 @@ from itrpipe.features.importers.matching import Match, WantedImage, match
 from itrpipe.features.importers.precomp import importer as precomp
 from itrpipe.features.importers.precomp.declaration import Precomp
 from itrpipe.features.importers.precomp.importer import PrecompSource
-from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
+from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 
 SIZES = {"train": 6, "dev": 3, "test": 2}
 REGIONS, DIM, GLOBAL = 4, 5, 3
@@ -117,11 +117,10 @@ def test_rows_reach_the_feature_file(folder: Path, tmp_path: Path) -> None:
     source = open_folder(folder)
     entries = match(source, EVERYTHING).entries
     path = tmp_path / "features.h5"
-    create_features(path, [image.image_id for image in EVERYTHING], source.spec, "precomp")
-    with FeatureWriter(path) as writer:
-        for start in range(0, len(entries), 4):
-            part = entries[start : start + 4]
-            writer.write(start, source.read(part, np.ones((len(part), 2), dtype=np.int64)))
+    sizes = np.ones((len(entries), 2), dtype=np.int64)
+    slices = [np.arange(len(entries))[start : start + 4] for start in range(0, len(entries), 4)]
+    pieces = [(rows, source.read(entries[rows], sizes[rows])) for rows in slices]
+    write_features(path, [image.image_id for image in EVERYTHING], source.spec, "precomp", pieces)
     file = FeatureFile.open(path)
     assert file.regions is not None
     np.testing.assert_array_equal(file.regions[file.rows(["test_1"])[0]], expected_row(folder, "test", 1))

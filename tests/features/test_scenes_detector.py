@@ -26,7 +26,7 @@ from itrpipe.features.extractors.scenes.boxes import (
 )
 from itrpipe.features.extractors.scenes.declaration import Scenes
 from itrpipe.features.extractors.scenes.extractor import ScenesExtractor, build, load_detector
-from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
+from itrpipe.features.store import FeatureFile, write_features
 from itrpipe.features.weights import SCENES_DETECTOR
 from itrpipe.scenes import KINDS, ScenesDataset, generate, paint
 from itrpipe.scenes.build import JPEG_QUALITY
@@ -164,10 +164,8 @@ def test_rows_have_the_promised_shapes_and_ranges(extractor: ScenesExtractor, im
 
 def test_rows_fit_the_feature_file(tmp_path: Path, extractor: ScenesExtractor, images: torch.Tensor) -> None:
     path = tmp_path / "features.h5"
-    create_features(path, [str(row) for row in range(5)], extractor.spec, "scenes")
     rows = extract(extractor, images[:5])
-    with FeatureWriter(path) as writer:
-        writer.write(0, rows)
+    write_features(path, [str(row) for row in range(5)], extractor.spec, "scenes", [(np.arange(5), rows)])
     file = FeatureFile.open(path)
     assert file.spec == extractor.spec
     assert file.regions is not None

@@ -1,13 +1,12 @@
-"""The feature file: what is written is read, whatever happens in between."""
+"""The feature file: what is written is read, the bytes are those of always, and what cannot be stored is refused."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
-import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,87 +15,84 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from itrpipe.errors import DataError, DiskFullError, MissingInputError
-from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features, largest_magnitudes
+from itrpipe.features.store import TYPES, FeatureFile, FeatureSpec, stored_rows, write_features
 
 FULL = FeatureSpec(regions=3, region_dim=4, global_dim=5, boxes=True, labels=True, scores=True)
 ALL = replace(FULL, attributes=True, pixels=(2, 3))
+N = 10
+IDS = [f"image {row}" for row in range(N)]
 
 
-def make_rows(n: int, spec: FeatureSpec = FULL, seed: int = 0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    rows = {
-        "regions": rng.normal(size=(n, spec.regions, spec.region_dim)).astype(np.float16),
-        "count": rng.integers(0, spec.regions + 1, size=n).astype(np.int16),
-        "boxes": np.sort(rng.random((n, spec.regions, 4)), axis=2).astype(np.float32),
-        "labels": rng.integers(-1, 24, size=(n, spec.regions)).astype(np.int16),
-        "scores": rng.random((n, spec.regions)).astype(np.float32),
-        "global": rng.normal(size=(n, spec.global_dim)).astype(np.float16),
-        "attributes": rng.integers(0, 400, size=(n, spec.regions)).astype(np.int16),
-        "attribute_scores": rng.random((n, spec.regions)).astype(np.float32),
-        "pixels": rng.integers(0, 256, size=(n, *spec.pixels, 3), dtype=np.uint8),
+def make_rows(n: int, spec: FeatureSpec = FULL) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    draws = {
+        "f": rng.random,
+        "i": lambda shape: rng.integers(1, 3, shape),
+        "u": lambda shape: rng.integers(256, size=shape),
     }
-    return {name: rows[name] for name in spec.shapes()}
+    kinds = {name: np.dtype(TYPES[name]) for name in spec.shapes()}
+    return {name: draws[kinds[name].kind]((n, *shape)).astype(kinds[name]) for name, shape in spec.shapes().items()}
 
 
-def make_file(path: Path, n: int = 10, spec: FeatureSpec = FULL) -> dict[str, np.ndarray]:
-    rows = make_rows(n, spec)
-    create_features(path, [f"image {row}" for row in range(n)], spec, "test")
-    with FeatureWriter(path) as writer:
-        writer.write(0, rows)
+def make_file(path: Path, spec: FeatureSpec = FULL) -> dict[str, np.ndarray]:
+    rows = make_rows(N, spec)
+    write_features(path, IDS, spec, "test", [(np.arange(N), rows)])
     return rows
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [ALL, FULL, FeatureSpec(2, 8), FeatureSpec(0, 0, global_dim=7), FeatureSpec(1, 1, boxes=True)],
-    ids=["everything", "detector", "regions", "global", "boxes"],
+    ("spec", "digest"),
+    [
+        (ALL, "8dc9c63c"),
+        (FULL, "f63cc04f"),
+        (FeatureSpec(2, 8), "772846e3"),
+        (FeatureSpec(0, 0, global_dim=7), "9e4a237d"),
+        (FeatureSpec(2, 1, boxes=True), "73c19692"),
+        (FeatureSpec(0, 0, pixels=(4, 3)), "3bc738ac"),
+    ],
+    ids=["everything", "detector", "regions", "global", "boxes", "pixels"],
 )
-def test_rows_come_back_as_written(tmp_path: Path, spec: FeatureSpec) -> None:
+def test_rows_come_back_as_written_and_the_bytes_never_change(tmp_path: Path, spec: FeatureSpec, digest: str) -> None:
     path = tmp_path / "features.h5"
-    rows = make_file(path, spec=spec)
+    rows = make_file(path, spec)
+    assert hashlib.sha256(path.read_bytes()).hexdigest()[:8] == digest
     file = FeatureFile.open(path)
+    assert (file.spec, file.extractor, len(file), file.image_id.tolist()) == (spec, "test", N, IDS)
+    assert file.arrays().keys() == rows.keys()
     for name in ALL.shapes():
         stored = getattr(file, "global_" if name == "global" else name)
         if name in rows:
             assert isinstance(stored, np.memmap)
-            np.testing.assert_array_equal(stored, rows[name])
-            assert stored.dtype == rows[name].dtype
+            np.testing.assert_array_equal(stored, rows[name], strict=True)
         else:
             assert stored is None
-    assert file.spec == spec
-    assert file.extractor == "test"
-    assert len(file) == 10
 
 
 def test_other_programs_read_the_file_with_h5py(tmp_path: Path) -> None:
-    path = tmp_path / "features.h5"
-    rows = make_file(path)
-    with h5py.File(path) as file:
+    rows = make_file(tmp_path / "features.h5")
+    with h5py.File(tmp_path / "features.h5") as file:
         assert set(file) == {*rows, "image_id"}
         assert file.attrs["schema_version"] == 1
         for name, expected in rows.items():
-            dataset = file[name]
-            assert isinstance(dataset, h5py.Dataset)
-            np.testing.assert_array_equal(dataset[()], expected)
-            assert dataset.chunks is None
-            assert dataset.id.get_offset() % 64 == 0
-        names = file["image_id"]
-        assert isinstance(names, h5py.Dataset)
-        assert names.asstr()[3] == "image 3"
+            np.testing.assert_array_equal(file[name][()], expected)  # pyright: ignore
+            assert file[name].id.get_offset() % 64 == 0
+        assert file["image_id"].asstr()[3] == "image 3"  # pyright: ignore
 
 
-def test_rows_can_be_written_in_any_order_and_repeatedly(tmp_path: Path) -> None:
-    whole, pieces = tmp_path / "whole.h5", tmp_path / "pieces.h5"
-    rows = make_file(whole)
-    create_features(pieces, [f"image {row}" for row in range(10)], FULL, "test")
-    with FeatureWriter(pieces) as writer:
-        writer.write(2, make_rows(5, seed=9))
-        for start, stop in ((7, 10), (0, 4), (4, 7), (4, 7)):
-            writer.write(start, {name: values[start:stop] for name, values in rows.items()})
-    assert pieces.read_bytes() == whole.read_bytes()
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.permutations(range(N)), st.integers(1, N))
+def test_rows_and_datasets_may_come_in_any_order(tmp_path: Path, order: list[int], cut: int) -> None:
+    rows = make_file(tmp_path / "whole.h5")
+    regions, rest = ({name: rows[name] for name in rows if (name == "regions") is own} for own in (True, False))
+    pieces = [
+        (own, {name: values[own] for name, values in arrays.items()})
+        for arrays in (rest, regions)
+        for own in np.split(np.array(order), [cut])
+    ]
+    write_features(tmp_path / "pieces.h5", IDS, FULL, "test", pieces)
+    assert (tmp_path / "pieces.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
 
 
 def test_same_content_gives_same_bytes(tmp_path: Path) -> None:
@@ -106,70 +102,108 @@ def test_same_content_gives_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "first.h5").read_bytes() == (tmp_path / "second.h5").read_bytes()
 
 
+NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    names=st.lists(
-        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1), min_size=1, unique=True
-    )
-)
+@given(names=st.lists(NAMES, min_size=1, unique=True))
 def test_any_unicode_identifier_finds_its_row(tmp_path: Path, names: list[str]) -> None:
     path = tmp_path / "features.h5"
-    create_features(path, names, FeatureSpec(0, 0, global_dim=1), "test")
+    write_features(path, names, FeatureSpec(0, 0, global_dim=1), "test", [])
     file = FeatureFile.open(path)
     assert file.image_id.tolist() == names
     np.testing.assert_array_equal(file.rows(names[::-1]), np.arange(len(names))[::-1])
 
 
 def test_unknown_identifiers_are_named_and_counted(tmp_path: Path) -> None:
-    path = tmp_path / "features.h5"
-    make_file(path)
-    file = FeatureFile.open(path)
+    make_file(tmp_path / "features.h5")
+    file = FeatureFile.open(tmp_path / "features.h5")
     rows = file.rows(["image 7", "image 0"])
-    assert rows.dtype == np.int64
-    assert rows.tolist() == [7, 0]
+    assert (rows.dtype, rows.tolist()) == (np.int64, [7, 0])
+    assert file.absent(["lost", "image 1", "gone"]) == ["lost", "gone"]
     with pytest.raises(MissingInputError, match=r"image 'lost' \(2 of 3 images missing\).*itrpipe extract"):
         file.rows(["lost", "image 1", "gone"])
 
 
-def test_size_on_disk_is_reserved_and_within_the_estimate(tmp_path: Path) -> None:
-    path = tmp_path / "features.h5"
+def test_the_size_is_within_the_estimate(tmp_path: Path) -> None:
     spec = FeatureSpec(36, 256, 64, boxes=True)
-    create_features(path, [str(row) for row in range(100)], spec, "test")
-    status = path.stat()
-    assert 100 * 36 * 256 * 2 < status.st_size <= spec.bytes_needed(100)
-    assert status.st_blocks * 512 >= status.st_size
+    write_features(tmp_path / "features.h5", IDS, spec, "test", [])
+    row = 36 * 256 * 2 + 64 * 2 + 36 * 4 * 4 + 2
+    assert N * row < (tmp_path / "features.h5").stat().st_size <= spec.bytes_needed(N) < N * row + 20_000
 
 
-KILLED = """
-import sys
-from pathlib import Path
-import numpy as np
-from itrpipe.features.store import FeatureWriter
-rows = dict(np.load(sys.argv[2], allow_pickle=False))
-with FeatureWriter(Path(sys.argv[1])) as writer:
-    while True:
-        for start in range(0, 60, 7):
-            writer.write(start, {name: values[start : start + 7] for name, values in rows.items()})
-            print("wrote", flush=True)
-"""
+# What is stored
 
 
-def test_a_killed_writer_leaves_a_file_that_can_be_finished(tmp_path: Path) -> None:
-    spec = FeatureSpec(36, 512, boxes=True)
-    expected, killed = tmp_path / "expected.h5", tmp_path / "killed.h5"
-    rows = make_file(expected, 60, spec)
-    create_features(killed, [f"image {row}" for row in range(60)], spec, "test")
-    np.savez(tmp_path / "rows.npz", **rows)  # pyright: ignore[reportArgumentType]
-    command = [sys.executable, "-c", KILLED, str(killed), str(tmp_path / "rows.npz")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"wrote\n"
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert len(FeatureFile.open(killed)) == 60
-    with FeatureWriter(killed) as writer:
-        writer.write(0, rows)
-    assert killed.read_bytes() == expected.read_bytes()
+def test_values_are_converted_and_other_arrays_left_out() -> None:
+    rows = make_rows(4, ALL)
+    wide = {name: values.astype(np.int64 if values.dtype.kind in "iu" else np.float64) for name, values in rows.items()}
+    stored, refused = stored_rows(ALL, wide | {"more": np.zeros(4)})
+    assert not refused
+    assert stored.keys() == rows.keys()
+    for name, values in rows.items():
+        np.testing.assert_array_equal(stored[name], values, strict=True)
+    assert stored_rows(ALL, rows)[0]["regions"] is rows["regions"]  # nothing is copied that fits already
+
+
+REFUSED = [
+    ("regions", 70000.0, "regions with the value 70000; float16 from -65504 to 65504"),
+    ("regions", np.nan, "regions with the value nan"),
+    ("global", -np.inf, "global with the value -inf"),
+    ("regions", np.float16(np.nan), "regions with the value nan"),
+    ("global", np.float16(-np.inf), "global with the value -inf"),
+    ("scores", np.float32(np.inf), "scores with the value inf"),
+    ("scores", 1e39, "scores with the value 1e+39"),
+    ("labels", 40000, "labels with the value 40000; int16 from -32768 to 32767"),
+    ("labels", -32769, "labels with the value -32769"),
+    ("pixels", 256, "pixels with the value 256; uint8 from 0 to 255"),
+    ("boxes", 1.001, "boxes with the value 1.001; float32 from 0 to 1"),
+    ("boxes", -0.001, "boxes with the value -0.001"),
+    ("boxes", np.nan, "boxes with the value nan"),
+    ("count", 4, "count with the value 4; int16 from 1 to 3"),
+    ("count", -1, "count with the value -1"),
+    ("count", 0, "has no region"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "reason"), REFUSED)
+def test_an_image_whose_values_do_not_fit_is_refused(name: str, value: float, reason: str) -> None:
+    rows = make_rows(4, ALL)
+    wide = rows[name].astype(value.dtype if isinstance(value, np.generic) else type(value))
+    wide[2, ...].flat[-1] = value
+    refused = stored_rows(ALL, rows | {name: wide})[1]
+    assert refused.keys() == {2}
+    assert reason in refused[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [("regions", (-65504.0, 65504.0)), ("labels", (-32768, 32767)), ("boxes", (0.0, 1.0)), ("count", (1, 3))],
+)
+def test_the_limits_themselves_are_stored(name: str, limits: tuple[float, float]) -> None:
+    rows = make_rows(2, ALL)
+    wide = rows[name].astype(type(limits[0]))
+    wide[:] = np.array(limits).reshape(2, *[1] * (wide.ndim - 1))
+    stored, refused = stored_rows(ALL, rows | {name: wide})
+    assert not refused
+    np.testing.assert_array_equal(stored[name], wide)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("regions", np.zeros((2, 3, 5))),
+        ("regions", np.zeros((2, 3, 4), dtype="S3")),
+        ("labels", np.zeros((2, 3))),
+        ("count", np.ones(1, dtype=int)),
+    ],
+)
+def test_another_shape_or_type_is_an_error(name: str, values: np.ndarray) -> None:
+    with pytest.raises(DataError, match=f"^{name} of 2 images have type"):
+        stored_rows(FULL, make_rows(2) | {name: values})
+
+
+# What is refused
 
 
 @pytest.mark.parametrize("keep", [0, 100, 2000, -1], ids=["empty", "signature", "headers", "last byte"])
@@ -177,159 +211,92 @@ def test_a_truncated_file_is_refused(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "features.h5"
     make_file(path)
     path.write_bytes(path.read_bytes()[:keep])
-    for attempt in (FeatureFile.open, FeatureWriter):
-        with pytest.raises(DataError, match=rf"{path.name} .*itrpipe extract") as caught:
-            attempt(path)
-        assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match=rf"{path.name} .*itrpipe extract") as caught:
+        FeatureFile.open(path)
+    assert "\n" not in str(caught.value)
+
+
+def change(file: h5py.File, name: str, **options: object) -> None:
+    """Replaces a dataset."""
+    if name in file:
+        del file[name]
+    file.create_dataset(name, **options)
+
+
+CHANGES: dict[str, tuple[Callable[[h5py.File], object], str]] = {
+    "an older version": (lambda file: file.attrs.modify("schema_version", 0), "schema version 0, .* reads 1"),
+    "no version": (lambda file: file.attrs.pop("schema_version"), "whole feature file"),
+    "no extractor": (lambda file: file.attrs.pop("extractor"), "whole feature file"),
+    "compressed": (lambda file: change(file, "scores", data=np.ones((N, 3), "f4"), compression="gzip"), "contiguous"),
+    "a group": (lambda file: file.create_group("more"), "contiguous"),
+    "another type": (lambda file: change(file, "scores", data=np.ones((N, 3))), "'scores' of type float64"),
+    "another name": (lambda file: change(file, "more", data=np.ones(N)), "'more' of type float64"),
+    "another length": (lambda file: change(file, "scores", data=np.ones((N - 1, 3), "f4")), "differ in length"),
+    "no rows": (lambda file: [file.pop(name) for name in FULL.shapes()], "lacks datasets"),
+    "no names": (lambda file: file.pop("image_id"), "whole feature file"),
+    "no UTF-8": (lambda file: change(file, "image_id", data=np.full(N, b"\xff")), "whole feature file"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_file_is_refused(tmp_path: Path, name: str) -> None:
+    path, (make, message) = tmp_path / "features.h5", CHANGES[name]
+    make_file(path)
+    with h5py.File(path, "r+") as file:
+        make(file)
+    with pytest.raises(DataError, match=message):
+        FeatureFile.open(path)
 
 
 def test_what_is_no_feature_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "features.h5"
-    path.write_text("not HDF5")
-    with pytest.raises(DataError, match=r"features\.h5 is not a whole feature file"):
-        FeatureFile.open(path)
+    (tmp_path / "features.h5").write_text("not HDF5")
+    with pytest.raises(DataError, match=r"features\.h5 cannot be read as a whole feature file"):
+        FeatureFile.open(tmp_path / "features.h5")
     with pytest.raises(MissingInputError, match="itrpipe extract"):
         FeatureFile.open(tmp_path / "absent.h5")
 
 
-@pytest.mark.parametrize("version", [0, 2, None])
-def test_another_schema_version_is_refused(tmp_path: Path, version: int | None) -> None:
-    path = tmp_path / "features.h5"
-    make_file(path)
-    with h5py.File(path, "r+") as file:
-        del file.attrs["schema_version"]
-        if version is not None:
-            file.attrs["schema_version"] = version
-    with pytest.raises(DataError, match=r"schema version.*reads version 1"):
-        FeatureFile.open(path)
-
-
-def test_a_compressed_or_foreign_dataset_is_refused(tmp_path: Path) -> None:
-    for name, options in (("scores", {"compression": "gzip"}), ("pixels", {})):
-        path = tmp_path / f"{name}.h5"
-        make_file(path)
-        with h5py.File(path, "r+") as file:
-            if name in file:
-                del file[name]
-            file.create_dataset(name, data=np.ones((10, 3), dtype="f4"), **options)
-        with pytest.raises(DataError, match=r"contiguous|not part of the schema"):
-            FeatureFile.open(path)
-
-
-def _refuse(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_a_disk_that_fills_up_while_creating_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "features.h5"
-    monkeypatch.setattr(os, "posix_fallocate", _refuse)
-    with pytest.raises(DiskFullError, match=r"no space left while writing .*features\.h5 \(.*[\d,]+ MiB free\)"):
-        create_features(path, ["a"], FULL, "test")
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [([], "no image"), (["a", "b", "a"], "'a' comes twice"), ([""], "empty"), (["a\0"], "NUL")],
+)
+def test_identifiers_that_find_no_row_are_refused(tmp_path: Path, ids: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        write_features(tmp_path / "features.h5", ids, FULL, "test", [])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_larger_than_the_disk_is_not_begun(tmp_path: Path) -> None:
-    path = tmp_path / "features.h5"
+def test_files_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nothing to store"):
+        write_features(tmp_path / "features.h5", IDS, FeatureSpec(0, 0), "test", [])
+    with pytest.raises(MissingInputError, match="does not exist"):
+        write_features(tmp_path / "no" / "features.h5", IDS, FULL, "test", [])
     with pytest.raises(DiskFullError, match=r"features\.h5 needs [\d,]{9,}\.\d MiB but"):
-        create_features(path, ["a"], FeatureSpec(2**20, 2**30), "test")
+        write_features(tmp_path / "features.h5", IDS, FeatureSpec(2**20, 2**30), "test", [])
+    for name, values in (("regions", np.zeros((N, 3, 4))), ("count", np.zeros((N, 1), "<i2")), ("rows", np.zeros(N))):
+        with pytest.raises(DataError, match=f"{name} of another type or shape"):
+            write_features(tmp_path / "features.h5", IDS, FULL, "test", [(np.arange(N), {name: values})])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_fills_up_while_writing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "features.h5"
-    rows = make_file(path)
-    with FeatureWriter(path) as writer:
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "pwrite", _refuse)
-            with pytest.raises(
-                DiskFullError, match=r"no space left while writing .*features\.h5 \(.*[\d,]+ MiB free\)"
-            ):
-                writer.write(0, rows)
-        writer.write(0, rows)  # and once there is room again, the work goes on
-
-
-def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, path = tmp_path / "whole.h5", tmp_path / "features.h5"
-    rows = make_file(whole)
-    create_features(path, [f"image {row}" for row in range(10)], FULL, "test")
-    pwrite = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda file, view, offset: pwrite(file, view[:13], offset))
-    with FeatureWriter(path) as writer:
-        writer.write(0, rows)
-    assert path.read_bytes() == whole.read_bytes()
-
-
-REFUSED = [
-    ("regions", np.full((2, 3, 4), 70000.0, dtype=np.float32), "regions holds the magnitude 70000.0; float16"),
-    ("regions", np.full((2, 3, 4), np.nan), "regions holds the magnitude nan"),
-    ("global", np.array([[0.0] * 5, [0, 0, -np.inf, 0, 0]]), "global holds the magnitude inf"),
-    ("regions", np.full((2, 3, 4), np.nan, dtype=np.float16), "regions holds the magnitude nan"),
-    ("global", np.full((2, 5), -np.inf, dtype=np.float16), "global holds the magnitude inf"),
-    ("regions", np.zeros((2, 3, 5)), r"regions has shape \(2, 3, 5\)"),
-    ("regions", np.zeros((2, 3, 4), dtype="S3"), "does not convert to float16"),
-    ("labels", np.zeros((2, 3)), "labels has type float64, which does not convert to int16"),
-    ("labels", np.full((2, 3), 40000), "labels reaches from 40000 to 40000"),
-    ("boxes", np.full((2, 3, 4), 1.5), "boxes reaches from 1.5 to 1.5; boxes are fractions"),
-    ("count", np.array([1, 4]), r"outside 0\.\.3"),
-    ("count", np.array([1]), "differ in their number of rows"),
-    ("pixels", np.zeros(2), "give datasets of the file"),
-]
-
-
-@pytest.mark.parametrize(("name", "values", "message"), REFUSED, ids=[message for _, _, message in REFUSED])
-def test_values_that_do_not_fit_are_refused_and_nothing_is_written(
-    tmp_path: Path, name: str, values: np.ndarray, message: str
-) -> None:
+def test_a_file_is_replaced_when_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "features.h5"
     make_file(path)
-    before = path.read_bytes()
-    with FeatureWriter(path) as writer, pytest.raises(DataError, match=message):
-        writer.write(0, make_rows(2, seed=3) | {name: values})
+    before, pwrite = path.read_bytes(), os.pwrite
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    rows = make_rows(N) | {"labels": np.zeros((N, 3), dtype="<i2")}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        with pytest.raises(DiskFullError, match=r"no space left while writing .*features\.h5 \(.*[\d,]+ MiB free\)"):
+            write_features(path, IDS, FULL, "test", [(np.arange(N), rows)])
     assert path.read_bytes() == before
-
-
-@given(hnp.arrays(np.float16, (2, 3, 4), elements=st.floats(width=16)))
-def test_largest_magnitudes_of_float16_are_those_of_float32(values: np.ndarray) -> None:
-    expected = np.abs(values.astype(np.float32)).max(axis=(1, 2))
-    np.testing.assert_array_equal(largest_magnitudes(values), expected)
-    np.testing.assert_array_equal(largest_magnitudes(values.astype(np.float32)), expected)
-
-
-@pytest.mark.parametrize("start", [-1, 9])
-def test_rows_outside_the_file_are_refused(tmp_path: Path, start: int) -> None:
-    path = tmp_path / "features.h5"
-    make_file(path)
-    with FeatureWriter(path) as writer, pytest.raises(DataError, match="has 10 rows"):
-        writer.write(start, make_rows(2))
-
-
-def test_datasets_may_be_written_one_after_the_other_but_not_none(tmp_path: Path) -> None:
-    path = tmp_path / "features.h5"
-    make_file(path)
-    rows = make_rows(2, seed=7)
-    with FeatureWriter(path) as writer:
-        for name, values in rows.items():
-            writer.write(3, {name: values})
-        with pytest.raises(DataError, match="give datasets of the file"):
-            writer.write(0, {})
-    file = FeatureFile.open(path)
-    for name, values in file.arrays().items():
-        np.testing.assert_array_equal(values[3:5], rows[name])
-
-
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.permutations(range(10)), st.integers(1, 10))
-def test_rows_may_be_written_in_any_order(tmp_path: Path, order: list[int], n: int) -> None:
-    path = tmp_path / "features.h5"
-    before = make_file(path)
-    chosen = np.array(order[:n])
-    rows = make_rows(n, seed=5)
-    with FeatureWriter(path) as writer:
-        writer.write(chosen, rows)
-    for name, values in FeatureFile.open(path).arrays().items():
-        expected = before[name].copy()
-        expected[chosen] = rows[name]
-        np.testing.assert_array_equal(values, expected)
+    assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.setattr(os, "pwrite", lambda file, view, offset: pwrite(file, view[:13], offset))  # short writes
+    write_features(path, IDS, FULL, "test", [(np.arange(N), rows)])
+    np.testing.assert_array_equal(FeatureFile.open(path).labels, rows["labels"])  # pyright: ignore
 
 
 def test_a_part_of_a_spec_has_the_datasets_of_its_groups() -> None:
@@ -339,12 +306,3 @@ def test_a_part_of_a_spec_has_the_datasets_of_its_groups() -> None:
     assert set(spec.only({"regions"}).shapes()) == regions
     assert set(spec.only({"global"}).shapes()) == {"global"}
     assert spec.only({"pixels"}).shapes() == {"pixels": (5, 6, 3)}
-
-
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [([], "no image"), (["a", "b", "a"], "'a' comes twice"), ([""], "empty"), (["a\0"], "NUL")],
-)
-def test_identifiers_that_cannot_be_keys_are_refused(tmp_path: Path, ids: list[str], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        create_features(tmp_path / "features.h5", ids, FULL, "test")

@@ -26,7 +26,7 @@ from itrpipe.features.importers.uniter import importer as uniter
 from itrpipe.features.importers.uniter.declaration import Uniter
 from itrpipe.features.importers.uniter.importer import UniterSource
 from itrpipe.features.importers.uniter.packed_arrays import decode
-from itrpipe.features.store import FeatureSpec, FeatureWriter, create_features
+from itrpipe.features.store import FeatureSpec, write_features
 
 DIM, CLASSES = 6, 9
 WIDTH, HEIGHT = 640, 480
@@ -134,9 +134,8 @@ def test_a_folder_of_archives_is_read_back(tmp_path: Path) -> None:
 
 def test_rows_reach_the_feature_file(tmp_path: Path) -> None:
     source = uniter.open_source(write_database(tmp_path / "db", IMAGES), DEFAULTS)
-    create_features(tmp_path / "features.h5", source.names, source.spec, "uniter")
-    with FeatureWriter(tmp_path / "features.h5") as writer:
-        writer.write(0, read(source, [0, 1, 2, 3, 4]))
+    rows = read(source, [0, 1, 2, 3, 4])
+    write_features(tmp_path / "features.h5", source.names, source.spec, "uniter", [(np.arange(5), rows)])
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extractors.pretrained import GridExtractor
 from itrpipe.features.extractors.vit import extractor as vit
 from itrpipe.features.extractors.vit.declaration import Vit
-from itrpipe.features.store import FeatureFile, FeatureWriter, create_features
+from itrpipe.features.store import FeatureFile, stored_rows, write_features
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32,
@@ -201,10 +201,10 @@ def test_vectors_are_those_of_transformers(name: str, folders: dict[str, Path]) 
 def test_rows_fit_the_feature_file(folders: dict[str, Path], tmp_path: Path) -> None:
     extractor = vit.build(settings_of(folders["clip"]), "cpu")
     path = tmp_path / "features.h5"
-    create_features(path, ["a", "b", "c"], extractor.spec, "vit")
     rows = extract(extractor, photos())
-    with FeatureWriter(path) as writer:
-        writer.write(0, rows)
+    stored, refused = stored_rows(extractor.spec, rows)
+    assert not refused
+    write_features(path, ["a", "b", "c"], extractor.spec, "vit", [(np.arange(3), stored)])
     stored = FeatureFile.open(path)
     assert set(rows) == {"regions", "global", "count", "boxes"}
     assert stored.boxes is not None
@@ -268,9 +268,7 @@ def test_values_beyond_float16_are_refused_by_the_writer(folders: dict[str, Path
     extractor = vit.build(settings_of(folder), "cpu")
     rows = extract(extractor, photos())
     assert np.isinf(rows["regions"]).any()
-    create_features(tmp_path / "features.h5", ["a", "b", "c"], extractor.spec, "vit")
-    with FeatureWriter(tmp_path / "features.h5") as writer, pytest.raises(DataError, match="regions"):
-        writer.write(0, rows)
+    assert "regions with the value" in stored_rows(extractor.spec, rows)[1][0]
 
 
 @pytest.mark.parametrize(("name", "width"), [("clip_vision", 32), ("clip_projected", 24)])

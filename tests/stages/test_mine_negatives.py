@@ -20,7 +20,7 @@ import itrpipe
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows, EmbeddingWriter, read_embeddings
-from itrpipe.features.store import FEATURES, FeatureFile, FeatureWriter, create_features
+from itrpipe.features.store import FEATURES, FeatureFile, write_features
 from itrpipe.mining import merging
 from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.faiss_engine import Indexing, Searching
@@ -296,9 +296,8 @@ def without_one_image(chain: Path, mine: Mining, tmp_path: Path) -> tuple[Path, 
     features = FeatureFile.open(only(chain, "extract/precomp") / FEATURES)
     embeddings = read_embeddings(path, "train")
     rows = features.rows([name for name in features.image_id.tolist() if name != embeddings.image_ids[3]])
-    create_features(tmp_path / FEATURES, features.image_id[rows].tolist(), features.spec, "precomp")
-    with FeatureWriter(tmp_path / FEATURES) as writer:
-        writer.write(0, {name: array[rows] for name, array in features.arrays().items()})
+    ids, kept = features.image_id[rows].tolist(), {name: array[rows] for name, array in features.arrays().items()}
+    write_features(tmp_path / FEATURES, ids, features.spec, "precomp", [(np.arange(len(ids)), kept)])
     return only(chain, "train/triplet.bfan"), only(chain, "prepare/files"), tmp_path, path
 
 

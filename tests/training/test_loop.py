@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import ORDER, read_embeddings
-from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, FeatureWriter, create_features
+from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, write_features
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.scan import network as scan
@@ -64,10 +64,9 @@ def features(tmp_path_factory) -> FeatureFile:
     path = tmp_path_factory.mktemp("features") / FEATURES
     regions = np.random.default_rng(0).standard_normal((IMAGES, REGIONS, WIDTH)).astype(np.float16)
     ids = [*TinySplit("train").image_ids.tolist(), *TinySplit("val").image_ids.tolist()]
-    create_features(path, ids, FeatureSpec(REGIONS, WIDTH), "test")
-    with FeatureWriter(path) as writer:
-        count = np.full(2 * IMAGES, REGIONS, dtype=np.int16)
-        writer.write(0, {"regions": np.concatenate([regions, regions]), "count": count})
+    count = np.full(2 * IMAGES, REGIONS, dtype=np.int16)
+    rows = {"regions": np.concatenate([regions, regions]), "count": count}
+    write_features(path, ids, FeatureSpec(REGIONS, WIDTH), "test", [(np.arange(len(ids)), rows)])
     return FeatureFile.open(path)
 
 

@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import functional as image_functional
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError
-from itrpipe.features.store import FeatureFile, FeatureSpec, FeatureWriter, create_features
+from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 from itrpipe.methods.registry import method_module, methods
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.vsrn.declaration import Vsrn
@@ -51,10 +51,8 @@ def stored_pixels(height: int = 12, width: int = 16) -> np.ndarray:
 def features(tmp_path: Path) -> FeatureFile:
     """Pixels and global vectors of three images, in another order than the split's."""
     path = tmp_path / "features.h5"
-    create_features(path, IDS[::-1], FeatureSpec(0, 0, global_dim=5, pixels=(12, 16)), "pixels")
-    with FeatureWriter(path) as writer:
-        vectors = np.arange(15, dtype=np.float16).reshape(3, 5)
-        writer.write(0, {"pixels": stored_pixels(), "global": vectors})
+    rows = {"pixels": stored_pixels(), "global": np.arange(15, dtype=np.float16).reshape(3, 5)}
+    write_features(path, IDS[::-1], FeatureSpec(0, 0, 5, pixels=(12, 16)), "pixels", [(np.arange(3), rows)])
     return FeatureFile.open(path)
 
 
@@ -268,7 +266,7 @@ def test_global_vectors_stand_for_images(features: FeatureFile) -> None:
 
 
 def test_features_without_pixels_are_refused(tmp_path: Path) -> None:
-    create_features(tmp_path / "features.h5", IDS, FeatureSpec(2, 4), "none")
+    write_features(tmp_path / "features.h5", IDS, FeatureSpec(2, 4), "none", [])
     file = FeatureFile.open(tmp_path / "features.h5")
     with pytest.raises(DataError, match=r"holds no pixels.*give --features pixels"):
         opened(file, "none")

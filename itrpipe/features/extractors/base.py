@@ -55,8 +55,8 @@ class Extractor(Protocol):
             sizes: [B, 2] int64 height and width of the image files.
 
         Returns:
-            Rows for `FeatureWriter.write`, [B, ...] each. Rows beyond `count` are zero. A `count` of 0 says that
-            nothing was found in an image.
+            Every dataset of `spec` as an array of any numeric type, [B, ...] each; `itrpipe.features.store.stored_rows`
+            checks them. Rows beyond `count` are zero. A `count` of 0 says that nothing was found in an image.
         """
         ...
 

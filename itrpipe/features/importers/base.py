@@ -31,14 +31,14 @@ class Layout(NamedTuple):
     lacks: str = ""
 
 
-class FeatureSource(Protocol):
+class Source(Protocol):
     """Published features, opened: E entries, one per image.
 
     A module of this folder imports nothing heavy at its top and has
 
         layout(path: Path) -> Layout | None                 what of this format lies at the path
         files(path: Path) -> list[Path]                     every file that is read, for its digest
-        open_source(path: Path, settings) -> FeatureSource
+        open_source(path: Path, settings) -> Source
 
     Attributes:
         path: file or folder.
@@ -58,14 +58,17 @@ class FeatureSource(Protocol):
         """Reads some entries in memory that does not grow with E.
 
         Args:
-            entries: [n] int64, rising; the next call's entries are larger than this one's.
+            entries: [n] int64, rising. The next call's entries are larger as a rule, and smaller where a part is made
+                again.
             sizes: [n, 2] int64 height and width of the images in pixels.
 
         Returns:
-            Rows for `FeatureWriter.write`, [n, ...] each; rows beyond `count` are zero.
+            Every dataset of `spec` as an array of any numeric type, [n, ...] each; rows beyond `count` are zero.
+            `itrpipe.features.store.stored_rows` checks the values of all importers: shapes and types, that they are
+            finite and fit the type of the file, that boxes lie in 0..1 and that there is a region.
 
         Raises:
-            DataError: an entry is damaged, or a value is not finite or does not fit float16; names the image.
+            DataError: an entry is damaged; names the image.
         """
         ...
 
@@ -83,10 +86,8 @@ def require_floats(where: str | Path, names: Sequence[str], what: str, values: n
     Raises:
         DataError: a value is NaN, infinite or too large; names the first such image.
     """
-    from itrpipe.features.store import largest_magnitudes
-
     with np.errstate(invalid="ignore"):  # signalling NaN in damaged files
-        worst = largest_magnitudes(values).astype(np.float64)
+        worst = np.abs(values).reshape(len(values), -1).max(axis=1, initial=0).astype(np.float64)
     wrong = np.flatnonzero(~(worst <= float(np.finfo(dtype).max)))  # NaN compares as false
     if len(wrong):
         raise DataError(
@@ -175,7 +176,7 @@ def stack_padded(entries: Sequence[Mapping[str, np.ndarray]], spec: FeatureSpec)
     Returns:
         Arrays [n, R, ...] in the types of the store, and `count` [n] int16.
     """
-    from itrpipe.features.layout import TYPES
+    from itrpipe.features.store import TYPES
 
     shapes = {name: shape for name, shape in spec.shapes().items() if name != "count"}
     rows = {name: np.zeros((len(entries), *shape), dtype=TYPES[name]) for name, shape in shapes.items()}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from itrpipe.errors import DataError
-from itrpipe.features.importers.base import FeatureSource
+from itrpipe.features.importers.base import Source
 
 _AMBIGUOUS = -1
 _SUFFIX = re.compile(r"\.(?:npz|npy|jpe?g|png|gif|bmp|webp|tiff?)$", re.IGNORECASE)
@@ -49,7 +49,7 @@ class Match:
     by_captions: int
 
 
-def match(source: FeatureSource, images: Sequence[WantedImage]) -> Match:
+def match(source: Source, images: Sequence[WantedImage]) -> Match:
     """Finds the entry of every image: by its identifier, file name, stem or number, else by its captions.
 
     Captions are compared by their letters and digits alone, because published copies of a dataset differ in case,
@@ -103,7 +103,7 @@ def caption_key(captions: Sequence[str]) -> tuple[str, ...]:
     return tuple("".join(filter(str.isalnum, caption.casefold())) for caption in captions)
 
 
-def _index_names(source: FeatureSource) -> dict[str, int]:
+def _index_names(source: Source) -> dict[str, int]:
     """Returns the entry of every name, exact names before derived ones, or `_AMBIGUOUS` where several entries have it.
 
     Raises:
@@ -138,7 +138,7 @@ def _first_known(names: Sequence[str], index: dict[str, int]) -> int | None:
     return next((index[name] for name in names if name in index), None)
 
 
-def _index_captions(source: FeatureSource) -> dict[tuple[str, ...], int]:
+def _index_captions(source: Source) -> dict[tuple[str, ...], int]:
     index: dict[tuple[str, ...], int] = {}
     for entry, captions in enumerate(source.captions or ()):
         if captions and index.setdefault(caption_key(captions), entry) != entry:
@@ -154,9 +154,7 @@ def _find_by_captions(
     return next((index[key] for key in keys if key in index), otherwise)
 
 
-def _require_agreeing_captions(
-    source: FeatureSource, images: Sequence[WantedImage], entries: Sequence[int | None]
-) -> None:
+def _require_agreeing_captions(source: Source, images: Sequence[WantedImage], entries: Sequence[int | None]) -> None:
     """Refuses names that are another numbering: then the captions of nearly every match differ."""
     compared, different = 0, []
     for image, entry in zip(images, entries, strict=True):
@@ -172,9 +170,7 @@ def _require_agreeing_captions(
         )
 
 
-def _require_all_found(
-    source: FeatureSource, images: Sequence[WantedImage], entries: Sequence[int | None]
-) -> np.ndarray:
+def _require_all_found(source: Source, images: Sequence[WantedImage], entries: Sequence[int | None]) -> np.ndarray:
     """Returns the entries [n] int64, if every image has one."""
     how = "by name" if source.captions is None else "by name or by its captions"
     ambiguous = [image for image, entry in zip(images, entries, strict=True) if entry == _AMBIGUOUS]
@@ -193,7 +189,7 @@ def _require_all_found(
     return np.array(entries, dtype=np.int64)
 
 
-def _require_one_image_each(source: FeatureSource, images: Sequence[WantedImage], entries: np.ndarray) -> None:
+def _require_one_image_each(source: Source, images: Sequence[WantedImage], entries: np.ndarray) -> None:
     _, first, images_of_entry = np.unique(entries, return_inverse=True, return_index=True)
     repeated = np.flatnonzero(first[images_of_entry] != np.arange(len(entries)))
     if len(repeated):

@@ -47,7 +47,7 @@ class ScenesExtractor:
             sizes: [B, 2], not looked at.
 
         Returns:
-            Rows for `FeatureWriter.write`: regions [B, 12, 256] float16, count [B] (always 12), boxes [B, 12, 4]
+            Rows of the file: regions [B, 12, 256] float16, count [B] (always 12), boxes [B, 12, 4]
             float32 in 0..1, labels [B, 12] (index in `KINDS`, -1 for the whole image), scores [B, 12] in 0..1 and
             global [B, 96] float16.
 

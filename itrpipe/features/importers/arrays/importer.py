@@ -71,7 +71,7 @@ class _Container(Protocol):
 
 
 class ArraysSource:
-    """Arrays of one file as a `FeatureSource`."""
+    """Arrays of one file as a `Source`."""
 
     def __init__(self, path: Path, arrays: Mapping[str, Rows], names: Sequence[str], settings: Arrays) -> None:
         """Describes arrays [E, ...] that fit together."""
@@ -85,7 +85,7 @@ class ArraysSource:
         self.summary = f"arrays of {path.name}: {len(names):,} images; {shapes}"
 
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """See `FeatureSource`."""
+        """See `Source`."""
         names = [self.names[int(entry)] for entry in entries]
         rows = {name: array.read(entries) for name, array in self._arrays.items()}
         if self.spec.regions:
@@ -98,7 +98,7 @@ class ArraysSource:
 
     def _converted(self, name: str, values: np.ndarray, names: Sequence[str], sizes: np.ndarray) -> np.ndarray:
         """Returns the rows of one dataset in the type of the store, after a look at whether they fit it."""
-        from itrpipe.features.layout import TYPES
+        from itrpipe.features.store import TYPES
 
         if name == "boxes":
             if self._settings.boxes == "pixels":

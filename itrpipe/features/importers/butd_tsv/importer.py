@@ -91,7 +91,7 @@ class _Index:
 
 
 class TsvSource:
-    """TSV files as a `FeatureSource`."""
+    """TSV files as a `Source`."""
 
     def __init__(self, path: Path, index: _Index) -> None:
         """Describes indexed files."""
@@ -114,7 +114,7 @@ class TsvSource:
             self.summary += f"; {index.repeated:,} images come twice with the same content, the first is taken"
 
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """See `FeatureSource`."""
+        """See `Source`."""
         return stack_padded(
             [self._entry(entry, size) for entry, size in zip(entries.tolist(), sizes, strict=True)], self.spec
         )

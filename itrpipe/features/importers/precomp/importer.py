@@ -60,7 +60,7 @@ class PrecompSplit:
 
 
 class PrecompSource:
-    """A precomp folder as a `FeatureSource`; its entries are the splits' images, one after the other.
+    """A precomp folder as a `Source`; its entries are the splits' images, one after the other.
 
     Attributes:
         splits: the splits the folder has, in the order of `SPLIT_FILES`.
@@ -94,7 +94,7 @@ class PrecompSource:
         self.summary = f"precomp folder: {sizes} images; {regions} regions of width {width}"
 
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """See `FeatureSource`."""
+        """See `Source`."""
         arrays = {
             "regions": self._read("regions", entries),
             "count": np.full(len(entries), self.spec.regions, dtype=np.int16),

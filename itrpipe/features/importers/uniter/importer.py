@@ -65,7 +65,7 @@ class _Container(Protocol):
 
 
 class UniterSource:
-    """Databases or .npz files as a `FeatureSource`."""
+    """Databases or .npz files as a `Source`."""
 
     def __init__(self, path: Path, container: _Container, settings: Uniter) -> None:
         """Looks at the first image for what there is, and at all of them for R."""
@@ -94,7 +94,7 @@ class UniterSource:
         )
 
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """See `FeatureSource`."""
+        """See `Source`."""
         arrays = self._container.read(entries, _KEYS)
         rows = [
             self._entry(self.names[int(entry)], one, size)
