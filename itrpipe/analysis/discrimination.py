@@ -30,7 +30,7 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation.bootstrap import mean_intervals
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import TextBatch
-from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.encode import AnyMatcher

@@ -19,8 +19,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
-from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
-from itrpipe.scene_graph.phrases import phrases_of
+from itrpipe.scene_graph.phrases import CaptionPhrases, phrases_of
 from itrpipe.scene_graph.stored import SceneGraphFile
 from itrpipe.training.data import blocks
 from itrpipe.training.phrase_data import PhraseSplitData

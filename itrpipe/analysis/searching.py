@@ -24,7 +24,7 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
 from itrpipe.retrieval.captions import known_words, read_captions
 from itrpipe.scene_graph.graph import SceneGraph
-from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import ImageRows, TextRows, encode_images, encode_texts, score_split
 from itrpipe.training.phrase_data import PhraseSplitData

@@ -14,7 +14,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import UsageError
 from itrpipe.scene_graph.graph import SceneGraph
-from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 from itrpipe.training.captions import WordIds
 from itrpipe.training.saved import SavedModel, max_tokens_of

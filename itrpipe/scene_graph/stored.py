@@ -16,6 +16,7 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
 from itrpipe.storage.disk import reading_error
 from itrpipe.storage.integrity import checked
+from itrpipe.storage.ragged import Ragged
 
 SCENE_GRAPHS_FILE = "scene_graphs.parquet"
 ROW_GROUP = 8192
@@ -114,6 +115,12 @@ def _lists(rows: Sequence[Sequence[Any]], kind: pa.StructType) -> pa.ListArray:
     )
 
 
+def flattened(table: pa.Table, column: str) -> tuple[Ragged, pa.StructArray]:
+    """The structs of a list column, one row's behind the other's, and the numbers of those of each row."""
+    lists = table[column].combine_chunks()
+    return Ragged.of_counts(np.diff(lists.offsets.to_numpy())), lists.flatten()
+
+
 def count_elements(table: pa.Table) -> dict[str, int]:
     """How many objects, attributes and relations rows hold, and how many are empty, partial or failed."""
     lengths = {name: np.diff(table[name].combine_chunks().offsets.to_numpy()) for name in ELEMENTS}
@@ -200,7 +207,7 @@ class SceneGraphFile:
             yield self._read(number, columns)
 
     def graphs(self) -> Iterator[SceneGraph]:
-        """Yields the graph of every row; for views and analyses, `phrase_arrays` is what training reads."""
+        """Yields the graph of every row; for views and analyses, `CaptionPhrases` is what training reads."""
         for table in self.row_groups(GRAPH_SCHEMA.names):
             yield from graphs_of(table)
 

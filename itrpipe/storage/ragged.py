@@ -57,6 +57,12 @@ class Ragged:
         order = np.argsort(owners, kind="stable")
         return cls.of_counts(np.bincount(owners, minlength=count), order if values is None else values[order])
 
+    @classmethod
+    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The lists of all parts, at least one, in their order."""
+        counts, values = (np.concatenate([getattr(part, name) for part in parts]) for name in ("counts", "values"))
+        return cls.of_counts(counts, values)
+
     @property
     def counts(self) -> np.ndarray:
         """Length of each list, int64 [n]."""
@@ -72,8 +78,9 @@ class Ragged:
 
     def take(self, rows: np.ndarray) -> Ragged:
         """The lists of some rows, int [m], in this order, also several times."""
-        counts = self.counts[rows]
-        return Ragged.of_counts(counts, self.values[runs(self.offsets[rows], counts)])
+        starts = self.offsets[:-1][rows]
+        counts = self.offsets[1:][rows] - starts
+        return Ragged.of_counts(counts, self.values[runs(starts, counts)])
 
     def padded(self, width: int | None = None, fill: Any = 0) -> np.ndarray:
         """The lists as rows [n, width, ...], cut at the width, with `fill` behind the last value of each.

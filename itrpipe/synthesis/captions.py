@@ -13,7 +13,7 @@ from itrpipe.datasets.tokens import spans
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.negatives.caption_masks import NO_WORD
 from itrpipe.negatives.masking import over_pieces
-from itrpipe.scene_graph.mask_candidates import MaskCandidates
+from itrpipe.scene_graph.phrases import MaskCandidates
 
 CONTINUATION = "##"
 """Mark of a piece that goes on with the word before it, in BERT's vocabularies."""

@@ -10,7 +10,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.scene_graph.mask_candidates import MaskCandidates
+from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.synthesis.by_model import ModelMaker, ModelSettings
 from itrpipe.synthesis.captions import GraphCandidates
 from itrpipe.synthesis.opened import Opened

@@ -15,7 +15,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.negatives.caption_masks import CaptionMasks, Compare, SpecialTokens
 from itrpipe.negatives.sentence_bank import SentenceBank
-from itrpipe.scene_graph.mask_candidates import MaskCandidates
+from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.synthesis.captions import CONTINUATION, GraphCandidates, TokenCaptions
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.training.captions import CaptionTokens, PieceIds

@@ -9,7 +9,7 @@ import torch
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FeatureFile
-from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.training.data import SplitData
 from itrpipe.training.texts import PhraseTexts
 

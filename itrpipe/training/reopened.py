@@ -57,7 +57,7 @@ class Reopened:
         split = usable(PreparedDataset.open(self._sources.prepare).split(name), features, self._sources.train_share)
         if not settings.reads_phrases:
             return open_split(split, features, saved.tokens, settings, saved.frame)
-        from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+        from itrpipe.scene_graph.phrases import CaptionPhrases
 
         assert self._sources.parse is not None
         own: Any = settings

@@ -126,7 +126,7 @@ def load_phrase_splits(
         max_words: words kept of a caption.
         with_phrases: give the words only when off.
     """
-    from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+    from itrpipe.scene_graph.phrases import CaptionPhrases
 
     assert sources.parse is not None
     prepared, features = PreparedDataset.open(sources.prepare), FeatureFile.open(sources.extract / FEATURES)

@@ -10,7 +10,7 @@ import torch
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
 from itrpipe.models.base import PhraseBatch, TextBatch
-from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.training.captions import CaptionTokens, Cut, PieceIds, WordIds
 
 
@@ -70,7 +70,7 @@ class PhraseTexts:
     ) -> None:
         self.phrases, self.with_phrases = phrases, with_phrases
         self.graph_rows = phrases.rows(caption_ids)
-        self.lengths = np.diff(phrases.word_starts)[self.graph_rows]
+        self.lengths = phrases.word_ids.counts[self.graph_rows]
         self.cut = Cut(int(phrases.longer[self.graph_rows].sum()), f"{phrases.max_words} words")
         self._ids = np.array([vocabulary.ids.get(word, UNKNOWN) for word in phrases.words] + [0])  # the last is padding
 

@@ -19,7 +19,7 @@ from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import build
 from itrpipe.negatives.caption_masks import CaptionMasks
 from itrpipe.negatives.masking import UNLABELLED, MaskedCaptions
-from itrpipe.scene_graph.mask_candidates import MaskCandidates
+from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.synthesis.language_model import LanguageModel
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.training.saved import SavedModel

@@ -10,7 +10,7 @@ import pytest
 
 from itrpipe.errors import DataError
 from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
-from itrpipe.scene_graph.mask_candidates import NO_WORD, MaskCandidates
+from itrpipe.scene_graph.phrases import NONE, MaskCandidates
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 
 
@@ -64,7 +64,7 @@ def test_pieces_find_the_word_they_are_of(candidates: MaskCandidates) -> None:
     starts = np.array([[0, 4, 15, 19, 0], [0, 0, 0, 0, 0]])
     ends = np.array([[3, 14, 19, 22, 0], [2, 0, 0, 0, 0]])
     found = candidates.words_at(np.array([0, 1]), starts, ends)
-    assert found.tolist() == [[0, 1, 3, 3, NO_WORD], [0, NO_WORD, NO_WORD, NO_WORD, NO_WORD]]
+    assert found.tolist() == [[0, 1, 3, 3, NONE], [0, NONE, NONE, NONE, NONE]]
 
 
 def test_captions_without_a_graph_are_named(candidates: MaskCandidates) -> None:

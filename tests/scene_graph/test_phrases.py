@@ -13,19 +13,22 @@ from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
 from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
-from itrpipe.scene_graph.label_sets import ImageLabels, Labels, offsets
-from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
 from itrpipe.scene_graph.phrases import (
     KINDS,
+    CaptionPhrases,
     Label,
     Phrase,
     elements_of,
     phrases_of,
-    word_labels,
 )
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 
 VOCABULARY = ("dog", "cat", "red", "ball", "catch", "on", "mat", "two", ".")
+
+
+def word_labels(graph: SceneGraph) -> list[Label]:
+    """The label of every word."""
+    return [tuple(token.lemma.split()) for token in graph.tokens]
 
 
 def label_set(graphs: Iterable[SceneGraph]) -> set[Label]:
@@ -234,14 +237,3 @@ def test_captions_of_an_image_that_do_not_follow_each_other_are_refused(tmp_path
     write_graphs(tmp_path / SCENE_GRAPHS_FILE, [pa.Table.from_arrays([*ids, *table.columns], schema=SCHEMA)])
     with pytest.raises(DataError, match="captions of an image do not follow each other"):
         CaptionPhrases.read(tmp_path)
-
-
-def test_parts_of_labels_have_equal_numbers_exactly_where_their_words_are_equal() -> None:
-    labels = Labels.of(offsets(np.array([3, 2, 1, 2])), np.array([0, 1, 2, 1, 2, 2, 2, 1]))
-    parts = [labels.parts[start:end].tolist() for start, end in zip(labels.starts, labels.starts[1:], strict=False)]
-    assert len(set(labels.own.tolist())) == 4
-    assert [len(each) for each in parts] == [6, 3, 1, 3]
-    assert labels.own[1] in parts[0]  # (1, 2) in (0, 1, 2)
-    assert labels.own[3] not in parts[0]  # (2, 1)
-    images = ImageLabels.of(2, [(np.array([0, 1, 2]), np.array([0, 3]))], labels)
-    assert images.contain(np.array([0, 0, 1, 1]), labels.own[[1, 3, 1, 2]]).tolist() == [True, False, False, True]

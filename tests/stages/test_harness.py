@@ -151,7 +151,7 @@ def opened_split(saved: SavedModel, sources: Sources, split: Split) -> SplitData
     features = FeatureFile.open(sources.extract / FEATURES)
     if not saved.settings.reads_phrases:
         return open_split(split, features, saved.tokens, saved.settings, saved.frame)
-    from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+    from itrpipe.scene_graph.phrases import CaptionPhrases
     from itrpipe.training.phrase_data import PhraseSplitData
 
     assert sources.parse is not None

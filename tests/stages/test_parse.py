@@ -21,7 +21,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.scene_graph import parsing, rules
-from itrpipe.scene_graph.phrase_arrays import CaptionPhrases
+from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1
 from itrpipe.stages.base import Need
 from itrpipe.stages.parse import parse_one

@@ -13,7 +13,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.tokens import tokenize
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.scene_graph.graph import Attribute, Object, SceneGraph
-from itrpipe.scene_graph.mask_candidates import MaskCandidates
+from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 from itrpipe.synthesis.captions import GraphCandidates, TokenCaptions
