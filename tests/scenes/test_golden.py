@@ -1,0 +1,82 @@
+"""What earlier versions drew, wrote, judged and read; prepared datasets stay up to date only while that is the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import PIL
+import pytest
+
+from itrpipe.scenes import Caption, Difficulty, Scene, ScenesDataset, generate, paint, true_matches
+from itrpipe.scenes.build import picture
+from itrpipe.scenes.hard_negatives import hard_negatives
+from itrpipe.scenes.reader import CaptionReader
+
+GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("golden.json").read_text())
+DATASETS: dict[str, dict[str, Any]] = {
+    "usual": {"seed": 4},
+    "crowded": {"seed": 5, "units": 5},
+    "few": {"seed": 6, "units": 2, "family_size": 1},
+    "told": {"seed": 7, "caption_detail": 1.0, "keep_probability": 0.0},
+    "untold": {"seed": 8, "caption_detail": 0.0, "keep_probability": 1.0, "units": 4},
+    "half told": {"seed": 9, "caption_detail": 0.3, "family_size": 3},
+}
+DIFFICULTIES = {
+    "easy": Difficulty(),
+    "noisy": Difficulty(noise=0.4),
+    "hidden": Difficulty(occlusion=0.6),
+    "hard": Difficulty(noise=1.0, occlusion=1.0),
+}
+
+
+def made(name: str, train: int = 60) -> ScenesDataset:
+    return generate(**{"train": train, "val": 4, "test": 9} | DATASETS[name])
+
+
+def digest(content: Any) -> str:
+    data = content if isinstance(content, bytes) else json.dumps(content, sort_keys=True).encode()
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def captions_of(dataset: ScenesDataset) -> list[Caption]:
+    return [caption for own in dataset.captions for caption in own]
+
+
+def changed_sentences(dataset: ScenesDataset) -> Iterator[str]:
+    """Captions, and captions in which words of other captions stand."""
+    texts = [caption.text for caption in captions_of(dataset)]
+    rng, words = Random(1), " ".join(texts).split()
+    for text in texts:
+        yield text
+        changed = text.split()
+        for _ in range(rng.randint(1, 2)):
+            changed[rng.randrange(len(changed))] = rng.choice(words)
+        yield " ".join(changed)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_scenes_captions_truth_negatives_and_readings(name: str) -> None:
+    dataset, reader = made(name), CaptionReader({"one": 1, "six": 6})
+    readings = [[repr(reading) for reading in reader.readings(text)] for text in changed_sentences(dataset)]
+    found = {
+        "scenes": digest([scene.to_json() for scene in dataset.scenes]),
+        "captions": digest([caption.to_json() for caption in captions_of(dataset)]),
+        "truth": digest([rows.tolist() for rows in true_matches(captions_of(dataset), dataset.scenes)]),
+        "negatives": digest(hard_negatives(dataset.scenes, dataset.captions, seed=2)),
+        "readings": digest(readings),
+    }
+    assert found == GOLDEN["datasets"][name]
+
+
+@pytest.mark.skipif(PIL.__version__ != GOLDEN["pillow"], reason="another Pillow may draw other pixels")
+@pytest.mark.parametrize("name", DIFFICULTIES)
+def test_pictures(name: str) -> None:
+    scenes: list[Scene] = made("usual").scenes[:24] + made("crowded", 12).scenes[:12]
+    pixels = b"".join(paint(scene, DIFFICULTIES[name]).tobytes() for scene in scenes)
+    files = b"".join(picture(scene, DIFFICULTIES[name]) for scene in scenes[:4])
+    assert {"pixels": digest(pixels), "files": digest(files)} == GOLDEN["pictures"][name]
