@@ -60,8 +60,8 @@ def pairs_of_scenes(prepare: Path, image_ids: Sequence[str]) -> list[Pair]:
     Raises:
         DataError: the scenes are damaged.
     """
+    from itrpipe.scenes.build import read_described
     from itrpipe.scenes.hard_negatives import hard_negatives
-    from itrpipe.scenes.stored import read_described
 
     described = read_described(prepare / SCENES_FILE)
     own = [described[image_id] for image_id in image_ids]

@@ -5,68 +5,28 @@
     test = dataset.of_split("test")
     Oracle(test.scenes).matches(test.captions[0][0].form)   # which pictures the first caption describes
 
-`world` says what exists and `edits` makes siblings; `layout` places objects and derives their relations;
-`paint` draws, as hard to see as `difficulty` says; `captions` writes sentences with logical forms; `oracle`
-evaluates those; `build` does it all.
+`world` says what exists and makes siblings by edits; `layout` places objects and derives their relations; `paint`
+draws, as hard to see as its `Difficulty` says, with `backgrounds` and `drawing`; `sayings` writes sentences with
+logical forms; `oracle` evaluates these, and `readback` reads them from sentences, also from those of `hard_negatives`;
+`build` does it all. The JSON files list what kinds there are, how they are drawn, and what is said of them.
 """
 
-from itrpipe.scenes.build import (
-    Painting,
-    ScenesDataset,
-    annotations,
-    generate,
-    karpathy,
-    write_images,
-)
-from itrpipe.scenes.captions import write_captions
-from itrpipe.scenes.difficulty import Difficulty
-from itrpipe.scenes.edits import edit_scene
-from itrpipe.scenes.forms import Caption, LogicalForm, Predicate
-from itrpipe.scenes.layout import HEIGHT, RELATIONS, WIDTH, PlacedObject, Scene, arrange
-from itrpipe.scenes.oracle import Oracle, describes, true_matches
-from itrpipe.scenes.paint import paint
-from itrpipe.scenes.world import (
-    COLOURS,
-    KINDS,
-    PATTERNS,
-    SETTINGS,
-    SIZES,
-    SceneObject,
-    SymbolicScene,
-    Unit,
-    sample_scene,
-)
+from itrpipe.scenes.build import ScenesDataset, annotations, generate
+from itrpipe.scenes.layout import Scene
+from itrpipe.scenes.oracle import Caption, LogicalForm, Oracle, Predicate, describes, true_matches
+from itrpipe.scenes.paint import Difficulty, paint
 
 __all__ = [
-    "COLOURS",
-    "HEIGHT",
-    "KINDS",
-    "PATTERNS",
-    "RELATIONS",
-    "SETTINGS",
-    "SIZES",
-    "WIDTH",
     "Caption",
     "Difficulty",
     "LogicalForm",
     "Oracle",
-    "Painting",
-    "PlacedObject",
     "Predicate",
     "Scene",
-    "SceneObject",
     "ScenesDataset",
-    "SymbolicScene",
-    "Unit",
     "annotations",
-    "arrange",
     "describes",
-    "edit_scene",
     "generate",
-    "karpathy",
     "paint",
-    "sample_scene",
     "true_matches",
-    "write_captions",
-    "write_images",
 ]

@@ -5,26 +5,27 @@
 import hashlib
 import io
 import json
-import re
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
 
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.records import SPLITS, Annotations, CaptionRecord, ImageRecord
 from itrpipe.engine.local import usable_cores
 from itrpipe.engine.work import Part, Work, cut
-from itrpipe.errors import UsageError
-from itrpipe.scenes.captions import USUAL_DETAIL, write_captions
-from itrpipe.scenes.difficulty import Difficulty
-from itrpipe.scenes.edits import edit_scene
-from itrpipe.scenes.forms import Caption
+from itrpipe.errors import DataError, UsageError
 from itrpipe.scenes.layout import HEIGHT, WIDTH, Scene, arrange
-from itrpipe.scenes.paint import EASY, PAINT_VERSION, paint
-from itrpipe.scenes.world import MAX_UNITS, MIN_UNITS, USUAL_UNITS, SymbolicScene, sample_scene
-from itrpipe.storage.disk import STAMP_HERE, full_disk_as_error, stamped
+from itrpipe.scenes.oracle import Caption
+from itrpipe.scenes.paint import EASY, PAINT_VERSION, Difficulty, paint
+from itrpipe.scenes.sayings import USUAL_DETAIL, write_captions
+from itrpipe.scenes.world import MAX_UNITS, MIN_UNITS, USUAL_UNITS, SymbolicScene, edit_scene, sample_scene
+from itrpipe.storage.disk import STAMP_HERE, full_disk_as_error, stamped, write_text
+from itrpipe.storage.integrity import checked
 
 JPEG_QUALITY = 88
 _SECOND_EDIT_RATE = 0.4
@@ -82,8 +83,16 @@ def generate(
             is not.
     """
     counts: dict[str, int] = dict(zip(SPLITS, (train, val, test), strict=True))
-    shares = {"keep_probability": keep_probability, "caption_detail": caption_detail}
-    _check(counts, family_size, units, shares)
+    for name, value, least, most in (
+        *((f"{split} images", count, 0, math.inf) for split, count in counts.items()),
+        ("family_size", family_size, 1, math.inf),
+        ("units", units, MIN_UNITS, MAX_UNITS),
+        ("keep_probability", keep_probability, 0, 1),
+        ("caption_detail", caption_detail, 0, 1),
+    ):
+        if not least <= value <= most:
+            wanted = f"{least} or more" if most == math.inf else f"{least} to {most}"
+            raise UsageError(f"scenes: {name} = {value}; give {wanted}")
     scenes: list[Scene] = []
     captions: list[list[Caption]] = []
     for split, count in counts.items():
@@ -98,54 +107,80 @@ def generate(
     return ScenesDataset(scenes, captions)
 
 
-def _check(counts: dict[str, int], family_size: int, units: int, shares: dict[str, float]) -> None:
-    for split, count in counts.items():
-        if count < 0:
-            raise UsageError(f"scenes: {split} = {count} images; give 0 or more")
-    if family_size < 1:
-        raise UsageError(f"scenes: family_size = {family_size}; give 1 or more")
-    if not MIN_UNITS <= units <= MAX_UNITS:
-        raise UsageError(f"scenes: units = {units}; give {MIN_UNITS} to {MAX_UNITS}")
-    for name, share in shares.items():
-        if not 0 <= share <= 1:
-            raise UsageError(f"scenes: {name} = {share}; give a value from 0 to 1")
-
-
 def _generate_family(seed: int, split: str, number: int, size: int, units: int) -> list[Scene]:
     rng = Random(f"scenes/{seed}/{split}/{number}")
-    while True:
+    family = None
+    while family is None:
         family = _try_family(rng, split, number, size, units)
-        if family is not None:
-            return family
+    return family
 
 
 def _try_family(rng: Random, split: str, number: int, size: int, units: int) -> list[Scene] | None:
     """A base scene with `size` - 1 different siblings; None when the base is too crowded to be arranged so often."""
-    members: list[SymbolicScene] = []
-    placed: list[Scene] = []
+    placed: dict[SymbolicScene, Scene] = {}
     symbolic, edit = sample_scene(rng, units), "base"
     for _ in range(_SIBLING_TRIES * size):
-        if symbolic not in members:
+        if symbolic not in placed:
             image_id = f"{split}-{number * size + len(placed):06d}"
             scene = arrange(rng, symbolic, image_id=image_id, split=split, family=number, edit=edit)
-            if scene is None and not placed:
-                return None
             if scene is not None:
-                members.append(symbolic)
-                placed.append(scene)
-        if len(placed) == size:
-            return placed
+                placed[symbolic] = scene
+            elif not placed:
+                return None
+        members = list(placed)
+        if len(members) == size:
+            return list(placed.values())
         source = members[0] if rng.random() < _FROM_BASE_RATE else rng.choice(members)
-        symbolic, edit = _edit_once_or_twice(rng, source)
+        symbolic, edit = edit_scene(rng, source)
+        if rng.random() < _SECOND_EDIT_RATE:
+            symbolic, second = edit_scene(rng, symbolic)
+            edit = f"{edit}+{second}"
     return None
 
 
-def _edit_once_or_twice(rng: Random, source: SymbolicScene) -> tuple[SymbolicScene, str]:
-    edited, name = edit_scene(rng, source)
-    if rng.random() >= _SECOND_EDIT_RATE:
-        return edited, name
-    edited, second = edit_scene(rng, edited)
-    return edited, f"{name}+{second}"
+class DescribedScene(NamedTuple):
+    """A scene and the captions that were written of it."""
+
+    scene: Scene
+    captions: tuple[Caption, ...]
+
+
+_DESCRIBED = TypeAdapter(DescribedScene)
+
+
+def write_described(path: Path, dataset: ScenesDataset) -> None:
+    """Writes scenes with their captions, one JSON object a line.
+
+    Args:
+        path: `scenes.jsonl` of the prepared dataset.
+        dataset: what it is of.
+    """
+    lines = [
+        json.dumps({"scene": asdict(scene), "captions": [asdict(caption) for caption in captions]}, sort_keys=True)
+        for scene, captions in zip(dataset.scenes, dataset.captions, strict=True)
+    ]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def read_described(path: Path) -> dict[str, DescribedScene]:
+    """Reads what `write_described` wrote.
+
+    Returns:
+        image_id -> the scene and its captions.
+
+    Raises:
+        DataError: a line is damaged.
+    """
+    found: dict[str, DescribedScene] = {}
+    with checked(path).open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                described = _DESCRIBED.validate_json(line)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                raise DataError(f"{path}: line {number} is damaged ({reason}); run `itrpipe prepare` again") from None
+            found[described.scene.image_id] = described
+    return found
 
 
 class Painting(Work[None]):
@@ -213,24 +248,18 @@ def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
 
 
 def picture(scene: Scene, difficulty: Difficulty = EASY) -> bytes:
-    """The JPEG file of a scene; its comment names the scene and holds a checksum."""
+    """The JPEG file of a scene; its comment says which scene, painted by which version and how, and has a checksum."""
+    content = hashlib.sha256(json.dumps(asdict(scene), sort_keys=True).encode()).hexdigest()
+    how = "" if difficulty == EASY else f" {difficulty}"
+    comment = f"scenes {PAINT_VERSION} {content}{how}, {STAMP_HERE}"
     buffer = io.BytesIO()
-    paint(scene, difficulty).save(
-        buffer, "JPEG", quality=JPEG_QUALITY, comment=_comment(scene, difficulty) + STAMP_HERE.encode()
-    )
+    paint(scene, difficulty).save(buffer, "JPEG", quality=JPEG_QUALITY, comment=comment.encode())
     return stamped(buffer.getvalue())
 
 
 def file_name(scene: Scene) -> str:
     """Name of the scene's image file."""
     return f"{scene.image_id}.jpg"
-
-
-def _comment(scene: Scene, difficulty: Difficulty) -> bytes:
-    """What the JPEG comment says: which scene, painted by which version of the painter and how, the file shows."""
-    content = json.dumps(scene.to_json(), sort_keys=True)
-    how = "" if difficulty == EASY else f" {difficulty}"
-    return f"scenes {PAINT_VERSION} {hashlib.sha256(content.encode()).hexdigest()}{how}, ".encode()
 
 
 def annotations(dataset: ScenesDataset, root: Path) -> Annotations:
@@ -250,29 +279,3 @@ def annotations(dataset: ScenesDataset, root: Path) -> Annotations:
         for number, caption in enumerate(five)
     ]
     return Annotations(images, captions, root)
-
-
-def karpathy(dataset: ScenesDataset) -> dict[str, Any]:
-    """The dataset as the dictionary of a Karpathy `dataset.json` (images with splits, sentences with tokens)."""
-    images = []
-    for index, (scene, captions) in enumerate(zip(dataset.scenes, dataset.captions, strict=True)):
-        first = index * len(captions)
-        sentences = [
-            {"tokens": tokenize(caption.text), "raw": caption.text, "imgid": index, "sentid": first + number}
-            for number, caption in enumerate(captions)
-        ]
-        images.append(
-            {
-                "imgid": index,
-                "filename": file_name(scene),
-                "split": scene.split,
-                "sentids": [sentence["sentid"] for sentence in sentences],
-                "sentences": sentences,
-            }
-        )
-    return {"dataset": "scenes", "images": images}
-
-
-def tokenize(text: str) -> list[str]:
-    """Lower-case words without punctuation, as in the published Karpathy files."""
-    return re.findall(r"[a-z]+", text.lower())

@@ -30,20 +30,14 @@ from itertools import combinations
 from random import Random
 from typing import NamedTuple
 
-from itrpipe.scenes import grammar
-from itrpipe.scenes.edits import SIMILAR_KINDS
-from itrpipe.scenes.forms import Caption, LogicalForm
 from itrpipe.scenes.layout import Scene
-from itrpipe.scenes.oracle import describes
-from itrpipe.scenes.reader import LOOK_PATTERN, LOOKS, CaptionReader
-from itrpipe.scenes.world import KIND_TABLE
+from itrpipe.scenes.oracle import Caption, LogicalForm, describes
+from itrpipe.scenes.readback import NOWHERE, CaptionReader, NounPhrase
+from itrpipe.scenes.sayings import SAYINGS
+from itrpipe.scenes.world import KIND_TABLE, SIMILAR_KINDS
 
 _ARTICLE_BEFORE_VOWEL = re.compile(r"\ba (?=[aeiou])")
 _AN = re.compile(r"\ban\b")
-_VALUES = {
-    "pattern": grammar.PATTERN_WORDS,
-    "size": grammar.SIZE_WORDS,
-}
 
 
 class HardNegative(NamedTuple):
@@ -61,44 +55,13 @@ class HardNegative(NamedTuple):
     category: str
 
 
-class _Word(NamedTuple):
-    """An adjective: where it stands, and what it says."""
-
-    span: tuple[int, int]
-    text: str
-    attribute: str
-    value: str
-
-
-@dataclass(frozen=True)
-class _Mention:
-    """A noun phrase of a sentence.
-
-    Attributes:
-        span: of the whole phrase.
-        number, noun: spans of the number word or article and of the noun; (-1, -1) where there is none.
-        kinds: that the noun can be.
-        garment: that is worn; empty: none.
-        looks: the adjectives.
-        value: what the number word says; None after an article.
-    """
-
-    span: tuple[int, int]
-    number: tuple[int, int]
-    noun: tuple[int, int]
-    kinds: tuple[str, ...]
-    garment: str
-    looks: tuple[_Word, ...]
-    value: int | None
-
-
 @dataclass(frozen=True)
 class _Sentence:
     """A caption that is edited.
 
     Attributes:
         text: with `a` for every `an`.
-        mentions: its noun phrases, in their order.
+        mentions: its noun phrases, in their order, each with its first character.
         form: what it claims; its objects are those mentions without a number.
         scene: that it describes.
         related: kinds in a relation, somewhere among the scenes.
@@ -106,16 +69,16 @@ class _Sentence:
     """
 
     text: str
-    mentions: tuple[_Mention, ...]
+    mentions: list[tuple[int, NounPhrase]]
     form: LogicalForm
     scene: Scene
     related: frozenset[tuple[str, str, str]]
     rng: Random
 
-    def with_words(self, *changes: tuple[tuple[int, int], str]) -> str:
-        """The text with other words in some places."""
+    def with_words(self, *changes: tuple[int, int, str]) -> str:
+        """The text with other words from some characters to before others."""
         text = self.text
-        for (start, end), words in sorted(changes, reverse=True):
+        for start, end, words in sorted(changes, reverse=True):
             text = text[:start] + words + text[end:]
         return text
 
@@ -162,8 +125,7 @@ def _negatives(
 ) -> Iterator[str]:
     """Sentences that an edit makes of a caption and that are false of the scene, in the order of the draw."""
     text = _AN.sub("a", caption)
-    mentions = tuple(_mention(reader, match) for match in reader.noun_phrases(text))
-    form = reader.readings(text)[0].form
+    mentions, form = reader.noun_phrases(text), reader.readings(text)[0].form
     if len(mentions) != len(form.objects) + len(form.counts):
         return
     made = list(edit(_Sentence(text, mentions, form, scene, related, rng)))
@@ -173,85 +135,67 @@ def _negatives(
             yield _ARTICLE_BEFORE_VOWEL.sub("an ", each)
 
 
-def _mention(reader: CaptionReader, match: re.Match[str]) -> _Mention:
-    understood = reader.understand(match[0])
-    start = match.start()
-    looks = tuple(
-        _Word((start + word.start(), start + word.end()), word[0], *LOOKS[word[0]])
-        for word in LOOK_PATTERN.finditer(match[0])
-    )
-    kinds, garment = understood.predicate.kinds, match["garment"] or ""
-    return _Mention(match.span(), match.span("article"), match.span("noun"), kinds, garment, looks, understood.number)
-
-
 def _swapped_colours(sentence: _Sentence) -> Iterator[str]:
-    coloured = [
-        (mention, words[0])
-        for mention in sentence.mentions
-        if len(words := [word for word in mention.looks if word.attribute == "colour"]) == 1
-    ]
-    for (first, one), (second, other) in combinations(coloured, 2):
-        if _can_be(first.kinds, "colour", other.value) and _can_be(second.kinds, "colour", one.value):
-            yield sentence.with_words((one.span, other.text), (other.span, one.text))
+    coloured = []
+    for at, phrase in sentence.mentions:
+        colours = [look for look in phrase.looks if look.attribute == "colour"]
+        if len(colours) == 1:
+            coloured.append((phrase.predicate.kinds, at + colours[0].start, at + colours[0].end, colours[0].value))
+    for (kinds, start, end, colour), (others, first, last, other) in combinations(coloured, 2):
+        if _can_be(kinds, "colour", other) and _can_be(others, "colour", colour):
+            yield sentence.with_words((start, end, other), (first, last, colour))
 
 
 def _swapped_places(sentence: _Sentence) -> Iterator[str]:
     if sentence.form.counts:
         return
     for first, name, second in sentence.form.relations:
-        one, other = sentence.mentions[first], sentence.mentions[second]
-        if any((kind, name, partner) in sentence.related for kind in other.kinds for partner in one.kinds):
-            texts = (sentence.text[slice(*each.span)] for each in (other, one))
-            yield sentence.with_words(*zip((one.span, other.span), texts, strict=True))
+        (at, one), (there, other) = sentence.mentions[first], sentence.mentions[second]
+        kinds = other.predicate.kinds, one.predicate.kinds
+        if any((kind, name, partner) in sentence.related for kind in kinds[0] for partner in kinds[1]):
+            yield sentence.with_words((at, at + len(one.text), other.text), (there, there + len(other.text), one.text))
 
 
 def _replaced_objects(sentence: _Sentence) -> Iterator[str]:
-    for mention in sentence.mentions:
-        if mention.value is not None or mention.noun == (-1, -1) or len(mention.kinds) != 1:
+    for at, phrase in sentence.mentions:
+        kinds, (start, end) = phrase.predicate.kinds, phrase.noun
+        if phrase.number is not None or phrase.noun == NOWHERE or len(kinds) != 1:
             continue
-        own = mention.kinds[0]
-        similar = dict.fromkeys(kind for group in SIMILAR_KINDS if own in group for kind in group if kind != own)
+        similar = dict.fromkeys(kind for group in SIMILAR_KINDS if kinds[0] in group for kind in group)
         for kind in similar:
-            if sentence.scene.setting in KIND_TABLE[kind].settings and _fits(kind, mention):
-                yield sentence.with_words((mention.noun, sentence.rng.choice(grammar.NOUNS[kind])))
+            fits = all(_can_be((kind,), look.attribute, look.value) for look in phrase.looks)
+            worn = ("", SAYINGS.unisex_garment, *SAYINGS.garments.get(kind, ()))
+            occurs = sentence.scene.setting in KIND_TABLE[kind].settings
+            if kind != kinds[0] and occurs and fits and phrase.garment in worn:
+                yield sentence.with_words((at + start, at + end, sentence.rng.choice(SAYINGS.nouns[kind])))
 
 
 def _replaced_attributes(sentence: _Sentence) -> Iterator[str]:
-    for mention in sentence.mentions:
-        for word in mention.looks:
-            for value, words in _alternatives(mention.kinds, word.attribute):
-                if value != word.value:
-                    yield sentence.with_words((word.span, sentence.rng.choice(words)))
+    for at, phrase in sentence.mentions:
+        for look in phrase.looks:
+            table = SAYINGS.looks[look.attribute]
+            values = list(table)
+            if look.attribute == "colour":  # of things of one of these kinds
+                values = list(
+                    dict.fromkeys(each for kind in phrase.predicate.kinds for each in KIND_TABLE[kind].colours)
+                )
+            for value in values:
+                if value != look.value:
+                    yield sentence.with_words((at + look.start, at + look.end, sentence.rng.choice(table[value])))
 
 
 def _replaced_numbers(sentence: _Sentence) -> Iterator[str]:
-    for mention in sentence.mentions:
-        if mention.value is not None:
-            others = (word for value, word in grammar.NUMBER_WORDS.items() if value != mention.value)
-            yield from (sentence.with_words((mention.number, word)) for word in others)
-
-
-def _alternatives(kinds: Sequence[str], attribute: str) -> Iterator[tuple[str, Sequence[str]]]:
-    """Values that things of one of these kinds can have, with the words for each."""
-    if attribute != "colour":
-        yield from _VALUES[attribute].items()
-        return
-    for colour in dict.fromkeys(colour for kind in kinds for colour in KIND_TABLE[kind].colours):
-        yield colour, (colour,)
+    for at, phrase in sentence.mentions:
+        start, end = phrase.article
+        if phrase.number is not None:
+            for value, word in SAYINGS.numbers.items():
+                if value != phrase.number:
+                    yield sentence.with_words((at + start, at + end, word))
 
 
 def _can_be(kinds: Sequence[str], attribute: str, value: str) -> bool:
     """Whether a thing of one of these kinds can have that attribute."""
-    return any(
-        value in row.colours if attribute == "colour" else row.patterned if attribute == "pattern" else row.sized
-        for row in map(KIND_TABLE.__getitem__, kinds)
-    )
-
-
-def _fits(kind: str, mention: _Mention) -> bool:
-    """Whether everything that is said of a thing can be so of one of another kind."""
-    worn = ("", grammar.UNISEX_GARMENT, *grammar.GARMENTS.get(kind, ()))
-    return mention.garment in worn and all(_can_be((kind,), word.attribute, word.value) for word in mention.looks)
+    return any(KIND_TABLE[kind].allows(attribute, value) for kind in kinds)
 
 
 _EDITS: dict[str, Callable[[_Sentence], Iterator[str]]] = {

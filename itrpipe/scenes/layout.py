@@ -9,11 +9,14 @@ relation of the symbolic scene does not show, is refused.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
 from random import Random
-from typing import Any
 
-from itrpipe.scenes.visibility import MAX_HIDDEN, hidden_fraction
+import numpy as np
+import numpy.typing as npt
+
 from itrpipe.scenes.world import INDOOR_SETTINGS, KIND_TABLE, SceneObject, SymbolicScene, Unit
 
 WIDTH, HEIGHT = 192, 144
@@ -21,14 +24,19 @@ RELATIONS = ("hold", "on", "under", "behind", "above", "left", "near")
 CONTACTS = ("hold", "on", "under")
 CLEARLY_LEFT = 0.16
 """Distance of two centres from which captions mention left and right."""
+COLUMNS, ROWS = 128, 96
+"""Of the coarse raster on which is measured how much of an object is hidden."""
+MAX_HIDDEN = 0.6
+"""Most that may be hidden of an object's solid parts."""
 
 _ARRANGEMENT_TRIES = 12
 _MARGIN = 0.01
 _SIZE_FACTORS = {"small": 0.74, "medium": 1.0, "large": 1.28}
 _AIRBORNE_SCALE = 0.9
-_RAISED_WHEN_HELD = ("umbrella", "balloon", "kite")
 
 Box = tuple[float, float, float, float]
+Cells = npt.NDArray[np.bool_]
+Triple = tuple[int, str, int]
 
 
 @dataclass(frozen=True)
@@ -98,22 +106,8 @@ class Scene:
     setting: str
     horizon: float
     objects: tuple[PlacedObject, ...]
-    relations: tuple[tuple[int, str, int], ...]
+    relations: tuple[Triple, ...]
     paint_seed: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries, lists, strings and numbers."""
-        record = asdict(self)
-        record["objects"] = [{**item, "box": list(item["box"])} for item in record["objects"]]
-        record["relations"] = [list(triple) for triple in self.relations]
-        return record
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Scene:
-        """Inverse of `to_json`, also after a round trip through a JSON file."""
-        objects = tuple(PlacedObject(**{**item, "box": tuple(item["box"])}) for item in record["objects"])
-        relations = tuple((first, name, second) for first, name, second in record["relations"])
-        return cls(**{**record, "objects": objects, "relations": relations})
 
 
 def arrange(rng: Random, symbolic: SymbolicScene, *, image_id: str, split: str, family: int, edit: str) -> Scene | None:
@@ -128,94 +122,97 @@ def arrange(rng: Random, symbolic: SymbolicScene, *, image_id: str, split: str, 
         A scene in which at most `MAX_HIDDEN` of every object is hidden and every relation of the symbolic
         scene shows; None when no such arrangement was found in a dozen tries (the symbolic scene is crowded).
     """
+    planned = _planned_relations(symbolic.units)
+    contacts = {triple for triple in planned if triple[1] in CONTACTS}
     for _ in range(_ARRANGEMENT_TRIES):
         horizon = rng.uniform(0.48, 0.56) if symbolic.setting in INDOOR_SETTINGS else rng.uniform(0.40, 0.48)
-        groups = _place_units(rng, symbolic.units, horizon)
-        if groups is None:
+        objects = _place_units(rng, symbolic.units, horizon)
+        if objects is None:
             continue
-        objects = tuple(item for group in groups for item in group)
-        planned = _planned_relations(symbolic.units)
-        contacts = {triple for triple in planned if triple[1] in CONTACTS}
         relations = contacts | _derived_relations(objects, contacts)
         if planned <= relations and max(hidden_fraction(objects)) <= MAX_HIDDEN:
-            seed = rng.randrange(1 << 30)
-            ordered = tuple(sorted(relations))
+            seed, ordered = rng.randrange(1 << 30), tuple(sorted(relations))
             return Scene(image_id, split, family, edit, symbolic.setting, round(horizon, 4), objects, ordered, seed)
     return None
 
 
-def _planned_relations(units: tuple[Unit, ...]) -> set[tuple[int, str, int]]:
+def hidden_fraction(objects: Sequence[PlacedObject], in_front: Cells | None = None) -> list[float]:
+    """How much of each object is hidden.
+
+    Args:
+        objects: of a scene.
+        in_front: raster cells that something before all objects hides.  # [ROWS, COLUMNS]
+
+    Returns:
+        Fraction of the solid parts of each that nearer objects and `in_front` hide, in 0..1.
+    """
+    covered = np.zeros((ROWS, COLUMNS), dtype=bool) if in_front is None else in_front.copy()
+    fractions = [0.0] * len(objects)
+    for index in sorted(range(len(objects)), key=lambda number: objects[number].depth, reverse=True):
+        cells = _solid_cells(objects[index])
+        fractions[index] = float((cells & covered).sum()) / max(1, int(cells.sum()))
+        covered |= cells
+    return fractions
+
+
+def _solid_cells(item: PlacedObject) -> Cells:
+    """Raster cells that the object's solid parts cover.  # [ROWS, COLUMNS]"""
+    cells = np.zeros((ROWS, COLUMNS), dtype=bool)
+    x0, y0, _, _ = item.box
+    for left, top, right, bottom in KIND_TABLE[item.kind].solid:
+        if item.facing > 0:
+            left, right = 1 - right, 1 - left
+        columns = slice(round((x0 + left * item.width) * COLUMNS), round((x0 + right * item.width) * COLUMNS))
+        rows = slice(round((y0 + top * item.height) * ROWS), round((y0 + bottom * item.height) * ROWS))
+        cells[rows, columns] = True
+    return cells
+
+
+def _planned_relations(units: tuple[Unit, ...]) -> set[Triple]:
     """The relations of the symbolic scene as triples of object numbers."""
-    planned, number = set(), 0
+    planned, main = set(), 0
     for unit in units:
         if unit.relation is not None:
-            main, partner = number, number + 1
-            planned.add((main, "hold", partner) if unit.relation == "hold" else (partner, unit.relation, main))
-        number += len(unit.objects)
+            planned.add((main, "hold", main + 1) if unit.relation == "hold" else (main + 1, unit.relation, main))
+        main += len(unit.objects)
     return planned
 
 
-def _derived_relations(
-    objects: tuple[PlacedObject, ...], contacts: set[tuple[int, str, int]]
-) -> set[tuple[int, str, int]]:
+def _derived_relations(objects: Sequence[PlacedObject], contacts: set[Triple]) -> set[Triple]:
     """Left, near, behind and above of all pairs that do not touch."""
     touching = {frozenset((first, second)) for first, _, second in contacts}
-    return {
-        (i, relation, j)
-        for i, one in enumerate(objects)
-        for j, other in enumerate(objects)
-        if i != j and frozenset((i, j)) not in touching
-        for relation, holds in _GEOMETRIC_RELATIONS.items()
-        if holds(one, other)
-    }
+    found: set[Triple] = set()
+    for (i, one), (j, other) in permutations(enumerate(objects), 2):
+        if frozenset((i, j)) in touching:
+            continue
+        overlap = min(one.box[2], other.box[2]) - max(one.box[0], other.box[0])  # negative: a gap
+        narrower = min(one.width, other.width)
+        grounded = one.state == other.state == "ground"
+        holds = {
+            "left": one.centre < other.centre - 0.10,
+            "near": grounded and -0.13 < overlap < 0.35 * narrower and abs(one.base - other.base) < 0.22,
+            "behind": grounded and overlap > 0.35 * narrower and one.base < other.base - 0.05,
+            "above": one.state == "fly" and overlap > 0.4 * narrower and one.base < other.box[1] + 0.06,
+        }
+        found |= {(i, relation, j) for relation, so in holds.items() if so}
+    return found
 
 
-def _overlap(one: PlacedObject, other: PlacedObject) -> float:
-    """Horizontal overlap; negative values are gaps."""
-    return min(one.box[2], other.box[2]) - max(one.box[0], other.box[0])
+def _full_height(thing: SceneObject | PlacedObject) -> float:
+    """Height at full scale, in fractions of the canvas."""
+    return KIND_TABLE[thing.kind].height * _SIZE_FACTORS[thing.size]
 
 
-def _narrower(one: PlacedObject, other: PlacedObject) -> float:
-    return min(one.width, other.width)
-
-
-def _both_grounded(one: PlacedObject, other: PlacedObject) -> bool:
-    return one.state == "ground" and other.state == "ground"
-
-
-def _is_left(one: PlacedObject, other: PlacedObject) -> bool:
-    return one.centre < other.centre - 0.10
-
-
-def _is_near(one: PlacedObject, other: PlacedObject) -> bool:
-    beside = -0.13 < _overlap(one, other) < 0.35 * _narrower(one, other)
-    return _both_grounded(one, other) and beside and abs(one.base - other.base) < 0.22
-
-
-def _is_behind(one: PlacedObject, other: PlacedObject) -> bool:
-    in_line = _overlap(one, other) > 0.35 * _narrower(one, other)
-    return _both_grounded(one, other) and in_line and one.base < other.base - 0.05
-
-
-def _is_above(one: PlacedObject, other: PlacedObject) -> bool:
-    over = _overlap(one, other) > 0.4 * _narrower(one, other)
-    return one.state == "fly" and over and one.base < other.box[1] + 0.06
-
-
-_GEOMETRIC_RELATIONS = {"left": _is_left, "near": _is_near, "behind": _is_behind, "above": _is_above}
-
-
-def _extent(thing: SceneObject, scale: float) -> tuple[float, float]:
-    """Width and height in fractions of the canvas."""
-    kind = KIND_TABLE[thing.kind]
-    height = kind.height * _SIZE_FACTORS[thing.size] * scale
-    return height * kind.aspect * HEIGHT / WIDTH, height
+def _width(thing: SceneObject, height: float) -> float:
+    """Width of an object of some height, both in fractions of the canvas."""
+    return height * KIND_TABLE[thing.kind].aspect * HEIGHT / WIDTH
 
 
 def _place(
     rng: Random, thing: SceneObject, centre: float, base: float, scale: float, state: str = "ground"
 ) -> PlacedObject:
-    width, height = _extent(thing, scale)
+    height = _full_height(thing) * scale
+    width = _width(thing, height)
     box = (centre - width / 2, base - height, centre + width / 2, base)
     return PlacedObject(
         thing.kind, thing.colour, thing.pattern, thing.size, box, base, state, facing=rng.choice((-1, 1))
@@ -228,13 +225,17 @@ def _ground_scale(base: float, horizon: float) -> float:
 
 
 def _scale_of(item: PlacedObject) -> float:
-    return item.height / (KIND_TABLE[item.kind].height * _SIZE_FACTORS[item.size])
+    return item.height / _full_height(item)
 
 
-def _place_units(rng: Random, units: tuple[Unit, ...], horizon: float) -> list[list[PlacedObject]] | None:
+def _place_units(rng: Random, units: tuple[Unit, ...], horizon: float) -> tuple[PlacedObject, ...] | None:
     """Gives each unit a share of the width that grows with its own; None when one does not fit the canvas."""
-    widths = [_unit_width(unit) for unit in units]
-    groups, left = [], 0.0
+    widths = []  # room that units ask for, in fractions of the canvas height
+    for unit in units:
+        widest = max(_width(thing, _full_height(thing)) for thing in unit.objects) * WIDTH / HEIGHT
+        widths.append(widest + (0.24 if unit.relation in ("hold", "under", "behind") else 0.12))
+    objects: list[PlacedObject] = []
+    left = 0.0
     for unit, width in zip(units, widths, strict=True):
         share = width / sum(widths)
         slack = max(0.0, share - width * HEIGHT / WIDTH) / 2
@@ -243,15 +244,9 @@ def _place_units(rng: Random, units: tuple[Unit, ...], horizon: float) -> list[l
         group = _into_canvas(_place_unit(rng, unit, centre, horizon))
         if group is None:
             return None
-        groups.append(group)
+        objects += group
         left += share
-    return groups
-
-
-def _unit_width(unit: Unit) -> float:
-    """Room a unit asks for, in fractions of the canvas height."""
-    widest = max(_extent(thing, 1.0)[0] for thing in unit.objects) * WIDTH / HEIGHT
-    return widest + (0.24 if unit.relation in ("hold", "under", "behind") else 0.12)
+    return tuple(objects)
 
 
 def _into_canvas(group: list[PlacedObject]) -> list[PlacedObject] | None:
@@ -263,27 +258,24 @@ def _into_canvas(group: list[PlacedObject]) -> list[PlacedObject] | None:
         return None
     dx = max(0.0, _MARGIN - x0) - max(0.0, x1 - 1 + _MARGIN)
     dy = max(0.0, _MARGIN - y0) - max(0.0, y1 - 1 + _MARGIN)
-    return [replace(item, box=_moved(item.box, dx, dy), depth=round(item.depth + dy, 4)) for item in group]
-
-
-def _moved(box: Box, dx: float, dy: float) -> Box:
-    x0, y0, x1, y1 = box
-    return round(x0 + dx, 4), round(y0 + dy, 4), round(x1 + dx, 4), round(y1 + dy, 4)
+    moved = []
+    for item in group:
+        left, top, right, bottom = item.box
+        box = (round(left + dx, 4), round(top + dy, 4), round(right + dx, 4), round(bottom + dy, 4))
+        moved.append(replace(item, box=box, depth=round(item.depth + dy, 4)))
+    return moved
 
 
 def _place_unit(rng: Random, unit: Unit, centre: float, horizon: float) -> list[PlacedObject]:
-    main = _place_main(rng, unit, centre, horizon)
+    kind = unit.main.kind
+    if KIND_TABLE[kind].flies and not (kind == "bird" and rng.random() < 0.3):
+        main = _place(rng, unit.main, centre, rng.uniform(0.25, 0.5), _AIRBORNE_SCALE, "fly")
+    else:
+        base = rng.uniform(0.80, 0.95) if unit.relation == "behind" else rng.uniform(horizon + 0.22, 0.95)
+        main = _place(rng, unit.main, centre, base, _ground_scale(base, horizon))
     if unit.relation is None or unit.partner is None:
         return [main]
     return _PARTNER_PLACES[unit.relation](rng, main, unit.partner, horizon)
-
-
-def _place_main(rng: Random, unit: Unit, centre: float, horizon: float) -> PlacedObject:
-    kind = unit.main.kind
-    if KIND_TABLE[kind].flies and not (kind == "bird" and rng.random() < 0.3):
-        return _place(rng, unit.main, centre, rng.uniform(0.25, 0.5), _AIRBORNE_SCALE, "fly")
-    base = rng.uniform(0.80, 0.95) if unit.relation == "behind" else rng.uniform(horizon + 0.22, 0.95)
-    return _place(rng, unit.main, centre, base, _ground_scale(base, horizon))
 
 
 def _place_on(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
@@ -302,23 +294,19 @@ def _place_under(rng: Random, main: PlacedObject, thing: SceneObject, horizon: f
         "umbrella": (side * 0.22, 0.015, 0.55, 0.001),
         "table": (side * rng.uniform(0, 0.1), 0.01, 0.62, -0.001),  # seen between the legs, below the top
     }[main.kind]
-    scale = _scale_of(main) * shrink
-    other = _place(rng, thing, main.centre + shift * main.width, main.base + lower, scale)
+    other = _place(rng, thing, main.centre + shift * main.width, main.base + lower, _scale_of(main) * shrink)
     return [main, replace(other, depth=main.depth + depth)]
 
 
 def _place_hold(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
-    raised = thing.kind in _RAISED_WHEN_HELD
-    if thing.kind == "umbrella":
-        reach, level, shrink = 0.0, 0.42, 0.95
-    elif raised:
-        reach, level, shrink = 0.02, 0.32, 0.9
-    else:
-        reach, level, shrink = 0.02, 0.61, 0.8
-    main = replace(main, pose="raised" if raised else "forward")
+    pose, reach, level, shrink = {
+        "umbrella": ("raised", 0.0, 0.42, 0.95),
+        "balloon": ("raised", 0.02, 0.32, 0.9),
+        "kite": ("raised", 0.02, 0.32, 0.9),
+    }.get(thing.kind, ("forward", 0.02, 0.61, 0.8))
     hand = main.centre + main.facing * (main.width / 2 + reach)
     other = _place(rng, thing, hand, main.box[1] + level * main.height, _scale_of(main) * shrink, "held")
-    return [main, replace(other, depth=main.depth + 0.001)]
+    return [replace(main, pose=pose), replace(other, depth=main.depth + 0.001)]
 
 
 def _place_behind(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
@@ -333,7 +321,7 @@ def _place_above(rng: Random, main: PlacedObject, thing: SceneObject, horizon: f
     return [main, _place(rng, thing, centre, base, _AIRBORNE_SCALE, "fly")]
 
 
-_PARTNER_PLACES = {
+_PARTNER_PLACES: dict[str, Callable[[Random, PlacedObject, SceneObject, float], list[PlacedObject]]] = {
     "hold": _place_hold,
     "on": _place_on,
     "under": _place_under,

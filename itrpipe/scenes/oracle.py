@@ -1,4 +1,4 @@
-"""Which captions are true of which scenes: exact, so that the false negatives of `scenes` are known.
+"""What captions claim, and of which scenes that is true: exact, so that the false negatives of `scenes` are known.
 
 `describes` is the definition. `Oracle` gives the same answers for all scenes of a split at once: it keeps, per
 scene, which objects fulfil a predicate as the bits of one byte, rules most scenes out with a few array
@@ -7,29 +7,79 @@ operations, and searches only the rest.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
-from itrpipe.scenes.forms import Caption, LogicalForm, Predicate
-from itrpipe.scenes.layout import RELATIONS, PlacedObject, Scene
+from itrpipe.scenes.layout import RELATIONS, PlacedObject, Scene, Triple
 from itrpipe.scenes.world import MAX_OBJECTS
 
 BoolArray = npt.NDArray[np.bool_]
 BitArray = npt.NDArray[np.uint8]
 
+LOOKS = ("colour", "pattern", "size", "state")
 _POPULATION = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """What is said of one object. None claims nothing.
+
+    Attributes:
+        kinds: the kinds it can be: one for a noun, several for a hypernym ("animal").
+        colour: of `COLOURS`.
+        pattern: of `PATTERNS`.
+        size: of `SIZES`.
+        state: of the states of a `PlacedObject`.
+    """
+
+    kinds: tuple[str, ...]
+    colour: str | None = None
+    pattern: str | None = None
+    size: str | None = None
+    state: str | None = None
+
+
+@dataclass(frozen=True)
+class LogicalForm:
+    """What a caption claims: there are different objects that fulfil the predicates and stand in the relations.
+
+    Attributes:
+        objects: existentially quantified objects; no two of them are the same object of the scene.
+        relations: (i, relation, j) over positions in `objects`.
+        settings: the settings it can be; empty claims nothing.
+        counts: (predicate, n): exactly n objects of the scene fulfil the predicate.
+    """
+
+    objects: tuple[Predicate, ...] = ()
+    relations: tuple[Triple, ...] = ()
+    settings: tuple[str, ...] = ()
+    counts: tuple[tuple[Predicate, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Caption:
+    """A sentence with its meaning.
+
+    Attributes:
+        text: natural English in lower case, at most 22 words.
+        form: what it claims.
+        style: "long", "middle", "enumeration", "single" or "general".
+    """
+
+    text: str
+    form: LogicalForm
+    style: str
 
 
 def fulfils(item: PlacedObject, predicate: Predicate) -> bool:
     """Whether everything the predicate says is so of the object."""
-    return (
-        item.kind in predicate.kinds
-        and predicate.colour in (None, item.colour)
-        and predicate.pattern in (None, item.pattern)
-        and predicate.size in (None, item.size)
-        and predicate.state in (None, item.state)
+    return item.kind in predicate.kinds and all(
+        getattr(predicate, look) in (None, getattr(item, look)) for look in LOOKS
     )
 
 
@@ -57,10 +107,7 @@ def describes(caption: Caption | LogicalForm, scene: Scene) -> bool:
 
 
 def _can_assign(
-    form: LogicalForm,
-    candidates: list[list[int]],
-    relations: frozenset[tuple[int, str, int]],
-    assigned: tuple[int, ...],
+    form: LogicalForm, candidates: list[list[int]], relations: frozenset[Triple], assigned: tuple[int, ...]
 ) -> bool:
     """Extends `assigned` (scene objects for the first quantified ones) to a full assignment, depth first."""
     position = len(assigned)
@@ -84,91 +131,60 @@ class Oracle:
     """Judges captions against a fixed list of scenes (N of them)."""
 
     def __init__(self, scenes: Sequence[Scene]) -> None:
-        self._scenes = list(scenes)
-        self._relation_sets = [frozenset(scene.relations) for scene in self._scenes]
-        self._settings = np.array([scene.setting for scene in self._scenes], dtype=object)
-        self._looks = _look_table(self._scenes)
-        self._reach = _reach_table(self._scenes)
-        self._bits: dict[Predicate, BitArray] = {}
-        self._in_settings: dict[tuple[str, ...], BoolArray] = {}
-        self._related: dict[tuple[Predicate, str, Predicate], BoolArray] = {}
+        self._settings = np.array([scene.setting for scene in scenes], dtype=object)
+        self._relation_sets = [frozenset(scene.relations) for scene in scenes]
+        # (attribute, value) -> which objects of each scene have it, as bits.  # [N] each
+        self._looks: dict[tuple[str, str], BitArray] = defaultdict(lambda: np.zeros(len(scenes), dtype=np.uint8))
+        # Relation -> for every object the objects it has the relation to, as bits.  # [N, MAX_OBJECTS] each
+        self._reach = {name: np.zeros((len(scenes), MAX_OBJECTS), dtype=np.uint8) for name in RELATIONS}
+        for number, scene in enumerate(scenes):
+            for slot, item in enumerate(scene.objects):
+                for attribute in ("kind", *LOOKS):
+                    self._looks[attribute, getattr(item, attribute)][number] |= 1 << slot
+            for first, name, second in scene.relations:
+                self._reach[name][number, first] |= 1 << second
+        # Captions share what they say; each mask is made once for all of them.
+        self._in_settings = cache(self._in_settings)
+        self._fulfilling = cache(self._fulfilling)
+        self._related = cache(self._related)
 
     def matches(self, form: LogicalForm) -> BoolArray:
         """Truth of a logical form in every scene.  # [N]"""
-        possible = self._setting_mask(form.settings).copy()
+        possible = self._in_settings(form.settings).copy()
         for predicate, number in form.counts:
             possible &= _POPULATION[self._fulfilling(predicate)] == number
         for predicate in form.objects:
             possible &= self._fulfilling(predicate) != 0
         for first, name, second in form.relations:
-            possible &= self._relation_mask(form.objects[first], name, form.objects[second])
+            possible &= self._related(form.objects[first], name, form.objects[second])
         if len(form.objects) <= 1 or (len(form.objects) == 2 and len(form.relations) == 1):
             return possible  # the masks are exact: nothing is left to assign
         for index in np.flatnonzero(possible):
-            possible[index] = self._search(form, int(index))
+            bits = [int(self._fulfilling(predicate)[index]) for predicate in form.objects]
+            candidates = [[slot for slot in range(MAX_OBJECTS) if value >> slot & 1] for value in bits]
+            possible[index] = _can_assign(form, candidates, self._relation_sets[index], ())
         return possible
 
-    def _search(self, form: LogicalForm, index: int) -> bool:
-        """Exact answer for one scene that the masks could not rule out; setting and counts are already right."""
-        bits = [int(self._fulfilling(predicate)[index]) for predicate in form.objects]
-        candidates = [[slot for slot in range(MAX_OBJECTS) if value >> slot & 1] for value in bits]
-        return _can_assign(form, candidates, self._relation_sets[index], ())
-
-    def _setting_mask(self, settings: tuple[str, ...]) -> BoolArray:
-        if settings not in self._in_settings:
-            fits = np.isin(self._settings, settings) if settings else np.ones(len(self._scenes), dtype=bool)
-            self._in_settings[settings] = fits
-        return self._in_settings[settings]
+    def _in_settings(self, settings: tuple[str, ...]) -> BoolArray:
+        """Scenes in one of the settings.  # [N]"""
+        return np.isin(self._settings, settings) if settings else np.ones(len(self._settings), dtype=bool)
 
     def _fulfilling(self, predicate: Predicate) -> BitArray:
         """Bit k of byte n: object k of scene n fulfils the predicate.  # [N]"""
-        if predicate not in self._bits:
-            bits = np.zeros(len(self._scenes), dtype=np.uint8)
-            for kind in predicate.kinds:
-                bits |= self._look("kind", kind)
-            for attribute in ("colour", "pattern", "size", "state"):
-                value = getattr(predicate, attribute)
-                if value is not None:
-                    bits &= self._look(attribute, value)
-            self._bits[predicate] = bits
-        return self._bits[predicate]
+        nowhere = np.zeros(len(self._settings), dtype=np.uint8)
+        bits = nowhere.copy()
+        for kind in predicate.kinds:
+            bits |= self._looks.get(("kind", kind), nowhere)
+        for look in LOOKS:
+            if (value := getattr(predicate, look)) is not None:
+                bits &= self._looks.get((look, value), nowhere)
+        return bits
 
-    def _look(self, attribute: str, value: str) -> BitArray:
-        nowhere = np.zeros(len(self._scenes), dtype=np.uint8)
-        return self._looks.get((attribute, value), nowhere)
-
-    def _relation_mask(self, first: Predicate, name: str, second: Predicate) -> BoolArray:
+    def _related(self, first: Predicate, name: str, second: Predicate) -> BoolArray:
         """Scenes with an object that fulfils `first` in the relation to one that fulfils `second`.  # [N]"""
-        key = (first, name, second)
-        if key not in self._related:
-            sources, targets = self._fulfilling(first), self._fulfilling(second)
-            found = np.zeros(len(self._scenes), dtype=bool)
-            for slot in range(MAX_OBJECTS):
-                found |= (sources >> slot & 1).astype(bool) & ((self._reach[name][:, slot] & targets) != 0)
-            self._related[key] = found
-        return self._related[key]
-
-
-def _look_table(scenes: list[Scene]) -> dict[tuple[str, str], BitArray]:
-    """(attribute, value) -> which objects of each scene have it, as bits.  # [N] each"""
-    table: dict[tuple[str, str], BitArray] = {}
-    for number, scene in enumerate(scenes):
-        for slot, item in enumerate(scene.objects):
-            for attribute in ("kind", "colour", "pattern", "size", "state"):
-                key = (attribute, getattr(item, attribute))
-                if key not in table:
-                    table[key] = np.zeros(len(scenes), dtype=np.uint8)
-                table[key][number] |= 1 << slot
-    return table
-
-
-def _reach_table(scenes: list[Scene]) -> dict[str, BitArray]:
-    """Relation -> for every object the objects it has the relation to, as bits.  # [N, MAX_OBJECTS] each"""
-    table = {name: np.zeros((len(scenes), MAX_OBJECTS), dtype=np.uint8) for name in RELATIONS}
-    for number, scene in enumerate(scenes):
-        for first, name, second in scene.relations:
-            table[name][number, first] |= 1 << second
-    return table
+        sources, targets = self._fulfilling(first), self._fulfilling(second)
+        reached = (self._reach[name] & targets[:, None]) != 0  # [N, MAX_OBJECTS]
+        return (reached & (sources[:, None] >> np.arange(MAX_OBJECTS, dtype=np.uint8) & 1).astype(bool)).any(axis=1)
 
 
 def true_matches(captions: Sequence[Caption], scenes: Sequence[Scene]) -> list[npt.NDArray[np.int64]]:

@@ -1,16 +1,21 @@
-"""What exists in the world of `scenes` and which combinations make sense, before anything has a place.
+"""What exists in the world of `scenes`, which combinations make sense, and how a scene is edited; nothing has a place.
 
 A symbolic scene is a setting and two or three *units* from left to right, or up to five where that is asked for. A
-unit is one object, or two objects in a relation (`a woman holds a balloon`, `a cat is on a table`).
+unit is one object, or two objects in a relation (`a woman holds a balloon`, `a cat is on a table`). An edit gives the
+same scene but for one detail, which is what a hard negative is.
 
-All rules are tables: `KIND_TABLE` says what an object of a kind can look like and where it can be,
+All rules are tables: `KIND_TABLE` (kinds.json) says what an object of a kind can look like and where it can be,
 `PARTNERS` which objects can be in which relation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
+
+from pydantic import TypeAdapter
 
 COLOURS = ("red", "blue", "green", "yellow", "orange", "purple", "pink", "brown", "black", "white", "grey")
 PATTERNS = ("plain", "striped", "dotted")
@@ -18,9 +23,6 @@ SIZES = ("small", "medium", "large")
 OUTDOOR_SETTINGS = ("park", "beach", "snow", "street", "desert", "night")
 INDOOR_SETTINGS = ("kitchen", "room")
 SETTINGS = OUTDOOR_SETTINGS + INDOOR_SETTINGS
-
-_DYES = "red blue green yellow orange purple pink white black"
-_FURS = "black white brown grey orange"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class Kind:
         sized: whether it occurs in small and large; otherwise it is always medium.
         settings: the settings it occurs in, a subset of `SETTINGS`.
         flies: whether it is in the air when nothing holds it.
+        weight: how often it is drawn as a single object; kinds that few relations bring in have more.
+        solid: parts that hide what is behind them, as x0, y0, x1, y1 in fractions of its box when it looks to the
+            left. One can see between the legs of a table.
     """
 
     height: float
@@ -44,40 +49,17 @@ class Kind:
     sized: bool = False
     settings: tuple[str, ...] = SETTINGS
     flies: bool = False
+    weight: int = 1
+    solid: tuple[tuple[float, float, float, float], ...] = ((0.0, 0.0, 1.0, 1.0),)
+
+    def allows(self, attribute: str, value: str) -> bool:
+        """Whether an object of this kind can have a colour, a pattern or a size."""
+        if attribute == "colour":
+            return value in self.colours
+        return value in ("plain", "medium") or (self.patterned if attribute == "pattern" else self.sized)
 
 
-def _kind(height: float, aspect: float, colours: str, marks: str = "") -> Kind:
-    """Row of `KIND_TABLE`; marks: p patterned, s sized, f flies, o outdoors only, i indoors only."""
-    settings = OUTDOOR_SETTINGS if "o" in marks else INDOOR_SETTINGS if "i" in marks else SETTINGS
-    return Kind(height, aspect, tuple(colours.split()), "p" in marks, "s" in marks, settings, "f" in marks)
-
-
-KIND_TABLE: dict[str, Kind] = {
-    "man": _kind(0.46, 0.42, _DYES, "p"),
-    "woman": _kind(0.43, 0.44, _DYES, "p"),
-    "boy": _kind(0.33, 0.46, _DYES, "p"),
-    "girl": _kind(0.33, 0.50, _DYES, "p"),
-    "dog": _kind(0.20, 1.30, _FURS, "s"),
-    "cat": _kind(0.19, 1.20, _FURS, "s"),
-    "rabbit": _kind(0.18, 0.85, "white grey brown black"),
-    "bird": _kind(0.13, 1.40, "red blue yellow white black green", "f"),
-    "car": _kind(0.20, 2.00, "red blue green yellow orange white black grey", "so"),
-    "bus": _kind(0.30, 1.65, "red blue green yellow orange white purple", "so"),
-    "bike": _kind(0.22, 1.50, "red blue green yellow orange black pink", "o"),
-    "tree": _kind(0.54, 0.70, "green orange pink yellow", "so"),
-    "house": _kind(0.46, 1.05, "red blue yellow white brown pink green", "so"),
-    "tent": _kind(0.28, 1.40, "red blue green yellow orange purple", "pso"),
-    "flower": _kind(0.18, 0.62, "red yellow pink purple white orange blue"),
-    "table": _kind(0.20, 1.60, "brown white black red blue green", "s"),
-    "chair": _kind(0.26, 0.70, "brown white black red blue green yellow"),
-    "box": _kind(0.18, 1.15, "brown red blue green yellow purple white", "ps"),
-    "ball": _kind(0.13, 1.00, _DYES, "ps"),
-    "balloon": _kind(0.24, 0.52, _DYES, "psf"),
-    "kite": _kind(0.24, 0.75, _DYES, "psfo"),
-    "umbrella": _kind(0.26, 1.00, _DYES, "ps"),
-    "cup": _kind(0.11, 1.10, _DYES, "ps"),
-    "lamp": _kind(0.24, 0.55, "red blue green yellow white orange", "i"),
-}
+KIND_TABLE = TypeAdapter(dict[str, Kind]).validate_json(Path(__file__).with_name("kinds.json").read_bytes())
 KINDS = tuple(KIND_TABLE)
 
 PEOPLE = ("man", "woman", "boy", "girl")
@@ -85,6 +67,18 @@ ANIMALS = ("dog", "cat", "rabbit", "bird")
 VEHICLES = ("car", "bus", "bike")
 FLYERS = tuple(name for name, kind in KIND_TABLE.items() if kind.flies)
 SUPPORTS = ("table", "box", "chair")
+# Kinds that are easily mistaken for each other: what the edit "kind" exchanges.
+SIMILAR_KINDS = (
+    PEOPLE,
+    ("dog", "cat", "rabbit"),
+    VEHICLES,
+    ("tree", "house", "tent"),
+    SUPPORTS,
+    ("ball", "cup", "flower"),
+    ("balloon", "kite", "umbrella"),
+    ("lamp", "cup", "flower"),
+    FLYERS,
+)
 _PLACEABLE = ("cat", "ball", "cup", "lamp", "flower", "bird", "rabbit", "box")
 _HOLDABLE = ("umbrella", "balloon", "kite", "cup", "ball", "flower")
 _BACKDROPS = ("tree", "house", "bus", "tent", "lamp", "chair", "table", *PEOPLE)
@@ -113,17 +107,7 @@ PARTNERS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 # How often a unit is of which form; None is a single object.
-_UNIT_WEIGHTS: dict[str | None, float] = {
-    "hold": 0.26,
-    "on": 0.18,
-    "under": 0.12,
-    "behind": 0.10,
-    "above": 0.10,
-    None: 0.24,
-}
-# Kinds that no relation of `PARTNERS` brings in often are single objects more often.
-_SINGLE_WEIGHTS = dict.fromkeys(KINDS, 1) | dict.fromkeys(PEOPLE + ANIMALS, 2)
-_SINGLE_WEIGHTS |= dict.fromkeys((*VEHICLES, "house", "tent"), 4) | {"tree": 2, "lamp": 6}
+_UNIT_WEIGHTS = {"hold": 0.26, "on": 0.18, "under": 0.12, "behind": 0.10, "above": 0.10, None: 0.24}
 _PATTERN_WEIGHTS = (0.50, 0.28, 0.22)
 _SIZE_WEIGHTS = (0.30, 0.40, 0.30)
 _UNIT_COUNT_WEIGHTS = {2: 0.45, 3: 0.55, 4: 0.80, 5: 1.20}
@@ -132,7 +116,7 @@ _TOO_WIDE_FOR_COMPANIONS = ("tree", "house", "bus", "table")
 MIN_OBJECTS = MIN_UNITS = 2
 USUAL_UNITS, MAX_UNITS = 3, 5
 _MORE_OBJECTS = 2
-USUAL_OBJECTS, MAX_OBJECTS = USUAL_UNITS + _MORE_OBJECTS, MAX_UNITS + _MORE_OBJECTS
+MAX_OBJECTS = MAX_UNITS + _MORE_OBJECTS
 """Of a scene with so many units; the oracle keeps the objects of a scene in eight bits."""
 
 
@@ -194,28 +178,20 @@ def is_valid(scene: SymbolicScene) -> bool:
     return (
         MIN_OBJECTS <= len(objects) <= scene.room + _MORE_OBJECTS
         and len(scene.units) <= scene.room
-        and all(_fits(thing, scene.setting) for thing in objects)
-        and all(_is_possible(unit) for unit in scene.units)
+        and all(
+            scene.setting in KIND_TABLE[thing.kind].settings
+            and all(KIND_TABLE[thing.kind].allows(look, getattr(thing, look)) for look in ("colour", "pattern", "size"))
+            for thing in objects
+        )
+        and all(
+            unit.partner.kind in PARTNERS[unit.relation].get(unit.main.kind, ())
+            for unit in scene.units
+            if unit.relation is not None and unit.partner is not None
+        )
     )
 
 
-def _fits(thing: SceneObject, setting: str) -> bool:
-    kind = KIND_TABLE[thing.kind]
-    return (
-        setting in kind.settings
-        and thing.colour in kind.colours
-        and (kind.patterned or thing.pattern == "plain")
-        and (kind.sized or thing.size == "medium")
-    )
-
-
-def _is_possible(unit: Unit) -> bool:
-    if unit.relation is None or unit.partner is None:
-        return unit.relation is None and unit.partner is None
-    return unit.partner.kind in PARTNERS[unit.relation].get(unit.main.kind, ())
-
-
-def sample_object(rng: Random, kind: str) -> SceneObject:
+def _sample_object(rng: Random, kind: str) -> SceneObject:
     """Draws the looks of an object of the kind; patterns and sizes other than plain and medium where it has them."""
     row = KIND_TABLE[kind]
     pattern = rng.choices(PATTERNS, _PATTERN_WEIGHTS)[0] if row.patterned else "plain"
@@ -223,21 +199,19 @@ def sample_object(rng: Random, kind: str) -> SceneObject:
     return SceneObject(kind, rng.choice(row.colours), pattern, size)
 
 
-def sample_single(rng: Random, setting: str) -> Unit:
-    """Draws a unit of one object that occurs in the setting."""
-    kinds = [kind for kind in KINDS if setting in KIND_TABLE[kind].settings]
-    kind = rng.choices(kinds, [_SINGLE_WEIGHTS[kind] for kind in kinds])[0]
-    return Unit(sample_object(rng, kind))
+def _sample_unit(rng: Random, setting: str, relation: str | None = None) -> Unit:
+    """Draws a unit of kinds that occur in the setting."""
 
+    def occurring(kinds: Iterable[str]) -> list[str]:
+        return [kind for kind in kinds if setting in KIND_TABLE[kind].settings]
 
-def _sample_unit(rng: Random, setting: str) -> Unit:
-    relation = rng.choices(list(_UNIT_WEIGHTS), list(_UNIT_WEIGHTS.values()))[0]
     if relation is None:
-        return sample_single(rng, setting)
+        kinds = occurring(KINDS)
+        return Unit(_sample_object(rng, rng.choices(kinds, [KIND_TABLE[kind].weight for kind in kinds])[0]))
     table = PARTNERS[relation]
-    main = rng.choice([kind for kind in table if setting in KIND_TABLE[kind].settings])
-    partner = rng.choice([kind for kind in table[main] if setting in KIND_TABLE[kind].settings])
-    return Unit(sample_object(rng, main), relation, sample_object(rng, partner))
+    main = rng.choice(occurring(table))
+    partner = rng.choice(occurring(table[main]))
+    return Unit(_sample_object(rng, main), relation, _sample_object(rng, partner))
 
 
 def sample_scene(rng: Random, room: int = USUAL_UNITS) -> SymbolicScene:
@@ -250,22 +224,159 @@ def sample_scene(rng: Random, room: int = USUAL_UNITS) -> SymbolicScene:
     setting = rng.choice(SETTINGS)
     counts = range(MIN_UNITS, room + 1)
     count = rng.choices(counts, [_UNIT_COUNT_WEIGHTS[number] for number in counts])[0]
-    units = [_sample_unit(rng, setting) for _ in range(count)]
+    forms, weights = list(_UNIT_WEIGHTS), list(_UNIT_WEIGHTS.values())
+    units = [_sample_unit(rng, setting, rng.choices(forms, weights)[0]) for _ in range(count)]
     if rng.random() < _COMPANION_PROBABILITY:
-        _add_companion(rng, units, room)
+        kind = rng.choice(units).main.kind
+        if kind not in _TOO_WIDE_FOR_COMPANIONS:
+            companion = Unit(_sample_object(rng, kind))
+            if len(units) == room:
+                units[rng.randrange(room)] = companion
+            else:
+                units.append(companion)
     while sum(len(unit.objects) for unit in units) > room + _MORE_OBJECTS:
         index = rng.choice([index for index, unit in enumerate(units) if unit.partner is not None])
         units[index] = Unit(units[index].main)
     return SymbolicScene(setting, tuple(units), room)
 
 
-def _add_companion(rng: Random, units: list[Unit], room: int) -> None:
-    """Puts a single object of a kind that is already there into `units` (in place of one when they are full)."""
-    kind = rng.choice(units).main.kind
-    if kind in _TOO_WIDE_FOR_COMPANIONS:
-        return
-    companion = Unit(sample_object(rng, kind))
-    if len(units) == room:
-        units[rng.randrange(room)] = companion
-    else:
-        units.append(companion)
+# Edits: each draws where and how it changes a scene, and gives None where there is nothing of its sort to change.
+
+
+def _spliced(scene: SymbolicScene, first: int, last: int, *units: Unit) -> SymbolicScene:
+    """The scene with other units in the place of those from `first` to before `last`."""
+    return replace(scene, units=(*scene.units[:first], *units, *scene.units[last:]))
+
+
+def _with_object(scene: SymbolicScene, index: int, **looks: str) -> SymbolicScene:
+    """The scene with other looks of the object at `index` of `scene.objects`."""
+    for number, unit in enumerate(scene.units):
+        if index < len(unit.objects):
+            part = ("main", "partner")[index]
+            changed = replace(unit, **{part: replace(unit.objects[index], **looks)})
+            return _spliced(scene, number, number + 1, changed)
+        index -= len(unit.objects)
+    raise IndexError(index)
+
+
+def _pick(rng: Random, scene: SymbolicScene) -> tuple[int, SceneObject, Kind]:
+    """A random object: its place in `scene.objects`, itself, and the row of its kind."""
+    index = rng.randrange(len(scene.objects))
+    return index, scene.objects[index], KIND_TABLE[scene.objects[index].kind]
+
+
+def _other(rng: Random, values: tuple[str, ...], current: str) -> str:
+    return rng.choice([value for value in values if value != current])
+
+
+def _edit_colour(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+    index, thing, kind = _pick(rng, scene)
+    return _with_object(scene, index, colour=_other(rng, kind.colours, thing.colour))
+
+
+def _edit_kind(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+    """Another kind of the same group, which keeps the looks that the new kind can have."""
+    index, thing, old = _pick(rng, scene)
+    groups = [group for group in SIMILAR_KINDS if thing.kind in group]
+    if not groups:
+        return None
+    fresh = _sample_object(rng, _other(rng, rng.choice(groups), thing.kind))
+    new = KIND_TABLE[fresh.kind]
+    return _with_object(
+        scene,
+        index,
+        kind=fresh.kind,
+        colour=thing.colour if thing.colour in new.colours else fresh.colour,
+        pattern=thing.pattern if old.patterned and new.patterned else fresh.pattern,
+        size=thing.size if old.sized and new.sized else fresh.size,
+    )
+
+
+def _edit_pattern(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+    index, thing, kind = _pick(rng, scene)
+    return _with_object(scene, index, pattern=_other(rng, PATTERNS, thing.pattern)) if kind.patterned else None
+
+
+def _edit_size(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+    """Small becomes large and the other way round: neighbouring sizes are hardly told apart."""
+    index, thing, kind = _pick(rng, scene)
+    return _with_object(scene, index, size="large" if thing.size == "small" else "small") if kind.sized else None
+
+
+def _edit_setting(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+    return replace(scene, setting=_other(rng, SETTINGS, scene.setting))
+
+
+def _edit_swap(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+    """Two units change places."""
+    if len(scene.units) < 2:
+        return None
+    units = list(scene.units)
+    first, second = rng.sample(range(len(units)), 2)
+    units[first], units[second] = units[second], units[first]
+    return replace(scene, units=tuple(units))
+
+
+def _edit_break(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+    """The objects of a unit stand side by side instead of in their relation."""
+    pairs = [index for index, unit in enumerate(scene.units) if unit.partner is not None]
+    if not pairs or len(scene.units) == scene.room:
+        return None
+    index = rng.choice(pairs)
+    apart = [Unit(thing) for thing in scene.units[index].objects]
+    rng.shuffle(apart)
+    return _spliced(scene, index, index + 1, *apart)
+
+
+def _edit_exchange(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+    """Two objects exchange their colours."""
+    first, second = rng.sample(range(len(scene.objects)), 2)
+    one, two = scene.objects[first], scene.objects[second]
+    return _with_object(_with_object(scene, first, colour=two.colour), second, colour=one.colour)
+
+
+def _edit_drop(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+    index = rng.randrange(len(scene.units))
+    unit = scene.units[index]
+    return _spliced(scene, index, index + 1, *([] if unit.partner is None else [Unit(unit.main)]))
+
+
+def _edit_add(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+    index = rng.randint(0, len(scene.units))
+    return _spliced(scene, index, index, _sample_unit(rng, scene.setting))
+
+
+_EDITS: dict[str, tuple[float, Callable[[Random, SymbolicScene], SymbolicScene | None]]] = {
+    "colour": (0.24, _edit_colour),
+    "kind": (0.18, _edit_kind),
+    "pattern": (0.10, _edit_pattern),
+    "size": (0.06, _edit_size),
+    "setting": (0.10, _edit_setting),
+    "swap": (0.10, _edit_swap),
+    "break": (0.08, _edit_break),
+    "exchange": (0.06, _edit_exchange),
+    "drop": (0.04, _edit_drop),
+    "add": (0.04, _edit_add),
+}
+EDIT_NAMES = tuple(_EDITS)
+# Most objects have no pattern and no size: a few draws keep such edits about as frequent as their weights say.
+_TRIES_PER_EDIT = 8
+
+
+def edit_scene(rng: Random, scene: SymbolicScene) -> tuple[SymbolicScene, str]:
+    """Draws one edit of the scene.
+
+    Args:
+        rng: source of randomness.
+        scene: a valid scene.
+
+    Returns:
+        A valid scene that differs from `scene`, and which of `EDIT_NAMES` made it.
+    """
+    weights = [weight for weight, _ in _EDITS.values()]
+    while True:  # ends: every object has another colour, so the edit "colour" always succeeds
+        name = rng.choices(EDIT_NAMES, weights)[0]
+        for _ in range(_TRIES_PER_EDIT):
+            edited = _EDITS[name][1](rng, scene)
+            if edited is not None and edited != scene and is_valid(edited):
+                return edited, name

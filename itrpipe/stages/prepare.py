@@ -7,7 +7,6 @@ ids and captions from files of embeddings.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -307,7 +306,8 @@ def _without_bad_images(job: Job, annotations: Annotations, check: ImageCheck) -
 
 
 def _prepare_scenes(job: Job) -> None:
-    from itrpipe.scenes import Difficulty, Painting, annotations, generate, write_images
+    from itrpipe.scenes import Difficulty, annotations, generate
+    from itrpipe.scenes.build import Painting, write_images
 
     settings = job.settings
     dataset = generate(
@@ -347,12 +347,9 @@ def _write_scenes(job: Job, dataset: ScenesDataset) -> None:
     """The symbolic scenes with the logical forms of their captions, and which images each caption is true of."""
     from itrpipe.datasets.truth import write_truth
     from itrpipe.scenes import true_matches
+    from itrpipe.scenes.build import write_described
 
-    lines = [
-        json.dumps({"scene": scene.to_json(), "captions": [caption.to_json() for caption in captions]}, sort_keys=True)
-        for scene, captions in zip(dataset.scenes, dataset.captions, strict=True)
-    ]
-    write_text(job.folder / SCENES_FILE, "\n".join(lines) + "\n")
+    write_described(job.folder / SCENES_FILE, dataset)
     truth: dict[str, list[str]] = {}
     for name in ("train", "val", "test"):
         part = dataset.of_split(name)

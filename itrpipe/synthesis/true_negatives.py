@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from itrpipe.errors import DataError
 from itrpipe.scenes import Scene, describes
-from itrpipe.scenes.reader import CaptionReader
-from itrpipe.scenes.stored import read_described
+from itrpipe.scenes.build import read_described
+from itrpipe.scenes.readback import CaptionReader
 from itrpipe.synthesis.english import ARTICLES, NUMBER_VALUES
 from itrpipe.synthesis.sentences import SentenceFile
 

@@ -25,8 +25,8 @@ from itrpipe.mining.mined import MinedFile
 from itrpipe.mining.products import measured_norms
 from itrpipe.mining.vectors import HeldRows
 from itrpipe.progress import Reporter
-from itrpipe.scenes import Painting, generate, paint, write_images
-from itrpipe.scenes.build import file_name
+from itrpipe.scenes import generate, paint
+from itrpipe.scenes.build import Painting, file_name, write_images
 from itrpipe.scenes.layout import HEIGHT, WIDTH
 
 IMAGES = 256

@@ -28,8 +28,9 @@ from itrpipe.features.extractors.scenes.declaration import Scenes
 from itrpipe.features.extractors.scenes.extractor import ScenesExtractor, build, load_detector
 from itrpipe.features.store import FeatureFile, write_features
 from itrpipe.features.weights import SCENES_DETECTOR
-from itrpipe.scenes import KINDS, ScenesDataset, generate, paint
+from itrpipe.scenes import ScenesDataset, generate, paint
 from itrpipe.scenes.build import JPEG_QUALITY
+from itrpipe.scenes.world import KINDS
 
 WIDTH, HEIGHT = 192, 144
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from itrpipe.scenes import Caption, Difficulty, Scene, ScenesDataset, generate, paint, true_matches
 from itrpipe.scenes.build import picture
 from itrpipe.scenes.hard_negatives import hard_negatives
-from itrpipe.scenes.reader import CaptionReader
+from itrpipe.scenes.readback import CaptionReader
 
 GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("golden.json").read_text())
 DATASETS: dict[str, dict[str, Any]] = {
@@ -64,8 +65,8 @@ def test_scenes_captions_truth_negatives_and_readings(name: str) -> None:
     dataset, reader = made(name), CaptionReader({"one": 1, "six": 6})
     readings = [[repr(reading) for reading in reader.readings(text)] for text in changed_sentences(dataset)]
     found = {
-        "scenes": digest([scene.to_json() for scene in dataset.scenes]),
-        "captions": digest([caption.to_json() for caption in captions_of(dataset)]),
+        "scenes": digest([asdict(scene) for scene in dataset.scenes]),
+        "captions": digest([asdict(caption) for caption in captions_of(dataset)]),
         "truth": digest([rows.tolist() for rows in true_matches(captions_of(dataset), dataset.scenes)]),
         "negatives": digest(hard_negatives(dataset.scenes, dataset.captions, seed=2)),
         "readings": digest(readings),

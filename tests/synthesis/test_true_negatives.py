@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from itrpipe.errors import DataError
-from itrpipe.scenes import PlacedObject, Scene, generate
+from itrpipe.scenes import Scene, generate
+from itrpipe.scenes.layout import PlacedObject
 from itrpipe.synthesis.edits import Edit
 from itrpipe.synthesis.sentences import Sentence, SentenceFile, join_parts, write_part
 from itrpipe.synthesis.statistics import facts, synthesis_statistics
@@ -121,7 +123,7 @@ def test_a_sentence_of_another_dataset_is_refused(tmp_path: Path) -> None:
 
 def test_scenes_are_read_and_a_damaged_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "scenes.jsonl"
-    lines = [json.dumps({"scene": scene.to_json(), "captions": []}) for scene in (SCENE, SCENE)]
+    lines = [json.dumps({"scene": asdict(scene), "captions": []}) for scene in (SCENE, SCENE)]
     path.write_text("\n".join(lines) + "\n")
     assert read_scenes(path) == {"i0": SCENE}
     path.write_text(lines[0] + "\n" + lines[1][:-9])

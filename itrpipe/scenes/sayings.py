@@ -1,4 +1,4 @@
-"""Five English captions for a scene, each with its logical form.
+"""Five English captions for a scene, each with its logical form; sayings.json has their words.
 
 The styles differ in how much they tell: *long* (two clauses and the setting), *middle* (one relation),
 *enumeration*, *single* (one object) and *general* (counts and hypernyms).
@@ -7,17 +7,17 @@ The styles differ in how much they tell: *long* (two clauses and the setting), *
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 
+from pydantic import TypeAdapter
+
 from itrpipe.errors import DataError
-from itrpipe.scenes import grammar
-from itrpipe.scenes.forms import Caption, LogicalForm, Predicate
-from itrpipe.scenes.layout import CLEARLY_LEFT, PlacedObject, Scene
-from itrpipe.scenes.oracle import describes, fulfils
+from itrpipe.scenes.layout import CLEARLY_LEFT, PlacedObject, Scene, Triple
+from itrpipe.scenes.oracle import Caption, LogicalForm, Predicate, describes, fulfils
 from itrpipe.scenes.world import COLOURS, KIND_TABLE, PEOPLE
 
-CAPTIONS_PER_IMAGE = 5
 MAX_WORDS = 22
 _SPECIFIC_TRIES = 10
 _MAX_TRIES = 200
@@ -34,7 +34,58 @@ _HYPERNYM_RATE = 0.16
 _GENERAL_SETTING_RATE = 0.12
 USUAL_DETAIL = 0.5
 
-Triple = tuple[int, str, int]
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Hypernym:
+    """A word for several kinds.
+
+    Attributes:
+        kinds: what it covers.
+        singular: words for one.
+        plural: words for several.
+    """
+
+    kinds: Words
+    singular: Words
+    plural: Words
+
+
+@dataclass(frozen=True)
+class Sayings:
+    """The words of the captions. A word that is listed twice is drawn twice as often.
+
+    Attributes:
+        nouns, plurals: of each kind.
+        hypernyms: words for several kinds.
+        looks: attribute -> value -> adjectives.
+        numbers: value -> word.
+        garments: of people; and `unisex_garment`, what someone wears whose noun does not tell.
+        settings: setting -> phrases; and `general_settings`, phrases for several settings.
+        relations: relation -> wordings, where {a} is the first object and {b} the second.
+        clause_joints, enumeration_leads: what joins two clauses, and what begins an enumeration.
+        verbs, flying_verbs: kind -> what it does on the ground and in the air; `air_phrases` follow the latter.
+    """
+
+    nouns: dict[str, Words]
+    plurals: dict[str, str]
+    hypernyms: tuple[Hypernym, ...]
+    looks: dict[str, dict[str, Words]]
+    numbers: dict[int, str]
+    garments: dict[str, Words]
+    unisex_garment: str
+    settings: dict[str, Words]
+    general_settings: tuple[tuple[Words, Words], ...]
+    relations: dict[str, Words]
+    clause_joints: Words
+    enumeration_leads: Words
+    verbs: dict[str, Words]
+    flying_verbs: dict[str, Words]
+    air_phrases: Words
+
+
+SAYINGS = TypeAdapter(Sayings).validate_json(Path(__file__).with_name("sayings.json").read_bytes())
 
 
 def write_captions(
@@ -61,25 +112,30 @@ def write_captions(
     """
     captions: list[Caption] = []
     for styles in _STYLES_OF_SLOTS:
-        taken = {caption.text for caption in captions}
         style = rng.choice(styles)
         if caption_detail > USUAL_DETAIL and style in _TELLING_LITTLE and rng.random() < _leaning(0.0, caption_detail):
             style = "middle"
-        captions.append(_write_one(_Draft(rng, scene, caption_detail), siblings, keep_probability, style, taken))
+        taken = {caption.text for caption in captions}
+        captions.append(_write_one(rng, scene, siblings, keep_probability, caption_detail, style, taken))
     return captions
 
 
 def _write_one(
-    blank: _Draft, siblings: Sequence[Scene], keep_probability: float, style: str, taken: set[str]
+    rng: Random,
+    scene: Scene,
+    siblings: Sequence[Scene],
+    keep_probability: float,
+    caption_detail: float,
+    style: str,
+    taken: set[str],
 ) -> Caption:
-    rng = blank.rng
     best: tuple[int, Caption] | None = None
     for attempt in range(_MAX_TRIES):
         if attempt >= _SPECIFIC_TRIES:
             if best is not None:
                 break
             style = rng.choice(_SPARE_STYLES)
-        caption = _STYLES[style](blank.fresh())
+        caption = _STYLES[style](_Draft(rng, scene, caption_detail))
         if caption.text in taken or len(caption.text.split()) > MAX_WORDS:
             continue
         confusable = sum(describes(caption, sibling) for sibling in siblings)
@@ -89,7 +145,7 @@ def _write_one(
             best = (confusable, caption)
     if best is None:
         raise DataError(
-            f"{blank.scene.image_id}: no further caption of at most {MAX_WORDS} words in {_MAX_TRIES} tries; "
+            f"{scene.image_id}: no further caption of at most {MAX_WORDS} words in {_MAX_TRIES} tries; "
             "choose another seed"
         )
     return best[1]
@@ -107,10 +163,6 @@ class _Draft:
     settings: tuple[str, ...] = ()
     counts: list[tuple[Predicate, int]] = field(default_factory=list)
 
-    def fresh(self) -> _Draft:
-        """A draft that says nothing yet."""
-        return _Draft(self.rng, self.scene, self.caption_detail)
-
     def mention(self, index: int, detail: float) -> str:
         """Noun phrase for object `index`; notes what it claims."""
         text, self.objects[index] = noun_phrase(self.rng, self.scene.objects[index], detail, self.caption_detail)
@@ -120,7 +172,7 @@ class _Draft:
         """Wording of a relation; notes it and its objects."""
         first, name, second = triple
         self.relations.append(triple)
-        wording = self.rng.choice(grammar.RELATION_WORDINGS[name])
+        wording = self.rng.choice(SAYINGS.relations[name])
         return wording.format(a=self.mention(first, detail), b=self.mention(second, detail))
 
     def setting(self, probability: float) -> str:
@@ -129,14 +181,34 @@ class _Draft:
         if rng.random() >= _leaning(probability, self.caption_detail):
             return ""
         if rng.random() < _leaning(_GENERAL_SETTING_RATE, 1 - self.caption_detail):
-            settings, phrases = next(row for row in grammar.GENERAL_SETTING_PHRASES if setting in row[0])
-            self.settings = settings
-            return rng.choice(phrases)
-        self.settings = (setting,)
-        return rng.choice(grammar.SETTING_PHRASES[setting])
+            self.settings, phrases = next(row for row in SAYINGS.general_settings if setting in row[0])
+        else:
+            self.settings, phrases = (setting,), SAYINGS.settings[setting]
+        return rng.choice(phrases)
 
-    def caption(self, text: str, style: str) -> Caption:
-        """The finished caption, its objects renumbered in the order of the scene."""
+    def lateral(self, name: str, count: int) -> list[Triple]:
+        """Up to `count` random relations `name` of the scene; left only where it is plain to see."""
+        places = [item.centre for item in self.scene.objects]
+        triples = [
+            (first, relation, second)
+            for first, relation, second in self.scene.relations
+            if relation == name and (name != "left" or places[second] - places[first] > CLEARLY_LEFT)
+        ]
+        return self.rng.sample(triples, min(count, len(triples)))
+
+    def salient(self) -> list[Triple]:
+        """Relations that do not merely follow from the order of the objects."""
+        return [triple for triple in self.scene.relations if triple[1] not in ("left", "near")]
+
+    def caption(self, text: str, style: str, setting: float | str) -> Caption:
+        """The finished caption, its objects renumbered in the order of the scene.
+
+        Args:
+            text: without the setting.
+            style: of the caption.
+            setting: phrase behind the text, or the probability of one.
+        """
+        phrase = setting if isinstance(setting, str) else self.setting(setting)
         numbers = sorted(self.objects)
         place = {number: position for position, number in enumerate(numbers)}
         form = LogicalForm(
@@ -145,7 +217,7 @@ class _Draft:
             settings=self.settings,
             counts=tuple(self.counts),
         )
-        return Caption(text, form, style)
+        return Caption(f"{text} {phrase}" if phrase else text, form, style)
 
 
 def _leaning(probability: float, share: float) -> float:
@@ -167,13 +239,13 @@ def noun_phrase(
     Returns:
         "a striped red box", and what that claims.
     """
-    hypernyms = [row for row in grammar.HYPERNYMS if item.kind in row.kinds]
+    hypernyms = [row for row in SAYINGS.hypernyms if item.kind in row.kinds]
     if hypernyms and rng.random() < _leaning(_HYPERNYM_RATE * (1.3 - detail), 1 - caption_detail):
         hypernym = rng.choice(hypernyms)
         noun, kinds = rng.choice(hypernym.singular), hypernym.kinds
     else:
-        noun, kinds = rng.choice(grammar.NOUNS[item.kind]), (item.kind,)
-    size_words = grammar.SIZE_WORDS.get(item.size) if KIND_TABLE[item.kind].sized else None
+        noun, kinds = rng.choice(SAYINGS.nouns[item.kind]), (item.kind,)
+    size_words = SAYINGS.looks["size"].get(item.size) if KIND_TABLE[item.kind].sized else None
     says_size = size_words is not None and rng.random() < _leaning(0.55 * detail, caption_detail)
     says_pattern = item.pattern != "plain" and rng.random() < _leaning(0.15 + 0.65 * detail, caption_detail)
     says_colour = rng.random() < _leaning(0.25 + 0.70 * detail, caption_detail)
@@ -183,17 +255,17 @@ def noun_phrase(
         pattern=item.pattern if says_pattern else None,
         size=item.size if says_size else None,
     )
-    looks = [rng.choice(grammar.PATTERN_WORDS[item.pattern])] if says_pattern else []
+    looks = [rng.choice(SAYINGS.looks["pattern"][item.pattern])] if says_pattern else []
     looks += [item.colour] if says_colour else []
     if item.kind in PEOPLE:
-        return _with_article(noun) + _clothes(rng, item, noun, kinds, looks), predicate
+        return _with_article(noun) + _clothes(rng, item, kinds, looks), predicate
     if rng.random() < 0.4:
         looks.reverse()
     size = [rng.choice(size_words)] if size_words is not None and says_size else []
     return _with_article(" ".join([*size, *looks, noun])), predicate
 
 
-def _clothes(rng: Random, item: PlacedObject, noun: str, kinds: tuple[str, ...], looks: list[str]) -> str:
+def _clothes(rng: Random, item: PlacedObject, kinds: Words, looks: list[str]) -> str:
     """A person's colour and pattern are those of the clothes: " in a red dress"."""
     if not looks:
         return ""
@@ -201,7 +273,7 @@ def _clothes(rng: Random, item: PlacedObject, noun: str, kinds: tuple[str, ...],
         return rng.choice((" in ", " dressed in ")) + item.colour
     if rng.random() < 0.5:
         looks = looks[::-1]
-    garment = rng.choice(grammar.GARMENTS[item.kind]) if len(kinds) == 1 else grammar.UNISEX_GARMENT
+    garment = rng.choice(SAYINGS.garments[item.kind]) if len(kinds) == 1 else SAYINGS.unisex_garment
     return rng.choice((" in ", " wearing ")) + _with_article(" ".join([*looks, garment]))
 
 
@@ -211,110 +283,86 @@ def _with_article(phrase: str) -> str:
     return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"
 
 
-def _appended(text: str, phrase: str) -> str:
-    return f"{text} {phrase}" if phrase else text
-
-
-def _salient(scene: Scene) -> list[Triple]:
-    """Relations that do not merely follow from the order of the objects."""
-    return [triple for triple in scene.relations if triple[1] not in ("left", "near")]
-
-
-def _lateral(rng: Random, scene: Scene, name: str, count: int) -> list[Triple]:
-    """Up to `count` random relations `name` of the scene; left only where it is plain to see."""
-    triples = [
-        (first, relation, second)
-        for first, relation, second in scene.relations
-        if relation == name
-        and (name != "left" or scene.objects[second].centre - scene.objects[first].centre > CLEARLY_LEFT)
-    ]
-    return rng.sample(triples, min(count, len(triples)))
-
-
 def _long(draft: _Draft) -> Caption:
     """Two clauses about different objects (or one, and another object) and usually the setting."""
-    rng, scene, detail = draft.rng, draft.scene, 0.85
-    salient, lateral = _salient(scene), _lateral(rng, scene, "left", 1) + _lateral(rng, scene, "near", 1)
+    rng, detail = draft.rng, 0.85
+    salient, lateral = draft.salient(), draft.lateral("left", 1) + draft.lateral("near", 1)
     rng.shuffle(salient)
     rng.shuffle(lateral)
     parts: list[str] = []
     for first, name, second in salient + lateral:
         if len(parts) < 2 and first not in draft.objects and second not in draft.objects:
             parts.append(draft.clause((first, name, second), detail))
-    rest = [index for index in range(len(scene.objects)) if index not in draft.objects]
+    rest = [index for index in range(len(draft.scene.objects)) if index not in draft.objects]
     if len(parts) < 2 and rest:
         parts.append(draft.mention(rng.choice(rest), detail))
     both_sentences = len(parts) == 2 and all(" is " in part for part in parts)
-    text = (rng.choice(grammar.CLAUSE_JOINTS) if both_sentences else " and ").join(parts)
+    text = (rng.choice(SAYINGS.clause_joints) if both_sentences else " and ").join(parts)
     setting = draft.setting(0.85)
     if setting and rng.random() < 0.3:
-        return draft.caption(f"{setting}, {text}", "long")
-    return draft.caption(_appended(text, setting), "long")
+        return draft.caption(f"{setting}, {text}", "long", "")
+    return draft.caption(text, "long", setting)
 
 
 def _middle(draft: _Draft) -> Caption:
     """One relation and, about as often as not, the setting."""
-    rng, scene = draft.rng, draft.scene
-    pool = 2 * _salient(scene) + _lateral(rng, scene, "left", 2) + _lateral(rng, scene, "near", 1)
+    pool = 2 * draft.salient() + draft.lateral("left", 2) + draft.lateral("near", 1)
     if not pool:
         return _enumeration(draft)
-    text = draft.clause(rng.choice(pool), rng.choice((0.5, 0.75, 0.9)))
-    return draft.caption(_appended(text, draft.setting(0.55)), "middle")
+    text = draft.clause(draft.rng.choice(pool), draft.rng.choice((0.5, 0.75, 0.9)))
+    return draft.caption(text, "middle", 0.55)
 
 
 def _enumeration(draft: _Draft) -> Caption:
     """Two or three objects without their relations."""
-    rng, scene = draft.rng, draft.scene
-    count = min(len(scene.objects), rng.choice((2, 3)))
-    phrases = [draft.mention(index, 0.75) for index in rng.sample(range(len(scene.objects)), count)]
-    text = rng.choice(grammar.ENUMERATION_LEADS) + ", ".join(phrases[:-1]) + " and " + phrases[-1]
-    return draft.caption(_appended(text, draft.setting(0.6)), "enumeration")
+    rng, objects = draft.rng, draft.scene.objects
+    count = min(len(objects), rng.choice((2, 3)))
+    phrases = [draft.mention(index, 0.75) for index in rng.sample(range(len(objects)), count)]
+    text = rng.choice(SAYINGS.enumeration_leads) + ", ".join(phrases[:-1]) + " and " + phrases[-1]
+    return draft.caption(text, "enumeration", 0.6)
 
 
 def _single(draft: _Draft) -> Caption:
     """One object with all that is to say about it, and nearly always the setting."""
-    rng, scene = draft.rng, draft.scene
-    index = rng.randrange(len(scene.objects))
-    item, text = scene.objects[index], draft.mention(index, 1.0)
+    rng, objects = draft.rng, draft.scene.objects
+    index = rng.randrange(len(objects))
+    item, text = objects[index], draft.mention(index, 1.0)
     if rng.random() < 0.6:
         if item.state == "fly":
-            predicate = draft.objects[index]
-            draft.objects[index] = Predicate(
-                predicate.kinds, predicate.colour, predicate.pattern, predicate.size, "fly"
-            )
-            text += " " + rng.choice(grammar.FLYING_VERBS[item.kind]) + rng.choice(grammar.AIR_PHRASES)
-        elif item.state == "ground" and item.kind in grammar.VERBS:
-            text += " " + rng.choice(grammar.VERBS[item.kind])
-    return draft.caption(_appended(text, draft.setting(0.95)), "single")
+            draft.objects[index] = replace(draft.objects[index], state="fly")
+            text += " " + rng.choice(SAYINGS.flying_verbs[item.kind]) + rng.choice(SAYINGS.air_phrases)
+        elif item.state == "ground" and item.kind in SAYINGS.verbs:
+            text += " " + rng.choice(SAYINGS.verbs[item.kind])
+    return draft.caption(text, "single", 0.95)
 
 
 def _general(draft: _Draft) -> Caption:
     """How many there are of a kind, perhaps with one object of another kind."""
-    rng, scene = draft.rng, draft.scene
-    groups = _countable(scene, coloured=draft.caption_detail > 0)
+    rng, objects = draft.rng, draft.scene.objects
+    groups = _countable(draft.scene, coloured=draft.caption_detail > 0)
     if not groups:
         return _STYLES[rng.choice(("middle", "single", "enumeration"))](draft)
     predicate, words, number = rng.choice(groups)
     draft.counts.append((predicate, number))
     colour = f"{predicate.colour} " if predicate.colour else ""
-    text = f"{grammar.NUMBER_WORDS[number]} {colour}{rng.choice(words)}"
-    others = [index for index, item in enumerate(scene.objects) if item.kind not in predicate.kinds]
+    text = f"{SAYINGS.numbers[number]} {colour}{rng.choice(words)}"
+    others = [index for index, item in enumerate(objects) if item.kind not in predicate.kinds]
     if others and rng.random() < 0.75:
         text += rng.choice((" and ", " with ")) + draft.mention(rng.choice(others), 0.7)
-    return draft.caption(_appended(text, draft.setting(0.8)), "general")
+    return draft.caption(text, "general", 0.8)
 
 
-def _countable(scene: Scene, coloured: bool) -> list[tuple[Predicate, tuple[str, ...], int]]:
+def _countable(scene: Scene, coloured: bool) -> list[tuple[Predicate, Words, int]]:
     """What there is more than one of: predicate, plural nouns, number."""
-    rows = [(row.kinds, row.plural) for row in grammar.HYPERNYMS]
-    rows += [((kind,), (plural,)) for kind, plural in grammar.PLURALS.items()]
+    rows = [(row.kinds, row.plural) for row in SAYINGS.hypernyms]
+    rows += [((kind,), (plural,)) for kind, plural in SAYINGS.plurals.items()]
     groups = []
     for kinds, words in rows:
         # "two red people" is not English for two people in red.
         colours = COLOURS if coloured and not set(kinds) & set(PEOPLE) else ()
         for predicate in (Predicate(kinds), *(Predicate(kinds, colour=colour) for colour in colours)):
             number = sum(fulfils(item, predicate) for item in scene.objects)
-            if number in grammar.NUMBER_WORDS:
+            if number in SAYINGS.numbers:
                 groups.append((predicate, words, number))
     return groups
 

@@ -1,0 +1,411 @@
+"""Reads sentences as logical forms: the inverse of `sayings`, for sentences whose words others have changed.
+
+    CaptionReader().readings("a red dog is on a table in the snow")
+
+Whatever `sayings` writes is read to the form that it was written with, its objects in the order of the text. Beyond
+that, sentences are read in which words of the captions stand in each other's place: "a tree holds two dogs".
+
+- Articles, letter case, `in`, `on` and `at` before a setting, and agreement in number do not matter.
+- About some things the world has no truth: a tree that waits, a tiny bird (all have one size), a blue man (people have
+  the colour of their clothes), a ball of two colours. Such words are left out of the form, and the reading is not
+  certain: what it says is untrue when its form is, and undecided when its form is true.
+- Clothes are worn by those who have them: "a dog in a red dress" is true of nothing.
+- Captions count the whole scene: "two dogs and a cat" means exactly two. Where what is counted stands in a relation,
+  "two dogs under a tree", so many different objects do; and of "two dogs and a white dog" there are three.
+
+A sentence is read in two steps. Its noun phrases are understood and replaced by marks, which leaves its *frame*: that
+of `a dog is on a table and a red car` is `A is on A and A`. A noun phrase with a number is `N`, since the captions say
+`two dogs with a cat` of any two dogs, but `a man with a cup` of a man who holds it. Frames are the wordings of the
+captions, and what comes of them by the exchange of single words: another verb before the same preposition, a copula
+more or less.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+from itrpipe.scenes.layout import Triple
+from itrpipe.scenes.oracle import LogicalForm, Predicate
+from itrpipe.scenes.sayings import SAYINGS, Words
+from itrpipe.scenes.world import COLOURS, KIND_TABLE, MAX_OBJECTS, PEOPLE
+
+Span = tuple[int, int]
+NOWHERE: Span = (-1, -1)
+_SINGLE, _COUNTED = "A", "N"  # marks of noun phrases; sentences have no capitals once they are normalised
+_SAME_WORDS = {"an": "a", "the": "a", "are": "is"}
+_TOKENS = re.compile(r"[a-z0-9]+|[^\sa-z0-9]")
+_MARKS = re.compile(r" *([AN]) *")
+_WORDING = re.compile(r"\{([ab])\} (.*) \{[ab]\} ?(.*)")
+_COPULA = "is "
+_BESIDE = "with"  # between a counted noun phrase and what there is beside it
+# What may stand for the first word of a phrase for a setting.
+_PLACES = {"in": ("on", "at"), "on": ("in", "at"), "at": ("in", "on"), "by": ("at",)}
+_WORN = ("in", "dressed in", "wearing")
+_WITHOUT_ARTICLE = "someone"
+_CACHED_PHRASES, _CACHED_FRAMES = 1 << 16, 1 << 14
+
+
+class Reading(NamedTuple):
+    """What a sentence can mean.
+
+    Attributes:
+        form: what it claims, as far as the world has a truth about it.
+        certain: whether that is all that it claims.
+    """
+
+    form: LogicalForm
+    certain: bool
+
+
+class Look(NamedTuple):
+    """An adjective of a noun phrase: its characters from `start` to before `end`, and what it says."""
+
+    start: int
+    end: int
+    attribute: str
+    value: str
+
+
+class NounPhrase(NamedTuple):
+    """What a noun phrase says.
+
+    Attributes:
+        text: as it is written.
+        predicate: of what it names, as far as the world has a truth about it.
+        certain: whether that is all that it says.
+        number: None after an article.
+        article, noun: where the article (or number) and the noun are in it; `NOWHERE` if they are not.
+        looks: its adjectives, those of clothes and a colour that is worn included.
+        garment: that is worn; empty: none.
+    """
+
+    text: str
+    predicate: Predicate
+    certain: bool
+    number: int | None
+    article: Span
+    noun: Span
+    looks: tuple[Look, ...]
+    garment: str
+
+
+class _Structure(NamedTuple):
+    """What a frame says of its noun phrases, which are numbered from left to right.
+
+    Attributes:
+        relations: (i, relation, j).
+        verbs: (i, verb), without copula; verbs that captions use of anything are left out.
+    """
+
+    relations: tuple[Triple, ...] = ()
+    verbs: tuple[tuple[int, str], ...] = ()
+
+    def saying(self, number: int, verb: str, *relations: Triple) -> _Structure:
+        """More of a noun phrase: a verb, unless it is empty, and relations."""
+        return _Structure((*relations, *self.relations), ((number, verb), *self.verbs) if verb else self.verbs)
+
+
+class _Clause(NamedTuple):
+    """Two noun phrases in a relation.
+
+    Attributes:
+        relation: its name.
+        swapped: whether the second noun phrase is the first object of the relation.
+        tail: what stands behind the second noun phrase.
+        verb: of the first noun phrase, as in `_Structure`.
+    """
+
+    relation: str
+    swapped: bool
+    tail: str = ""
+    verb: str = ""
+
+
+class CaptionReader:
+    """Reads sentences.
+
+    Args:
+        numbers: number words that may occur beside those of the captions -> value.
+    """
+
+    def __init__(self, numbers: Mapping[str, int] | None = None) -> None:
+        self._numbers = {word: value for value, word in SAYINGS.numbers.items()} | dict(numbers or {})
+        self._phrase = _phrase_pattern(self._numbers)
+        # Sentences share their noun phrases, which take most of the time to understand.
+        self._understand = lru_cache(_CACHED_PHRASES)(self._understand_anew)
+
+    def readings(self, text: str) -> tuple[Reading, ...]:
+        """All that a sentence can mean; nothing where the grammar has no such sentence.
+
+        Args:
+            text: of any letter case; a full stop at its end is skipped.
+        """
+        frame, settings = _without_setting(_normalised(text))
+        phrases: list[NounPhrase] = []
+
+        def mark(match: re.Match[str]) -> str:
+            phrases.append(self._understand(match[0]))
+            return _SINGLE if phrases[-1].number is None else _COUNTED
+
+        structures = _read_frame(self._phrase.sub(mark, frame))
+        return tuple(_reading(structure, phrases, settings) for structure in structures)
+
+    def noun_phrases(self, text: str) -> list[tuple[int, NounPhrase]]:
+        """Where a sentence names things, and what it says of them.
+
+        Args:
+            text: in lower case, with `a` for every `an`.
+        """
+        return [(match.start(), self._understand(match[0])) for match in self._phrase.finditer(text)]
+
+    def _understand_anew(self, phrase: str) -> NounPhrase:
+        match = self._phrase.fullmatch(phrase)
+        assert match is not None, phrase
+        kinds = _KINDS_OF_NOUNS[match["noun"] or _WITHOUT_ARTICLE]
+        found = [Look(*each.span(), *_LOOKS[each[0]]) for each in _LOOK_PATTERN.finditer(phrase)]
+        garment, worn_from = match["garment"] or "", match.start("worn") if match["worn"] else len(phrase)
+        own, worn = ([look for look in found if (look.start >= worn_from) == clothes] for clothes in (False, True))
+        people = set(kinds) <= set(PEOPLE)
+        values: dict[str, set[str]] = {}
+        for look in worn if people else found:
+            values.setdefault(look.attribute, set()).add(look.value)
+        # What has two values, or a size where there is but one, is left out.
+        sized = any(KIND_TABLE[kind].sized for kind in kinds)
+        claims = {name: min(of) for name, of in values.items() if len(of) == 1 and (sized or name != "size")}
+        certain = len(claims) == len(values) and not (people and own)
+        if match["worn"]:
+            wearers = _WEARERS.get(garment, PEOPLE)
+            kinds = tuple(kind for kind in kinds if kind in wearers)
+        number = self._numbers.get(match["article"] or "")
+        places = match.span("article"), match.span("noun")
+        return NounPhrase(phrase, Predicate(kinds, **claims), certain, number, *places, tuple(found), garment)
+
+
+def _normalised(text: str) -> str:
+    """Lower-case words and punctuation marks between single spaces; articles are all `a`, and `are` is `is`."""
+    found: list[str] = _TOKENS.findall(text.lower())
+    tokens = [_SAME_WORDS.get(token, token) for token in found]
+    return " ".join(tokens[:-1] if tokens[-1:] == ["."] else tokens)
+
+
+def _without_setting(text: str) -> tuple[str, tuple[str, ...]]:
+    """Takes the phrase for the setting from the end or the beginning; elsewhere it stays, and makes no sense."""
+    match = _SETTING_PATTERN.search(text)
+    if match is None:
+        return text, ()
+    before, after = text[: match.start()], text[match.end() :]
+    if not after:
+        return before.rstrip(), _SETTINGS_OF_PHRASES[match[0]]
+    if not before and after.startswith(" , "):
+        return after.removeprefix(" , "), _SETTINGS_OF_PHRASES[match[0]]
+    return text, ()
+
+
+def _reading(structure: _Structure, phrases: Sequence[NounPhrase], settings: tuple[str, ...]) -> Reading:
+    phrases = list(phrases)
+    for number, verb in structure.verbs:
+        phrase = phrases[number]
+        if verb in _FLYING:
+            phrases[number] = phrase._replace(predicate=replace(phrase.predicate, state="fly"))
+        elif _DONE[verb].isdisjoint(phrase.predicate.kinds):
+            phrases[number] = phrase._replace(certain=False)
+    apart = {number for first, _, second in structure.relations for number in (first, second)}
+    objects: list[Predicate] = []
+    counts: list[tuple[Predicate, int]] = []
+    places: list[range] = []
+    for position, phrase in enumerate(phrases):
+        copies = phrase.number
+        # Without one of its words a count would say something else, and not less.
+        is_count = copies is not None and phrase.certain and position not in apart
+        if copies is not None and is_count and not _covers_another(position, phrases):
+            counts.append((phrase.predicate, copies))
+            copies = 0
+        # One object more than a scene can have is as impossible as many more.
+        copies = 1 if copies is None else min(copies, MAX_OBJECTS + 1)
+        places.append(range(len(objects), len(objects) + copies))
+        objects += [phrase.predicate] * copies
+    relations = [
+        (one, name, other)
+        for first, name, second in structure.relations
+        for one, other in product(places[first], places[second])
+    ]
+    form = LogicalForm(tuple(objects), tuple(relations), settings, tuple(counts))
+    return Reading(form, all(phrase.certain for phrase in phrases))
+
+
+def _covers_another(number: int, phrases: Sequence[NounPhrase]) -> bool:
+    """Whether another noun phrase names objects that this one covers, which its number does not include."""
+    covered = set(phrases[number].predicate.kinds)
+    return any(covered.issuperset(other.predicate.kinds) for at, other in enumerate(phrases) if at != number)
+
+
+@lru_cache(_CACHED_FRAMES)
+def _read_frame(frame: str) -> tuple[_Structure, ...]:
+    """All that a frame can mean; nothing where it is no frame of a sentence."""
+    lead, *rest = _MARKS.split(frame)
+    if lead not in _LEADS or not rest:
+        return ()
+    return tuple(dict.fromkeys(_parts(0, rest[::2], rest[1::2])))
+
+
+def _parts(first: int, marks: Sequence[str], after: Sequence[str]) -> Iterator[_Structure]:
+    """Structures of the noun phrases from number `first` on.
+
+    Args:
+        first: number of a noun phrase.
+        marks: `A` or `N` of every noun phrase.
+        after: what stands behind each.
+    """
+    if first == len(marks):
+        yield _Structure()
+        return
+    for said, verb in _SAID.items():
+        if _ends(said, first, marks, after):
+            for rest in _parts(first + 1, marks, after):
+                yield rest.saying(first, verb)
+    if first + 1 == len(marks):
+        return
+    beside = marks[first] == _COUNTED and after[first] == _BESIDE
+    for clause in _CLAUSES.get(after[first], ()):
+        if _ends(clause.tail, first + 1, marks, after) and (clause.tail or not beside):
+            one, other = (first + 1, first) if clause.swapped else (first, first + 1)
+            for rest in _parts(first + 2, marks, after):
+                yield rest.saying(first, clause.verb, (one, clause.relation, other))
+
+
+def _ends(tail: str, number: int, marks: Sequence[str], after: Sequence[str]) -> bool:
+    """Whether a part of the sentence ends behind a noun phrase and a tail."""
+    text = after[number]
+    if not text.startswith(tail):
+        return False
+    text = text[len(tail) :].strip()
+    if number + 1 == len(marks):
+        return not text
+    return text in _JOINTS or (text == _BESIDE and marks[number] == _COUNTED and not tail)
+
+
+# What the words of the captions say, turned round: tables from words to meanings.
+
+
+def _verbs_of(table: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
+    """Verbs without copula -> kinds that a table of the captions has them for."""
+    kinds: dict[str, set[str]] = {}
+    for kind, verbs in table.items():
+        for verb in verbs:
+            kinds.setdefault(_normalised(verb).removeprefix(_COPULA), set()).add(kind)
+    return kinds
+
+
+def _wordings() -> dict[str, list[_Clause]]:
+    """What stands between two noun phrases, without the copula -> what it says."""
+    clauses: dict[str, list[_Clause]] = {}
+    for relation, wordings in SAYINGS.relations.items():
+        for wording in wordings:
+            found = _WORDING.fullmatch(wording)
+            assert found is not None, wording
+            first, middle, tail = found.groups()
+            clause = _Clause(relation, first == "b", _normalised(tail))
+            clauses.setdefault(_normalised(middle).removeprefix(_COPULA), []).append(clause)
+    return clauses
+
+
+_DONE, _FLYING = _verbs_of(SAYINGS.verbs), _verbs_of(SAYINGS.flying_verbs)
+_WORDINGS = _wordings()
+# The verbs that wordings of relations have, whatever it is that stands in them, and none that flies.
+_OF_ANYTHING = {
+    verb for verb, _, rest in (middle.partition(" ") for middle in _WORDINGS) if rest in _WORDINGS
+} - _FLYING.keys()
+_VERBS = {verb: "" if verb in _OF_ANYTHING else verb for verb in sorted({*_DONE, *_FLYING, *_OF_ANYTHING})}
+"""Verb -> what is noted of it, as in `_Structure`."""
+
+
+def _clauses() -> dict[str, list[_Clause]]:
+    """The wordings, and those with every verb, or none, before every preposition, each with a copula and without."""
+    made = {middle: list(clauses) for middle, clauses in _WORDINGS.items()}
+    prepositions: dict[str, _Clause] = {}
+    for middle, [clause, *_] in _WORDINGS.items():
+        if clause.relation != "hold" and not clause.tail:
+            verb, _, rest = middle.partition(" ")
+            prepositions[rest if verb in _VERBS else middle] = clause
+    made |= {_COPULA + middle: list(clauses) for middle, clauses in _WORDINGS.items() if middle != "and"}
+    for (preposition, clause), (verb, noted) in product(prepositions.items(), ({"": ""} | _VERBS).items()):
+        # What is above something flies: captions do not say so twice.
+        is_above = clause.relation == "above" and not clause.swapped
+        said = _Clause(clause.relation, clause.swapped, verb="" if is_above and verb in _FLYING else noted)
+        middle = f"{verb} {preposition}".strip()
+        made.setdefault(middle, [said])
+        made.setdefault(_COPULA + middle, [said])
+    known = {clause.tail for clause in made["with"]}
+    for preposition, clause in prepositions.items():
+        if (tail := f"{preposition} it") not in known:
+            made["with"].append(_Clause(clause.relation, not clause.swapped, tail))
+    return made
+
+
+def _said_of_one() -> dict[str, str]:
+    """What is said of a noun phrase alone -> its verb, as in `_Structure`."""
+    said = dict(_VERBS)
+    said |= {_normalised(verb + air): verb for verb, air in product(sorted(_FLYING), SAYINGS.air_phrases)}
+    return {"": ""} | said | {_COPULA + text: verb for text, verb in said.items()}
+
+
+def _kinds_of_nouns() -> dict[str, Words]:
+    """Singular and plural nouns -> kinds. Plurals that are no word do no harm."""
+    rows = [((kind,), nouns, (SAYINGS.plurals[kind],)) for kind, nouns in SAYINGS.nouns.items()]
+    rows += [(hypernym.kinds, hypernym.singular, hypernym.plural) for hypernym in SAYINGS.hypernyms]
+    found: dict[str, Words] = {}
+    for kinds, nouns, plurals in rows:
+        forms = [form for noun in nouns for form in (noun, f"{noun}s", f"{noun}es", f"{noun[:-1]}ies")]
+        found |= dict.fromkeys([*forms, *plurals], kinds)
+    return found
+
+
+def _settings_of_phrases() -> dict[str, tuple[str, ...]]:
+    """Phrase -> settings, those of the captions and with another word for the place."""
+    rows = [((setting,), phrases) for setting, phrases in SAYINGS.settings.items()] + list(SAYINGS.general_settings)
+    known = {_normalised(phrase): settings for settings, phrases in rows for phrase in phrases}
+    for phrase, settings in list(known.items()):
+        place, _, rest = phrase.partition(" ")
+        for other in _PLACES.get(place, ()):
+            known.setdefault(f"{other} {rest}", settings)
+    return known
+
+
+def _any_of(words: Iterable[str]) -> str:
+    """Pattern of the longest of some words or phrases."""
+    return "|".join(re.escape(word) for word in sorted(set(words), key=lambda word: (-len(word), word)))
+
+
+def _phrase_pattern(numbers: Iterable[str]) -> re.Pattern[str]:
+    nouns = _any_of(noun for noun in _KINDS_OF_NOUNS if noun != _WITHOUT_ARTICLE)
+    looks, garments = f"(?:(?:{_any_of(_LOOKS)}) )", _any_of(_WEARERS)
+    # An adjective in the place of the article leaves "orange cat", which is clear enough.
+    noun_phrase = f"(?:(?P<article>a|{_any_of(numbers)}) {looks}*|{looks}+)(?P<noun>{nouns})"
+    worn = f"(?P<worn>(?:a )?{looks}*(?P<garment>{garments})|(?:{_any_of(COLOURS)}))"
+    return re.compile(rf"\b(?:{noun_phrase}|{_WITHOUT_ARTICLE})\b(?: (?:{_any_of(_WORN)}) {worn}\b)?")
+
+
+_LEADS = {_normalised(lead) for lead in SAYINGS.enumeration_leads}
+_JOINTS = {_normalised(joint) for joint in (*SAYINGS.clause_joints, ", ")}
+_CLAUSES = _clauses()
+_SAID = _said_of_one()
+_KINDS_OF_NOUNS = _kinds_of_nouns()
+_LOOKS = {
+    word: (attribute, value)
+    for attribute, table in SAYINGS.looks.items()
+    for value, words in table.items()
+    for word in words
+}
+_LOOK_PATTERN = re.compile(rf"\b(?:{_any_of(_LOOKS)})\b")
+_WEARERS = {
+    name: tuple(kind for kind in PEOPLE if name in (*SAYINGS.garments[kind], SAYINGS.unisex_garment))
+    for name in (garment for worn in SAYINGS.garments.values() for garment in worn)
+}
+"""Garment -> kinds that wear it."""
+_SETTINGS_OF_PHRASES = _settings_of_phrases()
+_SETTING_PATTERN = re.compile(rf"\b(?:{_any_of(_SETTINGS_OF_PHRASES)})\b")
