@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from itrpipe.engine.execution import MapExecution
-from itrpipe.engine.run import Made, make_parts
+from itrpipe.engine.run import Made, MapExecution, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.negatives.lists import ListWriter, MinedList
 from itrpipe.progress import Reporter

@@ -34,7 +34,7 @@ from itrpipe.config import (
     set_dotted,
     stages_folder,
 )
-from itrpipe.engine.execution import MapExecution, SharedExecution
+from itrpipe.engine.run import MapExecution, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Override, Planner, parse_override, scoped_override
 from itrpipe.stages.base import Need, load_stage

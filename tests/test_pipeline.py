@@ -15,7 +15,7 @@ import pytest
 from itrpipe.commands.stages import run_stage, show_configuration
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
-from itrpipe.engine.execution import SharedExecution
+from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan import pipeline
 from itrpipe.plan.planning import Override, Planner, parse_override

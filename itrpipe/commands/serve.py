@@ -75,7 +75,7 @@ def serve(
     candidates = open_candidates(root, dataset, split, overrides, reporter, no_deps=no_deps, dry_run=dry_run)
     if candidates is None:
         return
-    from itrpipe.engine.device import resolve_device
+    from itrpipe.engine.work import resolve_device
     from itrpipe.review.decisions import DecisionFile
     from itrpipe.serving.app import Site
     from itrpipe.serving.pictures import Pictures

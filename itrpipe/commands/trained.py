@@ -106,7 +106,7 @@ def trained_run(step: Step) -> TrainedRun:
     Raises:
         UsageError: CUDA was asked for and is not there.
     """
-    from itrpipe.engine.device import resolve_device
+    from itrpipe.engine.work import resolve_device
 
     execution, location = step.execution, step.location
     assert isinstance(execution, TrainExecution)

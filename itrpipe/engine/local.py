@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import signal
 import threading
-import traceback
-from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from multiprocessing import connection, get_context, parent_process
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
 
-from itrpipe.engine.device import resolve_device
-from itrpipe.engine.queue import Outcome, Queue
-from itrpipe.engine.work import Host, Part, Work
+from itrpipe.engine.work import CUDA, Answer, Crew, Host, Maker, Part, Work, resolve_device, sendable
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 GPUS = "CUDA_VISIBLE_DEVICES"
@@ -29,150 +24,29 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def made(work: Work, queue: Queue, workers: int) -> Generator[Outcome, None, None]:
-    """Makes all parts of a queue.
+@contextmanager
+def crew(work: Work, workers: int, parts: int) -> Iterator[Crew]:
+    """Those who make parts on this machine.
 
     Args:
         work: the map.
-        queue: parts and their files.
         workers: processes; 1 makes them in this one, 0 what suits the work.
-
-    Yields:
-        What became of each.
+        parts: how many there are to make.
     """
-    wanted = min(workers or (len(_visible_gpus()) if _on_gpu(work) else work.local_workers()), len(queue))
-    if wanted > 1:
-        yield from _by_processes(work, queue, wanted)
+    gpus = _visible_gpus() if work.device != "cpu" and resolve_device(work.device) == CUDA else []
+    workers = min(workers or len(gpus) or work.local_workers(), parts)
+    if workers <= 1:
+        host = Host(work, usable_cores())
+        yield Crew(1, host.parts + (host.parts > 1), lambda number: _Here(host))
         return
-    host = Host(work, usable_cores())
-    try:
-        yield from _by_threads(host, queue) if host.parts > 1 else _one_by_one(host, queue)
-    finally:
-        host.stop()
-
-
-def _one_by_one(host: Host, queue: Queue) -> Iterator[Outcome]:
-    while queue:
-        part, path = queue.take()
-        yield Outcome(part, memory=host.make(part, path))
-
-
-def _by_threads(host: Host, queue: Queue) -> Iterator[Outcome]:
-    """Makes several parts at the same time in this process."""
-    running = deque[tuple[Part, Future[float]]]()
-    pool = ThreadPoolExecutor(host.parts, thread_name_prefix="part")
-    try:
-        while queue or running:
-            while queue and len(running) <= host.parts:
-                part, path = queue.take()
-                running.append((part, pool.submit(host.make, part, path)))
-            part, future = running.popleft()
-            yield Outcome(part, memory=future.result())
-    finally:
-        host.stop()  # or the parts that are being made would be waited for
-        pool.shutdown(cancel_futures=True)
-
-
-class _Answer(NamedTuple):
-    """What a process says of a part.
-
-    Attributes:
-        name: of the part.
-        error: why it is not made, and where that was.
-        memory: GiB.
-    """
-
-    name: str
-    error: tuple[BaseException, str] | None
-    memory: float
-
-
-class _Process:
-    """A process that makes parts, and those that it has."""
-
-    def __init__(self, work: bytes, cores: int, environment: dict[str, str]) -> None:
-        # Spawned, not forked: this process may run threads, which a fork would leave without their owners.
-        context = get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, work, cores, environment), daemon=True)
-        # A Ctrl-C of the terminal reaches it too, but it does not listen: this process ends it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            self.process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
-        self.parts: dict[str, tuple[Part, Path]] = {}
-
-    def send(self, part: Part, path: Path) -> None:
-        """Gives it a part; one that is dead by now is found out when its answer is read."""
-        self.parts[part.name] = (part, path)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.connection.send((part, path))
-
-    def answer(self) -> _Answer | None:
-        """The next answer; None of a process that has died."""
-        try:
-            return self.connection.recv()
-        except (EOFError, OSError):  # the latter where it died in the middle of an answer
-            return None
-
-    def end(self) -> None:
-        """Ends it, whatever it does."""
-        self.process.kill()  # before the end of the pipe tells it so
-        self.process.join()
-        self.connection.close()
-
-
-def _by_processes(work: Work, queue: Queue, workers: int) -> Iterator[Outcome]:
-    pickled, gpus = pickle.dumps(work), _visible_gpus() if _on_gpu(work) else []
-    cores = max(1, usable_cores() // workers)
+    cores, pickled = max(1, usable_cores() // workers), pickle.dumps(work)
     at_once = Host(work, cores).parts
 
-    def begin(number: int) -> _Process:
-        environment: dict[str, str] = dict.fromkeys(THREADS, str(cores))
-        if gpus:
-            environment[GPUS] = gpus[number % len(gpus)]
-        return _Process(pickled, cores, environment)
+    def begin(number: int) -> Maker:
+        environment = dict.fromkeys(THREADS, str(cores)) | ({GPUS: gpus[number % len(gpus)]} if gpus else {})
+        return _Process(pickled, at_once, cores, environment)
 
-    processes: dict[int, _Process] = {}
-    try:
-        for number in range(workers):
-            processes[number] = begin(number)
-        while queue or any(each.parts for each in processes.values()):
-            for number, each in list(processes.items()):
-                if queue and not each.parts and not each.process.is_alive():
-                    processes[number] = each = begin(number)
-                while queue.has_for(each.parts.values(), at_once):
-                    each.send(*queue.take())
-            busy = {each.connection: number for number, each in processes.items() if each.parts}
-            for ready in connection.wait(list(busy)):
-                each = processes[busy[ready]]  # pyright: ignore[reportArgumentType]
-                answer = each.answer()
-                if answer is None:
-                    yield from _bury(each, queue, at_once, len(processes))
-                    continue
-                part, _ = each.parts.pop(answer.name)
-                if answer.error is not None:
-                    raise told(*answer.error)
-                yield Outcome(part, memory=answer.memory, workers=len(processes))
-    finally:
-        for each in processes.values():
-            each.end()
-
-
-def _bury(process: _Process, queue: Queue, overlap: int, workers: int) -> Iterator[Outcome]:
-    """Takes back the parts of a process that has died; those that it worked at may have been the cause."""
-    process.end()
-    for place, (part, path) in enumerate(process.parts.values()):
-        queue.give_back(part, path, died=place < overlap)
-        if place < overlap:
-            yield Outcome(part, died=True, workers=workers)
-    process.parts.clear()
-
-
-def _on_gpu(work: Work) -> bool:
-    return work.device != "cpu" and resolve_device(work.device) == "cuda"
+    yield Crew(workers, at_once + 1, begin)
 
 
 def _visible_gpus() -> list[str]:
@@ -182,48 +56,92 @@ def _visible_gpus() -> list[str]:
     return named.split(",") if named else list(map(str, range(torch.cuda.device_count())))
 
 
-def told(error: BaseException, where: str) -> BaseException:
-    """An error of a worker, with the traceback there as a note."""
-    error.add_note(f"in a worker:\n{where}")
-    return error
+class _Here(Maker):
+    """This process: in this thread, so that an interruption ends a part at once, or in several."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self._host, self.begun = host, Future()
+        self._threads = ThreadPoolExecutor(host.parts, thread_name_prefix="part") if host.parts > 1 else None
+        self.begun.set_result((None, 0.0))
+
+    def send(self, part: Part, path: Path) -> Future[Answer]:
+        if self._threads:
+            return self._threads.submit(self._host.make, part, path)
+        answer = Future()
+        answer.set_result(self._host.make(part, path))
+        return answer
+
+    def end(self) -> None:
+        self._host.stop()  # or the parts that are being made would be waited for
+        if self._threads:
+            self._threads.shutdown(cancel_futures=True)
 
 
-def _serve(theirs: Connection, pickled: bytes, cores: int, environment: dict[str, str]) -> None:
+class _Process(Maker):
+    """A process that makes several parts at a time, each over a connection of its own."""
+
+    died = (EOFError, OSError)
+
+    def __init__(self, work: bytes, at_once: int, cores: int, environment: dict[str, str]) -> None:
+        super().__init__()
+        # Spawned, not forked: this process may run threads, which a fork would leave without their owners.
+        context = get_context("spawn")
+        pipes = [context.Pipe() for _ in range(at_once)]
+        theirs = [each for _, each in pipes]
+        self._process = context.Process(target=_serve, args=(theirs, work, cores, environment), daemon=True)
+        # A Ctrl-C of the terminal reaches it too, but it does not listen: this process ends it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for each in theirs:
+            each.close()
+        self._ours = [ours for ours, _ in pipes]
+        self._free, self._threads = list(self._ours), ThreadPoolExecutor(at_once)
+        self.begun = self._threads.submit(self._ours[0].recv)
+
+    def send(self, part: Part, path: Path) -> Future[Answer]:
+        return self._threads.submit(self._ask, part, path)
+
+    def _ask(self, part: Part, path: Path) -> Answer:
+        connection = self._free.pop()
+        try:
+            connection.send((part, path))
+            return connection.recv()
+        finally:
+            self._free.append(connection)
+
+    def end(self) -> None:
+        self._process.kill()  # before the end of a connection tells it so
+        self._process.join()
+        self._threads.shutdown(cancel_futures=True)
+        for each in self._ours:
+            each.close()
+
+
+def _serve(connections: list[Connection], pickled: bytes, cores: int, environment: dict[str, str]) -> None:
     """What a process does: parts come and answers go until the one that started it ends it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(environment)  # before any library is imported that reads it
     try:
-        work, sending = pickle.loads(pickled), threading.Lock()
-    except BaseException as caught:  # such as a module that is not there
-        part, _ = theirs.recv()
-        theirs.send(_Answer(part.name, (_picklable(caught), traceback.format_exc()), 0.0))
+        host = Host(pickle.loads(pickled), cores)
+    except BaseException as error:  # such as a module that is not there
+        connections[0].send((sendable(error), 0.0))
         return
-    host = Host(work, cores)
+    connections[0].send((None, 0.0))
 
-    def make(part: Part, path: Path) -> None:
-        error, memory = None, 0.0
-        try:
-            memory = host.make(part, path)
-        except BaseException as caught:
-            error = (_picklable(caught), traceback.format_exc())
-        with sending:
-            theirs.send(_Answer(part.name, error, memory))
-
-    with ThreadPoolExecutor(host.parts) as pool:
+    def answer(connection: Connection) -> None:
         while True:
-            pool.submit(make, *theirs.recv())
+            connection.send(host.answer(*connection.recv()))
 
-
-def _picklable(error: BaseException) -> BaseException:
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+    with ThreadPoolExecutor(len(connections)) as pool:
+        list(pool.map(answer, connections))
 
 
 def _end_with_parent() -> None:
-    """A killed parent closes no pipe that a worker waits for, so it would wait for work for ever."""
+    """A killed parent closes no connection that a worker waits for, so it would wait for work for ever."""
     parent = parent_process()
     if parent is not None:
         parent.join()

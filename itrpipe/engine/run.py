@@ -1,22 +1,127 @@
-"""Makes the parts of a map that are not there yet, on the engine that the settings name."""
+"""Makes the parts of a map that are not there yet, on the engine that the settings name. Light: plans read it."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from itrpipe.engine.execution import MapExecution, share_of
-from itrpipe.engine.part import OthersMissing
-from itrpipe.engine.queue import MOST_DEATHS, Outcome, Queue
-from itrpipe.engine.work import Part, Work
-from itrpipe.errors import DataError, ItrpipeError
+from pydantic import Field, field_validator
+
+from itrpipe.config import Settings
+from itrpipe.engine.work import Crew, Maker, Part, Work
+from itrpipe.errors import DataError, ItrpipeError, UnavailableError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, note_memory
 from itrpipe.storage.artifact import DIVISION
 from itrpipe.storage.disk import TEMPORARY, make_folder, read_stamped_json, write_stamped_json
+
+MOST_WORKERS = 4_096
+MOST_DEATHS = 3
+"""Workers that a part may kill before it is given up."""
+PATIENCE = 30.0
+"""Seconds without a worker after which the user is told."""
+_SHARE = re.compile(r"([1-9]\d*)/([1-9]\d*)")
+AnySettings = TypeVar("AnySettings", bound=Settings)
+AnyPart = TypeVar("AnyPart")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Share `number` of `count` of the parts of a map, counted from 1, for the jobs of an array."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """Reads `i/n`.
+
+        Raises:
+            ValueError: not of this form, or i is larger than n.
+        """
+        match = _SHARE.fullmatch(text)
+        if match is None or int(match[1]) > int(match[2]):
+            raise ValueError("a part is given as i/n with 1 <= i <= n, such as 2/8")
+        return cls(int(match[1]), int(match[2]))
+
+    @property
+    def name(self) -> str:
+        """As part of a file name."""
+        return f"{self.number}-of-{self.count}"
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def of(self, parts: Sequence[AnyPart]) -> list[AnyPart]:
+        """Every n-th part."""
+        return list(parts[self.number - 1 :: self.count])
+
+
+class MapExecution(Settings):
+    """Where a stage makes the parts of its maps; every choice gives the same bytes.
+
+    Attributes:
+        engine: `local` makes them in this process, or in several of this machine; `ray` on a Ray cluster.
+        workers: processes; 0 takes what suits the stage on this machine, and of a cluster all there is.
+        address: of the Ray cluster, `auto` for the one that this machine belongs to; empty starts one on this machine.
+    """
+
+    engine: Literal["local", "ray"] = "local"
+    workers: int = Field(default=0, ge=0, le=MOST_WORKERS)
+    address: str = ""
+
+
+class SharedExecution(MapExecution):
+    """The same of a stage whose parts several jobs can share.
+
+    Attributes:
+        part: `i/n` makes one of n shares only; empty for all.
+    """
+
+    part: str = ""
+
+    @field_validator("part")
+    @classmethod
+    def _is_share(cls, value: str) -> str:
+        return str(Share.parse(value)) if value else ""
+
+
+def share_of(execution: Settings) -> Share | None:
+    """The share of its parts that a step makes; None where it makes all of them."""
+    part = getattr(execution, "part", "")
+    return Share.parse(part) if part else None
+
+
+def whole(execution: AnySettings) -> AnySettings:
+    """The same settings of a job that makes all parts."""
+    return execution.model_copy(update={"part": ""}) if share_of(execution) else execution
+
+
+class OthersMissing(Exception):  # noqa: N818 - no error: this job is done
+    """This job has made its share of a map, and what follows needs the shares of other jobs.
+
+    Attributes:
+        share: that is made.
+        rows: units of the map in this share.
+        unit: what these are, in the plural.
+        paths: files of all parts of the map.
+        more: whether another map follows, which jobs can share again.
+    """
+
+    def __init__(self, share: Share, rows: int, unit: str, paths: Sequence[Path], more: bool) -> None:
+        super().__init__(str(share))
+        self.share, self.rows, self.unit, self.paths, self.more = share, rows, unit, list(paths), more
+
+    def missing(self) -> int:
+        """Parts that nobody has made yet."""
+        return sum(not path.exists() for path in self.paths)
 
 
 class Made(NamedTuple):
@@ -60,57 +165,27 @@ def make_parts(
     make_folder(folder)
     share = share_of(execution)
     _require_same_division(work, folder, remove=share is None, say=reporter.say)
-    every = list(work.parts())
-    paths = {part.name: folder / f"{part.name}{work.suffix}" for part in every}
+    every = [(part, folder / f"{part.name}{work.suffix}") for part in work.parts()]
     own = share.of(every) if share else every
-    _remove_leftovers(folder, own, work.suffix)
-    kept = _kept(work, [(part, paths[part.name]) for part in own], reporter, warn)
-    todo = [(part, paths[part.name]) for part in own if part.name not in kept]
-    done, rows, started = sum(part.rows for part in own if part.name in kept), 0, time.monotonic()
+    total = sum(part.rows for part, _ in own)
+    _remove_leftovers(folder, own)
+    todo = _todo(work, own, reporter, warn)
+    rows, started = 0, time.monotonic()
     if todo or not own:
         try:
             with (
-                reporter.task(work.title, sum(part.rows for part in own), work.unit, done) as task,
-                closing(_made(work, Queue(todo), execution, reporter)) as outcomes,
+                reporter.task(work.title, total, work.unit, total - sum(part.rows for part, _ in todo)) as task,
+                closing(_made(work, todo, execution, reporter)) as made,
             ):
-                for outcome in outcomes:
-                    rows += outcome.part.rows
-                    note_memory(outcome.memory)
-                    task.advance(outcome.part.rows, f"{outcome.workers} workers" if outcome.workers > 1 else "")
+                for part, workers in made:
+                    rows += part.rows
+                    task.advance(part.rows, f"{workers} workers" if workers > 1 else "")
         finally:
-            _remove_leftovers(folder, own, work.suffix)  # of workers that were ended or died
+            _remove_leftovers(folder, own)  # of workers that were ended or died
+    paths = [path for _, path in every]
     if share is not None:
-        raise OthersMissing(share, sum(part.rows for part in own), work.unit, list(paths.values()), more)
-    return Made(list(paths.values()), rows, time.monotonic() - started)
-
-
-def _made(work: Work, queue: Queue, execution: MapExecution, reporter: Reporter) -> Generator[Outcome, None, None]:
-    """Yields the parts as they are made; when it is closed, no worker is left.
-
-    Raises:
-        ItrpipeError: some killed their workers.
-    """
-    if execution.engine == "ray":
-        from itrpipe.engine import ray
-
-        made = ray.made(work, queue, execution, reporter)
-    else:
-        from itrpipe.engine import local
-
-        made = local.made(work, queue, execution.workers)
-    with closing(made):
-        for outcome in made:
-            if outcome.died:
-                reporter.say(f"  the worker of part {outcome.part.name} died; it is made again", style="yellow")
-            else:
-                yield outcome
-    if queue.failed:
-        names = ", ".join(part.name for part in queue.failed[:3])
-        raise ItrpipeError(
-            f"{work.title}: {quantity(len(queue.failed), 'part')} ({names}) killed a worker {MOST_DEATHS} times, "
-            "perhaps for lack of memory; all others are made. Run the same command again, it goes on where it stopped, "
-            "with fewer --workers"
-        )
+        raise OthersMissing(share, total, work.unit, paths, more)
+    return Made(paths, rows, time.monotonic() - started)
 
 
 def _require_same_division(work: Work, folder: Path, *, remove: bool, say: Callable[[str], Any]) -> None:
@@ -134,19 +209,20 @@ def _require_same_division(work: Work, folder: Path, *, remove: bool, say: Calla
     write_stamped_json(path, wanted)
 
 
-def _remove_leftovers(folder: Path, parts: Iterable[Part], suffix: str) -> None:
+def _remove_leftovers(folder: Path, parts: Iterable[tuple[Part, Path]]) -> None:
     """Removes what workers that were killed have begun to write: nobody else makes these parts."""
-    own = {part.name for part in parts}
-    for path in folder.glob(f".*{suffix}.*{TEMPORARY}"):
-        if path.name[1:].partition(suffix)[0] in own:
+    own = {path.name for _, path in parts}
+    for path in folder.glob(f".*{TEMPORARY}"):
+        if any(path.name[1:].startswith(f"{name}.") for name in own):
             path.unlink(missing_ok=True)
 
 
-def _kept(work: Work, parts: Sequence[tuple[Part, Path]], reporter: Reporter, warn: Callable[[str], None]) -> set[str]:
-    """Names of the parts that earlier runs made; those that were damaged since are made again."""
+def _todo(
+    work: Work, parts: Sequence[tuple[Part, Path]], reporter: Reporter, warn: Callable[[str], None]
+) -> list[tuple[Part, Path]]:
+    """The parts that no earlier run made, and those that were damaged since."""
     found = [(part, path) for part, path in parts if path.exists()]
-    kept: set[str] = set()
-    damaged = 0
+    kept, damaged = set(), 0
     if found:
         with reporter.task("checking what is done", len(found), "parts") as task:
             for part, path in found:
@@ -158,4 +234,124 @@ def _kept(work: Work, parts: Sequence[tuple[Part, Path]], reporter: Reporter, wa
                 task.advance()
     if damaged:
         warn(f"{damaged:,} of {len(found):,} parts in {found[0][1].parent} were damaged; they are made again")
-    return kept
+    return [(part, path) for part, path in parts if part.name not in kept]
+
+
+def _made(
+    work: Work, todo: Sequence[tuple[Part, Path]], execution: MapExecution, reporter: Reporter
+) -> Generator[tuple[Part, int], None, None]:
+    """Yields the parts as they are made, and how many make them; when it is closed, no maker is left.
+
+    Raises:
+        ItrpipeError: some killed their makers.
+    """
+    if execution.engine == "ray":
+        from itrpipe.engine import ray
+
+        opened = ray.crew(work, execution.workers, execution.address)
+    else:
+        from itrpipe.engine import local
+
+        opened = local.crew(work, execution.workers, len(todo))
+    with opened as crew:
+        at_work = _AtWork(crew, todo, reporter)
+        yield from at_work.made()
+    if at_work.failed:
+        names = ", ".join(at_work.failed[:3])
+        raise ItrpipeError(
+            f"{work.title}: {quantity(len(at_work.failed), 'part')} ({names}) killed a worker {MOST_DEATHS} times, "
+            "perhaps for lack of memory; all others are made. Run the same command again, it goes on where it stopped, "
+            "with fewer --workers"
+        )
+
+
+class _AtWork:
+    """A crew that makes parts.
+
+    A part that was there when its maker died is made again, alone: of those that were there together, only one may be
+    the cause. One that kills again and again is given up.
+
+    Args:
+        crew: makes them.
+        todo: parts and their files.
+        reporter: is told of deaths.
+
+    Attributes:
+        failed: names of the parts that were given up.
+    """
+
+    def __init__(self, crew: Crew, todo: Sequence[tuple[Part, Path]], reporter: Reporter) -> None:
+        self._crew, self._reporter = crew, reporter
+        self._waiting = deque(todo)
+        self._makers: dict[int, Maker] = {}
+        self._deaths: Counter[str] = Counter()
+        self._stillborn, self._reason = 0, ""
+        self.failed: list[str] = []
+
+    def made(self) -> Iterator[tuple[Part, int]]:
+        """Yields the parts as they are made, and how many makers there are, of whom none is left in the end.
+
+        Raises:
+            UnavailableError: nobody begins.
+            Exception: a maker said so.
+        """
+        try:
+            while self._waiting or any(each.parts for each in self._makers.values()):
+                for number in range(min(self._crew.count, len(self._waiting))):
+                    if number not in self._makers and self._stillborn < MOST_DEATHS + self._crew.count:
+                        self._makers[number] = self._crew.begin(number)
+                if not self._makers:
+                    raise UnavailableError(f"no worker begins ({self._reason}); {self._crew.remedy}")
+                self._wait()
+                for number, each in list(self._makers.items()):
+                    yield from self._read(number, each)
+                for each in self._makers.values():
+                    while self._takes(each):
+                        given = self._waiting.popleft()
+                        each.parts[each.send(*given)] = given
+        finally:
+            for each in self._makers.values():
+                each.end()
+
+    def _wait(self) -> None:
+        """Waits for an answer, unless parts can be sent at once."""
+        parts = [answer for each in self._makers.values() for answer in each.parts]
+        awaited = parts + [each.begun for each in self._makers.values() if not each.begun.done()]
+        if awaited and not wait(awaited, PATIENCE, FIRST_COMPLETED).done and not parts:
+            self._reporter.say("  no worker is there yet; waiting for one", style="yellow")
+
+    def _takes(self, maker: Maker) -> bool:
+        """Whether a maker gets the next part."""
+        if not (maker.begun.done() and self._waiting and len(maker.parts) < self._crew.room):
+            return False
+        return not maker.parts or not any(
+            self._deaths[part.name] for part, _ in (*maker.parts.values(), self._waiting[0])
+        )
+
+    def _read(self, number: int, maker: Maker) -> Iterator[tuple[Part, int]]:
+        """Yields the parts that a maker has made since; takes its parts back if it has died."""
+        for answer in [each for each in (maker.begun, *maker.parts) if each.done()]:
+            try:
+                error, memory = answer.result()
+            except maker.died as death:
+                self._bury(number, death)
+                return
+            if error is not None:
+                raise error
+            note_memory(memory)
+            if answer in maker.parts:
+                yield maker.parts.pop(answer)[0], len(self._makers)
+
+    def _bury(self, number: int, death: BaseException) -> None:
+        """Takes back the parts of a maker that has died."""
+        dead = self._makers.pop(number)
+        dead.end()
+        self._stillborn += not dead.parts
+        self._reason = [type(death).__name__, *str(death).strip().splitlines()][-1]
+        for part, path in dead.parts.values():
+            self._deaths[part.name] += 1
+            if self._deaths[part.name] < MOST_DEATHS:
+                self._reporter.say(f"  the worker of part {part.name} died; it is made again", style="yellow")
+                self._waiting.append((part, path))
+            else:
+                self.failed.append(part.name)

@@ -1,15 +1,18 @@
-"""What a stage says of a map over its data: the parts, and how one of them is made."""
+"""What a stage says of a map over its data: its parts, how one of them is made, and on which device."""
 
 from __future__ import annotations
 
+import pickle
 import threading
+import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from itrpipe.engine.device import resolve_device
+from itrpipe.errors import UsageError
 from itrpipe.progress import memory_gib
 from itrpipe.storage.disk import check_stamp
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 AGAIN = "remove it and run the same command again"
 ARRAYS = ".arrays"
+CUDA = "cuda"
 Worker = TypeVar("Worker")
 
 
@@ -104,6 +108,44 @@ def cut(items: Sequence[Any] | np.ndarray, size: int) -> list[Part]:
     return numbered((len(own), own) for own in pieces)
 
 
+def resolve_device(device: str) -> str:
+    """`auto` becomes `cuda` where there is one, else `cpu`.
+
+    On a GPU, cuDNN is told for this process to keep single precision: by itself it multiplies in TF32, which keeps 10
+    bits of a factor, and the same captions would score differently by 1e-4 in another batch.
+
+    Raises:
+        UsageError: it is none of these, or CUDA was asked for and is not there.
+    """
+    import torch
+
+    if device not in ("auto", "cpu", CUDA):
+        raise UsageError(f"device {device!r} is none of auto, cpu and {CUDA}; choose one")
+    if device == CUDA and not torch.cuda.is_available():
+        raise UsageError("--device cuda: no CUDA device is visible; use --device cpu or check `itrpipe doctor`")
+    if device == "auto":
+        device = CUDA if torch.cuda.is_available() else "cpu"
+    if device == CUDA:
+        torch.backends.cudnn.allow_tf32 = False
+    return device
+
+
+def has_bfloat16_units(device: str) -> bool:
+    """Whether products in bfloat16 are faster there: on GPUs of compute capability 8 or higher and processors with AMX.
+
+    Processors that have AVX-512's instructions for it alone took half as long again with them.
+    """
+    import torch
+
+    if device == CUDA:
+        return torch.cuda.get_device_capability() >= (8, 0)
+    return torch.cpu._is_amx_tile_supported()
+
+
+Answer = tuple[BaseException | None, float]
+"""Of a part: why it is not made, or None; and the largest memory of its process so far, GiB."""
+
+
 class Host(Generic[Worker]):
     """Makes parts in a process; what it opens, it opens when the first part comes, so that an error reaches someone.
 
@@ -124,23 +166,30 @@ class Host(Generic[Worker]):
         work.slots = cores if self._alone else 1
         self.parts = work.slots + work.overlap - 1
 
-    def make(self, part: Part, path: Path) -> float:
-        """Makes a part; returns the largest memory of this process so far, GiB."""
+    def make(self, part: Part, path: Path) -> Answer:
+        """Makes a part.
+
+        Raises:
+            Exception: it cannot be made.
+        """
         if self._alone:
-            self._compute_alone()
+            import torch
+
+            with self._opening:
+                self._threads = self._threads or torch.get_num_threads()
+            torch.set_num_threads(1)  # for this thread, and for no others
         with self._opening:
             if self._worker is None:
                 self._worker = self._work.open()
         self._work.make(self._worker, part, path)
-        return memory_gib()
+        return None, memory_gib()
 
-    def _compute_alone(self) -> None:
-        """Lets torch compute in this thread and in no others."""
-        import torch
-
-        with self._opening:
-            self._threads = self._threads or torch.get_num_threads()
-        torch.set_num_threads(1)
+    def answer(self, part: Part, path: Path) -> Answer:
+        """Makes a part for another process, which gets an error as a value with the traceback here as a note."""
+        try:
+            return self.make(part, path)
+        except BaseException as error:
+            return sendable(error), 0.0
 
     def stop(self) -> None:
         """Lets parts that are being made end soon, unfinished, where the worker can."""
@@ -151,3 +200,54 @@ class Host(Generic[Worker]):
             import torch
 
             torch.set_num_threads(self._threads)
+
+
+def sendable(error: BaseException) -> BaseException:
+    """An error that another process can read for certain, with the traceback here as a note."""
+    try:
+        pickle.loads(pickle.dumps(error))
+        told = error
+    except Exception:
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+    told.add_note("in a worker:\n" + "".join(traceback.format_exception(error)))
+    return told
+
+
+class Maker(ABC):
+    """Makes parts: this process, another one, or an actor on a cluster.
+
+    Attributes:
+        died: errors of an answer that mean that the maker has died.
+        begun: an answer that is there as soon as parts can be sent.
+        parts: answers that are to come, and the parts that they are about.
+    """
+
+    died: tuple[type[Exception], ...] = ()
+    begun: Future[Answer]
+
+    def __init__(self) -> None:
+        self.parts: dict[Future[Answer], tuple[Part, Path]] = {}
+
+    @abstractmethod
+    def send(self, part: Part, path: Path) -> Future[Answer]:
+        """Lets a part be made."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Ends it, whatever it does."""
+
+
+class Crew(NamedTuple):
+    """The makers of a map.
+
+    Attributes:
+        count: how many there are, at most.
+        room: parts that one holds: one more than it works at, so that it never waits.
+        begin: makes another one, in the place of this number.
+        remedy: what to do where none of them begins.
+    """
+
+    count: int
+    room: int
+    begin: Callable[[int], Maker]
+    remedy: str = "run the same command again, with fewer --workers"

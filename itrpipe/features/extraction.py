@@ -22,9 +22,8 @@ from PIL import Image
 
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import read_rgb
-from itrpipe.engine.device import resolve_device
 from itrpipe.engine.files import ArrayFile, write_arrays
-from itrpipe.engine.work import Part, Work, cut
+from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.store import FeatureSpec, stored_rows

@@ -24,9 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.engine.device import resolve_device
 from itrpipe.engine.files import ArrayFile, ArrayWriter
-from itrpipe.engine.work import AGAIN, Part, Work, name_of, numbered
+from itrpipe.engine.work import AGAIN, Part, Work, name_of, numbered, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.products import (
     Embeddings,

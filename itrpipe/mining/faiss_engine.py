@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from itrpipe.engine.device import resolve_device
 from itrpipe.engine.files import ArrayFile, ArrayWriter, write_arrays
-from itrpipe.engine.work import Part, Work, numbered
+from itrpipe.engine.work import Part, Work, numbered, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.mining.exact import check_inputs
 from itrpipe.mining.lists import NO_ROW, CandidateLists, by_score

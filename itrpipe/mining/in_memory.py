@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from itrpipe.engine.execution import MapExecution
-from itrpipe.engine.run import make_parts
+from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.errors import DataError
 from itrpipe.mining.duplicates import DuplicateCaptions
 from itrpipe.mining.exact import DEFAULT_MEMORY, ExactMining

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.engine.device import resolve_device
+from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EmbeddingRows, Side
 from itrpipe.features.store import FEATURES, FeatureFile

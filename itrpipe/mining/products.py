@@ -23,9 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.engine.device import has_bfloat16_units
 from itrpipe.engine.files import ArrayFile, ArrayWriter
-from itrpipe.engine.work import AGAIN
+from itrpipe.engine.work import AGAIN, has_bfloat16_units
 from itrpipe.errors import DataError
 from itrpipe.mining.threads import one_thread
 from itrpipe.mining.vectors import Rows, rows_at_once, slices, take

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.datasets.definition import load_definition, remember_training
-from itrpipe.engine.execution import share_of, whole
-from itrpipe.engine.part import OthersMissing, Share
+from itrpipe.engine.run import OthersMissing, Share, share_of, whole
 from itrpipe.errors import DataError, LockedError, UsageError
 from itrpipe.plan.planning import Planner, refuse_hopeless
 from itrpipe.plan.staleness import state_of

@@ -26,7 +26,7 @@ from itrpipe.config import (
     set_dotted,
 )
 from itrpipe.datasets.definition import WITHOUT_CHOICE, DatasetDefinition, StageDefinition, load_definition
-from itrpipe.engine.device import CUDA, resolve_device
+from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN
 from itrpipe.plan.overrides import (

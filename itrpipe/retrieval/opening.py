@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe.engine.device import resolve_device
+from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.extractors.model_files import download
 from itrpipe.features.hub import CONFIG, require_hub_id

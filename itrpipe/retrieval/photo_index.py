@@ -14,8 +14,7 @@ import numpy as np
 
 from itrpipe.datasets.photo_folder import PhotoFile
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, orientation
-from itrpipe.engine.device import resolve_device
-from itrpipe.engine.work import Part, Work, cut
+from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, compare
 from itrpipe.mining.faiss_engine import IndexKind, clusters, load_faiss, new_index

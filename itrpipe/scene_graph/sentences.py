@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from itrpipe.engine.execution import MapExecution
-from itrpipe.engine.run import make_parts
+from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.declaration import ParseSettings

@@ -14,7 +14,7 @@ from itrpipe.analysis.questions.base import Evaluation, questions, say
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.benchmarks import named as benchmarks
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
-from itrpipe.engine.execution import MapExecution
+from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.results import RESULT_PROTOCOLS
 from itrpipe.features.given_source import NOT_HERE, is_given

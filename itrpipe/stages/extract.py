@@ -10,8 +10,7 @@ from pydantic import Field
 
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
-from itrpipe.engine.execution import SharedExecution
-from itrpipe.engine.part import OthersMissing
+from itrpipe.engine.run import OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.registry import extractor_package, feature_settings, importer_module, passes_of
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need, reason_with_file

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.engine.execution import SharedExecution
+from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.given_source import is_given
 from itrpipe.mining.settings import MineSettings, candidate_files

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.engine.execution import SharedExecution
+from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.declaration import ParseSettings

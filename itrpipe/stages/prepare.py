@@ -16,7 +16,7 @@ from pydantic import Field
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.records import SPLITS
-from itrpipe.engine.execution import SharedExecution
+from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.given_source import GivenFiles
 from itrpipe.printable import quantity

@@ -11,8 +11,8 @@ from pydantic import Field, field_validator
 
 from itrpipe.config import Settings, did_you_mean
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.engine.device import resolve_device
-from itrpipe.engine.execution import SharedExecution
+from itrpipe.engine.run import SharedExecution
+from itrpipe.engine.work import resolve_device
 from itrpipe.errors import UsageError
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.progress import Reporter

@@ -15,7 +15,7 @@ from itrpipe.config import leaves
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
-from itrpipe.engine.device import CUDA, has_bfloat16_units, resolve_device
+from itrpipe.engine.work import CUDA, has_bfloat16_units, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.base import Method

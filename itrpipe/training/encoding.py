@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from itrpipe.engine.device import resolve_device
 from itrpipe.engine.files import ArrayFile, write_arrays
-from itrpipe.engine.work import Part, Work, numbered
+from itrpipe.engine.work import Part, Work, numbered, resolve_device
 from itrpipe.features.embeddings import EmbeddingWriter
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import encode_images, encode_texts

@@ -18,9 +18,8 @@ import pytest
 from measure import paired, show
 from rich.console import Console
 
-from itrpipe.engine.execution import MapExecution
 from itrpipe.engine.local import usable_cores
-from itrpipe.engine.run import Made, make_parts
+from itrpipe.engine.run import Made, MapExecution, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.parsing import Item, Parsing

@@ -12,8 +12,7 @@ from bench_features import compare
 from measure import paired, show
 from rich.console import Console
 
-from itrpipe.engine.execution import MapExecution
-from itrpipe.engine.run import make_parts
+from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.evaluation.bootstrap import intervals
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.features.extraction import ImageFiles

@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from itrpipe.engine.execution import MapExecution
-from itrpipe.engine.run import make_parts
+from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.features.extraction import Extraction, ImageFiles, decode_batch, plan_batches
 from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.passes import join_features

@@ -17,10 +17,9 @@ import torch
 from rich.console import Console
 
 from itrpipe.engine import local
-from itrpipe.engine.execution import MapExecution, SharedExecution
 from itrpipe.engine.files import ArrayFile
 from itrpipe.engine.local import usable_cores
-from itrpipe.engine.run import Made, make_parts
+from itrpipe.engine.run import Made, MapExecution, SharedExecution, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.progress import Reporter

@@ -10,8 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.engine.execution import SharedExecution, share_of, whole
-from itrpipe.engine.part import WHOLE, OthersMissing, Share, parse_share
+from itrpipe.engine.run import OthersMissing, Share, SharedExecution, share_of, whole
 from itrpipe.scene_graph import parsing
 from itrpipe.scenes import build
 from itrpipe.storage.artifact import read_manifest
@@ -40,11 +39,9 @@ RULES = (
 # Shares
 
 
-@pytest.mark.parametrize(
-    ("text", "share"), [("", WHOLE), ("1/1", Share(1, 1)), ("2/3", Share(2, 3)), ("12/100", Share(12, 100))]
-)
+@pytest.mark.parametrize(("text", "share"), [("1/1", Share(1, 1)), ("2/3", Share(2, 3)), ("12/100", Share(12, 100))])
 def test_shares_are_written_as_i_of_n(text: str, share: Share) -> None:
-    assert parse_share(text) == share
+    assert Share.parse(text) == share
 
 
 @pytest.mark.parametrize(
@@ -52,7 +49,7 @@ def test_shares_are_written_as_i_of_n(text: str, share: Share) -> None:
 )
 def test_anything_else_is_no_share(text: str) -> None:
     with pytest.raises(ValueError, match="a part is given as i/n with 1 <= i <= n, such as 2/8"):
-        parse_share(text)
+        Share.parse(text)
     with pytest.raises(ValidationError):
         SharedExecution(part=text)
 

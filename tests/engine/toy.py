@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from itrpipe.engine.execution import MapExecution
 from itrpipe.engine.files import ArrayWriter
-from itrpipe.engine.run import make_parts
+from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.progress import Reporter
 

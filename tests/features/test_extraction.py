@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
-from itrpipe.engine.execution import SharedExecution
 from itrpipe.engine.files import ArrayFile
-from itrpipe.engine.part import OthersMissing
-from itrpipe.engine.run import make_parts
+from itrpipe.engine.run import OthersMissing, SharedExecution, make_parts
 from itrpipe.errors import DataError, UnavailableError, UsageError
 from itrpipe.features import extraction
 from itrpipe.features.extraction import Extraction, ImageFiles, plan_batches
