@@ -338,8 +338,8 @@ class _AtWork:
                 return
             if error is not None:
                 raise error
-            note_memory(memory)
             if answer in maker.parts:
+                note_memory(memory)
                 yield maker.parts.pop(answer)[0], len(self._makers)
 
     def _bury(self, number: int, death: BaseException) -> None:
