@@ -256,7 +256,7 @@ def _importer_of(source: Path, features: str | None) -> str:
     kinds = {name: kind_of(load_declaration("extract"), name) for name in known}
     layouts = {name: importer_module(kind).layout(source) for name, kind in kinds.items()}
     found = {name: layout for name, layout in layouts.items() if layout is not None}
-    shown = [f"{name} ({', without '.join(filter(None, layout))})" for name, layout in found.items()]
+    shown = [f"{name} ({layout})" for name, layout in found.items()]
     complete = [name for name, layout in found.items() if len(found) == 1 or not layout.lacks]
     if len(complete) != 1:
         what = f"holds {' and '.join(shown)}" if found else "is of no format that is recognised"

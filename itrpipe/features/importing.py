@@ -12,12 +12,11 @@ import numpy as np
 
 from itrpipe.engine.files import ArrayWriter
 from itrpipe.engine.work import Part, Work, cut
-from itrpipe.errors import DataError
 from itrpipe.features.declaration import FeatureSettings
-from itrpipe.features.importers.base import Source
+from itrpipe.features.importers.base import Source, checked
 from itrpipe.features.importers.matching import Match, WantedImage, match
 from itrpipe.features.registry import importer_module
-from itrpipe.features.store import TYPES, stored_rows
+from itrpipe.features.store import TYPES
 
 if TYPE_CHECKING:
     from itrpipe.features.store import FeatureSpec
@@ -97,8 +96,5 @@ class Import(Work[Source]):
             writer.write("rows", 0, rows)
             for start in range(0, len(rows), _IMAGES_AT_ONCE):
                 block = slice(start, start + _IMAGES_AT_ONCE)
-                found, refused = stored_rows(worker.spec, worker.read(entries[block], sizes[block]))
-                for position, reason in sorted(refused.items()):
-                    raise DataError(f"{worker.path}: image '{names[start + position]}' {reason}; extract it again")
-                for name, values in found.items():
+                for name, values in checked(worker, names[block], entries[block], sizes[block]).items():
                     writer.write(name, start, values)

@@ -60,7 +60,7 @@ def extractor_module(kind: str) -> ModuleType:
 
 
 def importer_module(kind: str) -> ModuleType:
-    """The importer itself: its `layout`, `files` and `open_source`."""
+    """The importer itself: its `layout` and `open_source`."""
     return _IMPORTERS.module(kind)
 
 

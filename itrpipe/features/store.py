@@ -53,6 +53,7 @@ TYPES = {
 }
 """The datasets and their types; `image_id` comes on top, with a length of its own."""
 
+_LIMITS = {"boxes": (0, 1), "labels": (0, 32_767), "attributes": (0, 32_767)}
 _REMEDY = "remove its folder and run `itrpipe extract` again"
 # Every dataset starts on a cache line, so that maps of float32 are aligned.
 _ALIGNMENT = 64
@@ -123,7 +124,7 @@ def stored_rows(spec: FeatureSpec, arrays: Mapping[str, np.ndarray]) -> tuple[di
 
     Returns:
         The rows of every dataset; and position -> reason of each image whose rows are not to be stored: a value is not
-        finite, does not fit the type, or lies outside 0..1 (boxes), or there is no region.
+        finite, does not fit the type, lies outside 0..1 (boxes) or is negative (classes), or there is no region.
 
     Raises:
         DataError: a shape or a type does not fit.
@@ -145,7 +146,7 @@ def stored_rows(spec: FeatureSpec, arrays: Mapping[str, np.ndarray]) -> tuple[di
             fits = _finite(rows)
         else:
             fits = np.ones(n, dtype=bool) if values.dtype == dtype else (rows == given).all(axis=1)
-        low, high = {"boxes": (0, 1), "count": (1, spec.regions)}.get(name, (None, None))
+        low, high = (1, spec.regions) if name == "count" else _LIMITS.get(name, (None, None))
         if low is not None and high is not None:
             fits &= (rows.min(axis=1) >= low) & (rows.max(axis=1) <= high)
         for position in np.flatnonzero(~fits).tolist():

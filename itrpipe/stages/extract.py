@@ -81,12 +81,13 @@ def sources(settings: Settings, definition: StageDefinition | None, cache: Diges
             digests[f"{prefix}{key}"] = cache.digest(file)
         if part.imported:
             path = _source(definition)
-            files = importer_module(part.kind).files(path)
-            if not files:
+            layout = importer_module(part.kind).layout(path)
+            if layout is None or layout.lacks:
+                found = f" ({layout})" if layout else ""
                 raise MissingInputError(
-                    f"{path} holds no features that {part.kind} reads; see `itrpipe extract --help`"
+                    f"{path} holds no features that {part.kind} reads{found}; see `itrpipe extract --help`"
                 )
-            digests[part.kind] = cache.combined(files, path, "hashing features")
+            digests[part.kind] = cache.combined(layout.files, path, "hashing features")
             digests |= {key: cache.digest(file) for key, file in part.beside(path).items()}
         for key, weights in part.local_files().items():
             digests[f"{prefix}{key}"] = _digest(weights, cache)

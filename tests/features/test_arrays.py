@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import h5py
@@ -18,9 +16,6 @@ from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageErro
 from itrpipe.features.importers.arrays import importer as arrays
 from itrpipe.features.importers.arrays.declaration import Arrays
 from itrpipe.features.importers.arrays.importer import ArraysSource
-from itrpipe.features.importers.butd_tsv import importer as butd_tsv
-from itrpipe.features.importers.precomp import importer as precomp
-from itrpipe.features.importers.uniter import importer as uniter
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 
 N, R, D, G = 7, 4, 5, 3
@@ -273,36 +268,3 @@ def test_random_damage_is_an_error_or_harmless(tmp_path: Path, data: st.DataObje
         assert_rows(rows, content)
     for name in rows.keys() - {"pixels"}:
         assert np.isfinite(rows[name]).all()
-
-
-@pytest.fixture
-def one_of_each(tmp_path: Path) -> dict[ModuleType, list[Path]]:
-    """Paths that each importer is for."""
-    for name in ("precomp", "tsv", "lmdb", "several/a", "archives", "files", "empty"):
-        (tmp_path / name).mkdir(parents=True)
-    np.save(tmp_path / "precomp" / "train_ims.npy", np.zeros((1, 2, 3)))
-    (tmp_path / "precomp" / "train_caps.txt").write_text("a\nb\nc\nd\ne\n")
-    (tmp_path / "tsv" / "a.tsv").write_text("1\t2\t3\n")
-    (tmp_path / "lmdb" / "data.mdb").write_bytes(b"")
-    (tmp_path / "several" / "a" / "data.mdb").write_bytes(b"")
-    write_npz(tmp_path / "archives", make_content())
-    np.save(tmp_path / "files" / "a.npy", np.zeros((1, 2)))
-    return {
-        precomp: [tmp_path / "precomp"],
-        butd_tsv: [tmp_path / "tsv", tmp_path / "tsv" / "a.tsv"],
-        uniter: [tmp_path / "lmdb", tmp_path / "several", tmp_path / "archives"],
-        arrays: [
-            write_npz(tmp_path / "files", make_content()),
-            write_hdf5(tmp_path / "files", make_content()),
-            tmp_path / "files" / "a.npy",
-        ],
-    }
-
-
-def test_exactly_one_importer_recognises_a_path(tmp_path: Path, one_of_each: dict[ModuleType, list[Path]]) -> None:
-    for importer, paths in one_of_each.items():
-        for path, other in itertools.product(paths, one_of_each):
-            assert bool(other.layout(path)) == (other is importer), (other.__name__, path)
-            assert other is not importer or all(file.is_file() for file in importer.files(path))
-    for path, importer in itertools.product((tmp_path / "empty", tmp_path / "absent.npz", tmp_path), one_of_each):
-        assert not importer.layout(path) or (path == tmp_path and importer is uniter)

@@ -154,7 +154,7 @@ REFUSED = [
     ("global", np.float16(-np.inf), "global with the value -inf"),
     ("scores", np.float32(np.inf), "scores with the value inf"),
     ("scores", 1e39, "scores with the value 1e+39"),
-    ("labels", 40000, "labels with the value 40000; int16 from -32768 to 32767"),
+    ("labels", 40000, "labels with the value 40000; int16 from 0 to 32767"),
     ("labels", -32769, "labels with the value -32769"),
     ("pixels", 256, "pixels with the value 256; uint8 from 0 to 255"),
     ("boxes", 1.001, "boxes with the value 1.001; float32 from 0 to 1"),
@@ -178,7 +178,7 @@ def test_an_image_whose_values_do_not_fit_is_refused(name: str, value: float, re
 
 @pytest.mark.parametrize(
     ("name", "limits"),
-    [("regions", (-65504.0, 65504.0)), ("labels", (-32768, 32767)), ("boxes", (0.0, 1.0)), ("count", (1, 3))],
+    [("regions", (-65504.0, 65504.0)), ("labels", (0, 32767)), ("boxes", (0.0, 1.0)), ("count", (1, 3))],
 )
 def test_the_limits_themselves_are_stored(name: str, limits: tuple[float, float]) -> None:
     rows = make_rows(2, ALL)

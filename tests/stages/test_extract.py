@@ -269,14 +269,16 @@ def mixed(precomp_dataset: TinySource, tmp_path: Path) -> Path:
 def test_the_layout_that_is_complete_is_imported(prepared: Path, mixed: Path, invoke: Invoke) -> None:
     said = " ".join(done(extract(invoke, prepared, "--from", mixed)).split())
     assert features_of(prepared, "precomp").exists()
-    assert f"--from {mixed} holds precomp (dev_ims.npy, test_ims.npy, train_ims.npy)" in said
+    assert f"--from {mixed} holds precomp (train_ims.npy and 8 more)" in said
     assert "butd-tsv (notes.tsv, without 6 or 10 columns in notes.tsv)" in said
-    assert "uniter (1 .npz file, without features or x in sizes.npz); precomp alone is complete and is imported" in said
+    assert "uniter (sizes.npz, without features or x in sizes.npz); precomp alone is complete and is imported" in said
 
 
 def test_two_complete_layouts_are_asked_for(prepared: Path, mixed: Path, invoke: Invoke) -> None:
     np.savez(mixed / "1000.npz", features=np.ones((3, 4), np.float32))
-    refused(extract(invoke, prepared, "--from", mixed), 2, "uniter (2 .npz files)", "--features precomp | uniter")
+    refused(
+        extract(invoke, prepared, "--from", mixed), 2, "uniter (1000.npz, sizes.npz)", "--features precomp | uniter"
+    )
     done(extract(invoke, prepared, "--from", mixed, "--features", "precomp"))
 
 

@@ -29,7 +29,6 @@ CASES: list[tuple[str, int, str]] = [
     ("extract --features frcnn --set proposals=9", 2, "max_regions = 36"),
     ("extract --from {empty} --map a=b --map a=c", 2, "a twice"),
     ("extract --from {empty} --map regions", 2, "NAME=ARRAY"),
-    ("extract --from {source}/f30k_precomp --set grid=[2,2] --part 1/2", 2, "leave --part out"),
     # Scene graphs
     ("parse --from /no/graphs.json", 3, "/no/graphs.json does not exist"),
     ("parse --from x.json --show 'a dog'", 2, "leave out --from"),

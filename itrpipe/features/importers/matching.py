@@ -7,15 +7,16 @@ found by a name, or else by its captions, of which published files have the firs
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from itrpipe.errors import DataError
 from itrpipe.features.importers.base import Source
 
-_AMBIGUOUS = -1
+_AMBIGUOUS, _UNKNOWN = -1, -2
 _SUFFIX = re.compile(r"\.(?:npz|npy|jpe?g|png|gif|bmp|webp|tiff?)$", re.IGNORECASE)
 # COCO and UNITER number files with twelve digits after a prefix; elsewhere "_5" may count anything.
 _NUMBER = re.compile(r"(?:(?:coco|flickr30k)_(?:.*_)?|.*_(?=[0-9]{12}$))?([0-9]+)", re.IGNORECASE)
@@ -67,17 +68,32 @@ def match(source: Source, images: Sequence[WantedImage]) -> Match:
         DataError: images are not found, are ambiguous, or are found twice, or names and captions contradict each
             other.
     """
-    by_name, by_captions = _index_names(source), _index_captions(source)
+    names = [names_of(text) for text in source.names]
+    exact = _index((known[0], entry) for entry, known in enumerate(names))
+    if source.captions is None and (twice := [name for name, entry in exact.items() if entry == _AMBIGUOUS]):
+        raise DataError(f"{source.path} names '{twice[0]}' twice; keep one of them.")
+    by_name = _index((name, entry) for entry, known in enumerate(names) for name in known[1:]) | exact
+    by_captions = _index((caption_key(captions), entry) for entry, captions in enumerate(source.captions or ()))
     counts = {len(key) for key in by_captions}
-    named = [_find_by_name(image, by_name) for image in images]
-    _require_agreeing_captions(source, images, named)
-    entries = [
-        _find_by_captions(image, by_captions, counts, entry) if entry is None or entry == _AMBIGUOUS else entry
-        for entry, image in zip(named, images, strict=True)
-    ]
-    found = _require_all_found(source, images, entries)
-    _require_one_image_each(source, images, found)
-    return Match(found, sum(entry is None or entry == _AMBIGUOUS for entry in named))
+    entries, found_by_captions, compared, different = [], 0, 0, []
+    for image in images:
+        entry = _by_name(image, by_name)
+        if entry >= 0 and source.captions and (there := source.captions[entry]) and len(image.captions) >= len(there):
+            compared += 1
+            if caption_key(there) != caption_key(image.captions[: len(there)]):
+                different.append(image.image_id)
+        if entry < 0:
+            found_by_captions += 1
+            keys = (caption_key(image.captions[:count]) for count in counts if count <= len(image.captions))
+            entry = next((by_captions[key] for key in keys if key in by_captions), entry)
+        entries.append(entry)
+    if len(different) * 2 > compared:
+        raise DataError(
+            f"{source.path}: {len(different)} of {compared} images found by name have other captions than in the "
+            f"dataset, first '{different[0]}': the ids number another dataset; remove *_ids.txt to match by captions."
+        )
+    _require_one_each(source, images, entries)
+    return Match(np.array(entries, dtype=np.int64), found_by_captions)
 
 
 def names_of(text: str) -> list[str]:
@@ -103,99 +119,47 @@ def caption_key(captions: Sequence[str]) -> tuple[str, ...]:
     return tuple("".join(filter(str.isalnum, caption.casefold())) for caption in captions)
 
 
-def _index_names(source: Source) -> dict[str, int]:
-    """Returns the entry of every name, exact names before derived ones, or `_AMBIGUOUS` where several entries have it.
-
-    Raises:
-        DataError: two entries have the same name, and there are no captions to tell them apart.
-    """
-    index: dict[str, int] = {}
-    exact: dict[str, int] = {}
-    for entry, text in enumerate(source.names):
-        first, *derived = names_of(text)
-        if exact.setdefault(first, entry) != entry:
-            if source.captions is None:
-                raise DataError(
-                    f"{source.path} names '{first}' twice, in entries {exact[first]} and {entry}; keep one of them."
-                )
-            exact[first] = _AMBIGUOUS
-        for name in derived:
-            if index.setdefault(name, entry) != entry:
-                index[name] = _AMBIGUOUS
-    return index | exact
-
-
-def _find_by_name(image: WantedImage, index: dict[str, int]) -> int | None:
-    """Returns the entry, None if no name is known, or `_AMBIGUOUS`; identifier and file must not contradict."""
-    found = {_first_known(names_of(text), index) for text in (image.image_id, image.file)} - {None}
-    sure = found - {_AMBIGUOUS}
-    if len(sure) == 1:
-        return sure.pop()
-    return _AMBIGUOUS if found else None
-
-
-def _first_known(names: Sequence[str], index: dict[str, int]) -> int | None:
-    return next((index[name] for name in names if name in index), None)
-
-
-def _index_captions(source: Source) -> dict[tuple[str, ...], int]:
-    index: dict[tuple[str, ...], int] = {}
-    for entry, captions in enumerate(source.captions or ()):
-        if captions and index.setdefault(caption_key(captions), entry) != entry:
-            index[caption_key(captions)] = _AMBIGUOUS
+def _index(pairs: Iterable[tuple[Any, int]]) -> dict[Any, int]:
+    """The entry of every key that is not empty, `_AMBIGUOUS` where several entries have it."""
+    index: dict[Any, int] = {}
+    for key, entry in pairs:
+        if key and index.setdefault(key, entry) != entry:
+            index[key] = _AMBIGUOUS
     return index
 
 
-def _find_by_captions(
-    image: WantedImage, index: dict[tuple[str, ...], int], counts: Collection[int], otherwise: int | None
-) -> int | None:
-    """Returns the entry that has as its captions the first of the image's."""
-    keys = (caption_key(image.captions[:count]) for count in counts if count <= len(image.captions))
-    return next((index[key] for key in keys if key in index), otherwise)
+def _by_name(image: WantedImage, index: Mapping[str, int]) -> int:
+    """The entry, `_UNKNOWN` if no name is known, or `_AMBIGUOUS`; identifier and file must not contradict."""
+    texts = (image.image_id, image.file)
+    found = {next((index[name] for name in names_of(text) if name in index), _UNKNOWN) for text in texts}
+    sure = [entry for entry in found if entry >= 0]
+    if len(sure) == 1:
+        return sure[0]
+    return _UNKNOWN if found == {_UNKNOWN} else _AMBIGUOUS
 
 
-def _require_agreeing_captions(source: Source, images: Sequence[WantedImage], entries: Sequence[int | None]) -> None:
-    """Refuses names that are another numbering: then the captions of nearly every match differ."""
-    compared, different = 0, []
-    for image, entry in zip(images, entries, strict=True):
-        captions = source.captions[entry] if source.captions and entry is not None and entry != _AMBIGUOUS else ()
-        if captions and len(image.captions) >= len(captions):
-            compared += 1
-            if caption_key(captions) != caption_key(image.captions[: len(captions)]):
-                different.append(image.image_id)
-    if len(different) * 2 > compared:
-        raise DataError(
-            f"{source.path}: {len(different)} of {compared} images found by name have other captions than in the "
-            f"dataset, first '{different[0]}': the ids number another dataset; remove *_ids.txt to match by captions."
-        )
-
-
-def _require_all_found(source: Source, images: Sequence[WantedImage], entries: Sequence[int | None]) -> np.ndarray:
-    """Returns the entries [n] int64, if every image has one."""
+def _require_one_each(source: Source, images: Sequence[WantedImage], entries: Sequence[int]) -> None:
     how = "by name" if source.captions is None else "by name or by its captions"
-    ambiguous = [image for image, entry in zip(images, entries, strict=True) if entry == _AMBIGUOUS]
+    ambiguous, missing = (
+        [image for image, entry in zip(images, entries, strict=True) if entry == kind]
+        for kind in (_AMBIGUOUS, _UNKNOWN)
+    )
     if ambiguous:
         raise DataError(
             f"{source.path} has more than one entry for '{ambiguous[0].image_id}' ({ambiguous[0].file}) {how} "
             f"({len(ambiguous)} of {len(images)} images of the dataset ambiguous); keep one entry for each image."
         )
-    missing = [image.image_id for image, entry in zip(images, entries, strict=True) if entry is None]
     if missing:
         raise DataError(
-            f"{source.path} has {len(source.names)} images, but none for '{missing[0]}' {how} "
+            f"{source.path} has {len(source.names)} images, but none for '{missing[0].image_id}' {how} "
             f"({len(missing)} of {len(images)} images of the dataset not found; names there are like "
-            f"'{source.names[0] if source.names else ''}'); use the features of this dataset."
+            f"'{next(iter(source.names), '')}'); use the features of this dataset."
         )
-    return np.array(entries, dtype=np.int64)
-
-
-def _require_one_image_each(source: Source, images: Sequence[WantedImage], entries: np.ndarray) -> None:
-    _, first, images_of_entry = np.unique(entries, return_inverse=True, return_index=True)
-    repeated = np.flatnonzero(first[images_of_entry] != np.arange(len(entries)))
-    if len(repeated):
-        again = int(repeated[0])
-        one, other = images[int(first[images_of_entry[again]])], images[again]
-        raise DataError(
-            f"{source.path} has one entry, '{source.names[int(entries[again])]}', for both '{one.image_id}' and "
-            f"'{other.image_id}' of the dataset ({len(repeated)} such images); use the features of this dataset."
-        )
+    first: dict[int, WantedImage] = {}
+    for image, entry in zip(images, entries, strict=True):
+        other = first.setdefault(entry, image)
+        if other is not image:
+            raise DataError(
+                f"{source.path} has one entry, '{source.names[entry]}', for both '{other.image_id}' and "
+                f"'{image.image_id}' of the dataset; use the features of this dataset."
+            )

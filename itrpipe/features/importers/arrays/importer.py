@@ -113,7 +113,7 @@ class ArraysSource:
 
 def layout(path: Path) -> Layout | None:
     """A file with a suffix of arrays; its arrays may be called anything."""
-    return Layout(path.name) if path.suffix.lower() in _CONTAINERS and path.is_file() else None
+    return Layout([path]) if path.suffix.lower() in _CONTAINERS and path.is_file() else None
 
 
 def files(path: Path) -> list[Path]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from itrpipe.features.declaration import (
-    REGIONS,
-    FeatureSettings,
-)
+from itrpipe.features.declaration import REGIONS, FeatureSettings
 
 
 class ButdTsv(FeatureSettings):
