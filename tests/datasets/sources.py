@@ -1,0 +1,106 @@
+"""Tiny sources of every format of datasets: two images of train, one each of val and test, and their captions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+
+class Row(NamedTuple):
+    """One caption of a source."""
+
+    file: str
+    caption: str
+    split: str = "train"
+
+
+ROWS = (
+    Row("b.bmp", "A man's dog; it runs, twice."),
+    Row("sub/d.bmp", 'Ein "Café" .', "test"),
+    Row("a.bmp", "two dogs run .", "train"),
+    Row("b.bmp", "A dog runs", "train"),
+    Row("c.bmp", "犬 and a dog", "val"),
+)
+Json = dict[str, Any]
+
+
+def karpathy(rows: Sequence[Row]) -> Json:
+    """The content of `dataset.json`."""
+    images: dict[str, Json] = {}
+    for number, row in enumerate(rows):
+        image = images.setdefault(row.file, {"filename": row.file, "split": row.split, "sentences": []})
+        image["sentences"].append({"raw": row.caption, "sentid": number, "tokens": []})
+    return {"images": [*images.values()], "dataset": "tiny"}
+
+
+def coco(rows: Sequence[Row]) -> Json:
+    """The content of `captions_val2014.json`: all is in the split val."""
+    ids = {file: 10 + number for number, file in enumerate(dict.fromkeys(row.file for row in rows))}
+    annotations = [
+        {"id": number, "image_id": ids[row.file], "caption": row.caption} for number, row in enumerate(rows)
+    ]
+    return {"images": [{"id": image, "file_name": file} for file, image in ids.items()], "annotations": annotations}
+
+
+def delimited(rows: Sequence[Row], delimiter: str = ",") -> str:
+    """A table with quoted fields."""
+    stream = io.StringIO()
+    csv.writer(stream, delimiter=delimiter).writerows([("file", "caption", "split"), *rows])
+    return stream.getvalue()
+
+
+def tokens(rows: Sequence[Row]) -> str:
+    """The content of `Flickr8k.token.txt`."""
+    return "".join(f"{row.file}#{number}\t{row.caption}\n" for number, row in enumerate(rows))
+
+
+def results(rows: Sequence[Row]) -> str:
+    """The content of Flickr30k's `results.csv`."""
+    body = "".join(f"{row.file}| {number}| {row.caption}\n" for number, row in enumerate(rows))
+    return f"image_name| comment_number| comment\n{body}"
+
+
+class Source(NamedTuple):
+    """How a source of a format is written.
+
+    Attributes:
+        format: that reads it.
+        file: name of the data file.
+        content: of rows.
+    """
+
+    format: str
+    file: str
+    content: Callable[[Sequence[Row]], str | Json]
+
+    def write(self, folder: Path, rows: Sequence[Row] = ROWS, **more: str) -> Path:
+        """Writes the data file, the images of the usual rows and further files; returns the data file."""
+        for number, row in enumerate(ROWS):
+            path = folder / row.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                Image.new("RGB", (4 + number, 3), (number, 0, 0)).save(path)
+        content = self.content(rows)
+        text = content if isinstance(content, str) else json.dumps(content)
+        for name, each in {self.file: text, **more}.items():
+            (folder / name).write_text(each, encoding="utf-8", newline="")
+        return folder / self.file
+
+
+SOURCES = {
+    "karpathy": Source("karpathy", "dataset.json", karpathy),
+    "coco": Source("coco_captions", "captions_val2014.json", coco),
+    "tokens": Source("flickr_tokens", "Flickr8k.token.txt", tokens),
+    "results": Source("flickr_tokens", "results.csv", results),
+    "csv": Source("caption_table", "captions.csv", delimited),
+    "tsv": Source("caption_table", "captions.tsv", lambda rows: delimited(rows, "\t")),
+    "jsonl": Source(
+        "caption_table", "captions.jsonl", lambda rows: "".join(json.dumps(row._asdict()) + "\n" for row in rows)
+    ),
+}
