@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from itrpipe.analysis.discrimination import ParseTexts, SentenceJudge
-from itrpipe.datasets.benchmarks.base import Benchmark, Box, Pair
+from itrpipe.datasets.benchmarks import Benchmark, Box, Pair
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.records import Annotations, ImageRecord
 from itrpipe.engine.run import Made
 from itrpipe.errors import DataError
 from itrpipe.evaluation.benchmarks import ScoredPairs
@@ -152,18 +151,15 @@ def _image_files(benchmark: Benchmark, shown: Sequence[tuple[str, Box | None]], 
         DataError: one cannot be used.
     """
     files = [file for file, _ in shown]
-    records = [ImageRecord(file, file, "test") for file in dict.fromkeys(files)]
-    check = check_images(
-        Annotations(records, [], benchmark.root), lambda work: make(work, f"benchmarks/{name}/checked")
-    )
-    if check.problems:
-        first = check.problems[0]
+    facts, problems = check_images(benchmark.root, files, lambda work: make(work, f"benchmarks/{name}/checked"))
+    if problems:
+        file, reason = next(iter(problems.items()))
         raise DataError(
-            f"benchmark {name}: {len(check.problems):,} of {len(records):,} images cannot be used "
-            f"({benchmark.root / first.file} {first.reason}); restore them"
+            f"benchmark {name}: {len(problems):,} of {len(set(files)):,} images cannot be used "
+            f"({benchmark.root / file} {reason}); restore them"
         )
     sizes = [
-        (check.facts[file].height, check.facts[file].width) if box is None else (box[3] - box[1], box[2] - box[0])
+        (facts[file].height, facts[file].width) if box is None else (box[3] - box[1], box[2] - box[0])
         for file, box in shown
     ]
     whole = [box or (0, 0, size[1], size[0]) for (_, box), size in zip(shown, sizes, strict=True)]

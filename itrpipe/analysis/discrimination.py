@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.datasets.tokens import tokenize
+from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.errors import DataError
 from itrpipe.evaluation.bootstrap import mean_intervals
 from itrpipe.features.store import FEATURES, FeatureFile

@@ -17,9 +17,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from itrpipe.datasets.pairs import PairSet
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import read_truth
+from itrpipe.datasets.truth import PairSet, read_truth
 from itrpipe.evaluation.roc_area import roc_area
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
 from itrpipe.losses.fne import Gaussians, false_negative_probability, hardest_only, sampling_weights

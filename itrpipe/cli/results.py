@@ -108,7 +108,7 @@ def evaluate(
     """
     from itrpipe.commands.beforehand import check_split
     from itrpipe.commands.stages import run_stage
-    from itrpipe.datasets.benchmarks.named import whole_path as whole_benchmark
+    from itrpipe.datasets.benchmarks import whole_path as whole_benchmark
 
     given, definition = given.defined(split or "test")
     given.require_model()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.tokens import tokenize
+from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.errors import UsageError
 
 CAPTION_ID = "given"

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
-_DRIVE = re.compile(r"^[A-Za-z]:")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_CONTROL = re.compile("[\x01-\x1f\x7f-\x9f\u2028\u2029]")
 # Bytes that a file name and a path may have on the file systems in use.
 _LONGEST_NAME, _LONGEST_PATH = 255, 4095
 _INSIDE, _RENAME = "write a path relative to the images' folder", "rename the file and correct the path"
+_REFUSED = {
+    re.compile(pattern): reason
+    for pattern, reason in {
+        r"\A(?:/|[A-Za-z]:)": f"is absolute; {_INSIDE}",
+        r"\A(?:\s*|(?:\.?/)*\.?)\Z": f"names no file; {_INSIDE}",
+        r"\\": f"contains a backslash; {_INSIDE}",
+        "[\0\ud800-\udfff]": f"contains a character that no file name can hold; {_INSIDE}",
+        r"(?:\A|/)\.\.(?:/|\Z)": f"contains '..'; {_INSIDE}",
+        "[\x01-\x1f\x7f-\x9f\u2028\u2029]": f"contains a line end or another control character; {_RENAME}",
+    }.items()
+}
+"""What a path must not hold, and what to say of it."""
 # A copy of a dataset may lack some images, so their folder is looked for with the first few of them.
 _PROBED_IMAGES = 50
 _SHOWN = 200
@@ -38,7 +46,7 @@ def locate_images(
     records: Sequence[str],
     folders: Sequence[str],
 ) -> list[str]:
-    """Find where the images of a data file lie and return their paths relative to the root.
+    """Finds where the images of a data file lie and returns their paths relative to the root.
 
     Args:
         root: folder that everything is relative to and that no image may leave.
@@ -53,10 +61,12 @@ def locate_images(
         another Unicode form than the data file.
 
     Raises:
-        DataError: there is no image, or a path leaves the root (see `ImageRoot.resolve`).
+        DataError: there is no image, or a path leaves the root (see `ImageRoot.check`).
         UsageError: a path has letters that Python cannot name files by in this locale.
         MissingInputError: none of the first 50 images is in any of the folders.
     """
+    if not records:
+        raise DataError(f"{source}: holds no images; a dataset needs at least one")
     inside = ImageRoot(root, source)
     layouts = [[image_key(file) for file in layout] for layout in layouts]
     for layout in layouts:
@@ -64,40 +74,20 @@ def locate_images(
             inside.refuse_outside(file, record)
             if not file.isascii() and (encoding := sys.getfilesystemencoding()) != "utf-8":
                 raise UsageError(f"{source}: {record}: Python reads file names as {encoding} here; set PYTHONUTF8=1")
-    folder, layout = _first_existing(inside, source, layouts, folders)
-    prefix = f"{folder}/" if folder else ""
-    return [inside.check(prefix + file, record) for file, record in zip(layout, records, strict=True)]
-
-
-def _first_existing(
-    inside: ImageRoot, source: Path, layouts: Sequence[Sequence[str]], folders: Sequence[str]
-) -> tuple[str, Sequence[str]]:
-    root = inside.root
-    if not layouts[0]:
-        raise DataError(f"{source}: holds no images; a dataset needs at least one")
     for layout in layouts:
         for folder in folders:
-            probed = (root / inside.as_stored(f"{folder}/{file}") for file in islice(layout, _PROBED_IMAGES))
-            if any(path.is_file() for path in probed):
-                return folder, layout
-    looked = ", ".join(str(root / folder) for folder in folders)
+            prefix = f"{folder}/" if folder else ""
+            if any((root / inside.as_stored(prefix + file)).is_file() for file in islice(layout, _PROBED_IMAGES)):
+                return [inside.check(prefix + file, record) for file, record in zip(layout, records, strict=True)]
     first = layouts[0][0]
     for folder in folders:
-        if longer := next((root / folder).glob(f"{glob.escape(first)}.*"), None):
-            raise MissingInputError(
-                f"{source}: no image {first} in {root / folder}, but {longer.name}; write names of files with their "
-                "ending"
-            )
         beside = (root / folder / first).parent
-        if other := next((path for path in _files(beside) if path.name.lower() == Path(first).name.lower()), None):
-            raise MissingInputError(
-                f"{source}: no image {first} in {root / folder}, but {other.name}; write names of files as they are"
-            )
+        for path in beside.iterdir() if beside.is_dir() else ():
+            if Path(first).name.lower() in (path.name.lower(), path.stem.lower()):
+                remedy = "write names of files as they are, with their ending"
+                raise MissingInputError(f"{source}: no image {first} in {root / folder}, but {path.name}; {remedy}")
+    looked = ", ".join(str(root / folder) for folder in folders)
     raise MissingInputError(f"{source}: no image such as {first} in {looked}; put the images into one of these")
-
-
-def _files(folder: Path) -> Iterable[Path]:
-    return folder.iterdir() if folder.is_dir() else ()
 
 
 class ImageRoot:
@@ -108,7 +98,7 @@ class ImageRoot:
     """
 
     def __init__(self, root: Path, source: Path) -> None:
-        """Remember the root and the data file that errors name."""
+        """Remembers the root and the data file that errors name."""
         self.root = root
         self._source = source
         self._real_root = os.path.realpath(root)
@@ -116,7 +106,7 @@ class ImageRoot:
         self._stored_names: dict[str, dict[str, str]] = {}
 
     def check(self, relative: str, record: str) -> str:
-        """Return the path as the disk spells it, after the checks of `resolve`.
+        """Returns the path as the disk spells it, which lies below the root.
 
         Args:
             relative: path as written in the data file.
@@ -133,11 +123,36 @@ class ImageRoot:
         return stored
 
     def as_stored(self, relative: str) -> str:
-        """Return a path with each name as its folder spells it, where that is another Unicode form."""
+        """Returns a path with each name as its folder spells it, where that is another Unicode form."""
         stored = ""
         for part in _parts(relative):
             stored += f"/{part if part.isascii() else self._names(stored).get(image_key(part), part)}"
         return stored[1:]
+
+    def refuse_outside(self, relative: str, record: str) -> None:
+        """Raises the errors of `check` that the text of the path alone settles, without a look at the disk."""
+        reason = next((reason for pattern, reason in _REFUSED.items() if pattern.search(relative)), None)
+        if len(relative) > _LONGEST_NAME // 4:  # of four bytes at most in UTF-8
+            sizes = [len(part.encode()) for part in _parts(relative)] if reason is None else []
+            if max(sizes, default=0) > _LONGEST_NAME or sum(sizes) + len(sizes) - 1 > _LONGEST_PATH:
+                reason = f"has more bytes than a name ({_LONGEST_NAME}) or path ({_LONGEST_PATH:,}) can have; {_RENAME}"
+        if reason is not None:
+            raise self._error(relative, record, reason)
+
+    def resolve(self, relative: str, record: str) -> Path:
+        """Returns the real path of the image; arguments and errors as in `check`."""
+        self.refuse_outside(relative, record)
+        *folders, name = _parts(relative)
+        folder = "/".join(folders)
+        if folder not in self._real_folders:
+            self._real_folders[folder] = os.path.realpath(os.path.join(self._real_root, folder))
+        path = os.path.join(self._real_folders[folder], name)
+        real = os.path.realpath(path) if os.path.islink(path) else path
+        if not real.startswith(self._real_root.rstrip(os.sep) + os.sep):
+            remedy = f"name {os.path.dirname(real)} as the source or copy the images below {self.root}"
+            reason = f"leads through a symbolic link to {real}, outside {self.root}; {remedy}"
+            raise self._error(relative, record, reason)
+        return Path(real)
 
     def _names(self, folder: str) -> dict[str, str]:
         """Names in a folder below the root by their keys; of several with one key, the one that is the key."""
@@ -146,72 +161,13 @@ class ImageRoot:
                 names = os.listdir(f"{self._real_root}{folder}")
             except OSError:  # there is no such folder, or none to be read, which resolving tells
                 names = []
-            self._stored_names[folder] = {
-                image_key(name): name for name in sorted(names, key=lambda name: name == image_key(name))
-            }
+            ordered = sorted(names, key=lambda name: name == image_key(name))
+            self._stored_names[folder] = {image_key(name): name for name in ordered}
         return self._stored_names[folder]
-
-    def refuse_outside(self, relative: str, record: str) -> None:
-        """Raise the errors of `check` that the text of the path alone settles, without a look at the disk."""
-        reason = _refusal(relative)
-        if reason is not None:
-            raise self._error(relative, record, reason)
-
-    def resolve(self, relative: str, record: str) -> Path:
-        """Return the real path of the image; arguments and errors as in `check`."""
-        self.refuse_outside(relative, record)
-        *folders, name = _parts(relative)
-        path = os.path.join(self._real_folder("/".join(folders)), name)
-        real = os.path.realpath(path) if os.path.islink(path) else path
-        if not self._is_inside(real):
-            remedy = f"name {os.path.dirname(real)} as the source or copy the images below {self.root}"
-            raise self._error(
-                relative, record, f"leads through a symbolic link to {real}, outside {self.root}; {remedy}"
-            )
-        return Path(real)
-
-    def _real_folder(self, folder: str) -> str:
-        real = self._real_folders.get(folder)
-        if real is None:
-            real = self._real_folders[folder] = os.path.realpath(os.path.join(self._real_root, folder))
-        return real
-
-    def _is_inside(self, real: str) -> bool:
-        return real.startswith(self._real_root.rstrip(os.sep) + os.sep)
 
     def _error(self, relative: str, record: str, reason: str) -> DataError:
         shown = relative if len(relative) <= _SHOWN else f"{relative[:_SHOWN]}…"
         return DataError(f"{self._source}: {record}: image path {shown!r} {reason}")
-
-
-def _refusal(relative: str) -> str | None:
-    """Say why the text alone disqualifies the path and what to do, or None."""
-    if relative.startswith("/") or _DRIVE.match(relative):
-        return f"is absolute; {_INSIDE}"
-    parts = _parts(relative)
-    if not relative.strip() or not parts:
-        return f"names no file; {_INSIDE}"
-    if "\\" in relative:
-        return f"contains a backslash; {_INSIDE}"
-    if "\0" in relative or _SURROGATE.search(relative):
-        return f"contains a character that no file name can hold; {_INSIDE}"
-    if ".." in parts:
-        return f"contains '..'; {_INSIDE}"
-    if _CONTROL.search(relative):
-        return f"contains a line end or another control character; {_RENAME}"
-    if len(relative) > _LONGEST_NAME // 4:  # of four bytes at most in UTF-8
-        return _too_long(relative, parts)
-    return None
-
-
-def _too_long(relative: str, parts: list[str]) -> str | None:
-    """Say that no file system in use could hold the path, or None."""
-    longest, whole = max(len(part.encode()) for part in parts), len(relative.encode())
-    if longest > _LONGEST_NAME:
-        return f"has a name of {longest:,} bytes, and no file has more than {_LONGEST_NAME}; {_RENAME}"
-    if whole > _LONGEST_PATH:
-        return f"has {whole:,} bytes, and no path has more than {_LONGEST_PATH:,}; {_RENAME}"
-    return None
 
 
 def _parts(relative: str) -> list[str]:

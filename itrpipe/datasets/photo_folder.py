@@ -103,58 +103,50 @@ def _photographs(folder: Path, apart_from: Path, found: PhotoFolder) -> Iterator
     """Yields photographs in no order, and notes the rest in `found`."""
     if not folder.is_dir():
         raise MissingInputError(f"--photos {folder} is not a folder; name one that holds photographs")
-    root = os.path.realpath(folder)
+    root, apart = os.path.realpath(folder), os.path.realpath(apart_from)
     inside = root.rstrip(os.sep) + os.sep
-    for entry, name in _entries(root, os.path.realpath(apart_from), found):
-        try:
-            name.encode()
-            if entry.is_symlink() and not os.path.realpath(entry.path).startswith(inside):
-                found.outside += 1
-                continue
-            status = entry.stat()
-        except UnicodeEncodeError:
-            encoding = sys.getfilesystemencoding()
-            remedy = "rename it" if encoding == "utf-8" else "set PYTHONUTF8=1"
-            found.unusable[_legible(name)] = f"has a name that is no {encoding.upper()}; {remedy}"
-        except OSError as error:
-            found.unusable[name] = _reason(error, entry.path)
-        else:
-            if stat.S_ISREG(status.st_mode):
-                yield PhotoFile.of(name, status)
-            elif not stat.S_ISDIR(status.st_mode):
-                found.unusable[name] = "is not a regular file"
+
+    def unreadable(error: OSError) -> None:
+        if error.filename == root:
+            raise unavailable(error, Path(root)) from None if is_unavailable(error) else error
+        found.unusable[_legible(f"{error.filename.removeprefix(inside)}/")] = _reason(error)
+
+    for place, folders, names in os.walk(root, onerror=unreadable):
+        shown = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in shown if os.path.join(place, name) != apart]
+        for path in (os.path.join(place, name) for name in names if _is_photograph(name)):
+            name = path.removeprefix(inside)
+            try:
+                name.encode()
+                if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
+                    found.outside += 1
+                    continue
+                status = os.stat(path)
+            except UnicodeEncodeError:
+                encoding = sys.getfilesystemencoding()
+                remedy = "rename it" if encoding == "utf-8" else "set PYTHONUTF8=1"
+                found.unusable[_legible(name)] = f"has a name that is no {encoding.upper()}; {remedy}"
+            except OSError as error:
+                found.unusable[name] = _reason(error)
+            else:
+                if stat.S_ISREG(status.st_mode):
+                    yield PhotoFile.of(name, status)
+                else:
+                    found.unusable[name] = "is not a regular file"
 
 
-def _entries(root: str, apart_from: str, found: PhotoFolder) -> Iterator[tuple[os.DirEntry[str], str]]:
-    """Yields what has the name of a photograph, with its path relative to the root."""
-    waiting = [(root, "")]
-    while waiting:
-        place, prefix = waiting.pop()
-        try:
-            with os.scandir(place) as entries:
-                for entry in entries:
-                    name = f"{prefix}{entry.name}"
-                    if entry.name.startswith("."):
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        if entry.path != apart_from:
-                            waiting.append((entry.path, f"{name}/"))
-                    elif entry.name.lower().endswith(ENDINGS):
-                        yield entry, name
-        except OSError as error:
-            if not prefix:
-                raise unavailable(error, Path(root)) from None if is_unavailable(error) else error
-            found.unusable[_legible(prefix)] = _reason(error, place)
+def _is_photograph(name: str) -> bool:
+    return name.lower().endswith(ENDINGS) and not name.startswith(".")
 
 
-def _reason(error: OSError, path: str) -> str:
+def _reason(error: OSError) -> str:
     """Why something is left out.
 
     Raises:
         UnavailableError: the disk does not answer, which says nothing of the file.
     """
     if is_unavailable(error) and error.errno not in OF_THE_FILE:
-        raise unavailable(error, Path(path)) from None
+        raise unavailable(error) from None
     return "leads to a file that is not there" if isinstance(error, FileNotFoundError) else f"{error.strerror}"
 
 

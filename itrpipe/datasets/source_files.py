@@ -1,27 +1,70 @@
-"""What the readers of all formats share: finding files, reading text and JSON."""
+"""Data files of users: text, JSON and tables, read into typed records; a wrong one is told in a line of its own."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+import csv
+import io
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.printable import printable
 from itrpipe.storage.disk import reading_error
 
 Kind = TypeVar("Kind")
+_EXPECTED = {
+    "string_type": "text",
+    "float_type": "a number",
+    "list_type": "a list",
+    "too_short": "more",
+    "too_long": "fewer",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "greater_than": "a larger number",
+    "greater_than_equal": "a larger number",
+    "less_than_equal": "a smaller number",
+}
+"""What a user is told to write, by pydantic's name of what is wrong."""
+_SHOWN = 60
+"""Characters of a wrong value."""
+
+
+class Record(BaseModel):
+    """Fields of one object or row of a data file, of just these types; others of its fields are not read.
+
+    A validator of a field raises a `ValueError` that says what is expected: `a sentence`.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+
+def _several(value: Any) -> Any:
+    if not isinstance(value, list | dict):
+        raise ValueError("a list or an object")
+    return value
+
+
+OBJECT, LIST = TypeAdapter(dict[str, Any]), TypeAdapter(list[Any])
+ANY = TypeAdapter(Annotated[list[Any] | dict[str, Any], BeforeValidator(_several)])
+"""Content of which nothing more is known."""
+Id = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+"""An id, which may be written as a number."""
 
 
 def files_present(source: Path, names: Sequence[str]) -> list[Path]:
-    """Return the source itself if it is a file of one of these names, or the files so named in the folder."""
+    """Returns the source itself if it is a file of one of these names or patterns, or all such files in the folder."""
     if source.is_file():
-        return [source] if source.name in names else []
-    return [source / name for name in names if (source / name).is_file()]
+        return [source] if any(fnmatchcase(source.name, name) for name in names) else []
+    return [path for name in names for path in sorted(source.glob(name)) if path.is_file()]
 
 
 def one_file(source: Path, names: Sequence[str]) -> Path:
-    """Return the one data file that a source stands for.
+    """Returns the one data file that a source stands for.
 
     Args:
         source: the file itself, under any name, or a folder that holds exactly one file of `names`.
@@ -31,9 +74,7 @@ def one_file(source: Path, names: Sequence[str]) -> Path:
         MissingInputError: there is no such file.
         UsageError: the folder holds several.
     """
-    if source.is_file():
-        return source
-    found = files_present(source, names)
+    found = [source] if source.is_file() else files_present(source, names)
     if not found:
         raise MissingInputError(f"{source}: none of {', '.join(names)} is there; name the file or its folder")
     if len(found) > 1:
@@ -42,8 +83,8 @@ def one_file(source: Path, names: Sequence[str]) -> Path:
     return found[0]
 
 
-def text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, with or without byte order mark, line ends included.
+def read_text(path: Path) -> str:
+    """Returns the content of a UTF-8 file without its byte order mark, line ends as they are.
 
     Raises:
         DataError: the file is not UTF-8.
@@ -51,8 +92,7 @@ def text_lines(path: Path) -> Iterator[str]:
         UnavailableError: it cannot be read now.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            yield from stream
+        return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert it, for example with iconv") from error
     except OSError as error:
@@ -60,75 +100,104 @@ def text_lines(path: Path) -> Iterator[str]:
         raise reading_error(error, path, missing) from error
 
 
+def text_lines(path: Path) -> Iterator[str]:
+    """Returns the lines of a UTF-8 file, line ends included; errors as of `read_text`."""
+    return io.StringIO(read_text(path), newline="")
+
+
 def lines_of(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file without their ends; empty ones at its end are no lines. Errors as above."""
+    """Returns the lines of a UTF-8 file without their ends; empty ones at its end are no lines. Errors as above."""
     lines = [line.rstrip("\r\n") for line in text_lines(path)]
     while lines and not lines[-1]:
         lines.pop()
     return lines
 
 
-def load_json_object(path: Path) -> dict[str, Any]:
-    """Return the object that a JSON file holds.
+def load_json(path: Path, kind: TypeAdapter[Kind]) -> Kind:
+    """Returns the content of a JSON file.
+
+    Args:
+        path: the file.
+        kind: of its content.
 
     Raises:
-        DataError: the file is not UTF-8, not JSON, or its top level is not an object.
+        DataError: the file is not UTF-8, not JSON or of another kind; the message names the place and the value.
         MissingInputError: the file cannot be opened.
     """
-    return _load_json(path, dict, "an object")
+    return _validated(kind.validate_json, read_text(path), path)
 
 
-def load_json_list(path: Path) -> list[Any]:
-    """Return the list that a JSON file holds; errors as in `load_json_object`."""
-    return _load_json(path, list, "a list")
+def rows(path: Path, kind: TypeAdapter[Kind]) -> Iterator[tuple[str, Kind]]:
+    """Yields the rows of a table with the line where each ends.
 
+    A `.jsonl` has one object in each line; empty lines are skipped. A `.json` is a list, whose elements are numbered
+    from 0, or an object, whose values have keys. Anything else is a table with a header, in letters of any case. Tabs
+    separate a `.tsv`; semicolons a table whose header has some and no comma, as spreadsheets write it in many
+    countries; else commas. It quotes as the csv module does: a field with a separator, a quote or a line end stands in
+    double quotes, and quotes within it are doubled.
 
-def load_json(path: Path) -> dict[str, Any] | list[Any]:
-    """Return the object or the list that a JSON file holds; errors as in `load_json_object`."""
-    return _load_json(path, (dict, list), "an object or a list")
-
-
-def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a file that has one in each line, with the number of the line; empty lines are skipped.
+    Args:
+        path: the table.
+        kind: of a row.
 
     Raises:
-        DataError: the file is not UTF-8, or a line is not JSON or no object.
+        DataError: the file is not UTF-8 or malformed, or a row is of another kind.
         MissingInputError: the file cannot be opened.
     """
-    for number, line in enumerate(text_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
-            raise DataError(f"{path}: line {number} is not valid JSON ({error}); write one object per line") from error
-        if not isinstance(record, dict):
-            raise DataError(f"{path}: line {number} is a {type(record).__name__}; write one object per line")
-        yield number, record
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        content = load_json(path, ANY)
+        for number, row in content.items() if isinstance(content, dict) else enumerate(content):
+            yield str(number), _validated(kind.validate_python, row, path, f"record {number}")
+    elif suffix == ".jsonl":
+        for number, line in enumerate(text_lines(path), start=1):
+            if line.strip():
+                yield str(number), _validated(kind.validate_json, line, path, f"line {number}")
+    else:
+        for number, row in _delimited(path, suffix):
+            yield str(number), _validated(kind.validate_python, row, path, f"line {number}")
 
 
-def _load_json(path: Path, kind: type[Kind] | tuple[type[Kind], ...], called: str) -> Kind:
+def _delimited(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
+    lines = text_lines(path)
+    first = next(lines, "")
+    separator = "\t" if suffix == ".tsv" else ";" if ";" in first and "," not in first else ","
+    # strict: an unbalanced quote would otherwise swallow the rows up to the next quote without a word.
+    reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
     try:
-        content = json.loads("".join(text_lines(path)))
-    except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
-        raise DataError(f"{path}: is not valid JSON ({error}); get it again") from error
-    if not isinstance(content, kind):
-        raise DataError(f"{path}: top level is a {type(content).__name__}, expected {called}; is this the right file?")
-    return content
+        names = [name.strip().lower() for name in next(reader, [])]
+        header = [name if names.count(name) == 1 else f"{name} ({names.count(name)} columns)" for name in names]
+        for fields in reader:
+            if len(fields) == len(header):
+                yield reader.line_num, dict(zip(header, fields, strict=True))
+            elif fields:
+                expected = f"{len(header)} of the header ({', '.join(header)})"
+                where = f"{path}: line {reader.line_num}"
+                raise DataError(f"{where} has {len(fields)} fields, not the {expected}; quote those with separators")
+    except csv.Error as error:
+        remedy = 'quote fields that hold a separator or a quote: "a ""quoted"" word"'
+        raise DataError(f"{path}: line {reader.line_num}: {error}; {remedy}") from error
 
 
-def required(record: Any, key: str, kind: type[Kind] | tuple[type[Kind], ...], path: Path, where: str) -> Kind:
-    """Return `record[key]` after checking that the record is an object and the value of the kind.
+def _validated(validate: Callable[[Any], Kind], content: Any, path: Path, where: str = "") -> Kind:
+    """The content as a record.
 
     Raises:
-        DataError: anything else; the message names the file and where in it.
+        DataError: it is none. The line names the file, the place in it, the field and its value.
     """
-    if not isinstance(record, dict):
-        raise DataError(f"{path}: {where} is a {type(record).__name__}, expected an object")
-    if key not in record:
-        raise DataError(f"{path}: {where} has no {key!r}; it has {', '.join(map(repr, record)) or 'nothing'}")
-    value = record[key]
-    if not isinstance(value, kind) or isinstance(value, bool):  # which is a kind of int
-        kinds = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
-        raise DataError(f"{path}: {where}: {key!r} is a {type(value).__name__}, expected {kinds}")
-    return value
+    try:
+        return validate(content)
+    except ValidationError as error:
+        first, *more = error.errors(include_url=False)
+    context = first.get("ctx", {})
+    place = [where, *map(str, first["loc"])] if where else [*map(str, first["loc"])]
+    match first["type"]:
+        case "json_invalid":
+            reason = f"is not valid JSON ({context['error']}); get the file again, or correct it"
+        case "missing":
+            lacks = [place.pop(), *(str(each["loc"][-1]) for each in more if each["loc"][:-1] == first["loc"][:-1])]
+            reason = f"has no {' and no '.join(lacks)}; it has {', '.join(first['input']) or 'nothing'}"
+        case kind:
+            expected = context["error"] if kind == "value_error" else _EXPECTED.get(kind, "another value")
+            reason = f"is {repr(first['input'])[:_SHOWN]}, expected {expected}"
+    raise DataError(f"{path}: {printable(' '.join([*place, reason]))}")

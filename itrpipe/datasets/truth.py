@@ -1,26 +1,96 @@
-"""Which images each caption is true of, where that is known: the file `truth.parquet` of a prepared dataset.
+"""Which images each caption is true of, where that is known: pairs, and the file `truth.parquet` of a dataset.
 
-Only the embedded dataset `scenes` has it. Every other dataset takes a caption's own image for the only true
+Only the embedded dataset `scenes` has the file. Every other dataset takes a caption's own image for the only true
 one, which is what makes its false negatives invisible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from itrpipe.datasets.pairs import PairSet
-from itrpipe.errors import DataError
-from itrpipe.storage.disk import reading_error
-from itrpipe.storage.integrity import checked
+from itrpipe.storage.disk import reading
+from itrpipe.storage.ragged import Ragged
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import Split
 
 TRUTH_FILE = "truth.parquet"
+_REMEDY = "run `itrpipe prepare` again"
+
+
+@dataclass(frozen=True)
+class PairSet:
+    """Some of the pairs of N images and their captions, which are asked for many pairs at once.
+
+    Attributes:
+        codes: ascending caption * N + image of each, int64 [P].
+        images: N.
+    """
+
+    codes: np.ndarray
+    images: int
+
+    @classmethod
+    def of(cls, captions: np.ndarray, images: np.ndarray, count: int) -> PairSet:
+        """Pairs of caption rows [P] and image rows [P] of `count` images."""
+        return cls(np.unique(captions.astype(np.int64) * count + images), count)
+
+    @classmethod
+    def of_ids(cls, pairs: tuple[np.ndarray, np.ndarray], image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet:
+        """Pairs that are named by ids; those of other images and captions are left out.
+
+        Args:
+            pairs: ids of images and of captions, text [P] each.
+            image_ids: of all N images.
+            caption_ids: of all captions.
+        """
+        rows = []
+        for named, ids in zip(pairs, (image_ids, caption_ids), strict=True):
+            order = np.argsort(ids)
+            places = order[np.searchsorted(ids, named, sorter=order).clip(max=len(ids) - 1)]
+            rows.append(np.where(ids[places] == named, places, -1))
+        known = (rows[0] >= 0) & (rows[1] >= 0)
+        return cls.of(rows[1][known], rows[0][known], len(image_ids))
+
+    def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
+        """Whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
+        if not len(self.codes):
+            return np.zeros(np.broadcast_shapes(captions.shape, images.shape), dtype=bool)
+        codes = captions.astype(np.int64) * self.images + images
+        return self.codes[np.searchsorted(self.codes, codes).clip(max=len(self.codes) - 1)] == codes
+
+    @property
+    def caption_rows(self) -> np.ndarray:
+        """Of each pair, rising."""
+        return self.codes // max(self.images, 1)
+
+    @property
+    def image_rows(self) -> np.ndarray:
+        """Of each pair."""
+        return self.codes % max(self.images, 1)
+
+    def lists(self, captions: int) -> dict[str, np.ndarray]:
+        """The pairs by their image and by their caption, -1 behind the last of each.
+
+        Args:
+            captions: T.
+
+        Returns:
+            `texts_for_images` [N, K] caption rows and `images_for_texts` [T, L] image rows.
+        """
+        lists = {
+            "texts_for_images": Ragged.of_owners(self.image_rows, self.images, self.caption_rows),
+            "images_for_texts": Ragged.of_owners(self.caption_rows, captions, self.image_rows),
+        }
+        return {name: each.padded(int(each.counts.max(initial=1)), -1) for name, each in lists.items()}
+
+    def __len__(self) -> int:
+        return len(self.codes)
 
 
 def write_truth(folder: Path, true_images: Mapping[str, Sequence[str]]) -> None:
@@ -54,36 +124,24 @@ def read_truth(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> 
     Raises:
         DataError: the file is damaged or lacks a caption.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from itrpipe.storage.tables import read_table
 
     path = folder / TRUTH_FILE
     if not path.exists():
         return None
+    table = read_table(path, ("caption_id", "true_image_ids"), _REMEDY)
+    known = dict(zip(table["caption_id"].to_pylist(), table["true_image_ids"].to_pylist(), strict=True))
     row_of = {image_id: row for row, image_id in enumerate(image_ids.tolist())}
-    try:
-        table = pq.read_table(checked(path))
-        known = dict(zip(table["caption_id"].to_pylist(), table["true_image_ids"].to_pylist(), strict=True))
-        return [
-            np.array(sorted(row_of[image_id] for image_id in known[caption_id]), dtype=np.int64)
-            for caption_id in caption_ids.tolist()
-        ]
-    except (OSError, pa.ArrowException, KeyError) as error:
-        reason = " ".join(str(error).split())
-        damage = DataError(f"{path} is damaged or of another dataset ({reason}); run `itrpipe prepare` again")
-        raise reading_error(error, path, damage) from None
+    with reading(path, "the truth of this dataset", _REMEDY):
+        return [np.array(sorted(row_of[own] for own in known[each]), dtype=np.int64) for each in caption_ids.tolist()]
 
 
 def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
-    """The true matches of a split as lists, -1 behind the last of each.
+    """The true matches of a split as `PairSet.lists` has them, or None where the dataset does not know them.
 
     Args:
         folder: the prepared dataset.
         split: of it.
-
-    Returns:
-        `texts_for_images` [N, K] caption rows and `images_for_texts` [T, L] image rows, or None where the dataset does
-        not know them.
 
     Raises:
         DataError: see `read_truth`.
@@ -91,5 +149,5 @@ def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
     images = read_truth(folder, split.image_ids, split.caption_ids)
     if images is None:
         return None
-    captions = np.repeat(np.arange(len(images)), [len(each) for each in images])
-    return PairSet.of(captions, np.concatenate(images), len(split.image_ids)).lists(len(images))
+    true = Ragged.of_lists(images)
+    return PairSet.of(true.owners(), true.values, len(split.image_ids)).lists(len(images))

@@ -1,46 +1,140 @@
-"""Word ids of the recurrent text encoders: built from captions, or read in the form SCAN published its own in."""
+"""Words of a caption, as the papers cut them, and their ids, as the recurrent text encoders read them.
+
+A vocabulary is built from captions, or read in the form in which SCAN published its own.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from itrpipe.datasets.columns import word_lists
-from itrpipe.datasets.source_files import load_json_object
+from itrpipe.datasets.source_files import Record, load_json
 from itrpipe.errors import DataError
+from itrpipe.storage.disk import reading
 from itrpipe.storage.integrity import checked
+from itrpipe.storage.ragged import Ragged
 
 if TYPE_CHECKING:
-    from itrpipe.datasets.columns import TokenLists
+    import pyarrow as pa
+    from nltk.tokenize.destructive import NLTKWordTokenizer
+
     from itrpipe.datasets.prepared import Split
+
+    TokenLists = Sequence[Sequence[str]] | pa.ListArray
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
+# Captions of this form hold nothing that the Penn Treebank rules treat otherwise than a split at spaces does:
+# words of letters, digits and single hyphens, commas before spaces, one full stop at the end.
+_WORD = r"[a-z0-9]+(?:-[a-z0-9]+)*"
+_PLAIN = re.compile(rf"{_WORD}(?:(?:,? +| +, +){_WORD})* *+\.? *+")
+_CONTRACTED = re.compile(r"\b(?:cannot|gimme|gonna|gotta|lemme|wanna)\b")
+
+
+def tokenize(text: str) -> list[str]:
+    """Cuts a caption into lower-cased words and punctuation marks.
+
+    The conventions are the Penn Treebank's as nltk implements them: `man's` gives `man` and `'s`, double quotes
+    become ``` `` ``` and `''`, a final full stop is a word. SCAN, VSRN, BFAN, VSE++ and AOQ call
+    `nltk.word_tokenize(caption.lower())`, which first cuts the text into sentences with a trained model. There
+    is no sentence splitter here, so a full stop inside a caption of two sentences stays with its word
+    (`sits. he`), unless a space precedes it, as it does in Flickr8k.
+
+    Args:
+        text: the caption as published.
+
+    Returns:
+        The words in order; empty for a caption of white space.
+    """
+    lowered = text.lower()
+    if _PLAIN.fullmatch(lowered) and not _CONTRACTED.search(lowered):
+        return lowered.replace(",", " , ").replace(".", " . ").split()
+    return _penn_treebank().tokenize(lowered)
+
+
+def spans(text: str) -> list[tuple[int, int]]:
+    """Returns where the words of `tokenize` stand in a caption.
+
+    Args:
+        text: the caption as published.
+
+    Returns:
+        One pair of start and end per word, in characters of `text`, end exclusive, rising and without overlap.
+    """
+    lowered, end = text.lower(), 0
+    found: list[tuple[int, int]] = []
+    for word in tokenize(text):
+        start = end
+        while lowered[start].isspace():
+            start += 1
+        if lowered.startswith(word, start):
+            end = start + len(word)
+        elif word in ("``", "''"):  # quotes, which may be written otherwise
+            end = start + (1 if lowered[start] == '"' else 2)
+        else:
+            raise DataError(f"caption {lowered!r}: word {word!r} is not at character {start}; report this caption")
+        found.append((start, end))
+    if len(lowered) == len(text):
+        return found
+    origin = [index for index, character in enumerate(text) for _ in character.lower()]
+    return [(origin[start], origin[end - 1] + 1) for start, end in found]
+
+
+@lru_cache(maxsize=1)
+def _penn_treebank() -> NLTKWordTokenizer:
+    # Importing any part of nltk imports all of it (0.2 s), so only captions that need it pay.
+    from nltk.tokenize.destructive import NLTKWordTokenizer
+
+    return NLTKWordTokenizer()
+
+
+def word_lists(token_lists: TokenLists) -> pa.ListArray:
+    """Returns the words of many captions as one Arrow array, without a copy if they are one already.
+
+    Args:
+        token_lists: the words of each caption, as Python lists or as a column of a prepared dataset.
+
+    Returns:
+        One list of strings per caption.
+    """
+    import pyarrow as pa
+
+    return token_lists if isinstance(token_lists, pa.ListArray) else pa.array(token_lists, pa.list_(pa.string()))
+
+
+class _Published(Record):
+    """The published form; JSON has ids as text."""
+
+    word2idx: dict[str, int]
+    idx2word: dict[str, str]
+    idx: int
 
 
 class Vocabulary:
     """A fixed list of words whose positions are their ids; the first four are `SPECIALS`."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        """Take the words in the order of their ids, the specials included.
+        """Takes the words in the order of their ids, the specials included.
 
         Raises:
-            DataError: the specials are not the first four, or a word occurs twice.
+            ValueError: the specials are not the first four, or a word occurs twice.
         """
-        if tuple(words[: len(SPECIALS)]) != SPECIALS:
-            first = ", ".join(words[: len(SPECIALS)]) or "nothing"
-            raise DataError(f"vocabulary begins with {first}, expected {', '.join(SPECIALS)}; build it again")
         self.words = tuple(words)
         self.ids = {word: index for index, word in enumerate(self.words)}
+        if self.words[: len(SPECIALS)] != SPECIALS:
+            raise ValueError(f"it begins with {', '.join(words[: len(SPECIALS)])}, not with {', '.join(SPECIALS)}")
         if len(self.ids) != len(self.words):
-            raise DataError(f"vocabulary holds {len(self.words) - len(self.ids)} words twice; build it again")
+            raise ValueError(f"it holds {len(self.words) - len(self.ids)} words twice")
 
     def __len__(self) -> int:
-        """Return the number of ids, the specials included."""
+        """Returns the number of ids, the specials included."""
         return len(self.words)
 
     def __eq__(self, other: object) -> bool:
@@ -48,12 +142,12 @@ class Vocabulary:
         return isinstance(other, Vocabulary) and self.words == other.words
 
     def __hash__(self) -> int:
-        """Return a hash that fits `__eq__`."""
+        """Returns a hash that fits `__eq__`."""
         return hash(self.words)
 
     @classmethod
     def build(cls, token_lists: TokenLists, min_count: int = 4) -> Vocabulary:
-        """Return the words that occur often enough, the most frequent first and equals by alphabet.
+        """Returns the words that occur often enough, the most frequent first and equals by alphabet.
 
         SCAN, VSRN, BFAN and VSE++ count over the captions of train and val and keep words of four and more
         occurrences; the order of their ids was an accident of hashing, ours is not.
@@ -69,7 +163,7 @@ class Vocabulary:
         return cls([*SPECIALS, *(word for _, word in sorted(counts) if word not in SPECIALS)])
 
     def encode_all(self, token_lists: TokenLists) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of many captions, each between `<start>` and `<end>`.
+        """Returns the ids of many captions, each between `<start>` and `<end>`.
 
         A word of a caption that happens to read `<pad>` or like another special is unknown.
 
@@ -88,70 +182,35 @@ class Vocabulary:
         ordinary = pa.array(self.words[len(SPECIALS) :], type=pa.string())
         found = pc.call_function("index_in", [lists.flatten()], pc.SetLookupOptions(value_set=ordinary))
         ids = found.fill_null(UNKNOWN - len(SPECIALS)).to_numpy() + len(SPECIALS)
-        counts = np.diff(lists.offsets.to_numpy())
-        return _pad(ids, counts)
+        lengths = np.diff(lists.offsets.to_numpy()) + 2
+        tokens = np.pad(Ragged.of_counts(lengths - 2, ids).padded(fill=PAD), ((0, 0), (1, 1))).astype(np.int32)
+        tokens[:, 0] = START
+        tokens[np.arange(len(lengths)), lengths - 1] = END
+        return tokens, lengths
 
     def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of the captions of a split, as `encode_all` does."""
+        """Returns the ids of the captions of a split, as `encode_all` does."""
         return self.encode_all(split.tokens)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the published form: `word2idx`, `idx2word` (ids as text, as JSON has it) and `idx`, the size."""
-        return {
-            "word2idx": dict(self.ids),
-            "idx2word": {str(index): word for index, word in enumerate(self.words)},
-            "idx": len(self.words),
-        }
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any], path: Path) -> Vocabulary:
-        """Return the vocabulary of the published form; the words keep their published ids.
-
-        Args:
-            content: as of `to_json`.
-            path: where it was read, for errors.
-
-        Raises:
-            DataError: an entry is missing, the two tables contradict each other, or ids are not 0, 1, 2, ...
-        """
-        words, ids, size = content.get("idx2word"), content.get("word2idx"), content.get("idx")
-        if not isinstance(words, dict) or not isinstance(ids, dict):
-            raise DataError(f"{path}: has no tables word2idx and idx2word; is this a vocabulary?")
-        if size != len(words) or set(words) != {str(index) for index in range(len(words))}:
-            raise DataError(f"{path}: ids are not 0 to idx - 1 = {size!r} - 1 without gaps; download or build it again")
-        ordered = [words[str(index)] for index in range(len(words))]
-        if ids != {word: index for index, word in enumerate(ordered)}:
-            raise DataError(f"{path}: word2idx and idx2word contradict each other; download or build it again")
-        try:
-            return cls(ordered)
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from error
-
     def save(self, path: Path) -> None:
-        """Write the published form, UTF-8."""
-        path.write_text(json.dumps(self.to_json(), ensure_ascii=False), encoding="utf-8")
+        """Writes the published form, UTF-8."""
+        path.write_text(json.dumps(self._published().model_dump(), ensure_ascii=False), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
-        """Read the published form.
+        """Reads the published form; the words keep their published ids.
 
         Raises:
             MissingInputError: the file cannot be opened.
-            DataError: see `from_json`.
+            DataError: an entry is missing, the two tables contradict each other, or ids are not 0, 1, 2, ...
         """
-        return cls.from_json(load_json_object(checked(path)), path)
+        content = load_json(checked(path), TypeAdapter(_Published))
+        with reading(path, "a vocabulary", "download or build it again"):
+            found = cls([content.idx2word.get(str(index), "") for index in range(len(content.idx2word))])
+            if found._published() != content:
+                raise ValueError("word2idx, idx2word and idx contradict each other")
+        return found
 
-
-def _pad(ids: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Write the flat ids of all captions into a padded table with start and end: [T, W] and [T], both int32."""
-    lengths = counts + 2
-    width = int(lengths.max(initial=2))
-    tokens = np.full((len(counts), width), PAD, dtype=np.int32)
-    rows = np.arange(len(counts))
-    tokens[rows, 0] = START
-    tokens[rows, lengths - 1] = END
-    # Flat position of each word: words of the captions before it, shifted to where its row begins.
-    first = np.cumsum(counts, dtype=np.int64) - counts
-    shift = rows.astype(np.int64) * width + 1 - first
-    tokens.reshape(-1)[np.arange(len(ids), dtype=np.int64) + np.repeat(shift, counts)] = ids
-    return tokens, lengths
+    def _published(self) -> _Published:
+        words = {str(index): word for index, word in enumerate(self.words)}
+        return _Published(word2idx=self.ids, idx2word=words, idx=len(words))

@@ -12,7 +12,7 @@ from itrpipe.progress import Reporter
 if TYPE_CHECKING:
     import numpy as np
 
-    from itrpipe.datasets.pairs import PairSet
+    from itrpipe.datasets.truth import PairSet
     from itrpipe.evaluation.bootstrap import Interval
     from itrpipe.evaluation.ranks import Ranks
     from itrpipe.features.scores import SplitScores

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from itrpipe.datasets.records import SPLITS
-from itrpipe.datasets.source_files import lines_of, load_json_list
+from itrpipe.datasets.captions import SPLITS
+from itrpipe.datasets.source_files import LIST, lines_of, load_json
 from itrpipe.errors import MissingInputError
 from itrpipe.features.embeddings import INNER_PRODUCT
 from itrpipe.features.given_source import ids_beside
@@ -107,7 +107,7 @@ def read_owners(path: Path) -> pa.Array:
         if path.suffix == ".npy":
             return _names(pa.array(_native(np.array(_mapped(path, 1)))))
         if path.suffix == ".json":
-            return _names(pa.array(load_json_list(path)))
+            return _names(pa.array(load_json(path, LIST)))
         if path.suffix == ".txt":
             return pa.array(lines_of(path), pa.string())
         raise ValueError(f"its name ends in {path.suffix or 'nothing'}")
@@ -168,7 +168,7 @@ def _numpy(path: Path, side: Side) -> GivenSide:
     ids = None
     if beside.is_file():
         with reading(beside, f"ids of {side}", "give a list of whole numbers or strings"):
-            ids = as_ids(_names(pa.array(load_json_list(beside))))
+            ids = as_ids(_names(pa.array(load_json(beside, LIST))))
 
     stored = StoredRows(path.absolute(), array.offset, array.dtype, shape)  # what is read so is not mapped
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.datasets.pairs import PairSet
+from itrpipe.datasets.truth import PairSet
 from itrpipe.errors import DataError
 from itrpipe.mining.lists import CandidateLists
 from itrpipe.mining.mined import DIRECTIONS

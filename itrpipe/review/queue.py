@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from itrpipe.datasets.pairs import PairSet
+from itrpipe.datasets.truth import PairSet
 from itrpipe.errors import UsageError
 from itrpipe.review.agreement import Share, share_of
 from itrpipe.review.decisions import DISPUTED, FITS, UNSURE, Decisions, Judgement

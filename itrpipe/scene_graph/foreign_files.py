@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from itrpipe.datasets.source_files import json_lines, load_json
+from itrpipe.datasets.source_files import ANY, OBJECT, load_json, rows
 from itrpipe.errors import DataError
 from itrpipe.scene_graph.parsing import Item
 
@@ -59,7 +59,7 @@ def read_foreign(path: Path, form: str, caption_ids: Sequence[str], texts: Seque
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
     """Yields the key and the graph of every caption of a file."""
     lines = path.suffix.lower() == ".jsonl"
-    content = [record for _, record in json_lines(path)] if lines else load_json(path)
+    content = [record for _, record in rows(path, OBJECT)] if lines else load_json(path, ANY)
     if isinstance(content, dict):
         yield from content.items()
         return

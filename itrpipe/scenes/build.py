@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.image_check import ImageFacts
-from itrpipe.datasets.records import SPLITS, Annotations, CaptionRecord, ImageRecord
 from itrpipe.engine.local import usable_cores
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import DataError, UsageError

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from itrpipe.config import COMMAND_LINE
-from itrpipe.datasets.benchmarks.named import named
-from itrpipe.datasets.records import SPLITS
+from itrpipe.datasets.benchmarks import named
+from itrpipe.datasets.captions import SPLITS
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.given_source import GIVEN
 from itrpipe.features.hub import local_config, require_reachable

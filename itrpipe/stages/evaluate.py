@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from itrpipe.analysis.questions import phrases
 from itrpipe.analysis.questions.base import Evaluation, questions, say
 from itrpipe.config import Settings, did_you_mean
-from itrpipe.datasets.benchmarks import named as benchmarks
+from itrpipe.datasets import benchmarks
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError

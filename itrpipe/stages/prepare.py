@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from itrpipe.config import Settings
+from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.datasets.records import SPLITS
 from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.given_source import GivenFiles
@@ -26,9 +27,8 @@ from itrpipe.storage.files import LEAKS, REPEATS, SCENES_FILE
 from itrpipe.storage.sources import DigestCache
 
 if TYPE_CHECKING:
-    from itrpipe.datasets.image_check import ImageCheck, ImageFacts, Repeat
-    from itrpipe.datasets.noted import NotedAnnotations
-    from itrpipe.datasets.records import Annotations
+    from itrpipe.datasets.captions import Annotations, ImageRecord
+    from itrpipe.datasets.image_check import ImageFacts
     from itrpipe.features.given import GivenRows
     from itrpipe.scenes import ScenesDataset
 
@@ -45,7 +45,7 @@ class FilesSettings(Settings):
     """How a published dataset is read.
 
     Attributes:
-        format: stem of a reader in `itrpipe/datasets/`; empty to recognise it.
+        format: one of `itrpipe.datasets.formats.FORMATS`; empty to recognise it.
         restval: what becomes of COCO's `restval` images: `train` or `drop`.
         val_fraction, test_fraction: of a dataset without splits.
         split_seed: of the split by hash.
@@ -155,25 +155,19 @@ def sources(settings: Settings, definition: StageDefinition | None, cache: Diges
     return {"captions": captions, "images": cache.combined(files, annotations.root, "hashing images")}
 
 
-def read_source(settings: FilesSettings, definition: StageDefinition | None) -> NotedAnnotations:
+def read_source(settings: FilesSettings, definition: StageDefinition | None) -> Annotations:
     """Reads the captions from where the dataset's definition says they lie.
 
     Raises:
         MissingInputError: no source is defined or it is not there.
-        DataError: see the readers in `itrpipe/datasets/`.
+        DataError: see `itrpipe.datasets.formats.read_annotations`.
     """
-    from itrpipe.datasets.formats import read_annotations
+    from itrpipe.datasets.formats import Choices, read_annotations
 
     if definition is None or definition.source is None:
         raise MissingInputError("the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
-    fractions = (1 - settings.val_fraction - settings.test_fraction, settings.val_fraction, settings.test_fraction)
-    return read_annotations(
-        Path(definition.source),
-        settings.format or None,
-        restval=settings.restval,
-        split_fractions=fractions,
-        split_seed=settings.split_seed,
-    )
+    choices = Choices(settings.restval, settings.val_fraction, settings.test_fraction, settings.split_seed)
+    return read_annotations(Path(definition.source), settings.format, choices)
 
 
 def image_root(settings: Mapping[str, Any], folder: Path, definition: DatasetDefinition) -> Path:
@@ -211,26 +205,29 @@ def _given(files: GivenFiles, split: str) -> GivenRows:
 
 
 def _prepare_given(job: Job) -> None:
-    """Captions come in the order of their images, as in every dataset."""
     import numpy as np
     import pyarrow as pa
 
-    from itrpipe.datasets.prepared import write_without_photographs
-    from itrpipe.datasets.tokens import tokenize
+    from itrpipe.datasets.prepared import write_tables
+    from itrpipe.datasets.vocabulary import tokenize
 
-    tables, worded = {}, 0
-    for name, files in job.settings.splits.items():
-        rows = _given(files, name)
-        order = pa.array(np.argsort(rows.owners, kind="stable"))
-        texts = rows.texts.take(order)
-        tokens = pa.array([tokenize(text) for text in texts.to_pylist()], pa.list_(pa.string()))
-        owners = rows.image_ids.take(pa.array(rows.owners).take(order))
-        columns = {"caption_id": rows.caption_ids.take(order), "image_id": owners, "text": texts, "tokens": tokens}
-        tables[name] = (pa.table({"image_id": rows.image_ids}), pa.table(columns))
-        worded += len(texts) - texts.to_pylist().count("")
-    write_without_photographs(job.folder, tables)
+    parts = {name: _given(files, name) for name, files in job.settings.splits.items()}
+    counts = [len(rows.image_ids) for rows in parts.values()]
+    starts = np.cumsum(counts) - counts
+    texts = [text for rows in parts.values() for text in rows.texts.to_pylist()]
+    images = {
+        "image_id": pa.chunked_array([rows.image_ids for rows in parts.values()]),
+        "split": [name for name, count in zip(parts, counts, strict=True) for _ in range(count)],
+    }
+    captions = {
+        "caption_id": pa.chunked_array([rows.caption_ids for rows in parts.values()]),
+        "text": texts,
+        "tokens": [tokenize(text) for text in texts],
+    }
+    owners = [rows.owners + start for rows, start in zip(parts.values(), starts, strict=True)]
+    write_tables(job.folder, images, captions, np.concatenate(owners))
     _say_counts(job)
-    job.metrics["captions_with_text"] = worded
+    job.metrics["captions_with_text"] = len(texts) - texts.count("")
 
 
 _WITHOUT = {
@@ -247,14 +244,14 @@ def _prepare_files(job: Job) -> None:
     annotations = read_source(job.settings, job.definition)
     for note in annotations.notes:
         job.warn(note)
-    check = check_images(annotations, job.made)
-    usable = _without_bad_images(job, annotations, check)
+    facts, problems = check_images(annotations.root, [image.file for image in annotations.images], job.made)
+    usable = _without_bad_images(job, annotations, problems)
     leaks, twice = [], []
-    for repeat in find_repeats(usable.images, check.facts):
-        (twice if repeat.first.split == repeat.second.split else leaks).append(repeat)
+    for first, second in find_repeats(usable.images, facts):
+        (twice if first.split == second.split else leaks).append((first, second))
     _list(job, LEAKS, "of val or test that an earlier split has, too", leaks)
     _list(job, REPEATS, "that are twice in one split", twice)
-    _write_tables(job, usable, check.facts)
+    _write_tables(job, usable, facts)
     for name in SPLITS:
         if name not in job.metrics:
             without = _WITHOUT[name] if name != "test" or "val" in job.metrics else "evaluate and search need one"
@@ -262,7 +259,7 @@ def _prepare_files(job: Job) -> None:
     job.metrics["leaks"] = len(leaks)
 
 
-def _list(job: Job, name: str, which: str, repeats: list[Repeat]) -> None:
+def _list(job: Job, name: str, which: str, repeats: list[tuple[ImageRecord, ImageRecord]]) -> None:
     """Writes pairs of images that are the same, and warns of them."""
     if not repeats:
         return
@@ -272,34 +269,33 @@ def _list(job: Job, name: str, which: str, repeats: list[Repeat]) -> None:
     job.warn(f"pictures {which}: {len(repeats):,}; {other} of {elsewhere} is {one} of {place}; {name} lists all")
 
 
-def _without_bad_images(job: Job, annotations: Annotations, check: ImageCheck) -> Annotations:
+def _without_bad_images(job: Job, annotations: Annotations, problems: Mapping[str, str]) -> Annotations:
     """The annotations without images that cannot be used.
 
     Raises:
         DataError: there are some and they are not to be dropped.
     """
-    from itrpipe.datasets.records import Annotations
+    from itrpipe.datasets.captions import Annotations
 
-    if not check.problems:
+    if not problems:
         return annotations
     listing = job.work / "bad_images.txt"
-    write_text(listing, "".join(f"{problem.file}\t{problem.reason}\n" for problem in check.problems))
-    shown = "; ".join(f"{problem.file} {problem.reason}" for problem in check.problems[:SHOWN_PROBLEMS])
-    count = f"{len(check.problems):,} of {len(annotations.images):,} images of {annotations.root} cannot be used"
+    write_text(listing, "".join(f"{file}\t{reason}\n" for file, reason in problems.items()))
+    shown = "; ".join(f"{file} {reason}" for file, reason in islice(problems.items(), SHOWN_PROBLEMS))
+    count = f"{len(problems):,} of {len(annotations.images):,} images of {annotations.root} cannot be used"
     if job.settings.bad_images == "refuse":
         raise DataError(
             f"{count} ({shown}); all are in {listing}; repair them, or leave out --strict (--set bad_images=drop)"
         )
-    images = [image for image in annotations.images if image.file in check.facts]
+    images = [image for image in annotations.images if image.file not in problems]
     if not images:
         raise DataError(f"{count} ({shown}), which leaves none; put the images where the captions name them")
     job.warn(f"{count} and are dropped ({shown})")
-    job.metrics["dropped_images"] = len(check.problems)
-    reasons = {problem.file: problem.reason for problem in check.problems}
+    job.metrics["dropped_images"] = len(problems)
     job.failed |= {
-        image.image_id: reason_with_file(image.image_id, image.file, reasons[image.file])
+        image.image_id: reason_with_file(image.image_id, image.file, problems[image.file])
         for image in annotations.images
-        if image.file in reasons
+        if image.file in problems
     }
     kept = {image.image_id for image in images}
     return Annotations(images, [each for each in annotations.captions if each.image_id in kept], annotations.root)
@@ -334,11 +330,9 @@ def _below(
     folder: str, records: Annotations, facts: Mapping[str, ImageFacts], root: Path
 ) -> tuple[Annotations, dict[str, ImageFacts]]:
     """The same records with files relative to the parent of their folder."""
-    from dataclasses import replace
+    from itrpipe.datasets.captions import Annotations
 
-    from itrpipe.datasets.records import Annotations
-
-    images = [replace(image, file=f"{folder}/{image.file}") for image in records.images]
+    images = [image._replace(file=f"{folder}/{image.file}") for image in records.images]
     moved = {f"{folder}/{file}": each for file, each in facts.items()}
     return Annotations(images, records.captions, root), moved
 
@@ -369,7 +363,7 @@ def _write_scenes(job: Job, dataset: ScenesDataset) -> None:
 
 def _write_tables(job: Job, annotations: Annotations, facts: Mapping[str, ImageFacts]) -> None:
     from itrpipe.datasets.prepared import write_prepared
-    from itrpipe.datasets.tokens import tokenize
+    from itrpipe.datasets.vocabulary import tokenize
 
     write_prepared(job.folder, annotations, facts, [tokenize(caption.text) for caption in annotations.captions])
     _say_counts(job)

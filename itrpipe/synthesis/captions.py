@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.tokens import spans
-from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.datasets.vocabulary import Vocabulary, spans
 from itrpipe.negatives.caption_masks import NO_WORD
 from itrpipe.negatives.masking import over_pieces
 from itrpipe.scene_graph.phrases import MaskCandidates

@@ -10,10 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.datasets.columns import word_lists
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.tokens import spans
-from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.datasets.vocabulary import Vocabulary, spans, word_lists
 from itrpipe.models.declaration import LONGEST
 from itrpipe.storage.integrity import checked
 

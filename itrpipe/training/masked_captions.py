@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.tokens import tokenize
-from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
+from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.negatives.caption_masks import CaptionMasks, Compare, SpecialTokens

@@ -42,9 +42,7 @@ def karpathy(rows: Sequence[Row]) -> Json:
 def coco(rows: Sequence[Row]) -> Json:
     """The content of `captions_val2014.json`: all is in the split val."""
     ids = {file: 10 + number for number, file in enumerate(dict.fromkeys(row.file for row in rows))}
-    annotations = [
-        {"id": number, "image_id": ids[row.file], "caption": row.caption} for number, row in enumerate(rows)
-    ]
+    annotations = [{"id": number, "image_id": ids[row.file], "caption": row.caption} for number, row in enumerate(rows)]
     return {"images": [{"id": image, "file_name": file} for file, image in ids.items()], "annotations": annotations}
 
 
@@ -66,6 +64,11 @@ def results(rows: Sequence[Row]) -> str:
     return f"image_name| comment_number| comment\n{body}"
 
 
+def jsonl(rows: Sequence[Row]) -> str:
+    """A table of objects, one a line."""
+    return "".join(json.dumps(row._asdict()) + "\n" for row in rows)
+
+
 class Source(NamedTuple):
     """How a source of a format is written.
 
@@ -73,34 +76,37 @@ class Source(NamedTuple):
         format: that reads it.
         file: name of the data file.
         content: of rows.
+        has_splits: whether it names the split of every image.
     """
 
     format: str
     file: str
     content: Callable[[Sequence[Row]], str | Json]
+    has_splits: bool = True
 
-    def write(self, folder: Path, rows: Sequence[Row] = ROWS, **more: str) -> Path:
-        """Writes the data file, the images of the usual rows and further files; returns the data file."""
+    def text(self, rows: Sequence[Row] = ROWS) -> str:
+        """The data file of rows."""
+        content = self.content(rows)
+        return content if isinstance(content, str) else json.dumps(content)
+
+    def write(self, folder: Path, content: Sequence[Row] | str = ROWS, **more: str) -> Path:
+        """Writes the data file, the images of the usual rows and further files; returns the folder."""
         for number, row in enumerate(ROWS):
             path = folder / row.file
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists():
                 Image.new("RGB", (4 + number, 3), (number, 0, 0)).save(path)
-        content = self.content(rows)
-        text = content if isinstance(content, str) else json.dumps(content)
-        for name, each in {self.file: text, **more}.items():
+        for name, each in {self.file: content if isinstance(content, str) else self.text(content), **more}.items():
             (folder / name).write_text(each, encoding="utf-8", newline="")
-        return folder / self.file
+        return folder
 
 
 SOURCES = {
     "karpathy": Source("karpathy", "dataset.json", karpathy),
-    "coco": Source("coco_captions", "captions_val2014.json", coco),
-    "tokens": Source("flickr_tokens", "Flickr8k.token.txt", tokens),
-    "results": Source("flickr_tokens", "results.csv", results),
+    "coco": Source("coco_captions", "captions_val2014.json", coco, has_splits=False),
+    "tokens": Source("flickr_tokens", "Flickr8k.token.txt", tokens, has_splits=False),
+    "results": Source("flickr_tokens", "results.csv", results, has_splits=False),
     "csv": Source("caption_table", "captions.csv", delimited),
     "tsv": Source("caption_table", "captions.tsv", lambda rows: delimited(rows, "\t")),
-    "jsonl": Source(
-        "caption_table", "captions.jsonl", lambda rows: "".join(json.dumps(row._asdict()) + "\n" for row in rows)
-    ),
+    "jsonl": Source("caption_table", "captions.jsonl", jsonl),
 }

@@ -1,4 +1,4 @@
-"""Readers of benchmarks of hard negatives: published formats on small files, malformed ones, and paths that escape."""
+"""Benchmarks of hard negatives: published formats on small files, malformed ones, and paths that escape."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from itrpipe.datasets.benchmarks import aro, local, sugarcrepe, winoground
-from itrpipe.datasets.benchmarks.base import Pair
-from itrpipe.datasets.benchmarks.named import Named, benchmark_names, digests, named, read_benchmark, readers
+from itrpipe.datasets.benchmarks import SUITES, Named, Pair, benchmark_names, digests, named, read_benchmark
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.evaluation.benchmarks import MEASURES
 from itrpipe.features.extraction import ImageFiles, decode_batch
 from itrpipe.storage.sources import DigestCache
+
+RELATION = {
+    "image_id": "2320917", "image_path": "2320917.bmp", "bbox_x": 1, "bbox_y": 2, "bbox_w": 4, "bbox_h": 3,
+    "relation_name": "on", "true_caption": "the cat is on the mat", "false_caption": "the mat is on the cat",
+}  # fmt: skip
+EXAMPLE = {
+    "id": 7, "image_0": "ex_7_img_0.bmp", "image_1": "ex_7_img_1.bmp", "caption_0": "a cup on a mat", "tag": "Noun",
+    "caption_1": "a mat on a cup", "secondary_tag": "", "num_main_preds": 1, "collapsed_tag": "Object",
+}  # fmt: skip
 
 
 def image(path: Path) -> None:
@@ -31,208 +38,213 @@ def written(path: Path, content: Any) -> Path:
     return path
 
 
-def lines(*records: dict[str, Any]) -> str:
-    return "".join(json.dumps(each) + "\n" for each in records)
-
-
-def a_sugarcrepe(folder: Path, **changed: Any) -> Path:
-    image(folder / "val2017" / "000000085329.jpg")
-    record = {"filename": "000000085329.jpg", "caption": "A cat.", "negative_caption": "A dog."}
-    for name in sugarcrepe.CATEGORIES:
+def a_sugarcrepe(folder: Path, **changed: Any) -> None:
+    image(folder / "val2017" / "85329.bmp")
+    record = {"filename": "85329.bmp", "caption": "A cat.", "negative_caption": "A dog."}
+    for name in SUITES["sugarcrepe"].files:
         written(folder / f"{name}.json", {"0": record | changed})
-    return folder
 
 
-RELATION = {
-    "image_id": "2320917", "image_path": "2320917.jpg", "bbox_x": 1, "bbox_y": 2, "bbox_w": 4, "bbox_h": 3,
-    "relation_name": "on", "true_caption": "the cat is on the mat", "false_caption": "the mat is on the cat",
-}  # fmt: skip
-
-
-def an_aro(folder: Path, **changed: Any) -> Path:
-    image(folder / "images" / "2320917.jpg")
+def an_aro(folder: Path, **changed: Any) -> None:
+    image(folder / "images" / "2320917.bmp")
     attribution = RELATION | {"attributes": ["wet", "open"], "relation_name": None}
     written(folder / "visual_genome_relation.json", [RELATION | changed])
     few = [attribution | {"attributes": ["red", "round"]}]
-    written(folder / "visual_genome_attribution.json", [*[attribution] * aro.FEWEST_CASES, *few])
-    return folder
+    written(folder / "visual_genome_attribution.json", [*[attribution] * 25, *few * 24])
 
 
-EXAMPLE = {
-    "id": 7, "image_0": "ex_7_img_0", "image_1": "ex_7_img_1", "caption_0": "a cup on a mat", "tag": "Noun",
-    "caption_1": "a mat on a cup", "secondary_tag": "", "num_main_preds": 1, "collapsed_tag": "Object",
-}  # fmt: skip
-
-
-def a_winoground(folder: Path, **changed: Any) -> Path:
+def a_winoground(folder: Path, **changed: Any) -> None:
     for side in (0, 1):
-        image(folder / "images" / f"ex_7_img_{side}.png")
-    written(folder / "examples.jsonl", lines(EXAMPLE | changed))
-    return folder
+        image(folder / "images" / f"ex_7_img_{side}.bmp")
+    written(folder / "examples.jsonl", json.dumps(EXAMPLE | changed))
 
 
-def a_local(folder: Path, **changed: Any) -> Path:
-    image(folder / "a.png")
-    record = {"file": "a.png", "caption": "a cat", "negative": ["a dog", "two cats"], "category": "noun"}
-    written(folder / "benchmark.jsonl", lines(record | changed))
-    return folder
+def a_local(folder: Path, **changed: Any) -> None:
+    image(folder / "a.bmp")
+    record = {"file": "a.bmp", "caption": "a cat", "negative": ["a dog", "two cats"], "category": "noun"}
+    written(folder / "benchmark.jsonl", json.dumps(record | changed))
 
 
-MAKERS: dict[str, Callable[..., Path]] = {
-    "sugarcrepe": a_sugarcrepe,
+MAKERS: dict[str, Callable[..., None]] = {
     "aro": an_aro,
-    "winoground": a_winoground,
     "local": a_local,
+    "sugarcrepe": a_sugarcrepe,
+    "winoground": a_winoground,
 }
 
 
-def test_every_reader_is_found_and_has_measures() -> None:
-    assert readers() == tuple(sorted(MAKERS))
-    for module in (aro, local, sugarcrepe, winoground):
-        assert set(module.MEASURES) <= set(MEASURES)
+def read(folder: Path, name: str, **changed: Any) -> list[Pair]:
+    """The pairs of a tiny benchmark."""
+    MAKERS[name](folder, **changed)
+    return read_benchmark(Named(name, str(folder))).pairs
+
+
+def refused(folder: Path, name: str, kind: type[ItrpipeError], value: str) -> None:
+    """The benchmark in a folder is refused in a line with the value."""
+    with pytest.raises(kind) as caught:
+        read_benchmark(Named(name, str(folder)))
+    assert value in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_suite_has_measures_and_a_tiny_one_here() -> None:
+    assert SUITES.keys() == MAKERS.keys()
+    assert {name: suite.measures for name, suite in SUITES.items()} == {
+        "aro": ("pairs", "macro"),
+        "local": ("pairs",),
+        "sugarcrepe": ("pairs",),
+        "winoground": ("examples",),
+    }
+    assert {measure for suite in SUITES.values() for measure in suite.measures} <= set(MEASURES)
 
 
 def test_sugarcrepe_has_a_category_for_each_file(tmp_path: Path) -> None:
-    found = read_benchmark(Named("sugarcrepe", str(a_sugarcrepe(tmp_path))))
-    assert [pair.category for pair in found.pairs] == list(sugarcrepe.CATEGORIES)
-    assert found.pairs[0] == Pair("add_att/0", "val2017/000000085329.jpg", "A cat.", "A dog.", "add_att")
+    names = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
+    expected = [Pair(f"{name}/0", "val2017/85329.bmp", "A cat.", "A dog.", name) for name in names]
+    assert read(tmp_path, "sugarcrepe") == expected
 
 
 def test_aro_has_boxes_and_the_groups_that_count(tmp_path: Path) -> None:
-    found = read_benchmark(Named("aro", str(an_aro(tmp_path))))
-    captions = RELATION["true_caption"], RELATION["false_caption"]
-    box = (1, 2, 5, 5)
-    assert found.pairs[0] == Pair("relation/0", "images/2320917.jpg", *captions, "relation", "relation on", box)
-    assert {pair.group for pair in found.pairs[1:-1]} == {"attributes wet, open"}
-    assert (found.pairs[-1].category, found.pairs[-1].group) == ("attribution", "")
+    found = read(tmp_path, "aro", bbox_x=0.6, bbox_h=2.51)
+    texts = RELATION["true_caption"], RELATION["false_caption"]
+    common = "images/2320917.bmp", *texts
+    assert found[0] == Pair("relation/0", *common, "relation", "relation on", (1, 2, 5, 5))
+    assert found[1] == Pair("attribution/0", *common, "attribution", "attributes wet, open", (1, 2, 5, 5))
+    assert [pair.group for pair in found[1:]] == ["attributes wet, open"] * 25 + [""] * 24
 
 
 def test_winoground_is_two_pairs_of_a_group(tmp_path: Path) -> None:
-    first, second = read_benchmark(Named("winoground", str(a_winoground(tmp_path)))).pairs
-    captions = EXAMPLE["caption_0"], EXAMPLE["caption_1"]
-    assert first == Pair("7/0", "images/ex_7_img_0.png", *captions, "Object", "7")
-    assert second == Pair("7/1", "images/ex_7_img_1.png", *reversed(captions), "Object", "7")
+    first, second = read(tmp_path, "winoground")
+    texts = EXAMPLE["caption_0"], EXAMPLE["caption_1"]
+    assert first == Pair("7/0", "images/ex_7_img_0.bmp", *texts, "Object", "7")
+    assert second == Pair("7/1", "images/ex_7_img_1.bmp", *reversed(texts), "Object", "7")
+    image(tmp_path / "images" / "bare.png")
+    assert read(tmp_path, "winoground", image_0="bare")[0].file == "images/bare.png"
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv"])
-def test_local_tables_of_all_kinds_say_the_same(suffix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("suffix", "numbers"), [("jsonl", "12"), ("json", "01"), ("csv", "23")])
+def test_local_tables_of_all_kinds_say_the_same(suffix: str, numbers: str, tmp_path: Path) -> None:
     image(tmp_path / "images" / "a.png")
-    rows = [("images/a.png", "a cat, asleep", "a dog", "noun"), ("images/a.png", "a cat, asleep", "two cats", "count")]
+    rows = [("images/a.png", "a cat, asleep", "a dog", ""), (".//images/a.png", "a cat, asleep", "two cats", "count")]
     records = [dict(zip(("file", "caption", "negative", "category"), row, strict=True)) for row in rows]
     table = "file,caption,negative,category\n" + "".join(f'{a},"{b}",{c},{d}\n' for a, b, c, d in rows)
-    content = {"jsonl": lines(*records), "json": records, "csv": table}[suffix]
+    content = {"jsonl": "\n".join(map(json.dumps, records)), "json": records, "csv": table}[suffix]
     written(tmp_path / f"benchmark.{suffix}", content)
-    found = local.read(tmp_path).pairs
-    assert [(each.file, each.caption, each.negative, each.category) for each in found] == rows
-    assert len({each.id for each in found}) == 2
+    found = read_benchmark(Named("local", str(tmp_path))).pairs
+    expected = [("images/a.png", *row[1:]) for row in rows]
+    assert [(each.file, each.caption, each.negative, each.category) for each in found] == expected
+    assert [each.id for each in found] == list(numbers)
 
 
 def test_several_negatives_of_a_caption_are_several_pairs(tmp_path: Path) -> None:
-    found = local.read(a_local(tmp_path)).pairs
+    found = read(tmp_path, "local")
     assert [(each.id, each.negative) for each in found] == [("1.0", "a dog"), ("1.1", "two cats")]
-    (bare,) = local.read(a_local(tmp_path, negative="a dog", category=None)).pairs
+    (bare,) = read(tmp_path, "local", negative="a dog", category=None)
     assert (bare.id, bare.category) == ("1", "")
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("path", ["../outside.jpg", "/etc/hostname", "a\\b.png"])
+@pytest.mark.parametrize("path", ["../outside.jpg", "/etc/hostname", "a\\b.png", "link.png"])
 def test_paths_that_escape_are_refused(name: str, path: str, tmp_path: Path) -> None:
-    image(tmp_path / "outside.jpg")
-    key = {"sugarcrepe": "filename", "aro": "image_path", "winoground": "image_1", "local": "file"}[name]
-    folder = MAKERS[name](tmp_path / "own", **{key: path})
-    with pytest.raises(DataError, match="write a path relative to the images' folder"):
-        read_benchmark(Named(name, str(folder)))
-
-
-def test_links_that_lead_outside_are_refused(tmp_path: Path) -> None:
     image(tmp_path / "outside.png")
-    folder = a_local(tmp_path / "own", file="link.png")
-    (folder / "link.png").symlink_to(tmp_path / "outside.png")
-    with pytest.raises(DataError, match="leads through a symbolic link"):
-        local.read(folder)
+    key = {"sugarcrepe": "filename", "aro": "image_path", "winoground": "image_1", "local": "file"}[name]
+    MAKERS[name](tmp_path / "own", **{key: path})
+    for folder in ("", "images", "val2017"):
+        if (tmp_path / "own" / folder).is_dir():
+            (tmp_path / "own" / folder / "link.png").symlink_to(tmp_path / "outside.png")
+    link = "leads through a symbolic link"
+    refused(tmp_path / "own", name, DataError, link if path == "link.png" else "write a path relative to the images'")
 
 
 @pytest.mark.parametrize(
-    ("name", "changed", "expected"),
+    ("name", "changed", "value"),
     [
-        ("sugarcrepe", {"caption": 3}, "add_att.json: record 0: 'caption' is a int, expected str"),
-        ("sugarcrepe", {"negative_caption": " "}, "'negative_caption' is ' ', which is no sentence"),
-        ("sugarcrepe", {"caption": "\ud800"}, "which is no sentence"),
+        ("sugarcrepe", {"caption": 3}, "add_att.json: record 0 caption is 3, expected text"),
+        ("sugarcrepe", {"negative_caption": " "}, "negative_caption is ' ', expected a sentence"),
+        ("sugarcrepe", {"caption": "a\0"}, "expected a sentence"),
         ("sugarcrepe", {"filename": "other.jpg"}, "no image such as other.jpg"),
-        ("aro", {"bbox_w": 0}, "its box has 0 x 3 pixels"),
-        ("aro", {"bbox_w": 1e300}, "its box lies at [1, 2, 1e+300, 3]"),
-        ("aro", {"bbox_y": float("nan")}, "its box lies at [1, nan, 4, 3]"),
-        ("aro", {"bbox_x": "1"}, "'bbox_x' is a str"),
-        ("aro", {"relation_name": None}, "'relation_name' is a NoneType"),
+        ("aro", {"bbox_w": 0}, "record 0 bbox_w is 0, expected a larger number"),
+        ("aro", {"bbox_h": 0.5}, "bbox_h is 0.5, expected a larger number"),
+        ("aro", {"bbox_w": 1e300}, "bbox_w is 1e+300, expected a smaller number"),
+        ("aro", {"bbox_x": -8193}, "bbox_x is -8193, expected a larger number"),
+        ("aro", {"bbox_y": float("nan")}, "bbox_y is nan, expected"),
+        ("aro", {"bbox_x": "1"}, "bbox_x is '1', expected a number"),
+        ("aro", {"relation_name": None}, "relation_name is None, expected text"),
         ("winoground", {"image_1": "ex_8_img_1"}, "1 of 2 images are not there"),
-        ("winoground", {"collapsed_tag": 1}, "line 1: 'collapsed_tag' is a int"),
-        ("local", {"negative": []}, "'negative' is empty"),
-        ("local", {"negative": ["a dog", 3]}, "'negative' is a int, expected text"),
-        ("local", {"category": 3}, "'category' is a int, expected text"),
+        ("winoground", {"collapsed_tag": 1}, "line 1 collapsed_tag is 1, expected text"),
+        ("local", {"negative": []}, "line 1 negative is [], expected more"),
+        ("local", {"negative": ["a dog", 3]}, "negative .1 is 3, expected text"),
+        ("local", {"category": 3}, "category is 3, expected text"),
+        ("local", {"category": " "}, "category is ' ', expected a sentence"),
     ],
 )
-def test_malformed_files_are_one_line(name: str, changed: dict[str, Any], expected: str, tmp_path: Path) -> None:
-    folder = MAKERS[name](tmp_path / "own", **changed)
-    with pytest.raises(ItrpipeError) as raised:
-        read_benchmark(Named(name, str(folder)))
-    assert expected in str(raised.value)
-    assert "\n" not in str(raised.value)
+def test_malformed_records_are_refused(name: str, changed: dict[str, Any], value: str, tmp_path: Path) -> None:
+    MAKERS[name](tmp_path / "own", **changed)
+    refused(tmp_path / "own", name, ItrpipeError, value)
 
 
 @pytest.mark.parametrize(
-    ("kind", "content", "expected"),
+    ("kind", "content", "value"),
     [
-        ("jsonl", "", "holds no pair of captions"),
-        ("jsonl", "[]", "line 1 is a list"),
+        ("jsonl", "", "holds no images"),
+        ("jsonl", "[]", "line 1 is [], expected an object"),
         ("jsonl", "{", "line 1 is not valid JSON"),
-        ("jsonl", '{"file": "a.png", "caption": "a cat"}', "has no 'negative'"),
-        ("csv", "file,caption,negative\na.png,a cat\n", "has not the 3 fields"),
-        ("csv", "file,caption,negative\na.png,a cat,a dog,two\n", "has not the 3 fields"),
+        ("json", "3", "is 3, expected"),
+        ("jsonl", '{"file": "a.png", "caption": "a cat"}', "line 1 has no negative; it has file, caption"),
+        ("csv", "file,caption,negative\na.png,a cat\n", "line 2 has 2 fields, not the 3"),
         ("csv", 'file,caption,negative\na.png,"a cat,a dog\n', "unexpected end of data"),
-        ("csv", "file,caption\na.png,a cat\n", "has no 'negative'"),
+        ("csv", "file,caption\na.png,a cat\n", "has no negative"),
     ],
 )
-def test_malformed_tables_are_refused(kind: str, content: str, expected: str, tmp_path: Path) -> None:
+def test_malformed_tables_are_refused(kind: str, content: str, value: str, tmp_path: Path) -> None:
     image(tmp_path / "a.png")
     written(tmp_path / f"benchmark.{kind}", content)
-    with pytest.raises(DataError, match=expected):
-        local.read(tmp_path)
+    refused(tmp_path, "local", DataError, value)
 
 
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    written(a_local(tmp_path / "two") / "benchmark.json", [])
-    with pytest.raises(UsageError, match="holds 2 data files"):
-        local.read(tmp_path / "two")
-    (a_sugarcrepe(tmp_path / "six") / "swap_obj.json").unlink()
-    with pytest.raises(MissingInputError, match=r"swap_obj\.json: cannot be read"):
-        sugarcrepe.read(tmp_path / "six")
-    with pytest.raises(MissingInputError, match=r"none of benchmark\.jsonl"):
-        local.read(tmp_path / "six")
-    written(a_winoground(tmp_path / "w") / "examples.jsonl", lines(EXAMPLE, EXAMPLE))
-    with pytest.raises(DataError, match="id 7 is given twice"):
-        winoground.read(tmp_path / "w")
+def test_missing_and_doubled_files_and_examples_are_told(tmp_path: Path) -> None:
+    a_sugarcrepe(tmp_path)
+    refused(tmp_path, "local", MissingInputError, "none of benchmark.jsonl")
+    (tmp_path / "swap_obj.json").unlink()
+    refused(tmp_path, "sugarcrepe", MissingInputError, "swap_obj.json: cannot be read")
+    a_local(tmp_path)
+    written(tmp_path / "benchmark.json", [])
+    refused(tmp_path, "local", UsageError, "holds 2 data files")
+    a_winoground(tmp_path)
+    written(tmp_path / "examples.jsonl", "\n".join([json.dumps(EXAMPLE)] * 2))
+    refused(tmp_path, "winoground", DataError, "pair 7/0 is given twice")
+    refused(tmp_path / "none", "winoground", MissingInputError, "--benchmark winoground=")
 
 
 def test_names_are_kept_in_one_order() -> None:
     assert benchmark_names(["scenes", "aro=b"]) == ("aro=b", "scenes")
     assert named("local=a=b") == Named("local", "a=b")
-    with pytest.raises(ValueError, match="names aro a second time"):
-        benchmark_names(["aro=b", "aro=c"])
+    for texts, reason in {
+        ("aro=b", "aro=c"): "names aro a second time",
+        ("scenes=a",): "makes this benchmark itself",
+        ("aro",): "is read from files",
+        ("arro=b",): "did you mean 'aro'",
+    }.items():
+        with pytest.raises(ValueError, match=reason):
+            benchmark_names(texts)
 
 
 def test_digests_know_the_content_and_not_the_place(tmp_path: Path) -> None:
-    def found(folder: Path) -> dict[str, str]:
-        return digests([f"local={folder}", "scenes"], DigestCache(tmp_path / "sources.json"))
+    def found(folder: Path, name: str = "local") -> dict[str, str]:
+        return digests([f"{name}={folder}", "scenes"], DigestCache(tmp_path / "sources.json"))
 
-    first, moved = found(a_local(tmp_path / "one")), found(a_local(tmp_path / "two"))
-    assert first == moved
-    assert set(first) == {"benchmark local", "benchmark local images", "benchmark scenes"}
+    golden = json.loads(Path(__file__).with_name("golden.json").read_text())["benchmarks"]
+    for name, make in MAKERS.items():
+        make(tmp_path / name)
+        assert found(tmp_path / name, name) == golden[name]
+    a_local(tmp_path / "two")
+    first = found(tmp_path / "two")
+    assert first == golden["local"]
     image(tmp_path / "two" / "other.png")
     assert found(tmp_path / "two") == first  # nobody asks for it
-    Image.new("RGB", (9, 9)).save(tmp_path / "two" / "a.png")
+    Image.new("RGB", (9, 9)).save(tmp_path / "two" / "a.bmp")
     changed = found(tmp_path / "two")
     assert [name for name in first if changed[name] != first[name]] == ["benchmark local images"]
-    assert found(a_local(tmp_path / "one", caption="a dog"))["benchmark local"] != first["benchmark local"]
 
 
 def test_a_part_of_an_image_is_what_pillow_crops(tmp_path: Path) -> None:
@@ -247,10 +259,3 @@ def test_a_part_of_an_image_is_what_pillow_crops(tmp_path: Path) -> None:
     for box, found in zip(boxes, batch.images, strict=True):
         with Image.open(tmp_path / "a.png") as opened:
             np.testing.assert_array_equal(found.numpy(), np.asarray(opened.crop(tuple(box.tolist()))))
-
-
-def test_one_photograph_of_a_benchmark_is_one_file_however_it_is_spelled(tmp_path: Path) -> None:
-    image(tmp_path / "cafe\u0301.png")
-    rows = "".join(f"{name},a cat,a dog\n" for name in ("caf\u00e9.png", ".//cafe\u0301.png"))
-    written(tmp_path / "benchmark.csv", f"file,caption,negative\n{rows}")
-    assert {pair.file for pair in local.read(tmp_path).pairs} == {"cafe\u0301.png"}

@@ -1,380 +1,394 @@
-"""Finding the reader of a source; and the check that images and captions fit together."""
+"""What every format of datasets holds to, and what is particular to each. A new format is a row of `SOURCES`."""
 
 from __future__ import annotations
 
-import csv
-import inspect
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-import itrpipe.datasets
-from itrpipe.datasets.caption_check import check_annotations
-from itrpipe.datasets.formats import FORMATS, format_module, read_annotations, recognise
-from itrpipe.datasets.noted import NotedAnnotations
-from itrpipe.datasets.records import Annotations, CaptionRecord, ImageRecord
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.datasets.captions import (
+    Annotations,
+    CaptionRecord,
+    ImageRecord,
+    checked_annotations,
+    hash_split,
+)
+from itrpipe.datasets.formats import FORMATS, Choices, read_annotations
+from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
+from tests.datasets.sources import ROWS, SOURCES, Json, Row, coco, karpathy
+
+EACH = pytest.mark.parametrize("name", SOURCES)
+FILES = ("b.bmp", "sub/d.bmp", "a.bmp", "c.bmp")
 
 
-def write_with(folder: Path, name: str, file: str = "a.jpg", caption: str = "A dog .", split: str = "train") -> None:
-    """Writes a source of a format with one image, whose name and caption may be anything."""
-    (folder / "a.jpg").write_bytes(b"")
+def refused(source: Path, kind: type[ItrpipeError], value: str, **more: Any) -> str:
+    """The line by which a source is refused, which holds the value."""
+    with pytest.raises(kind) as caught:
+        read_annotations(source, **more)
+    assert type(caught.value) is kind
+    assert value in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "pydantic" not in str(caught.value)
+    return str(caught.value)
+
+
+@EACH
+def test_images_and_captions_come_in_the_order_of_the_source(tmp_path: Path, name: str) -> None:
+    source = SOURCES[name]
+    image_id: dict[str, Callable[[str], str]] = {
+        "karpathy": lambda file: PurePosixPath(file).stem,
+        "coco_captions": lambda file: str(10 + FILES.index(file)),
+        "flickr_tokens": lambda file: PurePosixPath(file).stem,
+        "caption_table": str,
+    }
+    own = image_id[source.format]
+    hashed = hash_split([own(file) for file in FILES], 0.1, 0.1, 0)
+    named = {row.file: row.split if source.has_splits else hashed[own(row.file)] for row in ROWS}
+    splits = dict.fromkeys(FILES, "val") if name == "coco" else named
+    found = read_annotations(source.write(tmp_path))
+    assert found.images == [ImageRecord(own(file), file, splits[file]) for file in FILES]
+    rows = list(enumerate(ROWS))
     if name == "karpathy":
-        record = {"filename": file, "split": split, "sentences": [{"raw": caption, "sentid": 0}]}
-        (folder / "dataset.json").write_text(json.dumps({"images": [record]}))
-    elif name == "coco_captions":
-        annotation = {"id": 2, "image_id": 1, "caption": caption}
-        content = {"images": [{"id": 1, "file_name": file}], "annotations": [annotation]}
-        (folder / "captions_val2014.json").write_text(json.dumps(content))
-    elif name == "flickr_tokens":
-        (folder / "Flickr8k.token.txt").write_text(f"{file}#0\t{caption}\n", encoding="utf-8")
-    elif name == "jsonl":
-        (folder / "captions.jsonl").write_text(json.dumps({"file": file, "caption": caption}) + "\n")
-    else:
-        with (folder / f"captions.{name}").open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.writer(stream, delimiter="\t" if name == "tsv" else ",")
-            writer.writerows([("file", "caption"), (file, caption)])
+        rows.sort(key=lambda row: FILES.index(row[1].file))
+    caption_id = "{1.file}#{0}" if source.format == "flickr_tokens" else "{0}"
+    expected = [CaptionRecord(caption_id.format(number, row), own(row.file), row.caption) for number, row in rows]
+    assert found.captions == expected
+    assert found.root == tmp_path
+    assert bool(found.notes) == (not source.has_splits)
+    assert [other for other in FORMATS if FORMATS[other].files(tmp_path)] == [source.format]
+    assert read_annotations(tmp_path / source.file, source.format).captions == found.captions
 
 
-SOURCES = ("karpathy", "coco_captions", "flickr_tokens", "csv", "tsv", "jsonl")
-LOOKED_FOR = {
-    "karpathy": r"none of dataset\.json",
-    "coco_captions": r"captions_train<year>\.json",
-    "flickr_tokens": r"none of Flickr8k\.token\.txt",
-    "caption_table": r"captions\.jsonl",
+@EACH
+def test_a_byte_order_mark_and_other_names_of_the_file_are_taken(tmp_path: Path, name: str) -> None:
+    source = SOURCES[name]
+    found = read_annotations(source.write(tmp_path, f"\ufeff{source.text()}"), source.format)
+    if name != "coco":  # whose split is in the name
+        (tmp_path / source.file).rename(other := tmp_path / f"mine{PurePosixPath(source.file).suffix}")
+        assert read_annotations(other, source.format).captions == found.captions
+
+
+@EACH
+def test_what_is_missing_damaged_or_cut_off_is_refused(tmp_path: Path, name: str) -> None:
+    source = SOURCES[name]
+    path, text = source.write(tmp_path) / source.file, source.text()
+    path.write_text(text[: text.rindex(ROWS[-1].file) + 3])
+    refused(path, DataError, str(path), format=source.format)
+    path.write_bytes(text.encode() + b"\xff")
+    refused(path, DataError, "is not UTF-8", format=source.format)
+    path.write_text("")
+    refused(path, DataError, str(path), format=source.format)
+    path.write_text(text)
+    for file in FILES:
+        (tmp_path / file).unlink()
+    refused(tmp_path, MissingInputError, "no image such as ")
+    path.unlink()
+    refused(tmp_path, MissingInputError, FORMATS[source.format].names[0], format=source.format)
+    refused(path, MissingInputError, "is not there")
+
+
+BAD_ROWS = {
+    "escaping": (Row("../a.bmp", "x"), "contains '..'; write a path relative to the images' folder"),
+    "absolute": (Row("/etc/a.bmp", "x"), "is absolute"),
+    "steering": (Row("a\x1b[2J.bmp", "x"), "contains a line end or another control character; rename the file"),
+    "endless": (Row("x" * 5000, "x"), "has more bytes than a name (255) or path (4,095) can have"),
+    "empty": (Row("a.bmp", "\ufeff \u2060\u00ad\u3164\ufe0f\u2800"), "1 empty captions ("),
+    "nul": (Row("a.bmp", "A\0dog"), "1 captions with a NUL character ("),
+    "split": (Row("c.bmp", "x", "dev"), "'dev'"),
 }
 
 
-def write_one(folder: Path, name: str) -> None:
-    write_with(folder, "csv" if name == "caption_table" else name)
+@EACH
+@pytest.mark.parametrize("bad", BAD_ROWS)
+def test_rows_that_no_dataset_should_have_are_refused(tmp_path: Path, name: str, bad: str) -> None:
+    row, reason = BAD_ROWS[bad]
+    rows = [*ROWS[:-1], row]
+    if bad != "split" or SOURCES[name].has_splits:
+        line = refused(SOURCES[name].write(tmp_path, rows), DataError, reason)
+        assert row.file in ("a.bmp", "c.bmp") or re.search(r"(image 3|line [56]): image path", line)
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_each_format_recognises_its_own_source_and_no_other(tmp_path: Path, name: str) -> None:
-    write_one(tmp_path, name)
-    assert [other for other in FORMATS if format_module(other).recognises(tmp_path)] == [name]
-    assert [caption.text for caption in read_annotations(tmp_path).captions] == ["A dog ."]
-    assert read_annotations(tmp_path, name) == read_annotations(tmp_path)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_source_without_its_file_or_without_its_images_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(MissingInputError, match=LOOKED_FOR[name]):
-        read_annotations(tmp_path, name)
-    write_one(tmp_path, name)
-    (tmp_path / "a.jpg").unlink()
-    with pytest.raises(MissingInputError, match=r"no image such as (val2014/)?a\.jpg in "):
-        read_annotations(tmp_path, name)
-
-
-@pytest.mark.parametrize(
-    ("name", "files"),
-    [
-        ("karpathy", ("dataset.json", "dataset_flickr8k.json")),
-        ("flickr_tokens", ("Flickr8k.token.txt", "results.csv")),
-        ("caption_table", ("captions.csv", "captions.tsv")),
-    ],
-)
-def test_two_files_of_one_format_must_be_settled_by_the_user(tmp_path: Path, name: str, files: tuple[str, str]) -> None:
-    for file in files:
-        (tmp_path / file).write_text("image_name| comment_number| comment\n")
-    with pytest.raises(UsageError, match=re.escape(f"2 data files ({', '.join(files)})")):
-        read_annotations(tmp_path, name)
-
-
-def karpathy(*changes: dict[str, Any], without: str = "") -> dict[str, Any]:
-    """The content of a file with a sound image, and one with each of the changes or without a field."""
-    sound = {"filename": "a.jpg", "split": "train", "sentences": [{"raw": "A", "sentid": 0}]}
-    wrong = [{key: value for key, value in sound.items() if key != without}] if without else []
-    return {"images": [sound, *wrong, *(sound | change for change in changes)]}
-
-
-def coco(image: dict[str, Any], annotation: dict[str, Any]) -> dict[str, Any]:
-    return {"images": [{"file_name": "a.jpg", **image}], "annotations": [{"image_id": 4, **annotation}]}
-
-
-LARGE, DEEP, LONG = '{"images": ' + "9" * 5000 + "}", "[" * 100_000, "x" * 5000
-MALFORMED: list[tuple[str, str, Any, str]] = [
-    ("karpathy", "dataset.json", karpathy(without="filename"), "image 1 has no 'filename'"),
-    ("karpathy", "dataset.json", karpathy(without="split"), "image 1 has no 'split'"),
-    ("karpathy", "dataset.json", karpathy(without="sentences"), "image 1 has no 'sentences'"),
-    ("karpathy", "dataset.json", karpathy({"sentences": [{"sentid": 1}]}), "sentence 1 of image 1 has no 'raw'"),
-    ("karpathy", "dataset.json", karpathy({"sentences": [{"raw": "x"}]}), "a sentence of image 1 has no 'sentid'"),
-    ("karpathy", "dataset.json", karpathy({"sentences": "text"}), "'sentences' is a str, expected list"),
-    ("karpathy", "dataset.json", karpathy({"cocoid": True}), "'cocoid' is a bool, expected int or str"),
-    ("karpathy", "dataset.json", {"images": ["text"]}, "image 0 is a str, expected an object"),
-    ("karpathy", "dataset.json", {"images": []}, "holds no images"),
-    ("karpathy", "dataset.json", [], "top level is a list"),
-    ("karpathy", "dataset.json", {"pictures": []}, "top level has no 'images'"),
-    ("karpathy", "dataset.json", '{"images": [', "is not valid JSON"),
-    ("karpathy", "dataset.json", LARGE, "is not valid JSON"),
-    ("karpathy", "dataset.json", DEEP, "is not valid JSON"),
-    ("karpathy", "dataset.json", b'{"images": "\xff"}', "is not UTF-8"),
-    ("karpathy", "dataset.json", karpathy({"cocoid": ""}), "1 empty image ids ('')"),
-    ("karpathy", "dataset.json", karpathy({"cocoid": "  "}), "1 empty image ids ('  ')"),
-    ("karpathy", "dataset.json", karpathy({"cocoid": "1\0"}), r"1 image ids with control characters (1\x00)"),
-    (
-        "karpathy",
-        "dataset.json",
-        karpathy({"cocoid": LONG}),
-        f"1 image ids of more than 4,096 characters ({LONG[:20]}…)",
-    ),
-    ("karpathy", "dataset.json", karpathy({"sentences": [{"raw": "A", "sentid": ""}]}), "1 empty caption ids ('')"),
-    (
-        "karpathy",
-        "dataset.json",
-        karpathy({"sentences": [{"raw": "A", "sentid": "x\x1b"}]}),
-        r"1 caption ids with control characters (x\x1b)",
-    ),
-    (
-        "karpathy",
-        "dataset.json",
-        karpathy({"sentences": [{"raw": "A", "sentid": LONG}]}),
-        f"1 caption ids of more than 4,096 characters ({LONG[:20]}…)",
-    ),
-    ("coco_captions", "captions_val2014.json", {"annotations": []}, "top level has no 'images'"),
-    ("coco_captions", "captions_val2014.json", {"images": coco({"id": 4}, {})["images"]}, "no 'annotations'"),
-    ("coco_captions", "captions_val2014.json", coco({"id": 4}, {"id": 1}), "annotation 0 has no 'caption'"),
-    ("coco_captions", "captions_val2014.json", coco({"id": 4}, {"caption": "x"}), "annotation 0 has no 'id'"),
-    (
-        "coco_captions",
-        "captions_val2014.json",
-        coco({"id": 4}, {"image_id": 4.5, "id": 1, "caption": "x"}),
-        "'image_id' is a float",
-    ),
-    ("coco_captions", "captions_val2014.json", coco({}, {}), "image 0 has no 'id'"),
-    ("flickr_tokens", "Flickr8k.token.txt", "a.jpg#0\tx\nno separator here\n", "line 2 is 'no separator here'"),
-    ("flickr_tokens", "Flickr8k.token.txt", "a.jpg\tx\n", "line 1 is"),
-    ("flickr_tokens", "Flickr8k.token.txt", "", "holds no images"),
-    ("flickr_tokens", "results.csv", "image_name| comment_number| comment\na.jpg, 0, x\n", "line 2 is 'a.jpg, 0, x'"),
-    ("caption_table", "captions.csv", "file,caption,Caption\na.jpg,A,B\n", "line 1: 2 columns are called caption"),
-    ("caption_table", "captions.jsonl", LARGE, "line 1 is not valid JSON"),
-    ("caption_table", "captions.jsonl", DEEP, "line 1 is not valid JSON"),
-]
-
-
-@pytest.mark.parametrize(("name", "file", "content", "message"), MALFORMED)
-def test_malformed_sources_are_refused_in_one_line(
-    tmp_path: Path, name: str, file: str, content: Any, message: str
-) -> None:
-    (tmp_path / "a.jpg").write_bytes(b"")
-    text = content if isinstance(content, str | bytes) else json.dumps(content)
-    (tmp_path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(DataError, match=re.escape(message)) as caught:
-        read_annotations(tmp_path, name)
-    assert str(caught.value).startswith(str(tmp_path))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", SOURCES)
-@pytest.mark.parametrize(
-    ("caption", "reason"),
-    [
-        ("A\0dog", "1 captions with a NUL character ("),
-        ("\u200b\u200b", "1 empty captions ("),
-        ("\ufeff \u2060\u00ad\u3164\ufe0f\u2800", "1 empty captions ("),
-        ("\u202e", "1 empty captions ("),
-    ],
-)
-def test_captions_that_nobody_can_read_are_refused(tmp_path: Path, name: str, caption: str, reason: str) -> None:
-    write_with(tmp_path, name, caption=caption)
-    with pytest.raises(DataError, match=re.escape(reason)) as caught:
-        read_annotations(tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", SOURCES)
-@pytest.mark.parametrize("caption", ["\u200bdog", "🐕", "犬", "?", "é"])
+@EACH
+@pytest.mark.parametrize("caption", ["\u200bdog", "🐕", "?", "é"])
 def test_captions_of_one_visible_character_are_taken(tmp_path: Path, name: str, caption: str) -> None:
-    write_with(tmp_path, name, caption=caption)
-    assert [each.text for each in read_annotations(tmp_path).captions] == [caption]
+    found = read_annotations(SOURCES[name].write(tmp_path, [Row("a.bmp", caption)]))
+    assert [each.text for each in found.captions] == [caption]
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("stored", ["caf\u00e9.png", "cafe\u0301.png"])
+@EACH
+def test_one_photograph_is_one_image_however_it_is_spelled(tmp_path: Path, name: str, stored: str) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / stored).write_bytes(b"")
+    rows = [Row("s/caf\u00e9.png", "A dog"), Row("./s//cafe\u0301.png", "A cat")]
+    source = SOURCES[name].write(tmp_path, rows)
+    if name in ("karpathy", "coco"):  # which list images by themselves
+        refused(source, DataError, "files that are several images (s/caf")
+        return
+    found = read_annotations(source)
+    key = "caf\u00e9" if name in ("tokens", "results") else "s/caf\u00e9.png"
+    assert [(image.image_id, image.file) for image in found.images] == [(key, f"s/{stored}")]
+    assert [caption.image_id for caption in found.captions] == [key, key]
+
+
+MISSING = object()
+
+
+def wrong(make: Callable[..., Json], value: Any, *path: Any) -> Json:
+    """The content of the usual rows with another value of a field, or without the field."""
+    content = place = make(ROWS)
+    *parents, last = path
+    for each in parents:
+        place = place[each]
+    if value is MISSING:
+        del place[last]
+    else:
+        place[last] = value
+    return content
+
+
+LONG, IMAGE, SENTENCE = "x" * 5000, ("images", 1), ("images", 1, "sentences", 0)
+TEXT = "expected text"
+REFUSED: list[tuple[str, Json | str, str]] = [
+    *(("karpathy", wrong(karpathy, MISSING, *IMAGE, key), f"images 1 has no {key}; it has filename")
+      for key in ("split", "sentences")),
+    *(("karpathy", wrong(karpathy, MISSING, *SENTENCE, key), f"sentences 0 has no {key}") for key in ("raw", "sentid")),
+    *(("karpathy", wrong(karpathy, 3.5, *IMAGE, key), f"images 1 {key} is 3.5, {TEXT}")
+      for key in ("filename", "split", "filepath", "cocoid")),
+    *(("karpathy", wrong(karpathy, True, *SENTENCE, key), f"images 1 sentences 0 {key} is True, {TEXT}")
+      for key in ("raw", "sentid")),
+    ("karpathy", wrong(karpathy, LONG, *IMAGE, "sentences"), f"images 1 sentences is '{LONG[:59]}, expected a list"),
+    ("karpathy", wrong(karpathy, 0, *SENTENCE, "sentid"), "1 duplicate caption ids (0)"),
+    ("karpathy", wrong(karpathy, "text", *IMAGE), "images 1 is 'text', expected an object"),
+    ("karpathy", {"images": []}, "holds no images"),
+    ("karpathy", {"pictures": []}, "has no images; it has pictures"),
+    ("karpathy", "[]", "is [], expected an object"),
+    ("karpathy", '{"images": ' + "9" * 5000 + "}", "is not valid JSON"),
+    ("karpathy", "[" * 100_000, "is not valid JSON"),
+    ("karpathy", '{"images": "\\ud800"}', "is not valid JSON"),
+    *(("karpathy", wrong(karpathy, value, *IMAGE, "cocoid"), f"1 {message}") for value, message in (
+        ("", "empty image ids ('')"),
+        ("  ", "empty image ids ('  ')"),
+        ("1\0", r"image ids with control characters (1\x00)"),
+        (LONG, f"image ids of more than 4,096 characters ({LONG[:20]}…)"),
+        ("b", "duplicate image ids (b)"),
+    )),
+    ("karpathy", wrong(karpathy, "x\x1b", *SENTENCE, "sentid"), r"1 caption ids with control characters (x\x1b)"),
+    ("coco", wrong(coco, MISSING, "annotations"), "has no annotations; it has images"),
+    *(("coco", wrong(coco, [], "images", 1, key), f"images 1 {key} is [], {TEXT}") for key in ("id", "file_name")),
+    *(("coco", wrong(coco, [], "annotations", 1, key), f"annotations 1 {key} is [], {TEXT}")
+      for key in ("id", "image_id", "caption")),
+    ("coco", wrong(coco, 99, "annotations", 1, "image_id"), "1 captions of images that are not there (1 of 99)"),
+    ("tokens", "a.bmp#0\tx\nno separator here\n", "line 2 is 'no separator here'"),
+    ("tokens", "a.bmp\tx\n", "line 1 is"),
+    ("results", "image_name| comment_number| comment\na.bmp, 0, x\n", "line 2 is 'a.bmp, 0, x'"),
+    ("csv", "name,text\na.bmp,x\n", "line 2 has no file and no caption; it has name, text"),
+    ("csv", "file,caption,Caption\na.bmp,A,B\n", "line 2 has no caption; it has file, caption (2 columns)"),
+    ("csv", "file,caption\n", "holds no images"),
+    ("csv", "file,caption\na.bmp,one, two\n", "line 2 has 3 fields, not the 2"),
+    ("csv", 'file,caption\na.bmp,"open\nb.bmp,x\n', "unexpected end of data"),
+    ("tsv", 'file\tcaption\na.bmp\t"one" two\n', "line 2: "),
+    ("csv", "file,caption,split\na.bmp,x,train\n./a.bmp,y,test\n", "line 3: image a.bmp is in the splits 'train' and"),
+    ("jsonl", '{"file": "a.bmp"}\n', "line 1 has no caption; it has file"),
+    ("jsonl", '{"file": "a.bmp", "caption": 7}\n', f"line 1 caption is 7, {TEXT}"),
+    ("jsonl", '{"file": [1], "caption": "x"}\n', f"line 1 file is [1], {TEXT}"),
+    ("jsonl", '{"file": "a.bmp", "caption": "x", "split": 1}\n', f"line 1 split is 1, {TEXT}"),
+    ("jsonl", "\n[1]\n", "line 2 is [1], expected an object"),
+    ("jsonl", '{"file": "a", "caption": "x", "split": "val"}\n{"file": "b", "caption": "x"}\n', "line 2 has no split"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "value"), REFUSED)
+def test_malformed_sources_are_refused_in_one_line(tmp_path: Path, name: str, content: Json | str, value: str) -> None:
+    text = content if isinstance(content, str) else json.dumps(content)
+    line = refused(SOURCES[name].write(tmp_path, text), DataError, value)
+    assert line.startswith(str(tmp_path))
+    assert len(line) < len(str(tmp_path)) + 500
+
+
+def test_karpathys_coco_has_folders_ids_and_restval(tmp_path: Path) -> None:
+    content = karpathy([Row("1.jpg", "x", "restval"), Row("2.jpg", "y", "test")])
+    for number, image in enumerate(content["images"]):
+        image |= {"filepath": "val2014", "cocoid": 7 + number}
+    source = tmp_path / "dataset_coco.json"
+    source.write_text(json.dumps(content))
+    for layout in ("images/val2014", "Flicker8k_Dataset", "val2014"):
+        (tmp_path / layout).mkdir(parents=True)
+        (tmp_path / layout / "2.jpg").write_bytes(b"")
+        found = read_annotations(tmp_path)
+        assert found.images == [
+            ImageRecord("7", f"{layout}/1.jpg", "train"),
+            ImageRecord("8", f"{layout}/2.jpg", "test"),
+        ]
+        (tmp_path / layout / "2.jpg").unlink()
+    (tmp_path / "2.jpg").write_bytes(b"")
+    assert found.notes == (f"{source}: 1 restval images added to train",)
+    left = read_annotations(tmp_path, choices=Choices(restval="drop"))
+    assert ([image.file for image in left.images], [each.text for each in left.captions]) == (["2.jpg"], ["y"])
+    assert left.notes == (f"{source}: 1 restval images dropped",)
+    content["images"][1]["filepath"] = "../.."
+    source.write_text(json.dumps(content))
+    assert "image 1: image path" in refused(tmp_path, DataError, "contains '..'")
+
+
+@pytest.mark.parametrize("below", ["", "images/"])
+def test_cocos_own_files_are_read_train_first(tmp_path: Path, below: str) -> None:
+    (tmp_path / "annotations").mkdir()
+    for split, row in {"val": Row("v.jpg", "x"), "train": Row("t.jpg", "y")}.items():
+        content = coco([row])
+        content["images"][0]["id"] = content["annotations"][0]["image_id"] = content["annotations"][0]["id"] = split
+        (tmp_path / "annotations" / f"captions_{split}2014.json").write_text(json.dumps(content))
+        (tmp_path / below / f"{split}2014").mkdir(parents=True)
+        (tmp_path / below / f"{split}2014" / row.file).write_bytes(b"")
+    found = read_annotations(tmp_path)
+    train, val = (
+        ImageRecord("train", f"{below}train2014/t.jpg", "train"),
+        ImageRecord("val", f"{below}val2014/v.jpg", "val"),
+    )
+    assert (found.images, found.root) == ([train, val], tmp_path)
+    assert [caption.text for caption in found.captions] == ["y", "x"]
+    assert "no test split" in found.notes[0]
+    assert read_annotations(tmp_path / "annotations").images == [train, val]
+    assert read_annotations(tmp_path / "annotations" / "captions_val2014.json").images == [val]
+    (tmp_path / "annotations" / "captions_val2017.json").write_text("{}")
+    refused(tmp_path, UsageError, "captions of 2014 and 2017")
+
+
+def test_flickrs_split_lists_leave_images_out_and_must_agree(tmp_path: Path) -> None:
+    lists = {"Flickr_8k.trainImages.txt": "a.JPG\r\n", "Flickr_8k.devImages.txt": "b\n\n", "test.txt": ""}
+    rows = [row._replace(file=row.file.replace("a.bmp", "a.JPG")) for row in ROWS]
+    found = read_annotations(SOURCES["tokens"].write(tmp_path, rows, **lists))
+    assert [(image.image_id, image.split) for image in found.images] == [("b", "val"), ("a", "train")]
+    assert [caption.caption_id for caption in found.captions] == ["b.bmp#0", "a.JPG#2", "b.bmp#3"]
+    note = "2 images in none of Flickr_8k.trainImages.txt, Flickr_8k.devImages.txt, test.txt left out"
+    assert found.notes == (f"{tmp_path / 'Flickr8k.token.txt'}: {note}",)
+    (tmp_path / "test.txt").write_text("./b\n")
+    refused(tmp_path, DataError, "test.txt: image b is in Flickr_8k.devImages.txt too")
+
+
+def test_the_row_of_flickr30k_that_lacks_a_bar_is_read(tmp_path: Path) -> None:
+    rows = "image_name| comment_number| comment\na.bmp| 0| A dog | a cat .\na.bmp| 1   No bar .\n"
+    found = read_annotations(SOURCES["results"].write(tmp_path, rows))
+    assert [each.text for each in found.captions] == ["A dog | a cat .", "No bar ."]
+    (tmp_path / "results.csv").write_text("method,recall\nx,1\n")
+    assert not FORMATS["flickr_tokens"].files(tmp_path)
+
+
 @pytest.mark.parametrize(
-    ("file", "reason"),
+    ("file", "text"),
     [
-        ("a\x1b[2J.jpg", "contains a line end or another control character; rename the file"),
-        ("b\x85.jpg", "contains a line end or another control character"),
-        ("x" * 5000 + ".jpg", "has a name of 5,004 bytes, and no file has more than 255"),
-        ("../a.jpg", "contains '..'; write a path relative to the images' folder"),
+        ("captions.csv", "Filename;other; caption \na.bmp;1;x, y; z\n".replace("; z", "")),
+        ("captions.txt", 'image,caption\na.bmp,"x, y"\n'),
+        ("captions.csv", 'IMAGE,caption,note,note\na.bmp,"x, y",1,2\n\n'),
+        ("captions.jsonl", '\n{"image": " a.bmp", "caption": "x, y", "more": {}}\n'),
     ],
 )
-def test_file_names_that_no_image_should_have_are_refused(tmp_path: Path, name: str, file: str, reason: str) -> None:
-    write_with(tmp_path, name, file=file)
-    with pytest.raises(DataError, match=re.escape(reason)) as caught:
-        read_annotations(tmp_path)
-    assert re.search(r"(image 0|line [12]): image path", str(caught.value))
+def test_tables_may_name_their_columns_otherwise(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / "Images").mkdir()
+    (tmp_path / "Images" / "a.bmp").write_bytes(b"")
+    (tmp_path / file).write_text(text)
+    found = read_annotations(tmp_path)
+    assert [image.file for image in found.images] == ["Images/a.bmp"]
+    assert found.captions == [CaptionRecord("0", "a.bmp", "x, y")]
 
 
-def test_the_list_of_formats_holds_every_reader() -> None:
-    folder = Path(next(iter(itrpipe.datasets.__path__)))
-    readers = {path.stem for path in folder.glob("*.py") if re.search(r"^def recognises\(", path.read_text(), re.M)}
-    assert readers == set(FORMATS)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1).map(
+            lambda text: f"a{text}"
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_any_caption_survives_any_table(tmp_path: Path, captions: list[str]) -> None:
+    for name in ("csv", "tsv", "jsonl"):
+        folder = SOURCES[name].write(tmp_path / name, [Row("a.bmp", caption) for caption in captions])
+        assert [each.text for each in read_annotations(folder).captions] == captions
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_setting_of_a_reader_can_be_given(name: str) -> None:
-    accepted = set(inspect.signature(read_annotations).parameters)
-    assert set(inspect.signature(format_module(name).read).parameters) <= accepted
+def test_which_source_is_meant_is_said_where_it_is_unclear(tmp_path: Path) -> None:
+    line = refused(tmp_path, MissingInputError, "no known dataset format")
+    for wanted in (*FORMATS, "dataset_coco.json", "captions_val20??.json", "captions.tsv", "Flickr8k.token.txt"):
+        assert wanted in line
+    (tmp_path / "a.JPG").write_bytes(b"")
+    refused(tmp_path, MissingInputError, "such as a.JPG, and no captions; write captions.csv beside them")
+    (tmp_path / "mine.csv").write_text("file,caption\n")
+    refused(tmp_path, MissingInputError, "mine.csv: a table of captions is called captions.csv")
+    refused(tmp_path / "mine.csv", MissingInputError, "is called captions.csv")
+    SOURCES["tokens"].write(SOURCES["csv"].write(tmp_path))
+    refused(tmp_path, UsageError, "could be caption_table or flickr_tokens")
+    assert read_annotations(tmp_path, "flickr_tokens").captions[0].caption_id == "b.bmp#0"
+    refused(tmp_path, UsageError, "'karpaty'; there are caption_table", format="karpaty")
+    SOURCES["results"].write(tmp_path)
+    refused(tmp_path, UsageError, "2 data files (Flickr8k.token.txt, results.csv)", format="flickr_tokens")
 
 
-@pytest.mark.parametrize("name", ["karpathy", "coco_captions", "csv", "tsv", "jsonl"])
-def test_a_file_name_of_two_lines_is_refused(tmp_path: Path, name: str) -> None:
-    write_with(tmp_path, name, file="a\nb.jpg")
-    with pytest.raises(DataError, match="contains a line end or another control character"):
-        read_annotations(tmp_path)
+@pytest.mark.parametrize("file", ["a.BMP", "sub/D", "a"])
+def test_names_of_other_case_or_without_their_ending_are_told(tmp_path: Path, file: str) -> None:
+    refused(SOURCES["csv"].write(tmp_path, [Row(file, "x")]), MissingInputError, "write names of files as they are")
 
 
-def test_settings_reach_the_reader(tmp_path: Path) -> None:
-    write_one(tmp_path, "caption_table")
-    everything = read_annotations(tmp_path, split_fractions=(1.0, 0.0, 0.0), split_seed=5)
-    assert everything.images[0].split == "train"
-    assert "seed 5" in everything.notes[0]
-
-
-def test_restval_reaches_the_reader(tmp_path: Path) -> None:
-    write_with(tmp_path, "karpathy", split="restval")
-    assert read_annotations(tmp_path).images[0].split == "train"
-    with pytest.raises(DataError, match="holds no captions"):
-        read_annotations(tmp_path, restval="drop")
-
-
-def test_a_source_nobody_knows_lists_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError) as caught:
-        read_annotations(tmp_path)
-    for wanted in (*FORMATS, "dataset_coco.json", "captions_val<year>.json", "captions.tsv", "Flickr8k.token.txt"):
-        assert wanted in str(caught.value)
-
-
-def test_a_source_of_two_formats_must_be_settled_by_the_user(tmp_path: Path) -> None:
-    write_one(tmp_path, "caption_table")
-    write_one(tmp_path, "flickr_tokens")
-    with pytest.raises(UsageError, match="could be caption_table or flickr_tokens"):
-        recognise(tmp_path)
-    assert read_annotations(tmp_path, "flickr_tokens").captions[0].caption_id == "a.jpg#0"
-
-
-def test_an_unknown_format_and_a_missing_source_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"'karpaty'.*did you mean karpathy"):
-        read_annotations(tmp_path, "karpaty")
-    with pytest.raises(MissingInputError, match="is not there"):
-        read_annotations(tmp_path / "none")
+def test_letters_that_python_cannot_name_files_by_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SOURCES["csv"].write(tmp_path, [Row("caf\u00e9.png", "x")])
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    refused(source, UsageError, "Python reads file names as ascii here; set PYTHONUTF8=1")
 
 
 def test_reading_imports_neither_torch_nor_arrow_nor_nltk() -> None:
     heavy = "'torch', 'pyarrow', 'nltk', 'PIL'"
-    code = f"import sys, itrpipe.datasets.formats as f; [f.format_module(n) for n in f.FORMATS]; \
-import itrpipe.datasets.vocabulary, itrpipe.datasets.tokens; print([m for m in ({heavy}) if m in sys.modules])"
+    code = f"import sys, itrpipe.datasets.formats, itrpipe.datasets.vocabulary; print({{{heavy}}} & sys.modules.keys())"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    assert ran.stdout.strip() == "set()"
 
 
-def dataset(**changes: Any) -> Annotations:
-    records = {
-        "images": [ImageRecord("1", "1.jpg", "train"), ImageRecord("2", "2.jpg", "test")],
-        "captions": [CaptionRecord("a", "1", "one"), CaptionRecord("b", "2", "two")],
-    }
-    return Annotations(root=Path("root"), **{**records, **changes})
-
-
-def test_a_sound_dataset_passes_unchanged_and_keeps_its_notes() -> None:
-    sound = dataset()
-    noted = NotedAnnotations(sound.images, sound.captions, sound.root, ("a note",))
-    assert check_annotations(noted, Path("source")) == noted
+def test_problems_are_counted_with_examples_in_one_printable_line() -> None:
+    captions = [CaptionRecord(f"id{number}\x1b", "9", "") for number in range(5)]
+    images = [ImageRecord("1", "1.jpg", "dev"), ImageRecord("2", "2.jpg", "")]
+    with pytest.raises(DataError) as caught:
+        checked_annotations(Annotations(images, captions, Path()), Path("source"))
+    line = str(caught.value)
+    assert r"5 captions of images that are not there (id0\x1b of 9, id1\x1b of 9, id2\x1b of 9, ...)" in line
+    assert "2 split names other than train, val, test ('dev' of 1 images, '' of 1 images)" in line
+    assert line.startswith("source: ")
+    assert line.endswith("; correct the source")
+    assert line.count("...") == 3
+    with pytest.raises(DataError, match="source: holds no captions; correct"):
+        checked_annotations(Annotations([], [], Path()), Path("source"))
 
 
 def test_images_without_captions_are_dropped_with_a_note() -> None:
     images = [ImageRecord(str(number), f"{number}.jpg", "train") for number in range(1, 7)]
-    found = check_annotations(dataset(images=images), Path("source"))
-    assert [image.image_id for image in found.images] == ["1", "2"]
-    assert found.notes == ("source: 4 images without captions (3, 4, 5, ...) dropped",)
+    captions = [CaptionRecord("a", "1", "one"), CaptionRecord("b", "2", "two")]
+    found = checked_annotations(Annotations(images, captions, Path("root"), ("a note",)), Path("source"))
+    assert found.images == images[:2]
+    assert found.notes == ("a note", "source: 4 images without captions (3, 4, 5, ...) dropped")
+    assert checked_annotations(Annotations(images[:2], captions, Path()), Path()).notes == ()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"captions": []}, "holds no captions"),
-        ({"captions": [CaptionRecord("a", "1", "x")] * 2}, r"1 duplicate caption ids \(a\)"),
-        ({"images": [ImageRecord("1", "x.jpg", "train")] * 2, "captions": []}, r"1 duplicate image ids \(1\)"),
-        (
-            {"captions": [CaptionRecord("a", "9", "x")]},
-            r"1 captions of images that are not there \(a of 9\)",
-        ),
-        ({"captions": [CaptionRecord("a", "1", " \t\n")]}, r"1 empty captions \(a\)"),
-        ({"captions": [CaptionRecord("a", "1", "\ud800")]}, r"1 captions that are not valid Unicode \(a\)"),
-        (
-            {"images": [ImageRecord("1", "1.jpg", "dev"), ImageRecord("2", "2.jpg", "")]},
-            r"2 split names other than train, val, test \('dev' of 1 images, '' of 1 images\)",
-        ),
-    ],
-)
-def test_what_does_not_fit_together_is_counted_with_examples(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message) as caught:
-        check_annotations(dataset(**changes), Path("source"))
-    assert str(caught.value).startswith("source: ")
-
-
-def test_all_problems_are_told_at_once_in_one_printable_line() -> None:
-    captions = [CaptionRecord(f"id{number}\ud800", "9", "") for number in range(5)]
-    with pytest.raises(DataError) as caught:
-        check_annotations(dataset(captions=captions), Path("source"))
-    message = str(caught.value)
-    assert message.encode()
-    assert "5 captions of images that are not there" in message
-    assert "5 empty captions" in message
-    assert "\n" not in message
-    assert message.count("...") == 3
-
-
-COMPOSED, DECOMPOSED = "caf\u00e9.png", "cafe\u0301.png"
-SPELLINGS = (f"s/{COMPOSED}", f"./s//{DECOMPOSED}")
-
-
-@pytest.mark.parametrize("stored", [COMPOSED, DECOMPOSED])
-@pytest.mark.parametrize("name", ["captions.csv", "captions.jsonl", "Flickr8k.token.txt"])
-def test_one_photograph_is_one_image_however_it_is_spelled(tmp_path: Path, name: str, stored: str) -> None:
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s" / stored).write_bytes(b"")
-    rows = [f"{file},{number}" for number, file in enumerate(SPELLINGS)]
-    written = {
-        "captions.csv": "\n".join(["file,caption", *rows]),
-        "captions.jsonl": "\n".join(json.dumps({"file": f" {file}", "caption": file}) for file in SPELLINGS),
-        "Flickr8k.token.txt": "\n".join(f"{file}#{number}\tA dog" for number, file in enumerate(SPELLINGS)),
-    }
-    (tmp_path / name).write_text(written[name], encoding="utf-8")
-    found = read_annotations(tmp_path)
-    assert [image.file for image in found.images] == [f"s/{stored}"]
-    key = "caf\u00e9" if name.startswith("Flickr") else SPELLINGS[0]
-    assert {caption.image_id for caption in found.captions} == {found.images[0].image_id} == {key}
-    assert len(found.captions) == 2
-
-
-def test_two_spellings_of_a_photograph_have_one_split(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"")
-    (tmp_path / "captions.csv").write_text("file,caption,split\na.png,x,train\n./a.png,y,test\n")
-    with pytest.raises(DataError, match="'train' and 'test'"):
-        read_annotations(tmp_path)
-
-
-def test_one_file_under_two_ids_is_refused(tmp_path: Path) -> None:
-    write_with(tmp_path, "coco_captions")
-    path = tmp_path / "captions_val2014.json"
-    content = json.loads(path.read_text())
-    content["images"].append({"id": 3, "file_name": "./a.jpg"})
-    path.write_text(json.dumps(content))
-    with pytest.raises(DataError, match=r"files that are several images \(a\.jpg\)"):
-        read_annotations(tmp_path)
-
-
-def test_letters_that_python_cannot_name_files_by_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / COMPOSED).write_bytes(b"")
-    (tmp_path / "captions.csv").write_text(f"file,caption\n{COMPOSED},x\n", encoding="utf-8")
-    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
-    with pytest.raises(UsageError, match=r"ascii.*PYTHONUTF8=1"):
-        read_annotations(tmp_path)
+def test_the_hash_split_is_fixed_for_ever_and_told_with_its_shares(tmp_path: Path) -> None:
+    ids = [f"image-{number}" for number in range(5000)]
+    splits = hash_split(ids, 0.1, 0.1, 0)
+    assert Counter(splits.values()) == {"train": 3958, "val": 534, "test": 508}
+    assert [splits[name] for name in ids[:12]] == ["test", *["train"] * 8, "val", "train", "train"]
+    assert hash_split(ids, 0.1, 0.1, 1) != splits
+    assert hash_split(reversed(ids[:100]), 0.1, 0.1, 0) == {name: splits[name] for name in ids[:100]}
+    assert set(hash_split(ids, 0.1, 0.0, 0).values()) == {"train", "val"}
+    for val, test in ((0.5, 0.5), (0.9, 0.2), (float("nan"), 0.1)):
+        with pytest.raises(UsageError, match="leave nothing for train"):
+            hash_split(ids, val, test, 0)
+    source = SOURCES["csv"].write(tmp_path, "file,caption\na.bmp,x\nb.bmp,y\n")
+    found = read_annotations(source, choices=Choices(val=0.5, test=0.25, seed=3))
+    assert {each.image_id: each.split for each in found.images} == hash_split(["a.bmp", "b.bmp"], 0.5, 0.25, 3)
+    assert "split by hash of their id (train 0.25, val 0.5, test 0.25, seed 3): 0 / 1 / 1 images" in found.notes[0]
+    assert found.notes[0].endswith("No image is left for train; add photographs, or give a column split")

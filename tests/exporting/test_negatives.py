@@ -18,9 +18,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
-from itrpipe.datasets.records import Annotations, CaptionRecord, ImageRecord
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.exporting.negatives.mined import Mined, open_mined
 from itrpipe.exporting.negatives.tables import TABLES, Table

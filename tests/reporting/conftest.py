@@ -21,6 +21,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.definition import (
     DatasetDefinition,
     ModelDefinition,
@@ -29,7 +30,6 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import write_prepared
-from itrpipe.datasets.records import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.truth import write_truth
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingWriter
 from itrpipe.plan import pipeline

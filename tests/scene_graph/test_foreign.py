@@ -98,7 +98,7 @@ def test_what_cannot_be_read_is_one_empty_tuple(broken: str, tmp_path: Path) -> 
         ({"7": FACTUAL, "8": ""}, "tuples", ["not all of the format tuples", "( dog"]),
         ({"7": 3, "8": 4}, "", ["'3'"]),
         ("{", "", ["not valid JSON"]),
-        ("3", "", ["is a int"]),
+        ("3", "", ["is 3, expected a list or an object"]),
         ([{"caption_id": "7"}], "", ["record 1 needs a key caption_id"]),
         ([["7", FACTUAL]], "", ["record 1 needs a key"]),
         ([{"caption_id": 7, "graph": "( a )"}, {"caption_id": "7", "graph": "( b )"}], "", ["'7' has two different"]),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.datasets.records import CaptionRecord, ImageRecord
+from itrpipe.datasets.captions import CaptionRecord, ImageRecord
 from itrpipe.errors import DataError, UsageError
 from itrpipe.scenes import ScenesDataset, annotations, generate, layout, world
 from itrpipe.scenes.build import read_described, write_described

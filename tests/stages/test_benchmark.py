@@ -17,7 +17,7 @@ from PIL import Image
 
 from itrpipe.analysis.benchmarks import pairs_of_scenes
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.datasets.tokens import tokenize
+from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.features import extraction
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor, Resize
 from itrpipe.features.registry import extractor_module, extractors

@@ -16,7 +16,7 @@ import torch
 from itrpipe.analysis.discrimination import JudgedSentences, SentenceJudge, discrimination
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.datasets.tokens import tokenize
+from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.tokens import tokenize
-from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.datasets.vocabulary import Vocabulary, tokenize
 from itrpipe.scene_graph.graph import Attribute, Object, SceneGraph
 from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.scene_graph.rules import RulesParser

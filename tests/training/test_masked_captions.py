@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.tokens import tokenize
-from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.datasets.vocabulary import Vocabulary, tokenize
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder

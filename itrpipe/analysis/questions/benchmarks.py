@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.datasets.benchmarks.named import Named, named, read_benchmark, reader
+from itrpipe.datasets.benchmarks import SUITES, Named, named, read_benchmark
 from itrpipe.errors import DataError
 from itrpipe.progress import Reporter
 from itrpipe.storage.disk import write_json
@@ -49,7 +49,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         with evaluation.reporter.task(f"scoring {each.name}", both, "captions and negatives") as task:
             where = evaluation.trained, evaluation.place, evaluation.block
             pairs = judged(examined, *where, parse, task.advance, evaluation.warn)
-        measures = reader(each.name).MEASURES if each.folder else _MEASURES_OF_SCENES
+        measures = SUITES[each.name].measures if each.folder else _MEASURES_OF_SCENES
         found[each.name] = benchmark_figures(pairs, measures, settings.bootstrap_samples, settings.interval_level)
         scored[each.name] = (examined.pairs, pairs)
         evaluation.metrics[f"{each.name} benchmark"] = ", ".join(_summary(found[each.name]))

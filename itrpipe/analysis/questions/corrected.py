@@ -13,7 +13,7 @@ from itrpipe.storage.files import CORRECTED
 from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
-    from itrpipe.datasets.pairs import PairSet
+    from itrpipe.datasets.truth import PairSet
     from itrpipe.features.scores import SplitScores
     from itrpipe.review.decisions import Verdicts
 
@@ -81,7 +81,7 @@ def say(folder: Path, reporter: Reporter) -> None:
 
 
 def _pairs(verdicts: Verdicts, split: SplitScores) -> PairSet:
-    from itrpipe.datasets.pairs import PairSet
+    from itrpipe.datasets.truth import PairSet
 
     return PairSet.of_ids((verdicts.image_ids, verdicts.caption_ids), split.image_ids, split.caption_ids)
 
@@ -93,7 +93,7 @@ def _first_places(split: SplitScores, *known: PairSet) -> tuple[PairSet, dict[st
     """
     import numpy as np
 
-    from itrpipe.datasets.pairs import PairSet
+    from itrpipe.datasets.truth import PairSet
     from itrpipe.evaluation.rankings import rankings
 
     depth, images = min(DEPTH, *split.matrix.shape), len(split.image_ids)
@@ -116,7 +116,7 @@ def _figures(evaluation: Evaluation, split: SplitScores, added: list[PairSet]) -
     """Every metric with all true matches counted: the own ones and those added."""
     import numpy as np
 
-    from itrpipe.datasets.pairs import PairSet
+    from itrpipe.datasets.truth import PairSet
     from itrpipe.evaluation.oracle import oracle_ranks
     from itrpipe.evaluation.results import Matches, Measurement
 

@@ -1,0 +1,316 @@
+"""Benchmarks of hard negatives in files: captions with sentences that look alike and are false of the image.
+
+Users name them `sugarcrepe=FOLDER`, or `scenes`, which the embedded dataset makes itself. A published benchmark or a
+format of one's own is a row of `SUITES` and a function that yields the pairs of a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
+
+from itrpipe.config import did_you_mean
+from itrpipe.datasets.captions import shows_something
+from itrpipe.datasets.definition import EMBEDDED
+from itrpipe.datasets.paths import locate_images
+from itrpipe.datasets.source_files import Id, Record, one_file, rows
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.storage.sources import DigestCache
+
+Box = tuple[int, int, int, int]
+"""Left, top, right and bottom in pixels, of which the last two are excluded."""
+EMBEDDED_VERSION = "edits 1"
+"""Of the sentences that the embedded dataset makes; raised when equal scenes get others."""
+_FARTHEST = 8_192
+"""Pixels; images of Visual Genome have 1,280 at most."""
+
+
+class Pair(NamedTuple):
+    """A caption and its hard negative. Fingerprints are made of its `repr`.
+
+    Attributes:
+        id: unique within the benchmark.
+        file: path of the image relative to the root.
+        caption: is true of the image.
+        negative: is not.
+        category: of which results are reported; empty where there are none.
+        group: what a macro accuracy is the mean over, or which pairs make one example; empty: none.
+        box: part of the image that is looked at; None: all of it.
+    """
+
+    id: str
+    file: str
+    caption: str
+    negative: str
+    category: str = ""
+    group: str = ""
+    box: Box | None = None
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark as read, before any image was opened.
+
+    Attributes:
+        root: folder that every file is relative to and may not leave.
+        pairs: in the order of the source.
+    """
+
+    root: Path
+    pairs: list[Pair]
+
+
+class Named(NamedTuple):
+    """A benchmark as a user names it.
+
+    Attributes:
+        name: of `SUITES`, or `scenes`.
+        folder: that is read; empty for `scenes`.
+    """
+
+    name: str
+    folder: str
+
+    @property
+    def as_given(self) -> str:
+        """`NAME=FOLDER`, or the name alone."""
+        return f"{self.name}={self.folder}" if self.folder else self.name
+
+
+def named(text: str) -> Named:
+    """Takes `NAME=FOLDER` apart.
+
+    Raises:
+        ValueError: there is no such benchmark, it lacks its folder, or has one that nothing reads.
+    """
+    name, _, folder = text.partition("=")
+    known = (*SUITES, EMBEDDED)
+    if name not in known:
+        raise ValueError(f"there is no benchmark {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
+    if name == EMBEDDED and folder:
+        raise ValueError(f"{text!r}: the embedded dataset makes this benchmark itself; give {EMBEDDED} alone")
+    if name != EMBEDDED and not folder:
+        raise ValueError(f"{name!r} is read from files; give {name}=FOLDER")
+    return Named(name, folder)
+
+
+def benchmark_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """The same benchmarks in the order of their names.
+
+    Raises:
+        ValueError: see `named`; or one is given twice.
+    """
+    found: dict[str, str] = {}
+    for each in map(named, texts):
+        if each.name in found:
+            raise ValueError(f"{each.as_given!r} names {each.name} a second time; evaluate with one at a time")
+        found[each.name] = each.as_given
+    return tuple(found[name] for name in sorted(found))
+
+
+def whole_path(text: str) -> str:
+    """`NAME=FOLDER` with the whole path of the folder: later commands may run in another one."""
+    name, equals, folder = text.partition("=")
+    return f"{name}={os.path.abspath(os.path.expanduser(folder))}" if equals and folder else text
+
+
+def read_benchmark(benchmark: Named) -> Benchmark:
+    """Reads a benchmark of files and finds its images.
+
+    Raises:
+        MissingInputError: its folder, one of its files or an image is not there.
+        DataError: a file is malformed, there is no pair in it, or a path leaves the folder.
+    """
+    root, suite = Path(benchmark.folder).expanduser(), SUITES[benchmark.name]
+    if not root.is_dir():
+        raise MissingInputError(f"--benchmark {benchmark.as_given}: {root} is no folder; name the one with its files")
+    pairs = [
+        pair
+        for category, (file, record) in suite.files.items()
+        for number, row in rows(root / file if file else one_file(root, _OWN), TypeAdapter(record))
+        for pair in row.pairs(f"{category}/{number}".removeprefix("/"), category)
+    ]
+    first = {pair.file: f"pair {pair.id}" for pair in reversed(pairs)}
+    if twice := next((name for name, count in Counter(pair.id for pair in pairs).items() if count > 1), None):
+        raise DataError(f"{root}: pair {twice} is given twice; an example stands in one line")
+    found = locate_images(root, root, [list(first)], list(first.values()), suite.folders)
+    if missing := [file for file in found if not (root / file).is_file()]:
+        count = f"{len(missing):,} of {len(found):,} images are not there, such as {root / missing[0]}"
+        raise MissingInputError(f"{root}: {count}; a benchmark needs all of them")
+    place, cases = dict(zip(first, found, strict=True)), Counter(pair.group for pair in pairs)
+    few = {pair.group for pair in pairs if cases[pair.group] < suite.fewest.get(pair.category, 0)}
+    return Benchmark(
+        root,
+        [pair._replace(file=place[pair.file], group="" if pair.group in few else pair.group) for pair in pairs],
+    )
+
+
+def digests(texts: Iterable[str], cache: DigestCache) -> dict[str, str]:
+    """Digests of the captions and images of benchmarks, whose place does not count.
+
+    Raises:
+        MissingInputError, DataError: see `read_benchmark`.
+    """
+    found: dict[str, str] = {}
+    for each in map(named, texts):
+        if not each.folder:
+            found[f"benchmark {each.name}"] = EMBEDDED_VERSION
+            continue
+        read = read_benchmark(each)
+        pairs = hashlib.sha256("\n".join(map(repr, read.pairs)).encode()).hexdigest()
+        files = [read.root / file for file in dict.fromkeys(pair.file for pair in read.pairs)]
+        found[f"benchmark {each.name}"] = pairs
+        found[f"benchmark {each.name} images"] = cache.combined(files, read.root, f"hashing {each.name}")
+    return found
+
+
+def _readable(text: str) -> str:
+    if not shows_something(text) or "\0" in text:
+        raise ValueError("a sentence")
+    return text
+
+
+def _numbered(value: Any) -> Any:
+    """Sentences by what distinguishes the ids of their pairs: nothing where there is one, else their number."""
+    return {f".{number}": each for number, each in enumerate(value)} if isinstance(value, list) else {"": value}
+
+
+Sentence = Annotated[str, AfterValidator(_readable)]
+_Pixel = Annotated[float, Field(ge=-_FARTHEST, le=_FARTHEST)]
+_Side = Annotated[float, Field(gt=0.5, le=_FARTHEST)]
+
+
+class _Aro(Record):
+    """A part of an image of Visual Genome with a caption whose words change places.
+
+    The released code takes the mean over all relations of which a notebook then leaves some out by name, and over pairs
+    of attributes with 25 cases or more. Here the mean is over all relations. ARO's COCO and Flickr30k Order are not
+    read: their negatives are shuffled anew in every run, by a parser of English.
+
+    Source: ARO (Yuksekgonul et al., ICLR 2023).
+    """
+
+    image_path: str
+    true_caption: Sentence
+    false_caption: Sentence
+    bbox_x: _Pixel
+    bbox_y: _Pixel
+    bbox_w: _Side
+    bbox_h: _Side
+
+    def pairs(self, name: str, category: str) -> Iterator[Pair]:
+        left, top, width, height = map(round, (self.bbox_x, self.bbox_y, self.bbox_w, self.bbox_h))
+        box = left, top, left + width, top + height
+        yield Pair(name, self.image_path, self.true_caption, self.false_caption, category, self.group, box)
+
+    @property
+    def group(self) -> str:
+        raise NotImplementedError
+
+
+class _Relation(_Aro):
+    relation_name: str
+
+    @property
+    def group(self) -> str:
+        return f"relation {self.relation_name}"
+
+
+class _Attribution(_Aro):
+    attributes: Annotated[list[str], Field(min_length=2, max_length=2)]
+
+    @property
+    def group(self) -> str:
+        return f"attributes {', '.join(self.attributes)}"
+
+
+class _SugarCrepe(Record):
+    """A caption with one hard negative, on images of COCO's val2017.
+
+    Source: SugarCrepe (Hsieh et al., NeurIPS 2023 Datasets and Benchmarks).
+    """
+
+    filename: str
+    caption: Sentence
+    negative_caption: Sentence
+
+    def pairs(self, name: str, category: str) -> Iterator[Pair]:
+        yield Pair(name, self.filename, self.caption, self.negative_caption, category)
+
+
+class _Winoground(Record):
+    """Two images, named without .png, and two captions of the same words; each caption is false of the other image.
+
+    An example becomes two pairs of one group, whose four scores are all that its measures need.
+
+    Source: Winoground (Thrush et al., CVPR 2022).
+    """
+
+    id: Id
+    image_0: str
+    image_1: str
+    caption_0: Sentence
+    caption_1: Sentence
+    collapsed_tag: str
+
+    def pairs(self, name: str, category: str) -> Iterator[Pair]:
+        files = (each if PurePosixPath(each).suffix else f"{each}.png" for each in (self.image_0, self.image_1))
+        texts = self.caption_0, self.caption_1
+        for side, file in enumerate(files):
+            yield Pair(f"{self.id}/{side}", file, texts[side], texts[1 - side], self.collapsed_tag, self.id)
+
+
+_OWN = ("benchmark.jsonl", "benchmark.json", "benchmark.csv")
+
+
+class _Own(Record):
+    """A row of one's own. In JSON `negative` may be a list; in CSV a caption with several has several rows."""
+
+    file: str
+    caption: Sentence
+    negative: Annotated[dict[str, Sentence], BeforeValidator(_numbered), Field(min_length=1)]
+    category: Annotated[str | None, AfterValidator(lambda text: _readable(text) if text else "")] = ""
+
+    def pairs(self, name: str, category: str) -> Iterator[Pair]:
+        for suffix, negative in self.negative.items():
+            yield Pair(f"{name}{suffix}", self.file, self.caption, negative, self.category or "")
+
+
+class Suite(NamedTuple):
+    """How a benchmark is read.
+
+    Attributes:
+        files: name and record of each file, by category; the name is empty for the one table of one's own.
+        folders: below that of the files, where the images may lie; the first that has one of them is taken.
+        measures: names in `itrpipe.evaluation.benchmarks`.
+        fewest: pairs of a group that counts, by category.
+    """
+
+    files: dict[str, tuple[str, type[_Aro | _SugarCrepe | _Winoground | _Own]]]
+    folders: tuple[str, ...] = ("images", "")
+    measures: tuple[str, ...] = ("pairs",)
+    fewest: Mapping[str, int] = MappingProxyType({})
+
+
+_CATEGORIES = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
+SUITES = {
+    "aro": Suite(
+        {
+            "relation": ("visual_genome_relation.json", _Relation),
+            "attribution": ("visual_genome_attribution.json", _Attribution),
+        },
+        measures=("pairs", "macro"),
+        fewest={"attribution": 25},
+    ),
+    "local": Suite({"": ("", _Own)}, ("", "images")),
+    "sugarcrepe": Suite({each: (f"{each}.json", _SugarCrepe) for each in _CATEGORIES}, ("val2017", "images", "")),
+    "winoground": Suite({"": ("examples.jsonl", _Winoground)}, measures=("examples",)),
+}

@@ -1,0 +1,163 @@
+"""A dataset as it was read: its images, captions and splits, and whether they fit together."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from itrpipe.errors import DataError, UsageError
+from itrpipe.printable import printable
+
+SPLITS = ("train", "val", "test")
+_EXAMPLES = 3
+_LONGEST_ID = 4_096
+"""Characters of an id, which may be the path of a file."""
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zs", "Zl", "Zp"})
+"""Unicode categories of characters that leave no mark on paper."""
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | frozenset(map(chr, range(0xFE00, 0xFE10)))
+"""Characters of other categories that leave none either: fillers, joiners, and the selectors of variants."""
+
+
+class ImageRecord(NamedTuple):
+    """One image of a dataset. Fingerprints are made of its `repr`.
+
+    Attributes:
+        image_id: the identifier by which features, captions and rankings refer to the image.
+        file: path of the image relative to `Annotations.root`, with forward slashes.
+        split: one of `SPLITS`.
+    """
+
+    image_id: str
+    file: str
+    split: str
+
+
+class CaptionRecord(NamedTuple):
+    """One caption. Fingerprints are made of its `repr`.
+
+    Attributes:
+        caption_id: unique within the dataset.
+        image_id: the image it describes.
+        text: the sentence as published, UTF-8, unchanged.
+    """
+
+    caption_id: str
+    image_id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """A dataset as read from its source, before any image was opened.
+
+    Attributes:
+        images: in the order of the source.
+        captions: in the order of the source.
+        root: folder that every `ImageRecord.file` is relative to and may not leave.
+        notes: a line for each decision that the files did not settle and that the user has to see, such as a split by
+            hash, in the order in which they were taken.
+    """
+
+    images: list[ImageRecord]
+    captions: list[CaptionRecord]
+    root: Path
+    notes: tuple[str, ...] = ()
+
+
+def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
+    """Returns the annotations without images that have no caption, after refusing what cannot be used.
+
+    Args:
+        annotations: as read.
+        source: file or folder they were read from, for messages.
+
+    Returns:
+        The same records in the same order; if images were dropped, with a note that counts them.
+
+    Raises:
+        DataError: no captions at all, ids or files that are given twice, ids that are empty, too long or hold control
+            characters, unknown split names, captions that show nothing or hold a NUL, or are of an image that is not
+            there. One line lists all of these with counts and first examples.
+    """
+    images, captions = annotations.images, annotations.captions
+    ids = {"image": [each.image_id for each in images], "caption": [each.caption_id for each in captions]}
+    known, splits = set(ids["image"]), Counter(each.split for each in images)
+    found = {
+        "files that are several images": _repeated(each.file for each in images),
+        f"split names other than {', '.join(SPLITS)}": [
+            f"{name!r} of {count:,} images" for name, count in splits.items() if name not in SPLITS
+        ],
+        "captions of images that are not there": [
+            f"{each.caption_id} of {each.image_id}" for each in captions if each.image_id not in known
+        ],
+        "empty captions": [each.caption_id for each in captions if not shows_something(each.text)],
+        "captions with a NUL character": [each.caption_id for each in captions if "\0" in each.text],
+    }
+    for what, own in ids.items():
+        found[f"duplicate {what} ids"] = _repeated(own)
+        found[f"{what} ids with control characters"] = [each for each in own if _CONTROL.search(each)]
+        found[f"empty {what} ids"] = [repr(each) for each in own if not each.strip()]
+        long = [f"{each[:20]}…" for each in own if len(each) > _LONGEST_ID]
+        found[f"{what} ids of more than {_LONGEST_ID:,} characters"] = long
+    problems = [] if captions else ["holds no captions"]
+    problems += [_count(values, what) for what, values in found.items() if values]
+    if problems:
+        raise DataError(f"{source}: {'; '.join(problems)}; correct the source")
+    captioned = {each.image_id for each in captions}
+    bare = [each for each in ids["image"] if each not in captioned]
+    if not bare:
+        return annotations
+    note = f"{source}: {_count(bare, 'images without captions')} dropped"
+    kept = [each for each in images if each.image_id in captioned]
+    return replace(annotations, images=kept, notes=(*annotations.notes, note))
+
+
+def shows_something(text: str) -> bool:
+    """Whether a text has a character that one can see."""
+    return any(unicodedata.category(each) not in _INVISIBLE and each not in _BLANK for each in text)
+
+
+def hash_split(image_ids: Iterable[str], val: float, test: float, seed: int) -> dict[str, str]:
+    """Assigns every image to a split by a hash of its id, for datasets that name no splits.
+
+    An image keeps its split when others are added or removed, which a shuffle would not give. The
+    shares are met in expectation only.
+
+    Args:
+        image_ids: the images.
+        val: share of the split val, 0..1.
+        test: share of the split test, 0..1.
+        seed: another seed is another split.
+
+    Returns:
+        Split name by image id.
+
+    Raises:
+        UsageError: nothing is left for train.
+    """
+    if not val + test < 1:
+        raise UsageError(f"split fractions: val {val:g} and test {test:g} leave nothing for train; make them smaller")
+    splits = {}
+    for image_id in image_ids:
+        digest = hashlib.sha256(f"{seed}:{image_id}".encode()).digest()
+        position = int.from_bytes(digest[:8], "big") / 2**64
+        # Compared against 1 - test so that test = 0 leaves nothing to rounding in train + val.
+        splits[image_id] = "train" if position < 1 - val - test else "val" if position < 1 - test else "test"
+    return splits
+
+
+def _count(values: Sequence[str], what: str) -> str:
+    """A count with its first examples: `12 empty captions (3, 8, 9, ...)`."""
+    shown = [printable(value) for value in values[:_EXAMPLES]]
+    return f"{len(values):,} {what} ({', '.join(shown)}{', ...' if len(values) > _EXAMPLES else ''})"
+
+
+def _repeated(values: Iterable[str]) -> list[str]:
+    return [value for value, count in Counter(values).items() if count > 1]
