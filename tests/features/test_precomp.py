@@ -12,7 +12,7 @@ import pytest
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.importers.matching import WantedImage, match
 from itrpipe.features.importers.precomp.declaration import Precomp
-from itrpipe.features.importers.precomp.importer import PrecompSource, open_source
+from itrpipe.features.importers.precomp.importer import PrecompSource, layout, open_source
 from tests.features.layouts import LAYOUTS, images, precomp
 from tests.features.test_importers import assert_equal, imported
 
@@ -74,8 +74,8 @@ def save(name: str, content: Any) -> Callable[[Path], Any]:
     return lambda folder: write(folder, name, content)
 
 
-def remove(*names: str) -> Callable[[Path], Any]:
-    return lambda folder: [(folder / name).unlink() for name in names]
+def remove(name: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / name).unlink()
 
 
 def unequal(folder: Path) -> None:
@@ -95,9 +95,8 @@ REFUSED = [
     (save("dev_global.npy", np.zeros((2, 4))), "shapes"),
     (save("dev_global.npy", np.zeros((3, 3))), "dev_global.npy"),
     (remove("test_global.npy"), "shapes"),
-    (remove("dev_ids.txt", "dev_caps.txt"), "dev_ids.txt"),
     (save("dev_caps.txt", ["a"] * 9), "dev_caps.txt"),
-    (save("dev_caps.txt", []), "dev_caps.txt"),
+    (save("dev_ids.txt", []), "dev_ids.txt"),
     (save("dev_ids.txt", ["a"]), "dev_ids.txt"),
     (save("dev_ids.txt", ["a", " a "]), "dev_ids.txt"),
     (save("dev_ids.txt", ["a", "b", "a", "b"]), "dev_ids.txt"),
@@ -112,6 +111,16 @@ def test_folders_that_contradict_themselves_are_refused(tmp_path: Path, damage: 
     with pytest.raises(DataError, match=where) as caught:
         opened(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_images_without_names_and_captions_are_not_complete(tmp_path: Path) -> None:
+    precomp(ids=False)(tmp_path, images(ragged=False))
+    assert str(layout(tmp_path)) == "train_ims.npy and 8 more"
+    remove("dev_caps.txt")(tmp_path)
+    assert str(layout(tmp_path)) == "train_ims.npy and 7 more, without dev_ids.txt or dev_caps.txt"
+    for file in tmp_path.glob("*_ims.npy"):
+        file.rename(file.with_name(f"x{file.name}"))
+    assert str(layout(tmp_path)) == "xdev_ims.npy, xtest_ims.npy, xtrain_ims.npy, without train_ims.npy"
 
 
 def test_a_grid_of_another_size_is_refused(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError
 from itrpipe.features.importers.uniter.declaration import Uniter
-from itrpipe.features.importers.uniter.importer import UniterSource, open_source
-from itrpipe.features.importers.uniter.lmdb_file import values_of
+from itrpipe.features.importers.uniter.importer import UniterSource, lmdb_values, open_source
 from tests.features.layouts import Trap, archived, archives, database, framed, images, of_uniter, packed
 
 
@@ -133,7 +132,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def assert_as_the_library(folder: Path) -> None:
     with lmdb.open(str(folder), readonly=True, lock=False) as environment, environment.begin() as transaction:
         expected = [(bytes(key), bytes(value)) for key, value in transaction.cursor()]
-    assert [(key, place.content()) for key, place in values_of(folder / "data.mdb")] == expected
+    assert [(key, place.content()) for key, place in lmdb_values(folder / "data.mdb")] == expected
 
 
 CHANGES = st.dictionaries(st.binary(min_size=1, max_size=40), st.none() | st.integers(0, 20_000), max_size=30)

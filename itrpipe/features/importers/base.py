@@ -124,9 +124,7 @@ class Entries(ABC):
         earlier = self._places.setdefault(name, place)
         if earlier is not place:
             if earlier.content() != place.content():
-                raise DataError(
-                    f"{place.file} has other features of image '{name}' than {earlier.file}; remove one of them"
-                )
+                raise DataError(f"{place.file} has other features of image '{name}' than {earlier.file}; remove one")
             self.repeated += 1
 
     @cached_property
@@ -142,22 +140,27 @@ class Entries(ABC):
             counts: numbers of regions that images have.
             width: D.
             datasets: which of `boxes`, `labels`, `scores` and `attributes` there are; other names do no harm.
+
+        Raises:
+            DataError: no image has regions.
         """
         from itrpipe.features.store import FeatureSpec
 
+        if not width or not any(counts):
+            raise DataError(f"{self.path} holds no regions; name files with features of images")
         boxes, labels, scores, attributes = (name in datasets for name in ("boxes", "labels", "scores", "attributes"))
-        self.spec = FeatureSpec(max(1, *counts), width, 0, boxes, labels, scores, attributes)
+        self.spec = FeatureSpec(max(counts), width, 0, boxes, labels, scores, attributes)
         twice = f"; {self.repeated:,} of them come twice with the same content" if self.repeated else ""
-        self.summary = (
-            f"{format_}: {len(self.names):,} images{twice}; {min(counts)} to {max(counts)} regions of width {width}"
-        )
+        regions = f"{min(counts)} to {max(counts)} regions of width {width}"
+        self.summary = f"{format_}: {len(self.names):,} images{twice}; {regions}"
 
     @abstractmethod
     def entry(self, place: Place) -> Mapping[str, Any]:
         """Reads an image.
 
         Returns:
-            Arrays [r, ...] for every dataset of `spec` but `count`, and perhaps `size`, see `Source.read`.
+            Arrays [r, ...] for every dataset of `spec` but `count`, and perhaps `count`, how many of the r regions are
+            taken, and `size`, see `Source.read`.
 
         Raises:
             Exception: the image cannot be read; the user is told which and why.
@@ -179,11 +182,12 @@ class Entries(ABC):
         for position, entry in enumerate(entries.tolist()):
             with self.reading(self.names[entry]) as place:
                 found = self.entry(place)
-                rows["count"][position] = regions = len(found["regions"])
+                regions = len(found["regions"])
+                rows["count"][position] = count = found.get("count", regions)
                 for name, (_, *shape) in ((name, shape) for name, shape in shapes.items() if shape):
                     if np.shape(found[name]) != (regions, *shape):
                         raise ValueError(f"{name} have shape {np.shape(found[name])} and not {(regions, *shape)}")
-                    rows[name][position, :regions] = found[name]
+                    rows[name][position, :count] = found[name][:count]
                 if "size" in found:
                     rows.setdefault("size", np.zeros((n, 2), np.int64))[position] = found["size"]
         return rows
@@ -206,16 +210,15 @@ def checked(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np
     """
     from itrpipe.features.store import stored_rows
 
-    arrays, refused = dict(source.read(entries, sizes)), {}
+    refused: dict[int, str] = {}
     with np.errstate(all="ignore"):  # damaged numbers are refused below
+        arrays = dict(source.read(entries, sizes))
         if "size" in arrays:
             there = arrays["size"]
             ratio = (there[:, 1] * sizes[:, 0]) / (there[:, 0] * sizes[:, 1])
             for position in np.flatnonzero(~(np.maximum(ratio, 1 / ratio) <= 1 + ASPECT_SLACK)).tolist():
-                (height, width), (here_height, here_width) = there[position], sizes[position]
                 refused[position] = (
-                    f"is {width} x {height} pixels there and {here_width} x {here_height} in the dataset, so it is "
-                    "another picture"
+                    f"is another picture: {there[position]} pixels high and wide, here {sizes[position]}"
                 )
             if "boxes" in arrays:
                 arrays["boxes"] = arrays["boxes"] / there[:, None, [1, 0, 1, 0]]

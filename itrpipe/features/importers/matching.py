@@ -7,6 +7,7 @@ found by a name, or else by its captions, of which published files have the firs
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +93,18 @@ def match(source: Source, images: Sequence[WantedImage]) -> Match:
             f"{source.path}: {len(different)} of {compared} images found by name have other captions than in the "
             f"dataset, first '{different[0]}': the ids number another dataset; remove *_ids.txt to match by captions."
         )
-    _require_one_each(source, images, entries)
+    times = Counter(entries)
+    for reason, is_wrong in (
+        ("more than one entry", lambda entry: entry == _AMBIGUOUS),
+        ("no entry", lambda entry: entry == _UNKNOWN),
+        ("an entry that is another image's as well", lambda entry: times[entry] > 1),
+    ):
+        if wrong := [image for image, entry in zip(images, entries, strict=True) if is_wrong(entry)]:
+            raise DataError(
+                f"{source.path} has {reason} for '{wrong[0].image_id}' ({wrong[0].file}), {len(wrong)} of the "
+                f"{len(images)} images of the dataset; its {len(source.names)} names are like "
+                f"'{next(iter(source.names), '')}'; use the features of this dataset, one entry for each image."
+            )
     return Match(np.array(entries, dtype=np.int64), found_by_captions)
 
 
@@ -136,30 +148,3 @@ def _by_name(image: WantedImage, index: Mapping[str, int]) -> int:
     if len(sure) == 1:
         return sure[0]
     return _UNKNOWN if found == {_UNKNOWN} else _AMBIGUOUS
-
-
-def _require_one_each(source: Source, images: Sequence[WantedImage], entries: Sequence[int]) -> None:
-    how = "by name" if source.captions is None else "by name or by its captions"
-    ambiguous, missing = (
-        [image for image, entry in zip(images, entries, strict=True) if entry == kind]
-        for kind in (_AMBIGUOUS, _UNKNOWN)
-    )
-    if ambiguous:
-        raise DataError(
-            f"{source.path} has more than one entry for '{ambiguous[0].image_id}' ({ambiguous[0].file}) {how} "
-            f"({len(ambiguous)} of {len(images)} images of the dataset ambiguous); keep one entry for each image."
-        )
-    if missing:
-        raise DataError(
-            f"{source.path} has {len(source.names)} images, but none for '{missing[0].image_id}' {how} "
-            f"({len(missing)} of {len(images)} images of the dataset not found; names there are like "
-            f"'{next(iter(source.names), '')}'); use the features of this dataset."
-        )
-    first: dict[int, WantedImage] = {}
-    for image, entry in zip(images, entries, strict=True):
-        other = first.setdefault(entry, image)
-        if other is not image:
-            raise DataError(
-                f"{source.path} has one entry, '{source.names[entry]}', for both '{other.image_id}' and "
-                f"'{image.image_id}' of the dataset; use the features of this dataset."
-            )

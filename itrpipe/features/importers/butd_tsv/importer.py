@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from itrpipe.errors import DataError
 from itrpipe.features.importers.base import Entries, Layout, Place
 from itrpipe.features.importers.butd_tsv.declaration import ButdTsv
 from itrpipe.storage.disk import reading
@@ -41,7 +40,8 @@ class TsvSource(Entries):
         """Finds the lines of a .tsv file or of a folder of them.
 
         Raises:
-            DataError: a line has other columns or is cut off, or two lines name the same image and differ.
+            DataError: a line has other columns or is cut off, two lines name the same image and differ, or none has
+                regions.
         """
         super().__init__(path)
         self._columns: tuple[str, ...] = ()
@@ -53,8 +53,6 @@ class TsvSource(Entries):
                     number += 1
                     with reading(f"{file}, line {number}", "features", "remove the line or extract it again"):
                         counts |= self._add_line(file, stream)
-        if not self._width:
-            raise DataError(f"{path} has no line with regions; name files with features")
         tool = "LXMERT's" if "labels" in self._columns else "bottom-up-attention's"
         self.describe(f"{tool} TSV", counts, self._width, self._columns)
 
@@ -97,8 +95,8 @@ class TsvSource(Entries):
     def _fields(self, line: bytes) -> dict[str, bytes]:
         fields = line.split(b"\t")
         if len(fields) != len(self._columns):
-            kinds = " or ".join(map(str, [len(self._columns)] if self._columns else _COLUMNS))
-            raise ValueError(f"it has {len(fields)} columns and should have {kinds}")
+            needed = len(self._columns) or " or ".join(map(str, _COLUMNS))
+            raise ValueError(f"it has {len(fields)} columns and should have {needed}")
         return dict(zip(self._columns, fields, strict=True))
 
     def entry(self, place: Place) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from itrpipe.features.importers.base import Layout
 from itrpipe.features.importers.matching import caption_key, names_of
 from itrpipe.features.importers.precomp.declaration import Precomp
 from itrpipe.storage.arrays import FileRows, open_arrays, take
+from itrpipe.storage.disk import reading
 
 _SPLITS = ("train", "dev", "test", "testall")
 # So many images of a repeated file are looked at to see that the repetitions are equal.
@@ -96,15 +97,11 @@ class PrecompSource:
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """See `Source`."""
         shapes, places = self.spec.shapes(), self._places[entries]
-        rows = {
-            key: np.empty((len(entries), *shapes[key]), np.float16) for key in ("regions", "global") if key in shapes
-        }
+        rows = {key: np.empty((len(entries), *shapes[key]), np.float16) for key in self.splits[0].arrays}
         for number in np.unique(places[:, 0]):
             split, here = self.splits[number], places[:, 0] == number
-            for key, block in rows.items():
-                array = split.arrays[key]
-                with np.errstate(over="ignore"):  # infinite values are refused
-                    block[here] = take(array, places[here, 1] * (array.shape[0] // len(split.captions)))
+            for key, array in split.arrays.items():
+                rows[key][here] = take(array, places[here, 1] * (array.shape[0] // len(split.captions)))
         rows["count"] = np.full(len(entries), self.spec.regions)
         if self._boxes is not None:
             rows["boxes"] = np.broadcast_to(self._boxes, (len(entries), *self._boxes.shape))
@@ -137,37 +134,38 @@ def _open_split(path: Path, name: str) -> Split:
             if array.dtype.kind != "f" or len(array.shape) != shape.count(",") + 1 or 0 in array.shape:
                 raise DataError(f"{file} has type {array.dtype} and shape {array.shape}; floats {shape} are needed")
     texts = {kind: file for kind in ("caps", "ids") if (file := path / f"{name}_{kind}.txt").is_file()}
-    lines = {kind: lines_of(file) for kind, file in texts.items()}
-    if not any(lines.values()):
-        raise DataError(f"{path} has neither {name}_ids.txt nor {name}_caps.txt, so its images cannot be told apart")
+    lines = {kind: np.array(lines_of(file), dtype=object) for kind, file in texts.items()}
     regions, rows = arrays["regions"], arrays["regions"].shape[0]
-    repeats = _repeats(regions, lines.get("ids", [])) if len(lines.get("caps", [])) == rows else 1
+    repeats = _repeats(regions, lines.get("ids")) if len(lines.get("caps", ())) == rows else 1
     images = rows // repeats
     if "global" in arrays and arrays["global"].shape[0] not in (images, rows):
         raise DataError(f"{arrays['global'].where} has {arrays['global'].shape[0]} rows for {images} images")
-    groups = {}
+    ids, captions = None, [()] * images
+    remedy = f"name the images in {name}_ids.txt, one a line, and take {name}_caps.txt away if it does not fit"
     for kind, file in texts.items():
-        each, more = divmod(len(lines[kind]), images)
-        if more or not each:
-            raise DataError(
-                f"{file} has {len(lines[kind])} lines for {images} images; name the images in {name}_ids.txt, one a "
-                f"line, and take {name}_caps.txt away if they have not as many captions each"
-            )
-        groups[kind] = [tuple(lines[kind][start : start + each]) for start in range(0, each * images, each)]
-    ids = [group[0].strip() for group in groups.get("ids", ())]
-    if len(set(ids)) < len(ids) or any(len(set(group)) > 1 for group in groups.get("ids", ())):
-        raise DataError(f"{texts['ids']} does not give each image a name of its own; correct it")
-    return Split(name, arrays, ids or None, groups.get("caps", [()] * images))
+        with reading(file, f"as many lines for each of {images} images", remedy):
+            groups = [tuple(group) for group in lines[kind].reshape(images, -1).tolist()]
+            if kind == "caps":
+                captions = groups
+            else:
+                ids = [group[0].strip() for group in groups]
+                if len(set(ids)) < images or any(len(set(group)) > 1 for group in groups):
+                    raise ValueError("an image has several names, or a name several images")
+    return Split(name, arrays, ids, captions)
 
 
-def _repeats(regions: FileRows, ids: list[str]) -> int:
+def _repeats(regions: FileRows, ids: np.ndarray | None) -> int:
     """How often every image is there, in a file with as many rows as captions: once, or once for each of its captions.
 
     Raises:
         DataError: the first image comes several times in a row and others do not.
     """
     rows = regions.shape[0]
-    keys = iter(ids) if len(ids) == rows else (regions.read(row, row + 1).tobytes() for row in range(rows))
+    keys = (
+        iter(ids)
+        if ids is not None and len(ids) == rows
+        else (regions.read(row, row + 1).tobytes() for row in range(rows))
+    )
     first = next(keys)
     repeats = next((row for row, key in enumerate(keys, 1) if key != first), rows)
     samples = range(0, rows, max(1, rows // repeats // _REPEAT_SAMPLES) * repeats)
@@ -180,10 +178,8 @@ def _repeats(regions: FileRows, ids: list[str]) -> int:
 def _cells(path: Path, regions: int, rows: int, columns: int) -> np.ndarray:
     """Boxes [R, 4] float32 of the cells of a grid, row by row, as fractions of the image."""
     if rows * columns != regions:
-        raise UsageError(
-            f"grid = [{rows}, {columns}] has {rows * columns} cells and the images of {path} {regions} regions; "
-            "correct --set grid=[ROWS,COLUMNS], or leave it out where the regions are no grid"
-        )
+        fact = f"grid = [{rows}, {columns}] has not as many cells as the images of {path} regions, {regions}"
+        raise UsageError(f"{fact}; correct --set grid=[ROWS,COLUMNS], or leave it out where the regions are no grid")
     top, left = np.divmod(np.arange(regions), columns)
     corners = np.stack([left, top, left + 1, top + 1], axis=1)
     return (corners / np.array([columns, rows, columns, rows])).astype(np.float32)

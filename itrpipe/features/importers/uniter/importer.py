@@ -20,16 +20,17 @@ from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Mapping, Sequence
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.importers.base import BOX_SLACK, Entries, Layout, Place
+from itrpipe.features.importers.base import AGAIN, BOX_SLACK, Entries, Layout, Place
 from itrpipe.features.importers.uniter.declaration import Uniter
-from itrpipe.features.importers.uniter.lmdb_file import values_of
 from itrpipe.storage.arrays import open_arrays
 from itrpipe.storage.disk import read_json, reading
 
@@ -41,6 +42,13 @@ _COUNTED = ("conf", "num_bbox", "features", "x")
 _LZ4 = b"\x04\x22\x4d\x18"
 # The arrays of an image take 2 MB; damaged lengths must not fill the memory.
 _MOST_BYTES = 1 << 28
+
+# LMDB: magic and version; pages' size; of the database flags and root; transaction.
+_META = struct.Struct("<II 16x I 48x H 34x Q 8x Q")
+_PAGE, _NODE = struct.Struct("<QHHHH"), struct.Struct("<HHHH")
+_MAGIC, _SORTED_DUPLICATES, _NO_ROOT = (0xBEEFC0DE, 1), 0x04, (1 << 64) - 1
+_BRANCH, _LEAF, _OWN_PAGES = 0x01, 0x02, 0x04
+_ON_OWN_PAGES, _OTHER_KINDS = 0x01, 0x06
 
 
 class UniterSource(Entries):
@@ -57,7 +65,7 @@ class UniterSource(Entries):
         self._settings = settings
         databases, archives = _files(path)
         for file in databases:
-            for key, place in values_of(file):
+            for key, place in lmdb_values(file):
                 if not key.startswith(b"__"):  # UNITER's own, such as the list of keys
                     self.add(key.decode(errors="backslashreplace"), place)
         for file in archives:
@@ -67,17 +75,17 @@ class UniterSource(Entries):
         with self.reading(self.names[0]) as place:
             arrays = _arrays(place, _KEYS)
             first = _stored(arrays)
+            width = first["regions"].shape[1]
         counted = next(key for key in _COUNTED if key in arrays)
         counts = self._listed(databases) or [self._count(name, counted) for name in self.names]
         chosen = f"surer than {settings.min_score}" if "scores" in first else "without confidences"
         kind = "LMDB" if databases else ".npz"
-        self.describe(f"{kind}, regions {chosen}", counts, first["regions"].shape[1], first.keys())
+        self.describe(f"{kind}, regions {chosen}", counts, width, first)
 
     def entry(self, place: Place) -> dict[str, Any]:
         """See `Entries`."""
         arrays = _arrays(place, _KEYS)
-        kept = self._kept(arrays)
-        return {name: values if name == "size" else values[:kept] for name, values in _stored(arrays).items()}
+        return _stored(arrays) | {"count": self._kept(arrays)}
 
     def _listed(self, databases: Sequence[Path]) -> list[int]:
         """How many regions the settings take of each image, by the lists that UNITER keeps beside databases, if any."""
@@ -97,7 +105,7 @@ class UniterSource(Entries):
     def _kept(self, arrays: Mapping[str, np.ndarray]) -> int:
         """How many regions the settings take of an image."""
         key = next(key for key in _COUNTED if key in arrays)
-        stored = int(arrays[key]) if key == "num_bbox" else len(arrays[key])
+        stored = arrays[key].item() if key == "num_bbox" else len(arrays[key])
         sure = int((arrays[key] > self._settings.min_score).sum()) if key == "conf" else stored
         return min(max(sure, self._settings.min_regions), self._settings.max_regions, stored)
 
@@ -135,12 +143,9 @@ def _stored(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
         found["boxes"] = arrays["norm_bb"][:, :4]
     if "regions" not in found:
         raise ValueError("it holds neither 'features' nor 'x'")
-    lengths = {name: len(values) for name, values in found.items()}
-    if "num_bbox" in arrays:
-        lengths["num_bbox"] = int(arrays["num_bbox"])
-    if len(set(lengths.values())) > 1 or not found["regions"].size:
-        raise ValueError(f"its arrays differ in length or are empty: {lengths}")
-    return found | ({"size": [int(arrays[key]) for key in ("image_h", "image_w")]} if "bbox" in arrays else {})
+    if "bbox" in arrays:
+        found["size"] = [arrays["image_h"].item(), arrays["image_w"].item()]
+    return found
 
 
 def _arrays(place: Place, keys: Sequence[str]) -> dict[str, np.ndarray]:
@@ -173,3 +178,85 @@ def _package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise MissingInputError(f"this needs {name}: pip install 'itrpipe[uniter]' ({error})") from error
+
+
+def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
+    """Yields the keys of an LMDB file, data.mdb, in their order, and where their values lie.
+
+    Raises:
+        DataError: the file is not an LMDB database, is damaged or truncated, or holds databases in a database.
+    """
+    with reading(path, "an LMDB database", AGAIN), path.open("rb", buffering=0) as file:
+        yield from _Tree(path, file.fileno()).values()
+
+
+class _Tree:
+    """The tree of pages of an open LMDB file, read and never mapped.
+
+    The LMDB library maps a file and trusts it, so that a damaged or truncated database kills the process or keeps it
+    busy for ever. Reading needs little: pages of keys are visited once, in order, and every value is one run of bytes.
+
+    Layout (64-bit, little-endian): two meta pages, the newer one valid. A page starts with its number u64, 2 bytes,
+    flags u16, and for pages with nodes `lower` u16 and `upper` u16, followed by offsets u16 of the nodes up to `lower`;
+    the pages of one long value have their number u32 in that place. A node has u16 low, u16 high, u16 flags, u16 size
+    of the key, key, value. On branch pages the first three are the number of a child; on leaves low and high are the
+    length of the value, and a flag says that it lies on pages of its own.
+
+    Source: lmdb.h and mdb.c of LMDB 0.9.
+    """
+
+    def __init__(self, path: Path, file: int) -> None:
+        self._path, self._file, self._size = path, file, os.fstat(file).st_size
+        *magic, self._page_size, flags, root, transaction = self._meta(0)
+        if tuple(magic) != _MAGIC or self._page_size not in (1 << power for power in range(9, 17)):
+            raise ValueError("it does not start with a page of one")
+        *magic, _, newer_flags, newer_root, newer = self._meta(self._page_size)
+        if tuple(magic) == _MAGIC and newer > transaction:
+            flags, root = newer_flags, newer_root
+        if flags & _SORTED_DUPLICATES:
+            raise ValueError("it has several values for a key")
+        self._waiting = [root] if root != _NO_ROOT else []
+
+    def values(self) -> Iterator[tuple[bytes, Place]]:
+        """Walks through the tree from left to right."""
+        for _ in range(self._size // self._page_size):
+            if not self._waiting:
+                return
+            number = self._waiting.pop()
+            page = self._read(number * self._page_size, self._page_size)
+            stored, _, kind, lower, _ = _PAGE.unpack_from(page)
+            if stored != number or kind not in (_BRANCH, _LEAF):
+                raise ValueError(f"page {number} holds no keys")
+            nodes = struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", page, _PAGE.size)
+            if kind == _LEAF:
+                yield from (self._value(number, page, node) for node in nodes)
+            else:
+                children = (_NODE.unpack_from(page, node) for node in reversed(nodes))
+                self._waiting += [low | high << 16 | highest << 32 for low, high, highest, _ in children]
+        if self._waiting:
+            raise ValueError("its pages form a circle")
+
+    def _value(self, number: int, page: bytes, node: int) -> tuple[bytes, Place]:
+        low, high, flags, key_size = _NODE.unpack_from(page, node)
+        value, length = node + _NODE.size + key_size, low | high << 16
+        start, end = number * self._page_size + value, (number + 1) * self._page_size
+        if flags & _OTHER_KINDS:
+            raise ValueError("it has a database in the database")
+        if flags & _ON_OWN_PAGES:
+            (own,) = struct.unpack_from("<Q", page, value)
+            stored, _, kind, pages, more = _PAGE.unpack(self._read(own * self._page_size, _PAGE.size))
+            if stored != own or kind != _OWN_PAGES:
+                raise ValueError(f"page {own} holds no value")
+            start, end = own * self._page_size + _PAGE.size, (own + (pages | more << 16)) * self._page_size
+        if start + length > min(end, self._size):
+            raise ValueError("a value ends beyond its place")
+        return page[node + _NODE.size : value], Place(self._path, start, length)
+
+    def _meta(self, offset: int) -> tuple[int, ...]:
+        return _META.unpack(self._read(offset + _PAGE.size, _META.size))
+
+    def _read(self, offset: int, length: int) -> bytes:
+        content = os.pread(self._file, length, offset) if offset < self._size else b""
+        if len(content) < length:
+            raise EOFError(f"it ends at byte {self._size:,}")
+        return content
