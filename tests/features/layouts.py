@@ -9,6 +9,7 @@ import base64
 import io
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,84 +21,73 @@ import msgpack_numpy
 import numpy as np
 
 DIM, CLASSES, GLOBAL = 7, 9, 3
+NAMES, REGIONS = ("9", "25", "30", "34", "36", "42"), (3, 5, 2, 4, 1, 5)
 Image = dict[str, Any]
-SCORED = {"regions", "count", "boxes", "labels", "scores"}
 
 
 def images(ragged: bool = True) -> list[Image]:
     """Six images: datasets of the store [r, ...], boxes as fractions, in numbers that every format stores exactly."""
     made = []
-    for number, regions in enumerate((3, 5, 2, 4, 1, 5) if ragged else (4,) * 6):
+    for number, (name, regions) in enumerate(zip(NAMES, REGIONS if ragged else (4,) * 6, strict=True)):
         rng = np.random.default_rng(number)
         corners = rng.integers(0, 128, (regions, 2)) / 256
-        image = {
-            "name": f"{[9, 25, 30, 34, 36, 42][number]}",
-            "size": (256 * (1 + number % 2), 512),
-            "captions": [f"Caption {letter} of image {number} ." for letter in "abcde"],
-            "regions": rng.integers(-500, 500, (regions, DIM)).astype("f4") / 64,
-            "boxes": np.concatenate([corners, corners + rng.integers(1, 128, (regions, 2)) / 256], 1).astype("f4"),
-            "labels": rng.integers(0, CLASSES, regions),
-            "scores": np.sort(rng.integers(100, 200, regions))[::-1].astype("f4") / 256,
-            "attributes": rng.integers(0, 400, regions),
-            "attribute_scores": rng.integers(0, 200, regions).astype("f4") / 256,
-            "global": rng.integers(-500, 500, GLOBAL).astype("f4") / 64,
+        datasets = {
+            "regions": rng.integers(-500, 500, (regions, DIM)) / 64,
+            "boxes": np.concatenate([corners, corners + rng.integers(1, 128, (regions, 2)) / 256], axis=1),
+            "scores": np.sort(rng.integers(100, 200, regions))[::-1] / 256,
+            "attribute_scores": rng.integers(0, 200, regions) / 256,
+            "global": rng.integers(-500, 500, GLOBAL) / 64,
         }
-        made.append(image)
+        classes = {"labels": rng.integers(0, CLASSES, regions), "attributes": rng.integers(0, 400, regions)}
+        about = {"name": name, "size": (256 * (1 + number % 2), 512)}
+        captions = [f"Caption {letter} of image {number} ." for letter in "abcde"]
+        floats = {key: values.astype("<f4") for key, values in datasets.items()}
+        made.append({**about, "captions": captions, **floats, **classes})
     return made
 
 
 def in_pixels(image: Image) -> np.ndarray:
     height, width = image["size"]
-    return image["boxes"] * np.array([width, height, width, height], "f4")
-
-
-# Writers
-
-
-def tsv_line(image: Image, columns: int) -> list[str]:
-    (height, width), name, count = image["size"], image["name"], len(image["regions"])
-    arrays = [in_pixels(image).astype("<f4"), image["regions"].astype("<f4")]
-    if columns == 6:
-        return [name, str(width), str(height), str(count), *map(encoded, arrays)]
-    kinds = {"labels": "<i8", "scores": "<f4", "attributes": "<i8", "attribute_scores": "<f4"}
-    classes = [encoded(image[key].astype(kind)) for key, kind in kinds.items()]
-    return [name, str(height), str(width), *classes, str(count), *map(encoded, arrays)]
+    return image["boxes"] * np.array([width, height, width, height], "<f4")
 
 
 def encoded(values: np.ndarray) -> str:
     return base64.b64encode(values.tobytes()).decode()
 
 
-def tsv(columns: int, end: str = "\r\n") -> Writer:
-    def write(folder: Path, made: list[Image]) -> Path:
-        lines = ["\t".join(tsv_line(image, columns)) + end for image in made]
-        (folder / "features.tsv").write_bytes("".join(lines).encode())
-        return folder / "features.tsv"
+def tsv_line(image: Image, columns: int) -> list[str]:
+    height, width = map(str, image["size"])
+    last = [str(len(image["regions"])), encoded(in_pixels(image)), encoded(image["regions"])]
+    if columns == 6:
+        return [image["name"], width, height, *last]
+    classes = (image[key] for key in ("labels", "scores", "attributes", "attribute_scores"))
+    return [image["name"], height, width, *map(encoded, classes), *last]
 
-    return write
+
+def tsv(folder: Path, made: list[Image], columns: int = 6, end: str = "\r\n", file: str = "features.tsv") -> Path:
+    (folder / file).write_bytes("".join("\t".join(tsv_line(image, columns)) + end for image in made).encode())
+    return folder / file
 
 
 def several_tsv(folder: Path, made: list[Image]) -> Path:
     """As several GPUs write it: an image is in both files, with the same content."""
-    for file, part in (("b.tsv.1.TSV", made[2:]), ("a.tsv", made[:3])):
-        (folder / file).write_text("".join("\t".join(tsv_line(image, 6)) + "\n" for image in part))
+    tsv(folder, made[2:], file="b.tsv.1.TSV")
+    return tsv(folder, made[:3], file="a.tsv").parent
+
+
+def precomp(
+    folder: Path, made: list[Image], *, repeats: int = 1, ids: bool = True, captions: bool = True, dtype: str = "f4"
+) -> Path:
+    for split, part in (("train", made[:3]), ("dev", made[3:5]), ("test", made[5:])):
+        regions, global_ = (np.stack([image[key] for image in part]).astype(dtype) for key in ("regions", "global"))
+        np.save(folder / f"{split}_ims.npy", np.repeat(regions, repeats, axis=0))
+        np.save(folder / f"{split}_global.npy", global_)
+        if ids:
+            (folder / f"{split}_ids.txt").write_text("".join(f"{image['name']}\n" for image in part))
+        if captions:
+            lines = [f"{caption}\n" for image in part for caption in image["captions"]]
+            (folder / f"{split}_caps.txt").write_text("".join(lines))
     return folder
-
-
-def precomp(repeats: int = 1, ids: bool = True, captions: bool = True, dtype: str = "f4") -> Writer:
-    def write(folder: Path, made: list[Image]) -> Path:
-        for split, part in (("train", made[:3]), ("dev", made[3:5]), ("test", made[5:])):
-            for file, key in (("ims", "regions"), ("global", "global")):
-                rows = np.stack([image[key] for image in part]).astype(dtype)
-                np.save(folder / f"{split}_{file}.npy", np.repeat(rows, repeats if file == "ims" else 1, axis=0))
-            texts = {"ids": [image["name"] for image in part] * ids}
-            texts["caps"] = [caption for image in part for caption in image["captions"]] * captions
-            for file, lines in texts.items():
-                if lines:
-                    (folder / f"{split}_{file}.txt").write_text("".join(f"{line}\n" for line in lines))
-        return folder
-
-    return write
 
 
 def of_uniter(image: Image) -> dict[str, np.ndarray]:
@@ -134,50 +124,37 @@ def archived(arrays: dict[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-def packed_old(arrays: dict[str, Any]) -> bytes:
-    return packed(arrays, old=True)
-
-
 def framed(arrays: dict[str, Any]) -> bytes:
     return lz4.frame.compress(packed(arrays))
 
 
-def database(pack: Callable[[dict[str, Any]], bytes]) -> Writer:
-    def write(folder: Path, made: list[Image]) -> Path:
-        (folder / "data.mdb").unlink(missing_ok=True)
-        with lmdb.open(str(folder), map_size=1 << 24) as environment, environment.begin(write=True) as transaction:
-            for image in made:
-                transaction.put(f"coco_train2014_{int(image['name']):012}.npz".encode(), pack(of_uniter(image)))
-            transaction.put(b"__keys__", json.dumps([image["name"] for image in made]).encode())
-        (folder / "lock.mdb").unlink()
-        return folder
-
-    return write
+def database(folder: Path, made: list[Image], pack: Callable[[dict[str, Any]], bytes] = packed) -> Path:
+    (folder / "data.mdb").unlink(missing_ok=True)
+    with lmdb.open(str(folder), map_size=1 << 24) as environment, environment.begin(write=True) as transaction:
+        for image in made:
+            transaction.put(f"coco_train2014_{int(image['name']):012}.npz".encode(), pack(of_uniter(image)))
+        transaction.put(b"__keys__", json.dumps([image["name"] for image in made]).encode())
+    (folder / "lock.mdb").unlink()
+    return folder
 
 
 def several_databases(folder: Path, made: list[Image]) -> Path:
     for name, part in (("restval", made[2:]), ("train", made[:3])):
         (folder / name / "feat").mkdir(parents=True)
-        database(packed)(folder / name / "feat", part)
+        database(folder / name / "feat", part)
     return folder
 
 
-def archives(arrays: Callable[[Image], dict[str, Any]]) -> Writer:
-    def write(folder: Path, made: list[Image]) -> Path:
-        for image in made:
-            np.savez(folder / f"{image['name']}.npz", **arrays(image))
-        return folder
-
-    return write
+def archives(folder: Path, made: list[Image], arrays: Callable[[Image], dict[str, Any]] = of_uniter) -> Path:
+    for image in made:
+        np.savez(folder / f"{image['name']}.npz", **arrays(image))
+    return folder
 
 
 def named_arrays(folder: Path, made: list[Image]) -> Path:
     stacked: Any = {key: np.stack([image[key] for image in made]) for key in SCORED - {"count"} | {"global"}}
     np.savez(folder / "theirs.npz", image_id=[image["name"] for image in made], **stacked)
     return folder / "theirs.npz"
-
-
-Writer = Callable[[Path, list[Image]], Path]
 
 
 class Layout(NamedTuple):
@@ -193,7 +170,7 @@ class Layout(NamedTuple):
     """
 
     kind: str
-    write: Writer
+    write: Callable[[Path, list[Image]], Path]
     holds: set[str]
     ragged: bool = True
     settings: Mapping[str, Any] = MappingProxyType({})
@@ -201,25 +178,25 @@ class Layout(NamedTuple):
 
 
 GRID = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]], "f4")
-ATTRIBUTES = {"attributes", "attribute_scores"}
-TSV, PRECOMP, BOXES = {"regions", "count", "boxes", "size"}, {"regions", "count", "global"}, {"regions", "boxes"}
+SIZED, SCORED = {"regions", "count", "boxes", "size"}, {"regions", "count", "boxes", "labels", "scores"}
+LXMERT, PRECOMP = SIZED | SCORED | {"attributes", "attribute_scores"}, {"regions", "count", "global"}
 ALL = {"min_regions": 1, "max_regions": 100, "min_score": 0.2}
 
 LAYOUTS = {
-    "bottom-up TSV": Layout("butd-tsv", tsv(6), TSV),
-    "LXMERT's TSV": Layout("butd-tsv", tsv(10, "\n"), TSV | SCORED | ATTRIBUTES),
-    "several TSV": Layout("butd-tsv", several_tsv, TSV),
-    "precomp": Layout("precomp", precomp(), PRECOMP, ragged=False),
-    "precomp, ids alone": Layout("precomp", precomp(captions=False), PRECOMP, ragged=False),
-    "precomp, no ids": Layout("precomp", precomp(ids=False), PRECOMP, ragged=False, by_captions=True),
-    "precomp, repeated": Layout("precomp", precomp(repeats=5, dtype="f8"), PRECOMP, ragged=False),
-    "precomp, a grid": Layout("precomp", precomp(dtype=">f4"), PRECOMP | BOXES, False, {"grid": (2, 2)}),
-    "UNITER's LMDB": Layout("uniter", database(packed), SCORED, settings=ALL),
-    "UNITER's LMDB, old": Layout("uniter", database(packed_old), SCORED, settings=ALL),
-    "UNITER's LMDB, .npz": Layout("uniter", database(archived), SCORED, settings=ALL),
-    "UNITER's LMDB, LZ4": Layout("uniter", database(framed), SCORED, settings=ALL),
+    "bottom-up TSV": Layout("butd-tsv", tsv, SIZED),
+    "LXMERT's TSV": Layout("butd-tsv", partial(tsv, columns=10, end="\n"), LXMERT),
+    "several TSV": Layout("butd-tsv", several_tsv, SIZED),
+    "precomp": Layout("precomp", precomp, PRECOMP, ragged=False),
+    "precomp, ids alone": Layout("precomp", partial(precomp, captions=False), PRECOMP, ragged=False),
+    "precomp, no ids": Layout("precomp", partial(precomp, ids=False), PRECOMP, ragged=False, by_captions=True),
+    "precomp, repeated": Layout("precomp", partial(precomp, repeats=5, dtype="f8"), PRECOMP, ragged=False),
+    "precomp, a grid": Layout("precomp", partial(precomp, dtype=">f4"), PRECOMP | {"boxes"}, False, {"grid": (2, 2)}),
+    "UNITER's LMDB": Layout("uniter", database, SCORED, settings=ALL),
+    "UNITER's LMDB, old": Layout("uniter", partial(database, pack=partial(packed, old=True)), SCORED, settings=ALL),
+    "UNITER's LMDB, .npz": Layout("uniter", partial(database, pack=archived), SCORED, settings=ALL),
+    "UNITER's LMDB, LZ4": Layout("uniter", partial(database, pack=framed), SCORED, settings=ALL),
     "several LMDB": Layout("uniter", several_databases, SCORED, settings=ALL),
-    "UNITER's .npz": Layout("uniter", archives(of_uniter), SCORED, settings=ALL),
-    "bottom-up .npz": Layout("uniter", archives(of_pytorch), TSV, settings=ALL),
+    "UNITER's .npz": Layout("uniter", archives, SCORED, settings=ALL),
+    "bottom-up .npz": Layout("uniter", partial(archives, arrays=of_pytorch), SIZED, settings=ALL),
     "arrays": Layout("arrays", named_arrays, SCORED | {"global"}, False, {"ids": "", "boxes": "fractions"}),
 }

@@ -38,10 +38,9 @@ def test_habits_of_tools_are_read(tmp_path: Path, columns: int, form: str) -> No
 def test_of_features_only_the_first_are_read_to_find_the_lines(tmp_path: Path) -> None:
     made = images()[:1] * 40
     made = [image | {"name": str(number), "regions": np.zeros((3, 20_000), "f4")} for number, image in enumerate(made)]
-    path = tsv(10)(tmp_path, made)
+    path = tsv(tmp_path, made, 10)
     content, size = path.read_bytes(), path.stat().st_size
-    middle = [size * part // 80 for part in range(3, 80, 2)]
-    for position in middle:
+    for position in (size * part // 80 for part in range(3, 80, 2)):
         content = content[:position] + b"!" + content[position + 1 :]
     path.write_bytes(content)
     source = opened(path)
@@ -53,7 +52,7 @@ def test_of_features_only_the_first_are_read_to_find_the_lines(tmp_path: Path) -
 def test_an_image_without_regions_does_no_harm_until_it_is_wanted(tmp_path: Path) -> None:
     made = images()
     made[0] |= {"regions": made[0]["regions"][:0], "boxes": made[0]["boxes"][:0]}
-    path = tsv(6)(tmp_path, made)
+    path = tsv(tmp_path, made)
     assert opened(path).summary == "bottom-up-attention's TSV: 6 images; 0 to 5 regions of width 7"
     assert_equal(LAYOUTS["bottom-up TSV"], imported(LAYOUTS["bottom-up TSV"], path, made[1:]), made[1:])
     with pytest.raises(DataError, match="'9' has no region"):
@@ -61,10 +60,9 @@ def test_an_image_without_regions_does_no_harm_until_it_is_wanted(tmp_path: Path
 
 
 def test_two_lines_of_one_image_must_be_equal(tmp_path: Path) -> None:
-    path = tsv(6)(tmp_path, images())
-    path.rename(tmp_path / "a.tsv")
-    tsv(6)(tmp_path, [images()[1] | {"regions": images()[1]["regions"] + 1}])
-    with pytest.raises(DataError, match=r"features\.tsv has other features of image '25' than .*a\.tsv"):
+    tsv(tmp_path, images(), file="a.tsv")
+    tsv(tmp_path, [images()[1] | {"regions": images()[1]["regions"] + 1}], file="b.tsv")
+    with pytest.raises(DataError, match=r"b\.tsv has other features of image '25' than .*a\.tsv"):
         opened(tmp_path)
 
 

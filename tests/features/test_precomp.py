@@ -36,7 +36,7 @@ def write(folder: Path, name: str, content: Any) -> None:
 def test_images_have_any_number_of_captions(tmp_path: Path, each: int, repeated: bool, ids: str) -> None:
     """Old files repeat every image for each of its captions, and their ids too."""
     made = [image | {"captions": image["captions"][:each]} for image in images(ragged=False)]
-    precomp(each if repeated else 1, ids != "none")(tmp_path, made)
+    precomp(tmp_path, made, repeats=each if repeated else 1, ids=ids != "none")
     if ids == "of captions":
         for split, part in (("train", made[:3]), ("dev", made[3:5]), ("test", made[5:])):
             write(tmp_path, f"{split}_ids.txt", [image["name"] for image in part for _ in range(each)])
@@ -47,7 +47,7 @@ def test_images_have_any_number_of_captions(tmp_path: Path, each: int, repeated:
 @pytest.mark.parametrize("ids", [True, False])
 def test_test_may_be_a_part_of_testall(tmp_path: Path, ids: bool) -> None:
     made = images(ragged=False)
-    precomp(ids=ids)(tmp_path, made)
+    precomp(tmp_path, made, ids=ids)
     for file in tmp_path.glob("train_*"):
         file.replace(file.with_name(file.name.replace("train", "testall")))
         file.with_name(file.name.replace("train", "dev")).unlink()
@@ -63,7 +63,7 @@ def test_test_may_be_a_part_of_testall(tmp_path: Path, ids: bool) -> None:
 
 
 def test_ids_that_count_the_images_of_each_split_do_no_harm(tmp_path: Path) -> None:
-    precomp()(tmp_path, images(ragged=False))
+    precomp(tmp_path, images(ragged=False))
     for split, count in (("train", 3), ("dev", 2), ("test", 1)):
         write(tmp_path, f"{split}_ids.txt", map(str, range(count)))
     wanted = [WantedImage("1", "x", images()[4]["captions"]), WantedImage("0", "x", images()[0]["captions"])]
@@ -106,7 +106,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("damage", "where"), REFUSED)
 def test_folders_that_contradict_themselves_are_refused(tmp_path: Path, damage: Any, where: str) -> None:
-    precomp()(tmp_path, images(ragged=False))
+    precomp(tmp_path, images(ragged=False))
     damage(tmp_path)
     with pytest.raises(DataError, match=where) as caught:
         opened(tmp_path)
@@ -114,7 +114,7 @@ def test_folders_that_contradict_themselves_are_refused(tmp_path: Path, damage: 
 
 
 def test_images_without_names_and_captions_are_not_complete(tmp_path: Path) -> None:
-    precomp(ids=False)(tmp_path, images(ragged=False))
+    precomp(tmp_path, images(ragged=False), ids=False)
     assert str(layout(tmp_path)) == "train_ims.npy and 8 more"
     remove("dev_caps.txt")(tmp_path)
     assert str(layout(tmp_path)) == "train_ims.npy and 7 more, without dev_ids.txt or dev_caps.txt"
@@ -124,7 +124,7 @@ def test_images_without_names_and_captions_are_not_complete(tmp_path: Path) -> N
 
 
 def test_a_grid_of_another_size_is_refused(tmp_path: Path) -> None:
-    precomp()(tmp_path, images(ragged=False))
+    precomp(tmp_path, images(ragged=False))
     with pytest.raises(UsageError, match=r"\[3, 2\]"):
         opened(tmp_path, (3, 2))
     boxes = opened(tmp_path, (1, 4)).read(np.arange(2), np.ones((2, 2)))["boxes"]

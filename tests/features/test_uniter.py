@@ -41,7 +41,7 @@ def read(source: UniterSource, entries: list[int]) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("smallest", "largest", "score"), [(1, 100, 0.2), (2, 3, 0.6), (1, 2, 0.99), (9, 9, 0.0)])
 def test_the_settings_choose_the_regions(tmp_path: Path, smallest: int, largest: int, score: float) -> None:
-    source = opened(database(packed)(tmp_path, images()), smallest, largest, score)
+    source = opened(database(tmp_path, images()), smallest, largest, score)
     stored = [len(image["regions"]) for image in images()]
     sure = [int((image["scores"] > score).sum()) for image in images()]
     taken = [min(max(smallest, n), largest, most) for n, most in zip(sure, stored, strict=True)]
@@ -55,7 +55,7 @@ def test_the_settings_choose_the_regions(tmp_path: Path, smallest: int, largest:
 
 
 def test_without_confidences_all_regions_are_taken(tmp_path: Path) -> None:
-    path = archives(lambda image: {"features": image["regions"]})(tmp_path, images())
+    path = archives(tmp_path, images(), lambda image: {"features": image["regions"]})
     assert opened(path, largest=4).summary == ".npz, regions without confidences: 6 images; 1 to 4 regions of width 7"
 
 
@@ -64,7 +64,7 @@ def test_uniters_list_of_counts_saves_reading_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, up: int
 ) -> None:
     (tmp_path / "db").mkdir()
-    path = database(packed)(tmp_path / "db", images())
+    path = database(tmp_path / "db", images())
     listed, names = [path, tmp_path][up] / "nbb_th0.2_max4_min1.json", opened(path).names
     listed.write_text(json.dumps(dict.fromkeys(names, 3)))
     with monkeypatch.context() as patch:
@@ -113,17 +113,9 @@ def test_values_of_another_kind_are_refused_and_nothing_is_unpickled(tmp_path: P
     assert "\n" not in str(caught.value)
 
 
-def test_two_databases_must_agree(tmp_path: Path) -> None:
-    for name, pack in (("a", packed), ("b", archived)):  # the same arrays, but not the same bytes
-        (tmp_path / name).mkdir()
-        database(pack)(tmp_path / name, images())
-    with pytest.raises(DataError, match=r"b/data\.mdb has other features of image 'coco_train2014_000000000009\.npz'"):
-        opened(tmp_path)
-
-
 @pytest.mark.parametrize(("package", "pack"), [("msgpack", packed), ("lz4.frame", framed)])
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, pack: Any) -> None:
-    path = database(pack)(tmp_path, images())
+    path = database(tmp_path, images(), pack)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingInputError, match=rf"needs {package}: pip install 'itrpipe\[uniter\]'"):
         opened(path)
@@ -170,7 +162,7 @@ def test_other_databases_are_refused(tmp_path: Path) -> None:
             transaction.put(b"a", b"b", db=named)
     with lmdb.open(str(tmp_path / "many"), max_dbs=2) as environment:
         environment.open_db(b"inner", dupsort=True)
-    database(packed)(tmp_path, [])
+    database(tmp_path, [])
     for path in (tmp_path / "inner", tmp_path / "many", tmp_path):
         with pytest.raises(DataError):
             opened(path)
@@ -180,7 +172,7 @@ def test_other_databases_are_refused(tmp_path: Path) -> None:
 @given(page=st.integers(0, 8), position=st.integers(0, 63), flip=st.integers(1, 255))
 def test_damaged_pages_end_no_process_and_keep_none_busy(tmp_path: Path, page: int, position: int, flip: int) -> None:
     many = [images()[1] | {"name": str(number)} for number in range(60)]
-    database(packed)(tmp_path, many)
+    database(tmp_path, many)
     content = bytearray((tmp_path / "data.mdb").read_bytes())
     content[page * 4096 + position] ^= flip
     (tmp_path / "data.mdb").write_bytes(content)
