@@ -1,0 +1,361 @@
+"""What importers of published features read beside the plain layouts, and what they refuse."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.features.importers.butd_tsv.importer import layout as tsv_layout
+from itrpipe.features.importers.matching import WantedImage, match
+from itrpipe.features.importers.precomp.importer import layout as precomp_layout
+from itrpipe.features.importers.uniter.importer import UniterSource, lmdb_values
+from tests.features import test_importers as tiny
+
+TSV, LXMERT, PRECOMP = (tiny.LAYOUTS[name] for name in ("bottom-up TSV", "LXMERT's TSV", "precomp"))
+UNITER = tiny.Layout("uniter", tiny.database, set())
+Damage = Callable[[Path], Any]
+
+
+def chosen(smallest: int = 1, largest: int = 100, score: float = 0.2) -> tiny.Layout:
+    """UNITER's features with these settings."""
+    return UNITER._replace(settings={"min_regions": smallest, "max_regions": largest, "min_score": score})
+
+
+# Values that no tool writes
+
+
+def field(number: int, value: Any, columns: int = 6, line: int = 1) -> Damage:
+    """Changes a field of a TSV file."""
+    text = tiny.encoded(value) if isinstance(value, np.ndarray) else value
+
+    def damage(folder: Path) -> None:
+        lines = [tiny.tsv_line(image, columns) for image in tiny.images()]
+        lines[line][number] = text
+        content = "".join("\t".join(fields) + "\n" for fields in lines)
+        (folder / "features.tsv").write_bytes(content.encode(errors="surrogateescape"))
+
+    return damage
+
+
+def save(name: str, content: Any) -> Damage:
+    """Writes an array, or lines."""
+    if isinstance(content, np.ndarray):
+        return lambda folder: np.save(folder / name, content)
+    return lambda folder: (folder / name).write_bytes("".join(f"{line}\n" for line in content).encode("latin-1"))
+
+
+def unequal(folder: Path) -> None:
+    """Repeats all images but one."""
+    regions = np.repeat(np.load(folder / "train_ims.npy"), 5, axis=0)
+    regions[7, 0, 0] += 1
+    np.save(folder / "train_ims.npy", regions)
+
+
+def value(value: Any) -> Damage:
+    """Puts another value for an image of a database, or other arrays among its own."""
+    content = tiny.packed({**tiny.of_uniter(tiny.images()[1]), **value}) if isinstance(value, dict) else value
+
+    def damage(folder: Path) -> None:
+        with lmdb.open(str(folder), lock=False) as environment, environment.begin(write=True) as transaction:
+            transaction.put(b"coco_train2014_000000000025.npz", content)
+
+    return damage
+
+
+NUMBERS = {b"nd": True, b"type": "<f4", b"kind": b"", b"shape": (2,), b"data": b"12345678"}
+OBJECTS = {"features": np.array([tiny.Trap()], dtype=object)}
+NOT_NUMBERS = [
+    *({b"kind": b"O", b"data": pickle.dumps(tiny.Trap())}, {b"kind": b"V", b"type": [["a", "<f4"]]}, {b"type": "|O"}),
+    *({b"type": "f4,f4"}, {b"shape": (3,)}, {b"shape": ("2",)}, {b"nd": False}),
+]
+VALUES = [
+    *({"features": NUMBERS | changed} for changed in NOT_NUMBERS),
+    *({"features": np.zeros(shape, "f2")} for shape in ((4, 7), (5, 8), 5)),
+    *({"conf": np.zeros(shape, "f2")} for shape in ((5, 1), 4)),
+    {"norm_bb": np.zeros((5, 4), "f2")},
+    {"norm_bb": np.tile(np.array([0.1, 0.2, 0.3, 0.4, 0.4, 0.2], "f2"), (5, 1))},
+    *(OBJECTS, tiny.archived(OBJECTS), tiny.framed(OBJECTS)),
+    *(tiny.packed(other) for other in ({"conf": np.zeros(5, "f2")}, {}, [1])),
+    *(b"", b"\xc1", b"\x81", b"PK\x03\x04", b"\x04\x22\x4d\x18"),
+]
+REFUSED = [
+    *((TSV, field(3, text), "line 2") for text in ("many", "-5", "6")),
+    *((TSV, field(5, np.zeros((5, width), "<f4")), "line 2") for width in (6, 8)),
+    *(
+        (TSV, field(number, text), "line 2")
+        for number, text in ((0, ""), (0, "\udcff"), (4, "a\tb"), (4, "a\nb"), (5, ""))
+    ),
+    *((TSV, field(number, "", line=0), "line 1") for number in (0, 3, 5)),
+    (TSV, field(3, "2", line=0), "line"),
+    *((TSV, field(number, text), "image '25'") for number, text in ((1, "wide"), (2, "0"), (4, "?" * 108))),
+    (TSV, field(4, np.zeros((4, 4), "<f4")), "image '25'"),
+    (LXMERT, field(3, np.zeros(5, "<i4"), columns=10), "image '25'"),
+    *((PRECOMP, save("train_ims.npy", np.zeros(shape)), "train_") for shape in ((3, 7), (3, 0, 7), (4, 4, 7))),
+    *((PRECOMP, save("train_ims.npy", np.zeros((3, 4, 7), kind)), "train_ims.npy") for kind in ("i4", "U1")),
+    (PRECOMP, unequal, "train_ims.npy"),
+    (PRECOMP, save("dev_ims.npy", np.zeros((2, 4, 6))), "shapes"),
+    (PRECOMP, save("dev_global.npy", np.zeros((2, 4))), "shapes"),
+    (PRECOMP, save("dev_global.npy", np.zeros((3, 3))), "dev_global.npy"),
+    (PRECOMP, lambda folder: (folder / "test_global.npy").unlink(), "shapes"),
+    *((PRECOMP, save("dev_caps.txt", lines), "dev_caps.txt") for lines in ("a" * 9, "\xe9" * 10)),
+    *((PRECOMP, save("dev_ids.txt", names), "dev_ids.txt") for names in ("", "a", "aa", "abab")),
+    *((chosen(largest=3), value(content), r"image '.*25\.npz'") for content in VALUES),
+]
+
+
+@pytest.mark.parametrize(("layout", "damage", "where"), REFUSED, ids=range(len(REFUSED)))
+def test_what_no_tool_writes_is_refused_in_one_line(
+    tmp_path: Path, layout: tiny.Layout, damage: Damage, where: str
+) -> None:
+    path = layout.write(tmp_path, tiny.images(layout.ragged))
+    damage(tmp_path)
+    with pytest.raises(DataError, match=where) as caught:
+        tiny.imported(layout, path, tiny.images(layout.ragged))
+    assert "\n" not in str(caught.value)
+
+
+# TSV
+
+
+@pytest.mark.parametrize("columns", [6, 10])
+@pytest.mark.parametrize("form", ["{}", "b'{}'", 'b"{}"', "unpadded", "without an end"])
+def test_habits_of_tools_are_read(tmp_path: Path, columns: int, form: str) -> None:
+    """Texts of bytes, as Python 3 writes them; base64 without padding; blank lines; a last line without its end."""
+    lines = [tiny.tsv_line(image, columns) for image in tiny.images()]
+    if "{}" in form:
+        lines = [[form.format(field) if len(field) > 4 else field for field in line] for line in lines]
+    if form == "unpadded":
+        lines = [[field.rstrip("=") for field in line] for line in lines]
+    text = "\r\n\n\r\n".join("\t".join(line) for line in lines) + "\n" * (form != "without an end")
+    (tmp_path / "features.tsv").write_bytes(text.encode())
+    layout = TSV if columns == 6 else LXMERT
+    tiny.assert_equal(layout, tiny.imported(layout, tmp_path / "features.tsv", tiny.images()), tiny.images())
+
+
+def test_of_features_only_the_first_are_read_to_find_the_lines(tmp_path: Path) -> None:
+    made = tiny.images()[:1] * 40
+    made = [image | {"name": str(number), "regions": np.zeros((3, 20_000), "f4")} for number, image in enumerate(made)]
+    path = tiny.tsv(tmp_path, made, 10)
+    content, size = path.read_bytes(), path.stat().st_size
+    for position in (size * part // 80 for part in range(3, 80, 2)):
+        content = content[:position] + b"!" + content[position + 1 :]
+    path.write_bytes(content)
+    source = tiny.opened(LXMERT, path)
+    assert source.names == [image["name"] for image in made]
+    with pytest.raises(DataError, match="image '7'"):
+        source.read(np.array([7]), np.array([[256, 512]]))
+
+
+def test_an_image_without_regions_does_no_harm_until_it_is_wanted(tmp_path: Path) -> None:
+    made = tiny.images()
+    made[0] |= {"regions": made[0]["regions"][:0], "boxes": made[0]["boxes"][:0]}
+    path = tiny.tsv(tmp_path, made)
+    assert tiny.opened(TSV, path).summary == "bottom-up-attention's TSV: 6 images; 0 to 5 regions of width 7"
+    tiny.assert_equal(TSV, tiny.imported(TSV, path, made[1:]), made[1:])
+    with pytest.raises(DataError, match="'9' has no region"):
+        tiny.imported(TSV, path, made)
+
+
+def test_two_lines_of_one_image_must_be_equal(tmp_path: Path) -> None:
+    tiny.tsv(tmp_path, tiny.images(), file="a.tsv")
+    tiny.tsv(tmp_path, [tiny.images()[1] | {"regions": tiny.images()[1]["regions"] + 1}], file="b.tsv")
+    with pytest.raises(DataError, match=r"b\.tsv has other features of image '25' than .*a\.tsv"):
+        tiny.opened(TSV, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["\t".join(["image_id"] * 6), "a\tb\tc\n", "\n\n", ""])
+def test_other_texts_are_no_features(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.tsv").write_text(text)
+    assert ("without" in str(tsv_layout(tmp_path))) == (text.count("\t") != 5)
+    with pytest.raises(DataError, match=r"x\.tsv"):
+        tiny.opened(TSV, tmp_path / "x.tsv")
+
+
+# precomp
+
+
+@pytest.mark.parametrize("each", [1, 2, 3])
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("ids", ["none", "of images", "of captions"])
+def test_images_have_any_number_of_captions(tmp_path: Path, each: int, repeated: bool, ids: str) -> None:
+    """Old files repeat every image for each of its captions, and their ids too."""
+    made = [image | {"captions": image["captions"][:each]} for image in tiny.images(ragged=False)]
+    tiny.precomp(tmp_path, made, repeats=each if repeated else 1, ids=ids != "none")
+    if ids == "of captions":
+        for split, part in (("train", made[:3]), ("dev", made[3:5]), ("test", made[5:])):
+            save(f"{split}_ids.txt", [image["name"] for image in part for _ in range(each)])(tmp_path)
+    assert (
+        tiny.opened(PRECOMP, tmp_path).summary == "precomp folder: train 3, dev 2, test 1 images; 4 regions of width 7"
+    )
+    tiny.assert_equal(PRECOMP, tiny.imported(PRECOMP, tmp_path, made[::-1]), made[::-1])
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_test_may_be_a_part_of_testall(tmp_path: Path, ids: bool) -> None:
+    made = tiny.images(ragged=False)
+    tiny.precomp(tmp_path, made, ids=ids)
+    for file in tmp_path.glob("train_*"):
+        file.replace(file.with_name(file.name.replace("train", "testall")))
+        file.with_name(file.name.replace("train", "dev")).unlink()
+    if ids:  # the same image may be written in two ways
+        save("test_ids.txt", ["COCO_val2014_000000000009.jpg"])(tmp_path)
+    save("test_caps.txt", made[0]["captions"])(tmp_path)
+    source = tiny.opened(PRECOMP, tmp_path)
+    assert len(source.names) == 3
+    found = match(source, [WantedImage(image["name"], "x", image["captions"]) for image in made[:3]])
+    assert (found.entries.tolist(), found.by_captions) == ([0, 1, 2], 0 if ids else 3)
+    rows = source.read(found.entries, np.ones((3, 2)))["regions"]
+    np.testing.assert_array_equal(rows, [made[number]["regions"] for number in (5, 1, 2)])
+
+
+def test_ids_that_count_the_images_of_each_split_do_no_harm(tmp_path: Path) -> None:
+    tiny.precomp(tmp_path, tiny.images(ragged=False))
+    for split, count in (("train", 3), ("dev", 2), ("test", 1)):
+        save(f"{split}_ids.txt", range(count))(tmp_path)
+    wanted = [WantedImage("1", "x", tiny.images()[4]["captions"]), WantedImage("0", "x", tiny.images()[0]["captions"])]
+    assert match(tiny.opened(PRECOMP, tmp_path), wanted).entries.tolist() == [4, 0]
+
+
+def test_images_without_names_and_captions_are_not_complete(tmp_path: Path) -> None:
+    tiny.precomp(tmp_path, tiny.images(ragged=False), ids=False)
+    assert str(precomp_layout(tmp_path)) == "train_ims.npy and 8 more"
+    (tmp_path / "dev_caps.txt").unlink()
+    assert str(precomp_layout(tmp_path)) == "train_ims.npy and 7 more, without dev_ids.txt or dev_caps.txt"
+    for file in tmp_path.glob("*_ims.npy"):
+        file.rename(file.with_name(f"x{file.name}"))
+    assert str(precomp_layout(tmp_path)) == "xdev_ims.npy, xtest_ims.npy, xtrain_ims.npy, without train_ims.npy"
+
+
+def test_a_grid_of_another_size_is_refused(tmp_path: Path) -> None:
+    tiny.precomp(tmp_path, tiny.images(ragged=False))
+    with pytest.raises(UsageError, match=r"\[3, 2\]"):
+        tiny.opened(PRECOMP._replace(settings={"grid": (3, 2)}), tmp_path)
+    boxes = tiny.opened(PRECOMP._replace(settings={"grid": (1, 4)}), tmp_path).read(np.arange(2), np.ones((2, 2)))[
+        "boxes"
+    ]
+    assert boxes[1, 1].tolist() == [0.25, 0, 0.5, 1]
+
+
+# UNITER
+
+
+@pytest.mark.parametrize(("smallest", "largest", "score"), [(1, 100, 0.2), (2, 3, 0.6), (1, 2, 0.99), (9, 9, 0.0)])
+def test_the_settings_choose_the_regions(tmp_path: Path, smallest: int, largest: int, score: float) -> None:
+    source = tiny.opened(chosen(smallest, largest, score), tiny.database(tmp_path, tiny.images()))
+    stored = [len(image["regions"]) for image in tiny.images()]
+    sure = [int((image["scores"] > score).sum()) for image in tiny.images()]
+    taken = [min(max(smallest, n), largest, most) for n, most in zip(sure, stored, strict=True)]
+    assert source.spec.regions == max(taken)
+    regions = f"{min(taken)} to {max(taken)} regions of width 7"
+    assert source.summary == f"LMDB, regions surer than {score}: 6 images; {regions}"
+    rows = source.read(np.arange(6), np.ones((6, 2)))
+    assert rows["count"].tolist() == taken
+    for row, image, count in zip(rows["regions"], tiny.images(), taken, strict=True):
+        np.testing.assert_array_equal(row[:count], image["regions"][:count])
+
+
+def test_without_confidences_all_regions_are_taken(tmp_path: Path) -> None:
+    path = tiny.archives(tmp_path, tiny.images(), lambda image: {"features": image["regions"]})
+    assert (
+        tiny.opened(chosen(largest=4), path).summary
+        == ".npz, regions without confidences: 6 images; 1 to 4 regions of width 7"
+    )
+
+
+@pytest.mark.parametrize("up", [0, 1])
+def test_uniters_list_of_counts_saves_reading_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, up: int
+) -> None:
+    (tmp_path / "db").mkdir()
+    path = tiny.database(tmp_path / "db", tiny.images())
+    listed, names = [path, tmp_path][up] / "nbb_th0.2_max4_min1.json", tiny.opened(chosen(), path).names
+    listed.write_text(json.dumps(dict.fromkeys(names, 3)))
+    with monkeypatch.context() as patch:
+        patch.setattr(UniterSource, "_count", None)
+        assert tiny.opened(chosen(largest=4), path).spec.regions == 3
+    with pytest.raises(DataError, match=names[1]):
+        tiny.opened(chosen(largest=4), path).read(np.arange(2), np.ones((2, 2)))  # which has four
+    for text in ("[]", json.dumps({names[0]: 3}), json.dumps(dict.fromkeys(names, "many"))):
+        listed.write_text(text)
+        with pytest.raises(DataError, match=r"nbb_th.* cannot be read .* remove it"):
+            tiny.opened(chosen(largest=4), path)
+    assert tiny.opened(chosen(), path).spec.regions == 5  # that list is not for these settings
+
+
+@pytest.mark.parametrize(("package", "pack"), [("msgpack", tiny.packed), ("lz4.frame", tiny.framed)])
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, pack: Any) -> None:
+    path = tiny.database(tmp_path, tiny.images(), pack)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingInputError, match=rf"needs {package}: pip install 'itrpipe\[uniter\]'"):
+        tiny.opened(chosen(), path)
+
+
+def assert_as_the_library(folder: Path) -> None:
+    with lmdb.open(str(folder), readonly=True, lock=False) as environment, environment.begin() as transaction:
+        expected = [(bytes(key), bytes(value)) for key, value in transaction.cursor()]
+    assert [(key, place.content()) for key, place in lmdb_values(folder / "data.mdb")] == expected
+
+
+CHANGES = st.dictionaries(st.binary(min_size=1, max_size=40), st.none() | st.integers(0, 20_000), max_size=30)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(CHANGES, min_size=1, max_size=4), st.integers(0, 10**9))
+def test_entries_are_those_of_the_library(tmp_path: Path, transactions: list[dict], folder: int) -> None:
+    """Several transactions write, overwrite and delete, so that both meta pages and freed pages are there."""
+    with lmdb.open(str(tmp_path / str(folder)), map_size=1 << 25, sync=False) as environment:
+        for changes in transactions:
+            with environment.begin(write=True) as transaction:
+                for key, length in changes.items():
+                    if length is None:
+                        transaction.delete(key)
+                    else:
+                        transaction.put(key, bytes([length % 251]) * length)
+    assert_as_the_library(tmp_path / str(folder))
+
+
+@pytest.mark.parametrize("writemap", [False, True])
+def test_trees_of_three_levels(tmp_path: Path, writemap: bool) -> None:
+    with lmdb.open(str(tmp_path), map_size=1 << 26, sync=False, writemap=writemap) as environment:
+        with environment.begin(write=True) as transaction:
+            for number in range(20_000):
+                transaction.put(b"%0200d" % number, b"%d" % number)
+        assert environment.stat()["depth"] >= 3
+    assert_as_the_library(tmp_path)
+
+
+def test_other_databases_are_refused(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path / "inner"), max_dbs=2) as environment:
+        named = environment.open_db(b"inner")
+        with environment.begin(write=True) as transaction:
+            transaction.put(b"a", b"b", db=named)
+    with lmdb.open(str(tmp_path / "many"), max_dbs=2) as environment:
+        environment.open_db(b"inner", dupsort=True)
+    tiny.database(tmp_path, [])
+    for path in (tmp_path / "inner", tmp_path / "many", tmp_path):
+        with pytest.raises(DataError):
+            tiny.opened(chosen(), path)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(page=st.integers(0, 8), position=st.integers(0, 63), flip=st.integers(1, 255))
+def test_damaged_pages_end_no_process_and_keep_none_busy(tmp_path: Path, page: int, position: int, flip: int) -> None:
+    many = [tiny.images()[1] | {"name": str(number)} for number in range(60)]
+    tiny.database(tmp_path, many)
+    content = bytearray((tmp_path / "data.mdb").read_bytes())
+    content[page * 4096 + position] ^= flip
+    (tmp_path / "data.mdb").write_bytes(content)
+    with contextlib.suppress(ItrpipeError):
+        tiny.imported(chosen(), tmp_path, many)
