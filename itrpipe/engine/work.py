@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from itrpipe.errors import UsageError
 from itrpipe.progress import memory_gib
-from itrpipe.storage.disk import check_stamp
+from itrpipe.storage.disk import AGAIN, check_stamp
 
 if TYPE_CHECKING:
     import numpy as np
 
-AGAIN = "remove it and run the same command again"
 ARRAYS = ".arrays"
 CUDA = "cuda"
 Worker = TypeVar("Worker")

@@ -22,13 +22,13 @@ from PIL import Image
 
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import read_rgb
-from itrpipe.engine.files import ArrayFile, write_arrays
 from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.store import FeatureSpec, stored_rows
 from itrpipe.storage.disk import reading_error
 from itrpipe.storage.integrity import damage_of
+from itrpipe.storage.parts import ArrayFile, write_arrays
 
 BATCHES_PER_PART = 8
 """A part holds so many batches of the size that suits the extractor; what is lost in a kill is at most a part."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from itrpipe.engine.files import ArrayWriter
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.features.declaration import FeatureSettings
 from itrpipe.features.importers.base import Source, checked
 from itrpipe.features.importers.matching import Match, WantedImage, match
 from itrpipe.features.registry import importer_module
 from itrpipe.features.store import TYPES
+from itrpipe.storage.parts import ArrayWriter
 
 if TYPE_CHECKING:
     from itrpipe.features.store import FeatureSpec

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from itrpipe.engine.files import ArrayFile
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.declaration import FeatureSettings
 from itrpipe.features.extraction import Extraction, ImageFiles
@@ -19,6 +18,7 @@ from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.importing import Import
 from itrpipe.features.registry import extractor_module
 from itrpipe.features.store import FeatureSpec, write_features
+from itrpipe.storage.parts import ArrayFile
 
 
 def divide(specs: Mapping[str, FeatureSpec]) -> dict[str, FeatureSpec]:

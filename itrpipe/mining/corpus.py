@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.engine.files import ArrayFile, ArrayWriter
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import Side
 from itrpipe.features.given import ONE, checked_vectors
@@ -18,6 +17,7 @@ from itrpipe.features.hdf5 import open_hdf5
 from itrpipe.mining.settings import candidate_files
 from itrpipe.mining.vectors import Rows
 from itrpipe.storage.disk import reading_error
+from itrpipe.storage.parts import ArrayFile, ArrayWriter
 
 _SIDES: dict[str, GivenSideName] = {"image": "images", "images": "images"}
 _SIDES |= {"caption": "captions", "captions": "captions", "texts": "captions"}

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.engine.files import ArrayFile, ArrayWriter
 from itrpipe.engine.work import AGAIN, Part, Work, name_of, numbered, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.products import (
@@ -45,6 +44,7 @@ from itrpipe.mining.threads import one_thread
 from itrpipe.mining.top_k import LARGEST_INDEX, NO_CANDIDATE, keep_largest, matrix_of_keys, pack
 from itrpipe.mining.vectors import Rows, Stripes, slices, take
 from itrpipe.storage.disk import check_stamp
+from itrpipe.storage.parts import ArrayFile, ArrayWriter
 
 DEFAULT_MEMORY = 256 * 2**20
 """Bytes that a tile and what is computed with it take."""
@@ -150,7 +150,7 @@ class ExactMining(Work["_Miner"]):
             IMAGE_KEYS: ("<i8", (len(rows), self.num_texts)),
             KEYS: ("<i8", (0,)),
         }
-        with ArrayWriter(path, arrays, growing=True) as writer:
+        with ArrayWriter(path, arrays) as writer:
             for tile in slices(captions, self.tile_texts):
                 texts = self._texts(tile, worker.device)
                 owners = torch.from_numpy(self.owners.read(tile.start, tile.stop)).to(worker.device)

@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from itrpipe.engine.files import ArrayFile, ArrayWriter, write_arrays
 from itrpipe.engine.work import Part, Work, numbered, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.mining.exact import check_inputs
 from itrpipe.mining.lists import NO_ROW, CandidateLists, by_score
 from itrpipe.mining.mined import DIRECTIONS, layout, row_type, write_slice
 from itrpipe.mining.vectors import Rows, slices
+from itrpipe.storage.parts import ArrayFile, ArrayWriter, write_arrays
 
 IndexKind = Literal["flat", "ivf"]
 LARGEST_FETCH_ON_GPU = 2_048

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from itrpipe.engine.files import ArrayFile, ArrayWriter
 from itrpipe.errors import DataError
 from itrpipe.mining.exact import COUNTS, FLOORS, IMAGE_KEYS, KEYS, ExactMining
 from itrpipe.mining.lists import CandidateLists
 from itrpipe.mining.mined import DIRECTIONS, layout, row_type, write_slice
 from itrpipe.mining.top_k import NO_CANDIDATE, keep_largest, matrix_of_keys, unpack
 from itrpipe.mining.vectors import slices
+from itrpipe.storage.parts import ArrayFile, ArrayWriter
 
 _PLACES = 1 << 18
 """Candidates in memory at a time, about."""

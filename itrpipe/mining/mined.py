@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe.engine.files import ArrayFile, ArrayWriter
 from itrpipe.mining.lists import CandidateLists, MinedLists
+from itrpipe.storage.parts import ArrayFile, ArrayWriter
 
 DIRECTIONS = ("texts_for_images", "images_for_texts")
 POSITIVES = "positives"

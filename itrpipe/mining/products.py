@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.engine.files import ArrayFile, ArrayWriter
 from itrpipe.engine.work import AGAIN, has_bfloat16_units
 from itrpipe.errors import DataError
 from itrpipe.mining.threads import one_thread
 from itrpipe.mining.vectors import Rows, rows_at_once, slices, take
 from itrpipe.storage.disk import check_stamp
+from itrpipe.storage.parts import ArrayFile, ArrayWriter
 
 Precision = Literal["fp32", "bf16", "bf16+fp32", "fp32+fp32"]
 """How embeddings are compared: exactly; rounded to bfloat16 and added up in float32; or, where there are two, rounded

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from itrpipe.engine.files import ArrayFile, ArrayWriter, write_arrays
 from itrpipe.engine.work import Part, Work, numbered
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.lists import NO_ROW, by_score
 from itrpipe.mining.mined import DIRECTIONS, POSITIVES, MinedFile, layout, write_slice
 from itrpipe.mining.vectors import Rows, slices
+from itrpipe.storage.parts import ArrayFile, ArrayWriter, write_arrays
 
 ScorePairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Image rows [P] and caption rows [P] -> scores [P], higher for a better match."""

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from itrpipe.datasets.photo_folder import PhotoFile
-from itrpipe.engine.files import ArrayFile, write_arrays
 from itrpipe.engine.work import AGAIN, ARRAYS
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import INNER_PRODUCT
@@ -25,6 +24,7 @@ from itrpipe.storage.artifact import WORK
 from itrpipe.storage.disk import check_stamp, full_disk_as_error, make_folder, require_space
 from itrpipe.storage.integrity import checked
 from itrpipe.storage.locks import unused
+from itrpipe.storage.parts import ArrayFile, write_arrays
 
 PHOTOS, EMBEDDINGS = "photos.parquet", "embeddings.npy"
 _BLOCK = 4_096

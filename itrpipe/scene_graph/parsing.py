@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.engine.files import read_table, write_table
 from itrpipe.engine.local import usable_cores
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.stored import GRAPH_SCHEMA, graphs_table
+from itrpipe.storage.parts import read_arrow, write_arrow
 
 CHUNK = 1024
 OPEN_CHUNKS = 64
@@ -78,7 +78,7 @@ class Parsing(Work[Parser]):
     def make(self, worker: Parser, part: Part, path: Path) -> None:
         """Parses the captions of a chunk."""
         graphs = [_parse_noted(worker, item) for item in part.content]
-        write_table(path, graphs_table(graphs, worker.version).cast(GRAPH_SCHEMA))
+        write_arrow(path, graphs_table(graphs, worker.version).cast(GRAPH_SCHEMA))
 
 
 class ParsedGraphs:
@@ -109,7 +109,7 @@ class ParsedGraphs:
         return pa.concat_tables(tables).combine_chunks().take(pa.array(back))
 
     def _read(self, number: int) -> pa.Table:
-        return read_table(self._paths[number]).replace_schema_metadata(None)
+        return read_arrow(self._paths[number]).replace_schema_metadata(None)
 
 
 def _parse_noted(parser: Parser, item: Item) -> SceneGraph:

@@ -216,10 +216,10 @@ class Painting(Work[None]):
         """Paints the scenes of a part."""
         import pyarrow as pa
 
-        from itrpipe.engine.files import write_table
+        from itrpipe.storage.parts import write_arrow
 
         files = {file_name(scene): picture(scene, self._difficulty) for scene in part.content}
-        write_table(path, pa.table({"file": list(files), "jpeg": pa.array(files.values(), pa.binary())}))
+        write_arrow(path, pa.table({"file": list(files), "jpeg": pa.array(files.values(), pa.binary())}))
 
 
 def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
@@ -235,13 +235,13 @@ def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
     Raises:
         DiskFullError: the disk is full.
     """
-    from itrpipe.engine.files import read_table
+    from itrpipe.storage.parts import read_arrow
 
     folder.mkdir(parents=True, exist_ok=True)
     facts = {}
     with full_disk_as_error(folder):
         for path in paths:
-            for row in read_table(path).to_pylist():
+            for row in read_arrow(path).to_pylist():
                 (folder / row["file"]).write_bytes(row["jpeg"])
                 facts[row["file"]] = ImageFacts(hashlib.sha256(row["jpeg"]).hexdigest(), WIDTH, HEIGHT)
     return facts

@@ -19,6 +19,7 @@ from typing import Any
 
 from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UnavailableError, reason_of
 
+AGAIN = "remove it and run the same command again"
 TEMPORARY = ".tmp"
 _STAMP = b"sha256 of this file: "
 STAMP_HERE = (_STAMP.decode() + "with these dots instead").ljust(len(_STAMP) + 64, ".")

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from itrpipe.engine.files import ArrayFile, write_arrays
 from itrpipe.engine.work import Part, Work, numbered, resolve_device
 from itrpipe.features.embeddings import EmbeddingWriter
+from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import encode_images, encode_texts
 from itrpipe.training.reopened import Reopened

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from itrpipe.engine.files import ArrayFile, write_arrays
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter
 from itrpipe.models.base import DualEncoder
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading_error
+from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import encode_images, encode_texts
 from itrpipe.training.world import World

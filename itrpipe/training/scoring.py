@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from itrpipe.engine.files import ArrayFile, write_arrays
 from itrpipe.engine.work import Part, Work, numbered, resolve_device
 from itrpipe.features.scores import SplitScores
+from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import encoded_blocks, score_block
 from itrpipe.training.reopened import Reopened

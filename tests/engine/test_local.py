@@ -17,13 +17,13 @@ import torch
 from rich.console import Console
 
 from itrpipe.engine import local
-from itrpipe.engine.files import ArrayFile
 from itrpipe.engine.local import usable_cores
 from itrpipe.engine.run import Made, MapExecution, SharedExecution, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import DIVISION
+from itrpipe.storage.parts import ArrayFile
 from tests.engine import toy
 from tests.engine.toy import (
     COUNT,

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from itrpipe.engine.files import ArrayWriter
 from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.progress import Reporter
+from itrpipe.storage.parts import ArrayWriter
 
 ROWS, COUNT = 5, 8
 """Numbers of a part, and parts of most maps."""

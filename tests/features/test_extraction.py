@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
-from itrpipe.engine.files import ArrayFile
 from itrpipe.engine.run import OthersMissing, SharedExecution, make_parts
 from itrpipe.errors import DataError, UnavailableError, UsageError
 from itrpipe.features import extraction
@@ -24,6 +23,7 @@ from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.passes import divide, join_features, merge
 from itrpipe.features.store import FeatureFile, FeatureSpec
 from itrpipe.progress import Reporter
+from itrpipe.storage.parts import ArrayFile
 from tests.maps import made
 
 SIZES = [(8, 8), (8, 12), (12, 8)]

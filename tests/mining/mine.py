@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.engine.files import ArrayWriter
 from itrpipe.engine.work import Part, Work
 from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.faiss_engine import Indexing, Searching, required_clusters
@@ -18,6 +17,7 @@ from itrpipe.mining.merging import join_mined
 from itrpipe.mining.mined import DIRECTIONS, MinedFile, layout, write_slice
 from itrpipe.mining.products import Norms, measured_norms
 from itrpipe.mining.vectors import HeldRows
+from itrpipe.storage.parts import ArrayWriter
 from tests.maps import made
 
 FIELDS = tuple(MinedLists.__dataclass_fields__)

@@ -13,13 +13,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from itrpipe.engine.files import ArrayFile
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining import exact
 from itrpipe.mining.exact import IMAGE_KEYS, ExactMining, tile_shape
 from itrpipe.mining.lists import MinedLists
 from itrpipe.mining.products import Embeddings, error_bounds, faster_in_two_steps, pair_scores
 from itrpipe.mining.top_k import NO_CANDIDATE
+from itrpipe.storage.parts import ArrayFile
 from tests.maps import made
 from tests.mining.mine import assert_same, exact_work, joined, made_in_order, mine, norms_of
 

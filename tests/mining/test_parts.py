@@ -13,7 +13,6 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from itrpipe.engine.files import ArrayFile, ArrayWriter, write_arrays
 from itrpipe.errors import UsageError
 from itrpipe.mining import merging
 from itrpipe.mining.exact import COUNTS, FLOORS, IMAGE_KEYS, KEYS, ExactMining
@@ -21,6 +20,7 @@ from itrpipe.mining.lists import CandidateLists, MinedLists
 from itrpipe.mining.mined import DIRECTIONS, MinedFile, layout, row_type, write_slice
 from itrpipe.mining.products import pair_scores
 from itrpipe.mining.top_k import LARGEST_INDEX, NO_CANDIDATE, pack, unpack
+from itrpipe.storage.parts import ArrayFile, ArrayWriter, write_arrays
 from tests.maps import made
 from tests.mining.mine import assert_same, exact_work, joined, made_in_order, mine
 

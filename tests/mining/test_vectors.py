@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.engine.files import ArrayFile, write_arrays
 from itrpipe.errors import DataError
 from itrpipe.mining.vectors import HeldRows, JoinedRows, Rows, Stripes, rows_at_once, slices, stored, take
 from itrpipe.storage.arrays import StoredRows
+from itrpipe.storage.parts import ArrayFile, write_arrays
 
 VALUES = np.random.default_rng(0).standard_normal((23, 3)).astype(np.float32)
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.engine.files import ArrayFile, ArrayWriter, read_table, write_arrays, write_table
 from itrpipe.errors import DataError, DiskFullError
 from itrpipe.storage.disk import check_stamp
+from itrpipe.storage.parts import ArrayFile, ArrayWriter, read_arrow, write_arrays, write_arrow
 from tests.engine.toy import Toy
 
 TYPES = (np.bool_, np.uint8, np.int32, np.int64, np.float16, np.float32, np.float64)
@@ -97,7 +97,7 @@ def test_what_comes_in_another_type_or_order_of_bytes_is_turned_into_that_of_the
 def test_an_array_grows_by_rows_behind_the_others(path: Path, facts: Any) -> None:
     shapes = {"first": (np.int32, (2,)), "last": (np.float16, (0, 3))}
     rows = np.arange(3_000, dtype=np.float16).reshape(1_000, 3)
-    with ArrayWriter(path, shapes, facts, growing=True) as writer:
+    with ArrayWriter(path, shapes, facts) as writer:
         for start in range(0, 1_000, 300):
             writer.append("last", rows[start : start + 300])
         writer.write("first", 0, np.array([4, 5]))
@@ -152,7 +152,7 @@ def stored(path: Path, request: pytest.FixtureRequest) -> tuple[bytes, Callable[
     if request.param == "arrays":
         write_arrays(path, {"flags": ARRAYS["flags"], "numbers": ARRAYS["numbers"]}, {"a": "b"})
     else:
-        write_table(path, pa.table({"file": ["a", "b"], "jpeg": pa.array([b"", b"xyz"], pa.binary())}), {"a": "b"})
+        write_arrow(path, pa.table({"file": ["a", "b"], "jpeg": pa.array([b"", b"xyz"], pa.binary())}), {"a": "b"})
     check_it = Toy(1).keeps if request.param == "arrays" else Tables(1).keeps
     check_it(path)
     return path.read_bytes(), lambda: check_it(path)
@@ -198,11 +198,11 @@ def test_other_files_are_no_files_of_arrays(path: Path, header: bytes) -> None:
 
 def test_tables_are_read_as_they_were_written(path: Path) -> None:
     table = pa.table({"file": ["a", "é", None], "jpeg": pa.array([b"\0", b"", None], pa.binary()), "n": [1, 2, 3]})
-    write_table(path, table, {"version": "rules/1"})
+    write_arrow(path, table, {"version": "rules/1"})
     assert Tables(1).keeps(path)
-    found = read_table(path)
+    found = read_arrow(path)
     assert found.replace_schema_metadata(None) == table
     assert found.schema.metadata[b"version"] == b"rules/1"
-    write_table(path, table.slice(0, 0))
-    assert (read_table(path).num_rows, read_table(path).schema.names) == (0, ["file", "jpeg", "n"])
+    write_arrow(path, table.slice(0, 0))
+    assert (read_arrow(path).num_rows, read_arrow(path).schema.names) == (0, ["file", "jpeg", "n"])
     assert list(path.parent.iterdir()) == [path]

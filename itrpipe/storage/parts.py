@@ -6,21 +6,22 @@ read a few rows at a time without any of them in memory.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.engine.work import AGAIN
 from itrpipe.errors import DataError
 from itrpipe.storage.arrays import StoredRows
 from itrpipe.storage.disk import (
+    AGAIN,
     CHECKSUM,
     STAMP_HERE,
     TEMPORARY,
@@ -31,98 +32,96 @@ from itrpipe.storage.disk import (
     write_bytes,
 )
 
-_FACTS = "__metadata__"
+_FACTS, _END = "__metadata__", "__end__"
 _LENGTH = 8
-_ROOM = 1_024
-"""Bytes that the header of a file with an array that grows has left for the numbers in it to grow."""
+_ROOM = 64
+"""Bytes that a header has left for the numbers of an array that grows."""
 
 
 class ArrayWriter:
-    """Writes a file of arrays whose rows come in any order; it takes its place when it is closed, whole.
+    """Writes a file of arrays whose rows come in any order; the file takes its place at the end of `with`, whole.
 
     Args:
         path: the file.
         arrays: name -> type and shape.
         facts: more to keep, as JSON.
-        growing: rows are appended to the last array, whose shape says 0 of them.
 
     Raises:
         DiskFullError: no space is left.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        arrays: Mapping[str, tuple[Any, tuple[int, ...]]],
-        facts: Any = None,
-        *,
-        growing: bool = False,
-    ) -> None:
-        self._path, self._arrays, self._facts = path, dict(arrays), facts
-        self._grown = list(arrays)[-1] if growing else ""
+    def __init__(self, path: Path, arrays: Mapping[str, tuple[Any, tuple[int, ...]]], facts: Any = None) -> None:
+        self._path, self._facts = path, facts
+        self._arrays = {
+            name: (np.dtype(kind).newbyteorder("<"), tuple(shape)) for name, (kind, shape) in arrays.items()
+        }
+        self._room = len(_layout(self._arrays, facts)[0]) - _LENGTH + _ROOM
+        self._begun, self._starts = _layout(self._arrays, facts, self._room)
+        # What comes in the order of the file is hashed at once; otherwise the file is read again in the end.
+        self._digest, self._hashed = hashlib.sha256(self._begun), len(self._begun)
         self._temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}{TEMPORARY}")
-        header, self._places = _layout(arrays, facts)
-        if growing:
-            self._room = len(header) + _ROOM
-            header, self._places = _layout(arrays, facts, self._room)
         with full_disk_as_error(path):
-            self._file = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
-            try:
-                os.pwrite(self._file, header, 0)
-                os.ftruncate(self._file, max((stop for *_, stop in self._places.values()), default=len(header)))
-            except BaseException:
-                self._discard()
-                raise
+            self._file = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
 
     def write(self, name: str, start: int, rows: np.ndarray) -> None:
         """Writes rows `start`, ... of an array."""
-        dtype, shape, offset, _ = self._places[name]
+        dtype, shape = self._arrays[name]
         content = np.ascontiguousarray(rows, dtype=dtype).reshape(-1).view(np.uint8).data
-        offset += start * dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+        offset = self._starts[name] + start * dtype.itemsize * math.prod(shape[1:])
+        if offset == self._hashed:
+            self._digest.update(content)
+            self._hashed += len(content)
+        elif offset < self._hashed:
+            self._hashed = 0
         with full_disk_as_error(self._path):
             while content:
                 written = os.pwrite(self._file, content, offset)
                 content, offset = content[written:], offset + written
 
     def append(self, name: str, rows: np.ndarray) -> None:
-        """Writes rows behind those of the array that grows."""
-        kind, shape = self._arrays[self._grown]
-        assert name == self._grown
-        self.write(name, shape[0], rows)
-        self._arrays[name] = (kind, (shape[0] + len(rows), *shape[1:]))
-
-    def close(self) -> None:
-        """Stamps the file and puts it in its place."""
-        if self._grown:
-            with full_disk_as_error(self._path):
-                os.pwrite(self._file, _layout(self._arrays, self._facts, self._room)[0], 0)
-        digest = file_digest(self._temporary)
-        placed = os.pread(self._file, _LENGTH, 0)
-        header = os.pread(self._file, int.from_bytes(placed, "little"), _LENGTH)
-        with full_disk_as_error(self._path):
-            os.pwrite(self._file, header.replace(STAMP_HERE.encode(), stamp(digest)), _LENGTH)
-            os.fsync(self._file)
-            os.replace(self._temporary, self._path)
-        os.close(self._file)
-
-    def _discard(self) -> None:
-        os.close(self._file)
-        self._temporary.unlink(missing_ok=True)
+        """Writes rows behind those of the last array, which grows by them."""
+        dtype, (count, *rest) = self._arrays[name]
+        self.write(name, count, rows)
+        self._arrays[name] = dtype, (count + len(rows), *rest)
 
     def __enter__(self) -> ArrayWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self._discard()
-            return
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
-            self.close()
-        except BaseException:  # the disk may be full only now
-            self._discard()
-            raise
+            if kind is None:
+                self._finish()
+        finally:
+            os.close(self._file)
+            self._temporary.unlink(missing_ok=True)
+
+    def _finish(self) -> None:
+        """Stamps the file and puts it in its place."""
+        header, starts = _layout(self._arrays, self._facts, self._room)
+        with full_disk_as_error(self._path):
+            os.ftruncate(self._file, starts[_END])
+            if header == self._begun and self._hashed == starts[_END]:
+                digest = self._digest.hexdigest()
+            else:
+                os.pwrite(self._file, header, 0)
+                digest = file_digest(self._temporary)
+            os.pwrite(self._file, header.replace(STAMP_HERE.encode(), stamp(digest)), 0)
+            os.fsync(self._file)
+            os.replace(self._temporary, self._path)
+
+
+def _layout(
+    arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]], facts: Any, room: int = 0
+) -> tuple[bytes, dict[str, int]]:
+    """The header, of so many bytes at least, with its length before it; first byte of every array, and of the end."""
+    header: dict[str, Any] = {_FACTS: {CHECKSUM: STAMP_HERE, "facts": json.dumps(facts, sort_keys=True)}}
+    ends = [0]
+    for name, (dtype, shape) in arrays.items():
+        ends.append(ends[-1] + dtype.itemsize * math.prod(shape))
+        header[name] = {"dtype": dtype.str, "shape": shape, "data_offsets": ends[-2:]}
+    text = json.dumps(header).encode().ljust(room)
+    places = [_LENGTH + len(text) + end for end in ends]
+    return len(text).to_bytes(_LENGTH, "little") + text, dict(zip((*arrays, _END), places, strict=True))
 
 
 class ArrayFile:
@@ -181,7 +180,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Any = None
             writer.write(name, 0, each)
 
 
-def write_table(path: Path, table: pa.Table, facts: Mapping[str, str] | None = None) -> None:
+def write_arrow(path: Path, table: pa.Table, facts: Mapping[str, str] | None = None) -> None:
     """Writes a table as a file of Arrow.
 
     Raises:
@@ -194,25 +193,7 @@ def write_table(path: Path, table: pa.Table, facts: Mapping[str, str] | None = N
     write_bytes(path, stamped(sink.getvalue().to_pybytes()))
 
 
-def read_table(path: Path) -> pa.Table:
-    """Reads a file of `write_table`, mapped: the pages of what is not looked at cost no memory."""
+def read_arrow(path: Path) -> pa.Table:
+    """Reads a file of `write_arrow`, mapped: the pages of what is not looked at cost no memory."""
     with pa.memory_map(str(path)) as source:
         return pa.ipc.open_file(source).read_all()
-
-
-def _layout(
-    arrays: Mapping[str, tuple[Any, tuple[int, ...]]], facts: Any, room: int = 0
-) -> tuple[bytes, dict[str, tuple[np.dtype, tuple[int, ...], int, int]]]:
-    """The header, and of every array type, shape, first byte and end in the file."""
-    header: dict[str, Any] = {_FACTS: {CHECKSUM: STAMP_HERE, "facts": json.dumps(facts, sort_keys=True)}}
-    places, offset = {}, 0
-    for name, (kind, shape) in arrays.items():
-        dtype = np.dtype(kind).newbyteorder("<")
-        stop = offset + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        header[name] = {"dtype": dtype.str, "shape": list(shape), "data_offsets": [offset, stop]}
-        places[name] = (dtype, tuple(shape), offset, stop)
-        offset = stop
-    text = json.dumps(header).encode().ljust(room)
-    start = _LENGTH + len(text)
-    placed = {name: (dtype, shape, start + first, start + stop) for name, (dtype, shape, first, stop) in places.items()}
-    return len(text).to_bytes(_LENGTH, "little") + text, placed
