@@ -28,8 +28,7 @@ from itrpipe.training.settings import run_label, settings_of
 if TYPE_CHECKING:
     from itrpipe.scenes import Scene
     from itrpipe.synthesis.language_model import LanguageModel
-    from itrpipe.synthesis.opened import Opened
-    from itrpipe.synthesis.sentences import SentenceFile
+    from itrpipe.synthesis.sentences import Opened, SentenceFile
 
 SCHEMA_VERSION = 1
 TRAIN = "train"
@@ -92,7 +91,7 @@ class ByModel(SynthesizeSettings):
         backbone, features: of the model.
         masks: what is masked: phrases of scene graphs, or single words.
         copies, draws, temperature, noise, compare, exclude_specials, write_rejected: see
-            `itrpipe.synthesis.by_model.ModelSettings`.
+            `itrpipe.synthesis.masked.ModelSettings`.
     """
 
     maker: Literal["model"]
@@ -134,19 +133,11 @@ class ByModel(SynthesizeSettings):
 
     def open(self, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
         """The trained model on the split."""
-        from itrpipe.synthesis.by_model import ModelSettings
-        from itrpipe.synthesis.open_model import ModelSources, open_model_maker
+        from itrpipe.synthesis.masked import ModelSettings, open_model_maker
 
-        sources = ModelSources(
-            folders["prepare"],
-            folders["extract"],
-            folders["train"],
-            folders.get("parse"),
-            self.split,
-            self.train_share,
-        )
         values = self.model_dump(include=set(ModelSettings.__dataclass_fields__))
-        return open_model_maker(sources, ModelSettings(**values), resolve_device(device), memory)
+        made_by = ModelSettings(**values), resolve_device(device), memory
+        return open_model_maker(folders, *made_by, self.split, self.train_share)
 
 
 class ByRules(SynthesizeSettings):
@@ -172,7 +163,7 @@ class ByRules(SynthesizeSettings):
 
     def open(self, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
         """The rules on the split, with the nouns of the training split."""
-        from itrpipe.synthesis.open_rules import open_rule_maker
+        from itrpipe.synthesis.swaps import open_rule_maker
 
         rules = {"min_count": self.min_count, "rules": self.rules, "keep": self.keep, "seed": self.seed}
         read = folders["prepare"], folders["parse"]
@@ -246,9 +237,8 @@ def _local_folders(settings: SynthesizeSettings) -> dict[str, Path]:
 
 def run(job: Job) -> None:
     """Writes sentences.parquet and statistics.json."""
-    from itrpipe.synthesis.make import Writing
-    from itrpipe.synthesis.sentences import SentenceFile, join_parts
-    from itrpipe.synthesis.statistics import synthesis_statistics
+    from itrpipe.synthesis.checks import synthesis_statistics
+    from itrpipe.synthesis.sentences import SentenceFile, Writing, join_parts
 
     settings = job.settings
     # Read first: what cannot be used is better found out before the sentences are written than after.
@@ -301,13 +291,13 @@ def _scenes(job: Job) -> dict[str, Scene] | None:
     path = job.inputs["prepare"].folder / SCENES_FILE
     if not path.is_file():
         return None
-    from itrpipe.synthesis.true_negatives import read_scenes
+    from itrpipe.synthesis.checks import read_scenes
 
     return read_scenes(path)
 
 
 def _judged(job: Job, file: SentenceFile, scenes: Mapping[str, Scene]) -> dict[str, Any]:
-    from itrpipe.synthesis.true_negatives import true_negatives
+    from itrpipe.synthesis.checks import true_negatives
 
     with job.reporter.task("judging sentences", len(file), "sentences") as task:
         return true_negatives(file, scenes, task.advance)
@@ -332,7 +322,7 @@ def show(folder: Path, reporter: Reporter) -> None:
 
 def _say(statistics: Mapping[str, Any], reporter: Reporter) -> None:
     """Prints what became of the sentences and what else is known of them."""
-    from itrpipe.synthesis.statistics import facts, table_rows
+    from itrpipe.synthesis.checks import facts, table_rows
 
     rows = table_rows(statistics)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -1,24 +1,25 @@
-"""Small pieces of English grammar that edits need: numbers, articles, singular and plural."""
+"""Small pieces of English that edits need: numbers, articles, plurals, and which words contradict each other.
+
+The words are in words.json. Nouns on a line of `nouns` stand below the noun that it begins with, and a noun on several
+lines is below several others; nouns joined by a bar mean the same. Prepositions of one list may say the same of two
+things. Of both the lists are our own; `numbers` are those that VSE-C writes.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
 
-_UP_TO_TWENTY = (
-    *("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"),
-    *("fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"),
-)
-_TENS = ("thirty", "forty", "fifty", "sixty", "seventy", "eighty")
-NUMBER_VALUES: dict[str, int] = {
-    **dict.fromkeys(("a", "an", "one"), 1),
-    **{word: value for value, word in enumerate(_UP_TO_TWENTY, start=2)},
-    **{word: 10 * value for value, word in enumerate(_TENS, start=3)},
-}
-"""The words that the rules write for numbers. Source: VSE-C, which lists the same numbers."""
+_WORDS: dict[str, Any] = json.loads(Path(__file__).with_name("words.json").read_bytes())
+NUMBER_VALUES: dict[str, int] = _WORDS["numbers"]
 ARTICLES = frozenset({"a", "an"})
+COMMON: tuple[str, ...] = tuple(_WORDS["common_prepositions"])
+"""Prepositions that are written instead of another one."""
 _VOWELS = tuple("aeiou")
-_LIKE_CONSONANTS = ("uni", "use", "eu", "one", "ukulele", "utensil")
-_LIKE_VOWELS = ("hour", "honest", "heir", "x-ray")
+_LIKE_CONSONANTS, _LIKE_VOWELS = tuple(_WORDS["like_consonants"]), tuple(_WORDS["like_vowels"])
 
 
 def number_value(word: str) -> int | None:
@@ -33,23 +34,65 @@ def article_before(word: str) -> str:
     return "an" if vowel or lower.startswith(_LIKE_VOWELS) else "a"
 
 
-_PLURALS = {"person": "people"}
-_SINGULARS = {"people": "person", "glasses": "glass"}
-
-
 @functools.lru_cache(maxsize=1 << 14)
 def plural(noun: str) -> str:
     """Plural of a lower-case singular. Source: the SPECIALIST lexicon, as lemminflect packages it; VSE-C's `people`."""
     from lemminflect import getInflection
 
-    return _PLURALS.get(noun) or next(iter(getInflection(noun, "NNS")), noun)
+    return _WORDS["plurals"].get(noun) or next(iter(getInflection(noun, "NNS")), noun)
 
 
 def singular(lemma: str) -> str:
     """Singular of a lower-case lemma, of which our lexicon has two that are plurals. Source: VSE-C's code."""
-    return _SINGULARS.get(lemma, lemma)
+    return _WORDS["singulars"].get(lemma, lemma)
 
 
 def like(written: str, word: str) -> str:
     """A word with a capital letter where what it replaces has one."""
     return word[:1].upper() + word[1:] if written[:1].isupper() else word
+
+
+def contradicting(preposition: str) -> tuple[str, ...]:
+    """The common prepositions that are in no list with a lower-case one; none where it is unknown.
+
+    Source: VSE-C's third rule.
+    """
+    near = {word for group in _WORDS["prepositions"] if preposition in group for word in group}
+    return tuple(word for word in COMMON if word not in near) if near else ()
+
+
+def _noun_kinds() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Kinds of each noun, and the kinds right above each kind; a kind has the name of the first of its nouns."""
+    kinds: dict[str, set[str]] = {}
+    parents: dict[str, set[str]] = defaultdict(set)
+    for line in _WORDS["nouns"]:
+        top, below = line.split(": ")
+        for nouns in (top, *below.split()):
+            first, *others = nouns.split("|")
+            own = kinds.setdefault(first, {first})
+            for other in others:
+                kinds.setdefault(other, set()).update(own)
+            if nouns is not top:
+                for kind in own:
+                    parents[kind] |= kinds[top.partition("|")[0]]
+    return kinds, dict(parents)
+
+
+NOUN_KINDS, _PARENTS = _noun_kinds()
+
+
+def contradict(first: str, second: str) -> bool:
+    """Whether two nouns of `NOUN_KINDS` never name the same: neither means what the other means, or a kind of it.
+
+    Source: VSE-C (Shi et al., COLING 2018), which asks WordNet for what is next above and below.
+    """
+    own = NOUN_KINDS[first]
+    above = {parent for kind in own for parent in _ancestors(kind)}
+    below = {kind for kind in _PARENTS if own & _ancestors(kind)}
+    return not (own | above | below) & NOUN_KINDS[second]
+
+
+@functools.cache
+def _ancestors(kind: str) -> frozenset[str]:
+    parents = _PARENTS.get(kind, set())
+    return frozenset(parents).union(*map(_ancestors, parents))

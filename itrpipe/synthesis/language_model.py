@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.extractors.model_files import CONFIG, find_folder, quiet
@@ -68,22 +66,19 @@ class LanguageModel:
             advance: called with the number of texts after each pass.
         """
         start = self._tokenizer.bos_token_id
-        ids = [[start, *each][: self._longest] for each in self._tokenizer(list(texts))["input_ids"]] if texts else []
-        lengths = np.array([len(each) for each in ids], dtype=np.int64)
-        order = np.argsort(-lengths, kind="stable")
+        read = self._tokenizer(list(texts))["input_ids"] if texts else []
+        ids = [torch.tensor([start, *each][: self._longest]) for each in read]
+        order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
         found = np.full(len(ids), np.nan)
         for first in range(0, len(order), _BATCH):
             rows = order[first : first + _BATCH]
-            found[rows] = self._of_batch([ids[row] for row in rows], lengths[rows])
+            # What is behind the end plays no part in what comes before it.
+            tokens = torch.nn.utils.rnn.pad_sequence([ids[row] for row in rows], True, -1).to(self._device)
+            logits = self._network(tokens.clamp(min=0)).logits[:, :-1].float()
+            losses = F.cross_entropy(logits.mT, tokens[:, 1:], ignore_index=-1, reduction="none").double()
+            found[rows] = (losses.sum(dim=1) / (tokens[:, 1:] >= 0).sum(dim=1)).exp().cpu().numpy()
             advance(len(rows))
         return found
-
-    def _of_batch(self, ids: list[list[int]], lengths: np.ndarray) -> np.ndarray:
-        real = torch.arange(int(lengths.max())) < torch.from_numpy(lengths)[:, None]
-        tokens = torch.zeros(real.shape, dtype=torch.int64)
-        tokens[real] = torch.tensor([token for each in ids for token in each])
-        # What is behind the end plays no part in what comes before it.
-        return _perplexity(self._network, tokens.to(self._device), real.to(self._device)).cpu().numpy()
 
 
 def open_language_model(name: str, device: str, warn: Callable[[str], None]) -> LanguageModel:
@@ -92,14 +87,6 @@ def open_language_model(name: str, device: str, warn: Callable[[str], None]) -> 
     for note in model.notes:
         warn(note)
     return model
-
-
-def _perplexity(network: Any, tokens: Tensor, real: Tensor) -> Tensor:
-    """float64 [n] of padded tokens [n, L]; NaN where there is nothing behind the start token."""
-    logits = network(tokens).logits[:, :-1].float()
-    losses = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none").view(len(tokens), -1)
-    counted = real[:, 1:].double()
-    return ((losses.double() * counted).sum(dim=1) / counted.sum(dim=1)).exp()
 
 
 def fluency(
@@ -124,8 +111,7 @@ def fluency(
         `sentences` and `captions`, how many were read, each caption once; `perplexity` and `caption_perplexity`, the
         means over them, None where there is none.
     """
-    tables = [table.filter(table["kept"]) for table in file.row_groups(("caption_id", "text", "kept"))]
-    kept = pa.concat_tables(tables) if tables else pa.table({"caption_id": [], "text": []})
+    kept = file.kept(("caption_id", "text"))
     drawn = np.random.default_rng(seed).choice(len(kept), size=min(most, len(kept)), replace=False)
     chosen = kept.take(np.sort(drawn))
     own = [captions[name] for name in dict.fromkeys(chosen["caption_id"].to_pylist())]

@@ -1,4 +1,4 @@
-"""Synthetic sentences on disk: one Parquet file, joined from those of its parts.
+"""Synthetic sentences: what makes them, the edits that they consist of, and their file, joined from those of parts.
 
 `sentences.parquet` has a row per sentence, those of a caption together and in the order of the captions:
 
@@ -22,26 +22,19 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.engine.work import AGAIN
-from itrpipe.errors import DataError, MissingInputError
-from itrpipe.storage.disk import (
-    CHECKSUM,
-    STAMP_HERE,
-    check_stamp,
-    full_disk_as_error,
-    reading_error,
-    stamped,
-    write_bytes,
-)
-from itrpipe.storage.integrity import checked
-from itrpipe.synthesis.edits import Edit
+from itrpipe.engine.work import AGAIN, Part, Work, cut
+from itrpipe.errors import DataError
+from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, reading, stamped, write_bytes
+from itrpipe.storage.tables import TableFile, table_writer
 
 SENTENCES_FILE = "sentences.parquet"
 EDIT = pa.struct([("position", pa.int16()), ("old", pa.string()), ("new", pa.string())])
@@ -59,7 +52,47 @@ SCHEMA = pa.schema(
         ("reason", pa.dictionary(pa.int8(), pa.string())),
     ]
 )
-_DRAWN = b"drawn"
+_DRAWN = "drawn"
+
+
+@dataclass(frozen=True, order=True)
+class Edit:
+    """A replaced run of words of a caption.
+
+    Attributes:
+        position: number of its first word in the caption, as whoever made the edit counts words: models by their own
+            tokens, rules as `itrpipe.scene_graph.tokenise` does.
+        old: the caption's characters from the first of these words to the last; never empty.
+        new: what stands there instead.
+    """
+
+    position: int
+    old: str
+    new: str
+
+
+def apply_edits(text: str, starts: Sequence[int], edits: Iterable[Edit]) -> str:
+    """The sentence that edits make of a caption.
+
+    Args:
+        text: the caption.
+        starts: first character of each of its words.
+        edits: no two of the same words.
+
+    Raises:
+        DataError: the caption has other words at an edit's place, or two edits overlap.
+    """
+    parts, done = [], 0
+    for edit in sorted(edits):
+        start = starts[edit.position] if edit.position < len(starts) else len(text)
+        if start < done or text[start : start + len(edit.old)] != edit.old:
+            raise DataError(
+                f"caption {text!r} has no {edit.old!r} at word {edit.position}: the edits are of another caption; "
+                "make the sentences again"
+            )
+        parts += [text[done:start], edit.new]
+        done = start + len(edit.old)
+    return "".join([*parts, text[done:]])
 
 
 class Sentence(NamedTuple):
@@ -77,6 +110,72 @@ class Sentence(NamedTuple):
     reason: str
 
 
+class SentenceMaker(Protocol):
+    """Makes negative sentences."""
+
+    def make(self, rows: range, block: int) -> tuple[Sequence[Sentence], Mapping[str, int]]:
+        """Sentences of some captions, in their order.
+
+        Args:
+            rows: of the captions.
+            block: number of the block, which everything random depends on beside the seed.
+
+        Returns:
+            The rows of the file, and how many sentences were drawn, by what became of them.
+        """
+        ...
+
+
+class Opened(NamedTuple):
+    """What `itrpipe synthesize` has once its sources are read.
+
+    Attributes:
+        maker: makes the sentences.
+        texts: the captions of the split, T of them, by id.
+        num_tokens: V, token ids that a model chooses from; None for rules.
+    """
+
+    maker: SentenceMaker
+    texts: dict[str, str]
+    num_tokens: int | None
+
+
+class Writing(Work[SentenceMaker]):
+    """Sentences of captions: a map over blocks of them, each a Parquet file.
+
+    Args:
+        open_maker: reads what makes them; it is pickled.
+        block_size: captions of a block.
+        device: `cpu`, `cuda` or `auto`.
+    """
+
+    title, unit, suffix, in_one_thread = "writing sentences", "captions", ".parquet", True
+
+    def __init__(self, open_maker: Callable[[], Opened], block_size: int, device: str = "cpu") -> None:
+        self._open_maker, self._block_size, self.device = open_maker, block_size, device
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Each worker opens its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "opened"}
+
+    @cached_property
+    def opened(self) -> Opened:
+        """What makes the sentences, opened once in every process."""
+        return self._open_maker()
+
+    def parts(self) -> list[Part]:
+        """Blocks of captions."""
+        return cut(range(len(self.opened.texts)), self._block_size)
+
+    def open(self) -> SentenceMaker:
+        """The maker."""
+        return self.opened.maker
+
+    def make(self, worker: SentenceMaker, part: Part, path: Path) -> None:
+        """Writes the sentences of a block."""
+        write_part(path, *worker.make(part.content, int(part.name)))
+
+
 def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, int]) -> None:
     """Writes the sentences of some captions.
 
@@ -88,10 +187,11 @@ def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, in
     Raises:
         DiskFullError: no space is left.
     """
-    known = {_DRAWN: json.dumps(dict(drawn)).encode(), CHECKSUM.encode(): STAMP_HERE.encode()}
-    table = _table(sentences).replace_schema_metadata(known)
+    rows = [{**each._asdict(), "edits": [asdict(edit) for edit in each.edits]} for each in sentences]
+    table = pa.Table.from_pylist(rows, SCHEMA)
     stream = io.BytesIO()
-    pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
+    known = table.replace_schema_metadata({_DRAWN: json.dumps(dict(drawn)), CHECKSUM: STAMP_HERE})
+    pq.write_table(known, stream, compression="zstd", write_page_checksum=True)
     write_bytes(path, stamped(stream.getvalue()))
 
 
@@ -102,61 +202,33 @@ def join_parts(paths: Sequence[Path], folder: Path) -> None:
         DataError: a file is damaged.
         DiskFullError: no space is left.
     """
-    path = folder / SENTENCES_FILE
     drawn: Counter[str] = Counter()
-    with (
-        full_disk_as_error(path),
-        pq.ParquetWriter(path, SCHEMA, compression="zstd", write_page_checksum=True) as out,
-    ):
-        for each in paths:
-            table, counts = read_part(each)
-            drawn.update(counts)
+    with table_writer(folder / SENTENCES_FILE, SCHEMA) as out:
+        for path in paths:
+            with reading(path, "sentences", AGAIN):
+                content = path.read_bytes()
+                check_stamp(path, AGAIN, content)
+                table = pq.read_table(pa.BufferReader(content))
+                drawn.update(json.loads(table.schema.metadata[_DRAWN.encode()]))
             if table.num_rows:
                 out.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)
-        out.add_key_value_metadata({_DRAWN: json.dumps(dict(sorted(drawn.items()))).encode()})
+        out.add_key_value_metadata({_DRAWN: json.dumps(dict(sorted(drawn.items())))})
 
 
-class SentenceFile:
-    """Reads `sentences.parquet` a row group at a time.
+class SentenceFile(TableFile):
+    """Reads `sentences.parquet` a row group at a time; see `TableFile`.
 
     Args:
         folder: holds it.
-
-    Raises:
-        MissingInputError: there is no such file.
-        DataError: it is damaged or has other columns.
 
     Attributes:
         drawn: reason -> number of sentences drawn, those without a row included.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / SENTENCES_FILE
-        if not self.path.is_file():
-            raise MissingInputError(f"{self.path} is not there; run `itrpipe synthesize`")
-        try:
-            self._file = pq.ParquetFile(checked(self.path), page_checksum_verification=True)
-            self.drawn = _drawn(self._file)
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise reading_error(error, self.path, _damage(self.path, error, _AGAIN)) from None
-        if not self._file.schema_arrow.equals(SCHEMA, check_metadata=False):
-            found = ", ".join(f"{field.name} {field.type}" for field in self._file.schema_arrow)
-            raise DataError(f"{self.path} has other columns than this version writes ({found}); {_AGAIN}")
-
-    def __len__(self) -> int:
-        return self._file.metadata.num_rows
-
-    def row_groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yields tables in order, of all columns unless some are named.
-
-        Raises:
-            DataError: a page is damaged.
-        """
-        for number in range(self._file.num_row_groups):
-            try:
-                yield self._file.read_row_group(number, columns=list(columns) if columns else None)
-            except (OSError, pa.ArrowException) as error:
-                raise reading_error(error, self.path, _damage(self.path, error, _AGAIN)) from None
+        super().__init__(folder / SENTENCES_FILE, SCHEMA, "run `itrpipe synthesize` again")
+        with self._reading():
+            self.drawn: dict[str, int] = json.loads(self.facts[_DRAWN])
 
     def kept(self, columns: Sequence[str]) -> pa.Table:
         """Some columns of all sentences that were kept, in order.
@@ -164,47 +236,5 @@ class SentenceFile:
         Raises:
             DataError: a page is damaged.
         """
-        parts = [table.filter(table["kept"]) for table in self.row_groups([*columns, "kept"])]
-        chosen = pa.schema([SCHEMA.field(name) for name in columns])
-        return pa.concat_tables(parts).select(columns) if parts else chosen.empty_table()
-
-
-_AGAIN = "run `itrpipe synthesize` again"
-
-
-def _table(sentences: Sequence[Sentence]) -> pa.Table:
-    columns = dict(zip(Sentence._fields, zip(*sentences, strict=True), strict=True)) if sentences else {}
-    arrays = []
-    for field in SCHEMA:
-        values = list(columns.get(field.name, ()))
-        if field.name == "edits":
-            values = [[edit.__dict__ for edit in edits] for edits in values]
-        is_reason = field.name == "reason"
-        plain = pa.array(values, pa.string() if is_reason else field.type)
-        arrays.append(plain.dictionary_encode().cast(field.type) if is_reason else plain)
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
-
-
-def read_part(path: Path) -> tuple[pa.Table, dict[str, int]]:
-    """Sentences of a file of `write_part`, and what became of all that were drawn.
-
-    Raises:
-        DataError: it is not as it was written.
-    """
-    try:
-        content = path.read_bytes()
-        check_stamp(path, AGAIN, content)
-        file = pq.ParquetFile(pa.BufferReader(content))
-        return file.read(), _drawn(file)
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise reading_error(error, path, _damage(path, error, AGAIN)) from None
-
-
-def _drawn(file: pq.ParquetFile) -> dict[str, int]:
-    counts = json.loads((file.metadata.metadata or {})[_DRAWN])
-    return {str(reason): int(count) for reason, count in counts.items()}
-
-
-def _damage(path: Path, error: Exception, remedy: str) -> DataError:
-    reason = " ".join(str(error).split())
-    return DataError(f"{path} is damaged ({reason}); {remedy}")
+        parts = [table.filter(table["kept"]).select(columns) for table in self.row_groups([*columns, "kept"])]
+        return pa.concat_tables(parts) if parts else SCHEMA.empty_table().select(columns)

@@ -15,8 +15,8 @@ from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.negatives.caption_masks import CaptionMasks, Compare, SpecialTokens
 from itrpipe.negatives.sentence_bank import SentenceBank
 from itrpipe.scene_graph.phrases import MaskCandidates
-from itrpipe.synthesis.captions import CONTINUATION, GraphCandidates, TokenCaptions
 from itrpipe.synthesis.sentences import SentenceFile
+from itrpipe.synthesis.tokens import CONTINUATION, GraphCandidates, TokenCaptions
 from itrpipe.training.captions import CaptionTokens, PieceIds
 
 

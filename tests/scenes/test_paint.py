@@ -19,7 +19,7 @@ from itrpipe.errors import DiskFullError
 from itrpipe.scenes import Difficulty, Scene, build, generate, paint
 from itrpipe.scenes.build import Painting, write_images
 from itrpipe.scenes.layout import HEIGHT, WIDTH, PlacedObject
-from itrpipe.scenes.world import KIND_TABLE, KINDS, PATTERNS, SETTINGS
+from itrpipe.scenes.world import KIND_TABLE, KINDS, PATTERNS
 from tests.maps import made
 
 EASY = Difficulty()
@@ -65,15 +65,6 @@ def test_objects_fill_their_box_and_their_looks_show(kind: str) -> None:
     pictures = [_pixels(_alone(kind, colour=colour, pattern=each)) for colour in row.colours for each in patterns]
     for index, one in enumerate(pictures):
         assert all((np.abs(one - other).sum(axis=2) > 40).sum() > 100 for other in pictures[:index])
-
-
-def test_settings_and_seeds_look_different() -> None:
-    empty = _with_objects(_alone("cat"))
-    pictures = [_pixels(replace(empty, setting=each, paint_seed=seed)) for each in SETTINGS for seed in (7, 8)]
-    assert pictures[0].shape == (HEIGHT, WIDTH, 3) == (144, 192, 3)
-    for index, one in enumerate(pictures):
-        least = [0.1 if other == index - index % 2 else 12 for other in range(index)]
-        assert all(np.abs(one - other).mean() > much for other, much in zip(pictures, least, strict=False))
 
 
 def test_noise_is_more_of_the_same_and_difficulty_leaves_the_scene_alone(scenes: list[Scene]) -> None:

@@ -27,8 +27,8 @@ from itrpipe.scene_graph.sentences import SentenceParser
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.synthesis.generators import Generator, generator_names
-from itrpipe.synthesis.open_rules import open_rule_maker, tagged_captions
 from itrpipe.synthesis.sentences import SentenceFile
+from itrpipe.synthesis.swaps import open_rule_maker, tagged_captions
 from itrpipe.training.data import SplitData
 from itrpipe.training.phrase_data import PhraseSplitData
 from itrpipe.training.saved import load_model

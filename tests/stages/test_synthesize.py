@@ -7,7 +7,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,12 @@ from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE
 from itrpipe.stages import synthesize
 from itrpipe.stages.base import PARTS, Need
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.synthesis import make
-from itrpipe.synthesis.by_model import ModelSettings
+from itrpipe.synthesis import sentences
+from itrpipe.synthesis.checks import read_scenes, synthesis_statistics, true_negatives
 from itrpipe.synthesis.language_model import LanguageModel
-from itrpipe.synthesis.open_model import ModelSources, open_model_maker
-from itrpipe.synthesis.open_rules import open_rule_maker, tagged_captions
-from itrpipe.synthesis.rules import RULES
+from itrpipe.synthesis.masked import ModelSettings, open_model_maker
 from itrpipe.synthesis.sentences import SENTENCES_FILE, SentenceFile
-from itrpipe.synthesis.statistics import synthesis_statistics
-from itrpipe.synthesis.true_negatives import read_scenes, true_negatives
+from itrpipe.synthesis.swaps import RULES, open_rule_maker, tagged_captions
 from tests.chains import Invoke, copied, define_scenes, made, only, refused, sets
 from tests.commands import Command
 from tests.conftest import Outcome
@@ -85,9 +82,9 @@ def train_texts(root: Path) -> list[str]:
     return PreparedDataset.open(only(root, "prepare/scenes")).split("train").texts
 
 
-def sources_of(root: Path) -> ModelSources:
+def sources_of(root: Path) -> dict[str, Path]:
     folders = ("prepare/scenes", "extract/scenes", "train/pretrain.uniter", "parse/rules.hanta")
-    return ModelSources(*(only(root, name) for name in folders))
+    return {name.partition("/")[0]: only(root, name) for name in folders}
 
 
 def test_a_model_writes_sentences_for_every_training_caption(written: Path) -> None:
@@ -283,7 +280,7 @@ def test_without_scene_graphs_it_refuses_or_makes_them(root: Path, invoke: Invok
 
 def test_what_does_not_belong_together_is_refused(root: Path, tmp_path: Path, recorded: Callable[[Path], None]) -> None:
     def open_maker() -> object:
-        return open_model_maker(sources_of(root), ModelSettings(), "cpu", 1 << 20)
+        return open_model_maker(sources_of(root), ModelSettings(), "cpu", 1 << 20, "train")
 
     graphs = only(root, "parse/rules.hanta") / SCENE_GRAPHS_FILE
     moved = graphs.rename(tmp_path / "graphs.parquet")
@@ -301,25 +298,24 @@ def test_what_does_not_belong_together_is_refused(root: Path, tmp_path: Path, re
 def test_another_model_writes_no_words(finished_chain: Path, written: Path) -> None:
     (other,) = finished_chain.glob("data/tiny/train/triplet.vsepp-*")
     with pytest.raises(UsageError, match="vsepp cannot write words; give --backbone uniter"):
-        open_model_maker(replace(sources_of(written), train=other), ModelSettings(), "cpu", 1 << 20)
+        open_model_maker(sources_of(written) | {"train": other}, ModelSettings(), "cpu", 1 << 20, "train")
 
 
 def test_images_without_features_have_no_sentences_of_a_model(written: Path, tmp_path: Path) -> None:
     """They were left out of its training as well; rules do not look at images."""
     sources = sources_of(written)
-    with h5py.File(sources.extract / FEATURES) as whole, h5py.File(tmp_path / FEATURES, "w") as fewer:
+    with h5py.File(sources["extract"] / FEATURES) as whole, h5py.File(tmp_path / FEATURES, "w") as fewer:
         fewer.attrs.update(whole.attrs)
         for name, values in whole.items():
             fewer[name] = values[1:]  # pyright: ignore[reportIndexIssue, reportCallIssue, reportArgumentType]
-    image_ids = PreparedDataset.open(sources.prepare).split("train").image_ids.tolist()
+    image_ids = PreparedDataset.open(sources["prepare"]).split("train").image_ids.tolist()
     (gone,) = FeatureFile.open(tmp_path / FEATURES).absent(image_ids)
-    opened = open_model_maker(replace(sources, extract=tmp_path), ModelSettings(copies=2), "cpu", 1 << 20)
+    opened = open_model_maker(sources | {"extract": tmp_path}, ModelSettings(copies=2), "cpu", 1 << 20, "train")
     assert len(opened.texts) == CAPTIONS - 5
-    assert opened.num_tokens == len(Vocabulary.load(sources.train / "vocab.json")) + 1
+    assert opened.num_tokens == len(Vocabulary.load(sources["train"] / "vocab.json")) + 1
     made, _ = opened.maker.make(range(8), 0)
     assert gone not in {sentence.image_id for sentence in made}
-    assert sources.parse is not None
-    rules = open_rule_maker(sources.prepare, sources.parse, 2, RULES, 3, 0)
+    rules = open_rule_maker(sources["prepare"], sources["parse"], 2, RULES, 3, 0)
     assert len(rules.texts) == CAPTIONS
     assert rules.num_tokens is None
 
@@ -351,7 +347,7 @@ def test_whole_blocks_are_not_made_again(root: Path, invoke: Invoke, monkeypatch
     expected = only(root, "synthesize/phrases.pretrain.uniter")
     whole = read_manifest(expected).outputs
     shutil.rmtree(expected)
-    write, written, limit = make.write_part, list[str](), 2
+    write, written, limit = sentences.write_part, list[str](), 2
 
     def write_some(path: Path, *more: Any) -> None:
         if len(written) == limit:
@@ -359,7 +355,7 @@ def test_whole_blocks_are_not_made_again(root: Path, invoke: Invoke, monkeypatch
         write(path, *more)
         written.append(path.stem)
 
-    monkeypatch.setattr(make, "write_part", write_some)
+    monkeypatch.setattr(sentences, "write_part", write_some)
     assert run(invoke, root).code == 130
     assert len(written) == limit
     limit = 99

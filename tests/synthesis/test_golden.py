@@ -12,12 +12,10 @@ import pytest
 
 from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scenes import generate
-from itrpipe.synthesis.by_model import ModelSettings
-from itrpipe.synthesis.by_rules import RuleCaptions, RuleMaker
-from itrpipe.synthesis.rules import RULES, NounVocabulary, TaggedCaption
-from itrpipe.synthesis.statistics import facts, synthesis_statistics, table_rows
-from itrpipe.synthesis.true_negatives import true_negatives
-from tests.synthesis.test_makers import maker, rows_of, run
+from itrpipe.synthesis.checks import facts, synthesis_statistics, table_rows, true_negatives
+from itrpipe.synthesis.masked import ModelSettings
+from itrpipe.synthesis.swaps import RULES, NounVocabulary, RuleMaker, TaggedCaption
+from tests.synthesis.test_masked import maker, rows_of, run
 
 GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("golden.json").read_text())
 PHOTOGRAPHS = (
@@ -42,8 +40,8 @@ def scene_rules(rules: tuple[str, ...]) -> RuleMaker:
     images = np.concatenate([np.repeat(np.arange(30), 5), 30 + np.arange(len(PHOTOGRAPHS))])
     tagged = [TaggedCaption(text, parser.analyse(text).tokens) for text in texts]
     ids = [scene.image_id for scene in dataset.scenes] + [f"photograph {row}" for row in range(len(PHOTOGRAPHS))]
-    captions = RuleCaptions([f"c{row}" for row in range(len(texts))], ids, images, tagged)
-    return RuleMaker(captions, NounVocabulary(tagged, 1), rules, 6, seed=5)
+    captions = [f"c{row}" for row in range(len(texts))], ids, images, tagged
+    return RuleMaker(*captions, vocabulary=NounVocabulary(tagged, 1), rules=rules, keep=6, seed=5)
 
 
 @pytest.mark.parametrize("rule", RULES)

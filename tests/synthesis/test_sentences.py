@@ -1,7 +1,8 @@
-"""Sentences on disk, block by block, and what the statistics say of them."""
+"""Sentences on disk, block by block, and what is found of them: figures, and verdicts by scenes known exactly."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -10,19 +11,37 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.synthesis.edits import Edit
-from itrpipe.synthesis.make import Writing
-from itrpipe.synthesis.opened import Opened
-from itrpipe.synthesis.sentences import SENTENCES_FILE, Sentence, SentenceFile, join_parts, write_part
-from itrpipe.synthesis.statistics import facts, synthesis_statistics, table_rows
+from itrpipe.scenes import Scene
+from itrpipe.scenes.layout import PlacedObject
+from itrpipe.synthesis import checks, sentences
+from itrpipe.synthesis.sentences import Edit, Opened, Sentence, SentenceFile, Writing, apply_edits
 from tests.maps import made
 
+BOX = (0.1, 0.1, 0.2, 0.2)
+OBJECTS = tuple(
+    PlacedObject(*look, BOX, 0.2) for look in (("dog", "brown", "plain", "large"), ("table", "red", "plain", "medium"))
+)
+SCENE = Scene("i0", "train", 0, "base", "park", 0.5, OBJECTS, ((0, "under", 1),), 0)
+VERDICTS = {
+    "a puppy is under a table": "true",
+    "one dog and a red desk": "true",
+    "a kitty is under a table": "untrue",
+    "seventy dogs and a table": "untrue",
+    "a dog is parked under a table": "undecided",
+    "a cat is parked under a table": "untrue",
+    "a dog under under table": "unreadable",
+}
 
-def sentence(caption: int, number: int, reason: str = "kept", score: float | None = 0.0) -> Sentence:
+
+def sentence(
+    caption: int, number: int, reason: str = "kept", score: float | None = 0.0, text: str = "", image: str = "i0"
+) -> Sentence:
     edits = [Edit(position, "dog", f"new{number}") for position in range(number + 1)]
     likely = None if score is None else math.log(0.5)
-    names = (f"c{caption}", f"i{caption // 2}", f"text {number}")
-    return Sentence(*names, edits, score, 0.0 if score is not None else None, likely, likely, reason == "kept", reason)
+    positive = None if score is None else 0.0
+    return Sentence(
+        f"c{caption}", image, text or f"text {number}", edits, score, positive, likely, likely, reason == "kept", reason
+    )
 
 
 class Counting:
@@ -45,69 +64,68 @@ def writing(count: int, maker: Counting | None = None) -> Writing:
 def joined(folder: Path, *parts: tuple[list[Sentence], dict[str, int]]) -> SentenceFile:
     paths = [folder / f"{number}.parquet" for number in range(len(parts))]
     for path, part in zip(paths, parts, strict=True):
-        write_part(path, *part)
-    join_parts(paths, folder)
+        sentences.write_part(path, *part)
+    sentences.join_parts(paths, folder)
     return SentenceFile(folder)
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_edits_replace_words_and_keep_all_else() -> None:
+    text, starts = "Two  dogs, one cat.", [0, 5, 9, 11, 15, 18]
+    edits = [Edit(3, "one cat", "a bird"), Edit(0, "Two", "Three")]
+    assert apply_edits(text, starts, edits) == "Three  dogs, a bird."
+    assert apply_edits(text, starts, []) == text
+    for wrong in ([Edit(1, "cats", "x")], [Edit(9, "dogs", "x")], [Edit(3, "one cat", "x"), Edit(4, "cat", "y")]):
+        with pytest.raises(DataError, match="the edits are of another caption"):
+            apply_edits(text, starts, wrong)
+
+
+def test_what_is_written_is_read_again_and_an_interrupted_run_ends_in_the_same_bytes(tmp_path: Path) -> None:
     maker = Counting()
     work = writing(5, maker)
     assert [list(part.content) for part in work.parts()] == [[0, 1], [2, 3], [4]]
-    paths = made(work, tmp_path / "parts").paths
+    sentences.join_parts(made(work, tmp_path / "parts").paths, tmp_path)
     assert maker.blocks == [0, 1, 2]
     assert made(work, tmp_path / "parts").rows == 0
-    join_parts(paths, tmp_path)
     file = SentenceFile(tmp_path)
     assert file.drawn == {"duplicate": 15, "kept": 4}
     rows = [row for table in file.row_groups() for row in table.to_pylist()]
+    expected = sentence(2, 1)._asdict() | {"edits": [{"position": at, "old": "dog", "new": "new1"} for at in (0, 1)]}
     assert len(rows) == len(file) == 4
     assert rows[2] == {
-        "caption_id": "c2",
-        "image_id": "i1",
-        "text": "text 1",
-        "edits": [{"position": 0, "old": "dog", "new": "new1"}, {"position": 1, "old": "dog", "new": "new1"}],
-        "score": 0.0,
-        "positive_score": 0.0,
-        "log_probability": pytest.approx(math.log(0.5)),
-        "caption_log_probability": pytest.approx(math.log(0.5)),
-        "kept": True,
-        "reason": "kept",
+        name: pytest.approx(each, abs=1e-6) if name.endswith("probability") else each for name, each in expected.items()
     }
-
-
-def test_an_interrupted_run_makes_only_what_is_missing_and_ends_in_the_same_bytes(tmp_path: Path) -> None:
-    whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
+    assert file.kept(("text", "score")).to_pylist()[2] == {"text": "text 1", "score": 0.0}
+    interrupted = tmp_path / "interrupted"
     (interrupted / "parts").mkdir(parents=True)
-    write_part(interrupted / "parts" / "000001.parquet", [sentence(2, 0), sentence(2, 1)], {"kept": 2, "duplicate": 5})
+    sentences.write_part(
+        interrupted / "parts" / "000001.parquet", [sentence(2, 0), sentence(2, 1)], {"kept": 2, "duplicate": 5}
+    )
     maker = Counting()
-    assert made(writing(7, maker), interrupted / "parts").rows == 5
-    assert maker.blocks == [0, 2, 3]
-    for folder in (whole, interrupted):
-        join_parts(made(writing(7), folder / "parts").paths, folder)
-    assert (whole / SENTENCES_FILE).read_bytes() == (interrupted / SENTENCES_FILE).read_bytes()
+    again = made(writing(5, maker), interrupted / "parts")
+    assert (again.rows, maker.blocks) == (3, [0, 2])
+    sentences.join_parts(again.paths, interrupted)
+    assert (tmp_path / sentences.SENTENCES_FILE).read_bytes() == (interrupted / sentences.SENTENCES_FILE).read_bytes()
 
 
 def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="run `itrpipe synthesize`"):
         SentenceFile(tmp_path)
     paths = made(writing(4), tmp_path / "parts").paths
-    first = paths[0]
-    whole = first.read_bytes()
-    first.write_bytes(whole[:-20])
-    with pytest.raises(DataError, match=r"000000\.parquet (is damaged|does not match its own checksum).*remove it"):
-        join_parts(paths, tmp_path)
+    whole = paths[0].read_bytes()
+    for damage in (whole[:-20], whole[:300] + bytes([whole[300] ^ 1]) + whole[301:]):
+        paths[0].write_bytes(damage)
+        with pytest.raises(DataError, match=r"000000\.parquet .*remove it"):
+            sentences.join_parts(paths, tmp_path)
     told: list[str] = []
     made(writing(4), tmp_path / "parts", warn=told.append)  # which makes it again
-    assert first.read_bytes() == whole
+    assert paths[0].read_bytes() == whole
     assert "1 of 2 parts" in told[0]
-    join_parts(paths, tmp_path)
-    path = tmp_path / SENTENCES_FILE
+    sentences.join_parts(paths, tmp_path)
+    path = tmp_path / sentences.SENTENCES_FILE
     path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(DataError, match=r"sentences\.parquet is damaged.*synthesize` again"):
+    with pytest.raises(DataError, match=r"sentences\.parquet .*synthesize` again"):
         SentenceFile(tmp_path)
-    metadata = {b"drawn": b"{}"}
-    pq.write_table(pa.table({"text": ["a dog"]}).replace_schema_metadata(metadata), path)
+    pq.write_table(pa.table({"text": ["a dog"]}).replace_schema_metadata({b"drawn": b"{}"}), path)
     with pytest.raises(DataError, match=r"has other columns than this version writes \(text string\)"):
         SentenceFile(tmp_path)
 
@@ -115,35 +133,75 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
 def test_statistics_count_what_was_drawn_and_measure_what_was_kept(tmp_path: Path) -> None:
     rows = [sentence(0, 0, score=1.0), sentence(0, 2, score=-1.0), sentence(1, 1, "outranked", -9.0)]
     file = joined(tmp_path, (rows, {"kept": 2, "outranked": 1, "identical": 3, "duplicate": 2}))
-    found = synthesis_statistics(file, 4)
+    found = checks.synthesis_statistics(file, 4)
     gap = 1 / (1 + math.exp(-1)) - 0.5
     assert found["drawn"] == {"kept": 2, "identical": 3, "false negative": 0, "duplicate": 2, "outranked": 1}
-    assert found["sentences"] == 2
-    assert found["captions_without_sentences"] == 3
-    assert found["words_changed"] == 2.0
-    assert found["gap"]["minimum"] == pytest.approx(-gap, abs=1e-4)
-    assert found["gap"]["maximum"] == pytest.approx(gap, abs=1e-4)
+    assert (found["sentences"], found["captions_without_sentences"], found["words_changed"]) == (2, 3, 2.0)
+    assert (found["gap"]["minimum"], found["gap"]["maximum"]) == pytest.approx((-gap, gap), abs=1e-4)
     assert found["beats_caption_percent"] == 50.0
     assert found["perplexity"] == found["caption_perplexity"] == 2.0
-    assert table_rows(found)[1:3] == [("kept", "2", "25.0%"), ("rejected: identical", "3", "37.5%")]
-    assert table_rows(found)[-1] == ("drawn", "8", "")
-    assert facts(found)[:2] == [
-        "2 sentences for 4 captions, 2.00 places changed in each",
-        "3 captions have no sentence",
+    assert checks.table_rows(found)[1:3] == [("kept", "2", "25.0%"), ("rejected: identical", "3", "37.5%")]
+    assert checks.table_rows(found)[-1] == ("drawn", "8", "")
+    said = checks.facts(found)
+    assert said[:2] == ["2 sentences for 4 captions, 2.00 places changed in each", "3 captions have no sentence"]
+    assert said[2:] == [
+        "median gap to the caption 0.000; 50.0% score above it",
+        "perplexity of the written words 2.0, of the caption's 2.0",
     ]
-    assert len(facts(found)) == 4
 
 
-def test_sentences_that_no_model_scored_have_no_gap(tmp_path: Path) -> None:
-    found = synthesis_statistics(joined(tmp_path, ([sentence(0, 0, score=None)], {"kept": 1})), 1)
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([sentence(0, 0, score=None)], ["1 sentence for 1 caption, 1.00 places changed in each"]),
+        ([], ["0 sentences for 1 caption", "1 caption has no sentence"]),
+    ],
+)
+def test_what_no_model_scored_and_no_sentence_at_all_are_legal(
+    tmp_path: Path, rows: list[Sentence], said: list[str]
+) -> None:
+    file = joined(tmp_path, (rows, {"identical": 4}))
+    found = checks.synthesis_statistics(file, 1)
     assert found["gap"] is found["perplexity"] is found["beats_caption_percent"] is None
-    assert facts(found) == ["1 sentence for 1 caption, 1.00 places changed in each"]
+    assert checks.facts(found) == said
+    judged = checks.true_negatives(file, {"i0": SCENE})
+    assert len(checks.facts(found | {"true_negatives": judged})) == len(said) + len(rows)
+    assert rows or judged["percent"] is judged["percent_of_decided"] is None
 
 
-def test_no_sentence_at_all_is_a_legal_result(tmp_path: Path) -> None:
-    found = synthesis_statistics(joined(tmp_path, *[([], {"identical": 4})] * 2), 2)
-    assert found["sentences"] == 0
-    assert found["captions_without_sentences"] == 2
-    assert found["drawn"]["identical"] == 8
-    assert table_rows(found)[1] == ("kept", "0", "0.0%")
-    assert facts(found) == ["0 sentences for 2 captions", "2 captions have no sentence"]
+@pytest.mark.parametrize(("text", "verdict"), VERDICTS.items())
+def test_verdicts(text: str, verdict: str) -> None:
+    assert checks.SceneJudge({"i0": SCENE}).verdict(text, "i0") == verdict
+    assert set(VERDICTS.values()) == set(checks.VERDICTS)
+
+
+def test_what_can_mean_several_things_is_true_where_one_of_them_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = checks.SceneJudge({"i0": SCENE})
+    read = judge._reader.readings
+    untrue, true, undecided = "a kitty is under a table", "a puppy is under a table", "a dog is parked under a table"
+    monkeypatch.setattr(
+        judge._reader, "readings", lambda texts: [each for text in texts.split("/") for each in read(text)]
+    )
+    for texts, verdict in (((untrue, true), "true"), ((undecided, true), "true"), ((untrue, undecided), "undecided")):
+        assert judge.verdict("/".join(texts), "i0") == judge.verdict("/".join(texts[::-1]), "i0") == verdict
+
+
+def test_figures_count_verdicts_by_places_and_by_what_became_of_them(tmp_path: Path) -> None:
+    rows = [sentence(0, number % 2, text=text, score=None) for number, text in enumerate(VERDICTS)]
+    rows += [sentence(0, 0, "false negative", None, text) for text in ("a dog", "a cat")]
+    done: list[int] = []
+    file = joined(tmp_path, (rows, {"kept": 7}))
+    found = checks.true_negatives(file, {"i0": SCENE}, done.append)
+    assert (sum(done), found["sentences"], found["percent_of_decided"]) == (9, 7, 60.0)
+    assert [found[verdict] for verdict in checks.VERDICTS] == [3, 2, 1, 1]
+    assert found["percent"] == pytest.approx(100 * 5 / 7, abs=0.01)
+    places = found["by_places_changed"]
+    assert {key: figures["sentences"] for key, figures in places.items()} == {"1": 4, "2": 3}
+    assert all(found[verdict] == places["1"][verdict] + places["2"][verdict] for verdict in checks.VERDICTS)
+    assert found["rejected"]["false negative"]["true"] == found["rejected"]["false negative"]["untrue"] == 1
+    assert json.loads(json.dumps(found)) == found
+    said = checks.facts(checks.synthesis_statistics(file, 1) | {"true_negatives": found})
+    assert said[1].startswith("60.0% true negatives of the 5 sentences that can be judged: 2 describe")
+    assert said[2] == "of 2 rejected (false negative) 1 describe their image"
+    with pytest.raises(DataError, match="no scene of the dataset is image 'i0'"):
+        checks.true_negatives(file, {"i1": SCENE})

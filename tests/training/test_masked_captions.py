@@ -18,8 +18,8 @@ from itrpipe.negatives.masking import UNLABELLED
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
-from itrpipe.synthesis.captions import TokenCaptions
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
+from itrpipe.synthesis.tokens import TokenCaptions
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.training.masked_captions import caption_masks, read_sentences, special_tokens, token_captions
 

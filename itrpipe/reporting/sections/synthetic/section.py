@@ -158,7 +158,7 @@ def edited(caption: str, sentence: str, edits: Sequence[Mapping[str, Any]]) -> l
     Args:
         caption: that the sentence was made of.
         sentence: that came out.
-        edits: `position`, `old` and `new`, see `itrpipe.synthesis.edits.Edit`.
+        edits: `position`, `old` and `new`, see `itrpipe.synthesis.sentences.Edit`.
 
     Raises:
         ValueError: the edits do not make this sentence of this caption.

@@ -1,0 +1,266 @@
+"""Sentences of whole training sets by a masked language model that sees the image: masked, refilled, filtered, ranked.
+
+Source: TAGS-DC, sections 2.1 and 2.2; there the sentences of a caption are made anew in every training step.
+
+Shapes: T captions of a block, K masked copies of each, L draws for each copy, N = K L, S masked captions, n sentences,
+W tokens, M labelled positions, V token ids, d width of a state.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import UsageError
+from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.uniter.network import UniterEncoder, UniterImages
+from itrpipe.negatives import synthetic
+from itrpipe.negatives.caption_masks import Candidates, CaptionMasks, Compare, SpecialTokens
+from itrpipe.negatives.masking import UNLABELLED
+from itrpipe.scene_graph.phrases import MaskCandidates
+from itrpipe.synthesis.sentences import Opened, Sentence, apply_edits
+from itrpipe.synthesis.tokens import GraphCandidates, TokenCaptions, edits_of
+from itrpipe.training.masked_captions import special_tokens, token_captions
+from itrpipe.training.saved import load_model
+from itrpipe.training.splits import open_split
+
+_PARTS_OF_A_WORD = 8
+"""Vectors of width d that are in memory for every word: its embedding, queries, keys and values, and temporaries."""
+
+
+class SentenceModel(Protocol):
+    """A model that writes words and ranks sentences; it is in evaluation mode and needs no gradient."""
+
+    def mlm_logits(self, images: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
+        """What stands at masked positions.
+
+        Args:
+            images: int64 [S], rows of the images of the training set.
+            texts: S masked captions.
+            labelled: bool [S, W], the M positions that are asked for.
+
+        Returns:
+            [M, V], caption by caption and from left to right.
+        """
+        ...
+
+    def rank(self, images: Tensor, texts: TextBatch) -> Tensor:
+        """Raw scores [n] of image rows [n] with n captions, higher for a better match."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """How sentences are made.
+
+    Attributes:
+        copies: K, masked copies of a caption.
+        draws: L, refills of a copy.
+        keep: m, sentences kept of a caption, the hardest.
+        temperature: tau of the draws.
+        noise: put random words at 10 % of the labelled positions and leave 10 % as they are.
+        exclude_specials: never draw start, end, padding, the unknown word or the mask.
+        compare: the filter against false negatives compares token ids with the captions of the image (`piece`); `off`
+            leaves it out.
+        write_rejected: give the sentences that were rejected as well, each once.
+        seed: of everything random.
+    """
+
+    copies: int = 20
+    draws: int = 20
+    keep: int = 31
+    temperature: float = 1.5
+    noise: bool = True
+    exclude_specials: bool = True
+    compare: Compare = "piece"
+    write_rejected: bool = False
+    seed: int = 0
+
+
+class ModelMaker:
+    """Makes sentences with a model; see `itrpipe.synthesis.sentences.SentenceMaker`.
+
+    Args:
+        captions: of the training set.
+        model: writes and ranks.
+        candidates: rows [T] of captions to bool [T, P, words], words that are masked together, see
+            `itrpipe.synthesis.tokens.GraphCandidates`; None masks single tokens.
+        settings: how.
+        specials: token ids that are no words.
+        device: where the model is.
+    """
+
+    def __init__(
+        self,
+        captions: TokenCaptions,
+        model: SentenceModel,
+        candidates: Candidates | None,
+        settings: ModelSettings,
+        specials: SpecialTokens,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._captions, self._model = captions, model
+        self._settings, self._device = settings, device
+        self._excluded = specials.all if settings.exclude_specials else ()
+        arrays = captions.tokens, captions.words, captions.image_rows
+        self._masks = CaptionMasks(*arrays, candidates, specials, settings.compare)
+
+    @torch.inference_mode()
+    def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
+        """See `SentenceMaker`; of every caption the kept ones, hardest first, then the others if they are wanted.
+
+        Masks, refills, filters and ranks in one pass of the model over the masked copies and one over the rest.
+        """
+        settings, known, chosen = self._settings, self._captions, np.arange(rows.start, rows.stop)
+        rng, width = np.random.default_rng([settings.seed, block]), int(known.lengths[chosen].max())
+        masked = self._masks.draw(chosen, width, settings.copies, settings.noise, rng)
+        arrays = masked.tokens.reshape(-1, width), masked.labels.reshape(-1, width), known.tokens[chosen, :width]
+        arrays += known.image_rows[chosen], known.lengths[chosen]
+        copies, labels, captions, images, lengths = (torch.from_numpy(each).to(self._device) for each in arrays)
+        texts = TextBatch(copies, lengths.repeat_interleave(settings.copies))
+        logits = self._model.mlm_logits(images.repeat_interleave(settings.copies), texts, labels != UNLABELLED)
+        generator = torch.Generator(self._device).manual_seed(int(rng.integers(2**63)))
+        drawn = synthetic.refill(
+            copies, labels, logits, settings.draws, settings.temperature, self._excluded, generator
+        )  # [T K, L, W]
+        likely = synthetic.log_probabilities(drawn, labels, logits)
+        own = synthetic.log_probabilities(captions.repeat_interleave(settings.copies, 0)[:, None], labels, logits)
+        sentences = drawn.view(len(chosen), -1, width)
+
+        def score(owners: Tensor, found: Tensor) -> Tensor:
+            return self._model.rank(images[owners], TextBatch(found, lengths[owners]))
+
+        written = self._masks.known(chosen)
+        reasons = synthetic.reject(sentences, captions, None if written is None else written.to(self._device))
+        scores = synthetic.score_kept(score, sentences, reasons)  # -inf where nothing was scored
+        reasons = synthetic.mark_outranked(reasons, synthetic.select_hardest(scores, settings.keep))
+        positive = self._model.rank(images, TextBatch(captions, lengths)).float().tolist()
+        repeated = synthetic.repeated_later(sentences)
+        likely, own = (each.expand_as(likely).reshape(reasons.shape) for each in (likely, own))
+        sentences, reasons, scores, likely, own, repeated = (
+            each.cpu().numpy() for each in (sentences, reasons, scores, likely, own, repeated)
+        )
+        kept = reasons == synthetic.KEPT
+        owner, number = np.nonzero(kept | (~repeated & settings.write_rejected))
+        order = np.lexsort((number, -scores[owner, number], ~kept[owner, number], owner))
+        found = []
+        for row, at in zip(owner[order].tolist(), number[order].tolist(), strict=True):
+            caption, raw = int(chosen[row]), float(scores[row, at])
+            edits = edits_of(known, caption, sentences[row, at])
+            text = apply_edits(known.texts[caption], known.spans[caption][:, 0].tolist(), edits)
+            names = known.caption_ids[caption], known.image_ids[int(known.image_rows[caption])]
+            numbers = raw if np.isfinite(raw) else None, positive[row], float(likely[row, at]), float(own[row, at])
+            found.append(
+                Sentence(*names, text, edits, *numbers, bool(kept[row, at]), synthetic.REASONS[reasons[row, at]])
+            )
+        counts = Counter(synthetic.REASONS[reason] for reason in reasons.ravel().tolist())
+        return found, dict(sorted(counts.items()))
+
+
+class UniterSentences:
+    """A trained UNITER on the images of a training set; see `SentenceModel`.
+
+    The images of a block are embedded once, however many sentences are about them. Scores are raw rank logits in single
+    precision.
+
+    Args:
+        model: is moved to the device and set to evaluation mode.
+        images: int64 rows [B] of the training images to their features.
+        device: where it computes.
+        memory: bytes that the words of sentences take while they are ranked.
+    """
+
+    def __init__(
+        self,
+        model: UniterEncoder,
+        images: Callable[[np.ndarray], ImageBatch],
+        device: torch.device | str = "cpu",
+        memory: int = 1 << 28,
+    ) -> None:
+        self._model, self._load, self._device = model.to(device).eval(), images, device
+        self._memory = memory
+        self._kept = threading.local()  # blocks are written in several threads
+
+    @torch.inference_mode()
+    def mlm_logits(self, images: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
+        """See `SentenceModel`; the vocabulary is looked at for the labelled positions alone."""
+        model, width = self._model, texts.tokens.shape[1]
+        embedded, rows = self._images(images)
+        own = torch.arange(len(rows))
+        states = model.read_at(embedded, model.encode_texts(texts), rows, own, width, lambda each: each)  # [S, W, d]
+        return model.masked_word_logits(states[labelled])
+
+    @torch.inference_mode()
+    def rank(self, images: Tensor, texts: TextBatch) -> Tensor:
+        """See `SentenceModel`."""
+        embedded, rows = self._images(images)
+        each = 4 * _PARTS_OF_A_WORD * self._model.settings.embed_dim * texts.tokens.shape[1]
+        parts = torch.arange(len(rows)).split(max(1, self._memory // each))
+        scores = [
+            self._model.score_at(
+                embedded,
+                self._model.encode_texts(TextBatch(texts.tokens[part], texts.lengths[part])),
+                rows[part],
+                torch.arange(len(part)),
+            )
+            for part in parts
+        ]
+        return torch.cat(scores).float()
+
+    def _images(self, images: Tensor) -> tuple[UniterImages, Tensor]:
+        """Embedded images, and the number of each asked for among them."""
+        kept: tuple[Tensor, UniterImages] | None = getattr(self._kept, "images", None)
+        if kept is None or not bool(torch.isin(images, kept[0]).all()):
+            rows = images.unique()
+            kept = rows, self._model.encode_images(self._load(rows.cpu().numpy()).to(self._device))
+            self._kept.images = kept
+        return kept[1], torch.searchsorted(kept[0], images)
+
+
+def open_model_maker(
+    folders: Mapping[str, Path], settings: ModelSettings, device: str, memory: int, split: str, train_share: float = 1.0
+) -> Opened:
+    """A trained model on the captions of a split; on those of the training images that have features, as in training.
+
+    Args:
+        folders: `prepare` of the captions, `extract` of the features of their images, `train` of the model, and `parse`
+            of scene graphs unless single words are masked.
+        settings: how sentences are made.
+        device: `cpu` or `cuda`.
+        memory: bytes, see `UniterSentences`.
+        split: whose captions sentences are made of.
+        train_share: share of the training images whose captions those are.
+
+    Raises:
+        UsageError: the model writes no words, its tokenizer has no mask, or the dataset has no such split.
+        MissingInputError: a file is not there.
+        DataError: a file is damaged, or two do not belong together.
+    """
+    saved = load_model(folders["train"])
+    if "writing" not in saved.settings.answers:
+        raise UsageError(f"{saved.config['backbone']} cannot write words; give --backbone uniter")
+    features, chosen = (
+        FeatureFile.open(folders["extract"] / FEATURES),
+        PreparedDataset.open(folders["prepare"]).split(split),
+    )
+    if chosen.name == "train":
+        chosen = chosen.share(train_share)
+        if absent := features.absent(chosen.image_ids.tolist()):
+            chosen = chosen.without(absent)
+    model = cast(UniterEncoder, saved.model)
+    captions = token_captions(chosen, saved.tokens, model)
+    writer = UniterSentences(model, open_split(chosen, features, saved.tokens, saved.settings).images, device, memory)
+    graphs = MaskCandidates.read(folders["parse"]) if "parse" in folders else None
+    candidates = None if graphs is None else GraphCandidates(captions, graphs)
+    maker = ModelMaker(captions, writer, candidates, settings, special_tokens(saved.tokens, captions.pieces), device)
+    return Opened(maker, dict(zip(captions.caption_ids, captions.texts, strict=True)), len(captions.pieces))

@@ -1,0 +1,312 @@
+"""Sentences by a model: captions as tokens, spelling, a model made of a table, and a UNITER pair by pair."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor
+
+from itrpipe.analysis.word_corrections import match_probability, word_maxima
+from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.tokens import tokenize
+from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.errors import DataError, UsageError
+from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import UniterEncoder, build
+from itrpipe.negatives.caption_masks import NO_WORD, SpecialTokens
+from itrpipe.scene_graph.graph import Attribute, Object, SceneGraph
+from itrpipe.scene_graph.phrases import MaskCandidates
+from itrpipe.scene_graph.rules import RulesParser
+from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
+from itrpipe.synthesis.masked import ModelMaker, ModelSettings, UniterSentences
+from itrpipe.synthesis.sentences import Edit, Opened, SentenceFile, SentenceMaker, Writing, apply_edits, join_parts
+from itrpipe.synthesis.tokens import GraphCandidates, TokenCaptions, edits_of, respell
+from itrpipe.training.captions import PieceIds, Reading
+from itrpipe.training.masked_captions import special_tokens, token_captions
+from tests.maps import made
+
+TEXTS = ("a red dog runs", "the dogs run fast", "two cats sleep", "a blue car", "a car is blue here")
+IMAGES = (0, 0, 1, 2, 2)
+PIECES = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "a", "red", "dog", "##s", "run", "the", "fast", "two", "cat", "sleep"]
+PIECES += ["blue", "car", "is", "here", "bird", "tree", "[MASK]"]
+SPECIALS = SpecialTokens(len(PIECES) - 1, (0, 1, 2, 3), (4, len(PIECES) - 1))
+NAMES = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+
+
+def split_of(texts: Sequence[str], images: Sequence[int] | None = None) -> Split:
+    rows = images or range(len(texts))
+    columns = {"caption_id": [f"c{row}" for row in range(len(texts))], "image_id": [f"i{row}" for row in rows]}
+    words = pa.array([tokenize(text) for text in texts], pa.list_(pa.string()))
+    captions = pa.table({**columns, "text": list(texts), "tokens": words})
+    return Split("train", pa.table({"image_id": sorted(set(columns["image_id"]))}), captions)
+
+
+def tokenizer_of(pieces: Sequence[str], without: str = "", kind: Any = models.WordPiece) -> Any:
+    """A fast tokenizer with these pieces, start and end around every text."""
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    own = Tokenizer(kind(numbers, unk_token="[UNK]"))
+    own.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # pyright: ignore[reportAttributeAccessIssue]
+    own.post_processor = processors.BertProcessing(("[SEP]", numbers["[SEP]"]), ("[CLS]", numbers["[CLS]"]))  # pyright: ignore
+    special: Any = {name: piece for name, piece in NAMES.items() if name != without}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=own, model_max_length=9, **special)
+
+
+def captions() -> TokenCaptions:
+    return TokenCaptions.of_pieces(split_of(TEXTS, IMAGES), tokenizer_of(PIECES), 8)
+
+
+class TableModel:
+    """Writes any word with a fixed probability, and prefers sentences by a fixed worth of their words."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.logits = torch.randn(len(PIECES), generator=generator)
+        self.worth = torch.randn(len(PIECES), generator=generator)
+        self.worth[0] = 0.0  # padding
+        self.ranked: list[int] = []
+
+    def mlm_logits(self, images: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
+        assert len(images) == len(texts.tokens) == len(texts.lengths)
+        return self.logits.expand(int(labelled.sum()), -1)
+
+    def rank(self, images: Tensor, texts: TextBatch) -> Tensor:
+        self.ranked.append(len(images))
+        assert (texts.tokens[torch.arange(len(images)), texts.lengths - 1] == 2).all()
+        return self.worth[texts.tokens].sum(dim=1) + images
+
+
+def phrases(rows: np.ndarray) -> np.ndarray:
+    """The first word, and the second with the third."""
+    found = np.zeros((len(rows), 2, 5), dtype=bool)
+    found[:, 0, 0] = found[:, 1, 1] = found[:, 1, 2] = True
+    return found
+
+
+def maker(settings: ModelSettings, model: TableModel | None = None, with_phrases: bool = True) -> ModelMaker:
+    return ModelMaker(captions(), model or TableModel(), phrases if with_phrases else None, settings, SPECIALS)
+
+
+def run(made_by: SentenceMaker, folder: Path, block_size: int = 2) -> SentenceFile:
+    opened = Opened(made_by, {f"c{row}": text for row, text in enumerate(TEXTS)}, None)
+    join_parts(made(Writing(lambda: opened, block_size), folder / "parts").paths, folder)
+    return SentenceFile(folder)
+
+
+def rows_of(file: SentenceFile) -> list[dict[str, Any]]:
+    return [row for table in file.row_groups() for row in table.to_pylist()]
+
+
+def test_a_model_makes_new_sentences_of_each_caption_the_hardest_first(tmp_path: Path) -> None:
+    model, settings = TableModel(), ModelSettings(copies=5, draws=8, keep=3, write_rejected=True)
+    file = run(maker(settings, model), tmp_path, len(TEXTS))
+    assert model.ranked == [file.drawn["kept"] + file.drawn["outranked"], len(TEXTS)]  # only what is left is scored
+    assert sum(file.drawn.values()) == len(TEXTS) * 40
+    rows, own = rows_of(file), captions()
+    kept = [row for row in rows if row["kept"]]
+    assert Counter(row["caption_id"] for row in kept) == dict.fromkeys((f"c{row}" for row in range(5)), 3)
+    assert rows_of(run(maker(replace(settings, write_rejected=False)), tmp_path / "kept", len(TEXTS))) == kept
+    assert len({(row["caption_id"], row["text"]) for row in rows}) == len(rows)
+    for row in rows:
+        caption = int(row["caption_id"][1:])
+        edits = [Edit(**edit) for edit in row["edits"]]
+        assert apply_edits(TEXTS[caption], own.spans[caption][:, 0].tolist(), edits) == row["text"]
+        assert row["image_id"] == f"i{IMAGES[caption]}"
+        assert {edit.position for edit in edits} <= {0, 1, 2}
+        assert (row["score"] is None) == (row["reason"] in {"identical", "false negative"})
+        said = {word for other, image in enumerate(IMAGES) if image == IMAGES[caption] for word in TEXTS[other].split()}
+        assert not row["kept"] or not {word for edit in edits for word in edit.new.split()} <= said
+    for caption in range(5):
+        scores = [row["score"] for row in rows if row["caption_id"] == f"c{caption}" and row["score"] is not None]
+        assert scores == sorted(scores, reverse=True)  # the outranked ones follow
+    assert "false negative" not in run(maker(replace(settings, compare="off")), tmp_path / "off").drawn
+
+
+TEXT = "A  Dog, two cats!"
+WORDS = ["A", "Dog", ",", "two", "cats", "!"]
+SPELLED = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "A", "Dog", ",", "two", "cat", "##s", "!", "bird", "##ling", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "text", "words", "edits"),
+    [
+        ({}, TEXT, WORDS, []),
+        ({2: "bird"}, "A  bird, two cats!", ["A", "bird", *WORDS[2:]], [(1, "Dog", "bird")]),
+        ({5: "bird"}, "A  Dog, two birds!", [*WORDS[:4], "birds", "!"], [(4, "cats", "birds")]),
+        ({6: "dog"}, "A  Dog, two cat dog!", [*WORDS[:4], "cat dog", "!"], [(4, "cats", "cat dog")]),
+        ({4: "##ling"}, "A  Dog,ling cats!", ["A", "Dog", ",", "ling", *WORDS[4:]], [(2, ", two", ",ling")]),
+        ({1: "##s"}, "s  Dog, two cats!", ["s", *WORDS[1:]], [(0, "A", "s")]),
+        ({2: "##s"}, "As, two cats!", ["A", "s", *WORDS[2:]], [(0, "A  Dog", "As")]),
+        ({2: "##s", 3: "##s"}, "Ass two cats!", ["A", "s", "s", *WORDS[3:]], [(0, "A  Dog,", "Ass")]),
+        ({3: "two"}, "A  Dog two two cats!", ["A", "Dog", "two", *WORDS[3:]], [(2, ",", " two")]),
+        ({3: "!"}, "A  Dog! two cats!", ["A", "Dog", "!", *WORDS[3:]], [(2, ",", "!")]),
+    ],
+)
+def test_changed_words_are_spelled_and_others_stay(
+    changed: dict[int, str], text: str, words: list[str], edits: list[tuple[int, str, str]]
+) -> None:
+    own = TokenCaptions.of_pieces(split_of([TEXT]), tokenizer_of([*SPELLED, "[MASK]"]), 20)
+    tokens = own.tokens[0].copy()
+    for place, piece in changed.items():
+        tokens[place] = SPELLED.index(piece)
+    found = respell(own, 0, tokens)
+    assert found.text == text == apply_edits(TEXT, own.spans[0][:, 0].tolist(), edits_of(own, 0, tokens))
+    assert [found.text[start:end] for start, end in found.spans] == words
+    assert edits_of(own, 0, tokens) == [Edit(*edit) for edit in edits]
+    if set(changed) <= {1, 2}:
+        assert respell(own, 0, tokens[:3]).text == text  # words that are cut off stay
+
+
+def test_pieces_and_words_know_their_characters() -> None:
+    texts = ("A dog's t-shirt, red.", "Two  dogs")
+    cased = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "do", "##g", "##gs", "'", "s", "t", "-", "shirt", "red"]
+    pieces = TokenCaptions.of_pieces(split_of(texts), tokenizer_of([*cased, "T", "##w", "##o", ",", "."]), 50)
+    words = TokenCaptions.of_words(split_of(texts), vocabulary := Vocabulary.build(split_of(texts).tokens, 1))
+    short = TokenCaptions.of_pieces(split_of(texts), tokenizer_of([*cased, "T", "##w", "##o", ",", "."]), 4)
+    for own, expected in (
+        (pieces, ["Two", "Two", "Two", "dogs", "dogs"]),
+        (words, ["Two", "dogs"]),
+        (short, ["Two"] * 2),
+    ):
+        inside = own.words[1, 1 : own.lengths[1] - 1]
+        assert [texts[1][slice(*own.spans[1][word])] for word in inside] == expected
+        assert own.words[1, 0] == own.words[1, own.lengths[1] - 1] == NO_WORD
+        assert (own.words[1, own.lengths[1] :] == NO_WORD).all()
+        assert not own.tokens[1, own.lengths[1] :].any()
+        assert (own.image_rows.tolist(), own.caption_ids) == ([0, 1], ["c0", "c1"])
+    assert [pieces.pieces[token] for token in pieces.tokens[1, :7]] == [
+        "[CLS]",
+        "T",
+        "##w",
+        "##o",
+        "do",
+        "##gs",
+        "[SEP]",
+    ]
+    assert (words.pieces[-1], len(words.pieces)) == ("<mask>", len(vocabulary) + 1)
+
+
+def test_scene_graphs_say_what_is_masked_together_in_any_cutting(tmp_path: Path) -> None:
+    texts = ("A dog's t-shirt, red.", "Two  dogs")
+    tokens = [RulesParser("lexicon").analyse(text).tokens for text in texts]
+    objects = (Object(0, 1, (1,), "dog"), Object(1, 3, (3,), "t-shirt"))
+    red = Attribute(0, 1, (3, 5), "red shirt", "copula")
+    graphs = [SceneGraph(texts[0], tokens[0], objects, (red,), ()), SceneGraph(texts[1], tokens[1], (), (), ())]
+    ids = [pa.array([f"{name}{number}" for number in range(2)]) for name in ("c", "i")]
+    columns = graphs_table(graphs, "test").columns
+    write_graphs(tmp_path / SCENE_GRAPHS_FILE, [pa.Table.from_arrays([*ids, *columns], schema=SCHEMA)])
+    stored, split = MaskCandidates.read(tmp_path), split_of(texts)
+    pieces = TokenCaptions.of_pieces(split, tokenizer_of([*PIECES, "t", "-", "shirt", "'"]), 50)
+    words = TokenCaptions.of_words(split, Vocabulary.build(split.tokens, 1))
+    for own, shirt in ((pieces, ["t", "-", "shirt"]), (words, ["t-shirt"])):
+        found = GraphCandidates(own, stored)(np.array([1, 0]))
+        assert not found[0].any()
+        members = [[texts[0][slice(*own.spans[0][word])] for word in np.flatnonzero(row)] for row in found[1]]
+        assert members == [[*shirt, "red"], ["dog"], shirt]
+
+
+def test_a_word_in_pieces_has_the_highest_value_and_any_score_is_a_probability() -> None:
+    values = np.array([[0.9, 0.1, 0.2, 0.8], [0.9, 0.3, 0.0, 0.0]])
+    words = np.array([[NO_WORD, 0, 1, 1], [NO_WORD, 0, NO_WORD, NO_WORD]])
+    np.testing.assert_array_equal(word_maxima(values, words), [[0.1, 0.8], [0.3, 0.0]])
+    assert [match_probability(score) for score in (0.0, 800.0, -800.0, 2.0)] == pytest.approx([0.5, 1, 0, 0.880797])
+
+
+SETTINGS = Uniter(embed_dim=16, layers=2, heads=2, feed_forward_dim=16, max_words=20)
+LENGTHS, ROWS, WORD_COUNT = (9, 3, 6, 4, 3), torch.tensor([4, 1, 1, 0, 1]), 30
+
+
+@pytest.fixture
+def uniter() -> UniterEncoder:
+    torch.manual_seed(0)
+    network = build(SETTINGS, 6, WORD_COUNT)
+    for parameter in network.parameters():  # so that scores differ by more than rounding
+        torch.nn.init.normal_(parameter, std=0.3)
+    return network.eval()
+
+
+class Images:
+    """Random features with boxes; notes which are read."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.regions, self.boxes = (torch.rand(5, 3, size, generator=generator) for size in (6, 4))
+        self.read: list[list[int]] = []
+
+    def __call__(self, rows: np.ndarray) -> ImageBatch:
+        self.read.append(rows.tolist())
+        return ImageBatch(self.regions[rows], torch.tensor([3, 1, 2, 3, 2])[rows], boxes=self.boxes[rows])
+
+
+def uniter_texts() -> TextBatch:
+    """The shortest pairs have fewer positions in all than the longest caption has words."""
+    tokens = torch.randint(4, WORD_COUNT, (5, 9), generator=torch.Generator().manual_seed(2))
+    sizes = torch.tensor(LENGTHS)
+    return TextBatch(tokens.masked_fill(torch.arange(9) >= sizes[:, None], 0), sizes)
+
+
+def test_masked_words_are_those_of_each_copy_alone(uniter: UniterEncoder) -> None:
+    texts, images = uniter_texts(), Images()
+    labelled = (texts.tokens > 15) & (torch.arange(9) < texts.lengths[:, None])
+    found, expected = UniterSentences(uniter, images).mlm_logits(ROWS, texts, labelled), []
+    with torch.no_grad():
+        for row, length in enumerate(LENGTHS):
+            image = uniter.encode_images(images(ROWS[row : row + 1].numpy()))
+            alone = uniter.encode_texts(TextBatch(texts.tokens[row : row + 1, :length], texts.lengths[row : row + 1]))
+            pool, size, pair = uniter.pool(image, alone), length + int(image.count), torch.zeros(1, dtype=torch.int64)
+            states = uniter.encode(pool, pool.sequences(pair, pair, size, padded=False))
+            expected.append(uniter.masked_word_logits(states[0, :9])[labelled[row, :size]])
+    torch.testing.assert_close(found, torch.cat(expected), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("memory", [1, 1 << 16, 1 << 28])
+def test_scores_are_those_of_each_pair_alone_in_any_memory(uniter: UniterEncoder, memory: int) -> None:
+    texts, images = uniter_texts(), Images()
+    found = UniterSentences(uniter, images, memory=memory).rank(ROWS, texts)
+    with torch.no_grad():
+        expected = uniter.score_pairs(uniter.encode_images(images(ROWS.numpy())), uniter.encode_texts(texts))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert (found.dtype, found.unique().numel()) == (torch.float32, 5)
+
+
+def test_images_are_read_once_for_all_that_is_asked_of_a_block(uniter: UniterEncoder) -> None:
+    texts, images = uniter_texts(), Images()
+    sentences = UniterSentences(uniter, images)
+    sentences.mlm_logits(torch.tensor([3, 1, 1, 3, 1]), texts, texts.tokens > 20)
+    for rows in ([1] * 5, [3, 1, 3, 1, 1]):
+        sentences.rank(torch.tensor(rows), texts)
+    assert images.read == [[1, 3]]
+    sentences.rank(torch.tensor([0, 1, 0, 1, 1]), texts)
+    assert images.read == [[1, 3], [0, 1]]
+
+
+def test_special_tokens_and_lengths_are_those_of_the_model(uniter: UniterEncoder) -> None:
+    split = split_of(["a dog runs", "two dogs"])
+    vocabulary = Vocabulary.build(split.tokens, 1)
+    own = token_captions(split, vocabulary, build(SETTINGS, 6, len(vocabulary)))
+    assert special_tokens(vocabulary, own.pieces) == SpecialTokens(9, (0, 1, 2, 3), (4, 9))
+    with pytest.raises(DataError, match=r"the model embeds 31 tokens and its vocabulary has 10, .*run `itrpipe train`"):
+        token_captions(split, vocabulary, uniter)
+    pieces = ("[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "runs", "##s", "two")
+    behind = (*pieces[:5], *pieces[6:], "[MASK]")
+    for order, expected in ((pieces, (5, (0, 1, 2, 3, 4), (6, 11))), (behind, (10, (0, 1, 2, 3, 4), (5, 10)))):
+        assert special_tokens(PieceIds(tokenizer_of(order), Reading.of(SETTINGS), 9), order) == SpecialTokens(*expected)
+    saved = PieceIds(tokenizer_of(pieces), Reading.of(SETTINGS), 9)
+    for positions, length in ((20, 9), (5, 5)):  # by the tokenizer's longest, or by the positions of the model
+        short = build(Uniter(tokenizer="x", embed_dim=12, max_words=positions), 6, len(pieces))
+        assert token_captions(split_of(["a " * 30]), saved, short).lengths.tolist() == [length]
+    with pytest.raises(UsageError, match="has no mask among its 11 tokens, so that it cannot write words; train one"):
+        special_tokens(PieceIds(tokenizer_of(pieces, without="mask_token"), Reading.of(SETTINGS), 9), pieces)
+    words = PieceIds(tokenizer_of(pieces, kind=models.WordLevel), Reading.of(SETTINGS), 9)
+    with pytest.raises(UsageError, match="no WordPiece tokenizer with pieces that go on with '##'"):
+        token_captions(split, words, uniter)

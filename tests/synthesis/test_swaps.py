@@ -1,0 +1,155 @@
+"""Sentences by rules, the edits they consist of, and which words contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from itrpipe.errors import UsageError
+from itrpipe.scene_graph.rules import RulesParser
+from itrpipe.synthesis import english, swaps
+from itrpipe.synthesis.sentences import Edit, apply_edits
+from itrpipe.synthesis.swaps import NounVocabulary, RuleMaker, TaggedCaption, draw
+
+PARSER = RulesParser("lexicon")
+WORDS = ("a", "an", "two", "3", "dog", "dogs", "red", "and", "with", "on", "under", ",", ".", "is", "running", "The")
+
+
+def tagged(text: str) -> TaggedCaption:
+    return TaggedCaption(text, PARSER.analyse(text).tokens)
+
+
+def sentences(text: str, options: Iterable[swaps.Option]) -> set[str]:
+    starts = [token.start for token in tagged(text).tokens]
+    return {apply_edits(text, starts, edits) for edits in draw(list(options), 10_000, np.random.default_rng(0))}
+
+
+def vocabulary(*captions: str) -> NounVocabulary:
+    return NounVocabulary(map(tagged, captions), 1)
+
+
+def test_another_noun_contradicts_keeps_its_number_and_is_no_word_of_the_image() -> None:
+    text = "A dog with two puppies near an umbrella."
+    known = vocabulary("dogs, cats and animals", "an elephant or a bus near an umbrella", "one pet and one car")
+    found = sentences(text, swaps.noun_options(tagged(text), {"car", "cars", *tagged(text).words}, known))
+    # Of the umbrella there is no other name, of a dog and of puppies there are two.
+    assert found == {
+        *(f"A{dog} with two puppies near an umbrella." for dog in (" cat", "n elephant", " bus")),
+        *(f"A dog with two {puppies} near an umbrella." for puppies in ("cats", "elephants", "buses")),
+        *(f"A dog with two puppies near a{other}." for other in (" cat", "n elephant", " bus", "n animal", " pet")),
+    }
+    assert (known.instead_of("zeitgeist"), vocabulary("a dog, a cat").instead_of("puppy")) == ((), ("cat",))
+
+
+def test_nouns_are_counted_by_lemma_and_rare_ones_are_not_used() -> None:
+    captions = list(map(tagged, ["a dog", "three dogs", "a cat", "his idea", "an idea"]))
+    assert NounVocabulary(captions, 2).nouns == ("dog",)
+    with pytest.raises(UsageError, match="none of 3 nouns occurs 9 times"):
+        NounVocabulary(captions, 9)
+
+
+def test_another_number_changes_the_form_of_its_noun() -> None:
+    found = sentences("Two old buses.", swaps.numeral_options(tagged("Two old buses.")))
+    assert {"One old bus.", "An old bus.", "Three old buses.", "Eighty old buses."} <= found
+    assert not {"A old bus.", "Two old buses."} & found
+    assert len(found) == 26 - 1 + 1
+    found = sentences("a red bus and a man", swaps.numeral_options(tagged("a red bus and a man")))
+    assert {"two red buses and a man", "a red bus and seven men"} <= found
+    assert not any(one in sentence for sentence in found for one in ("one ", "an "))
+    assert "four dogs" in sentences("3 dogs", swaps.numeral_options(tagged("3 dogs")))
+    for text in ("one", "a big", "twenty two dogs", "", "dogs run", "five"):  # which count nothing
+        assert not list(swaps.numeral_options(tagged(text)))
+
+
+RELATIONS = {
+    "A man and a boy sit on a red bench, under a tree.": (
+        "A red bench and a boy sit on a man, under a tree.",
+        "A man and a tree sit on a red bench, under a boy.",
+        "not: A boy and a man sit on a red bench, under a tree.",
+    ),
+    "a dog behind a dog": ("not: a dog behind a dog",),
+    "a dog next to a box": ("a dog behind a box", "a dog under a box", "a box next to a dog", "not: a dog near a box"),
+}
+
+
+@pytest.mark.parametrize("text", RELATIONS)
+def test_noun_phrases_change_places_unless_joined_and_prepositions_contradict(text: str) -> None:
+    found = sentences(text, swaps.relation_options(tagged(text)))
+    assert all((each.removeprefix("not: ") in found) != each.startswith("not: ") for each in RELATIONS[text])
+    assert not list(swaps.relation_options(tagged("a cup, a bowl and a plate")))
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(0, 1000))
+def test_draws_are_distinct_and_of_all_options(count: int, most: int, seed: int) -> None:
+    options = [lambda at=row: [Edit(at, "x", "y")] for row in range(count)]
+    found = draw(options, most, np.random.default_rng(seed))
+    assert len({edit.position for edits in found for edit in edits}) == len(found) == min(most, count)
+    assert draw(options, most, np.random.default_rng(seed)) == found
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from(WORDS), max_size=9))
+def test_every_rule_takes_any_caption_and_changes_it(words: list[str]) -> None:
+    caption = tagged(text := " ".join(words))
+    known = vocabulary("a cat, a horse and an elephant")
+    for options in (
+        swaps.noun_options(caption, set(caption.words), known),
+        swaps.numeral_options(caption),
+        swaps.relation_options(caption),
+    ):
+        assert text not in sentences(text, options)
+
+
+def rule_maker(rules: tuple[str, ...], keep: int, texts: tuple[str, ...], images: list[int]) -> RuleMaker:
+    captions, names = list(map(tagged, texts)), [f"c{row}" for row in range(len(texts))]
+    image_ids = [f"i{row}" for row in range(max(images) + 1)]
+    return RuleMaker(names, image_ids, np.array(images), captions, NounVocabulary(captions, 1), rules, keep, seed=3)
+
+
+def test_what_captions_of_the_image_say_is_left_out() -> None:
+    found, drawn = rule_maker(("numerals",), 99, ("a dog", "two dogs"), [0, 0]).make(range(1), 0)
+    others, _ = rule_maker(("numerals",), 99, ("a dog", "two dogs"), [0, 1]).make(range(1), 0)
+    assert drawn == {"false negative": 1, "kept": len(found)}
+    assert {each.text for each in others} - {each.text for each in found} == {"two dogs"}
+    texts = ("a dog on grass", "a cat on grass", "a horse runs")
+    together, _ = rule_maker(("nouns",), 99, texts, [0, 0, 1]).make(range(1), 0)
+    apart, _ = rule_maker(("nouns",), 99, texts, [0, 1, 2]).make(range(1), 0)
+    assert {"a cat on grass", "a horse on grass"} <= {each.text for each in apart}
+    assert not any("cat" in each.text for each in together)
+
+
+def test_blocks_draw_for_themselves_and_each_rule_so_many() -> None:
+    """Whatever was made before, as a resumed run has not."""
+    texts, images = ("two dogs run on a mat",) * 2, [0, 1]
+
+    def drawn(maker: RuleMaker, row: int, block: int) -> list[str]:
+        return [each.text for each in maker.make(range(row, row + 1), block)[0]]
+
+    maker = rule_maker(("numerals",), 3, texts, images)
+    first, second = drawn(maker, 0, 0), drawn(maker, 0, 1)
+    assert len(first) == 3
+    assert first != second
+    assert drawn(maker, 1, 0) == drawn(rule_maker(("numerals",), 3, texts, images), 0, 0) == first
+    made, counts = rule_maker(swaps.RULES, 3, texts, images).make(range(1), 0)
+    assert counts == {"kept": len(made)}
+    assert 3 < len({each.text for each in made}) == len(made) <= 9
+    assert all(each.kept and each.score is each.log_probability is None for each in made)
+
+
+def test_words_of_english() -> None:
+    words = ["apple", "unicycle", "hour", "horse", "Elephant", "one-way", "umbrella", "x-ray"]
+    assert [english.article_before(word) for word in words] == ["an", "a", "an", "a", "an", "a", "an", "an"]
+    assert [english.plural(noun) for noun in ("bus", "child", "person")] == ["buses", "children", "people"]
+    assert [english.number_value(word) for word in ("an", "twenty", "eighty", "17", "many")] == [1, 20, 80, 17, None]
+    same = (("dog", "puppy"), ("boy", "person"), ("boy", "child"), ("taxi", "car"), ("someone", "lady"), ("dog", "dog"))
+    assert not any(english.contradict(*pair) or english.contradict(*pair[::-1]) for pair in same)
+    assert english.contradict("dog", "cat")
+    assert english.contradict("boy", "woman")
+    assert english.contradicting("of") == ()
+    assert "near" not in english.contradicting("next to")
+    assert set(english.contradicting("behind")) < set(english.COMMON)
