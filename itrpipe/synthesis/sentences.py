@@ -23,7 +23,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -187,8 +187,9 @@ def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, in
     Raises:
         DiskFullError: no space is left.
     """
-    rows = [{**each._asdict(), "edits": [asdict(edit) for edit in each.edits]} for each in sentences]
-    table = pa.Table.from_pylist(rows, SCHEMA)
+    columns: dict[str, Any] = {name: [getattr(each, name) for each in sentences] for name in Sentence._fields}
+    columns["edits"] = [[vars(edit) for edit in edits] for edits in columns["edits"]]
+    table = pa.Table.from_pydict(columns, SCHEMA)
     stream = io.BytesIO()
     known = table.replace_schema_metadata({_DRAWN: json.dumps(dict(drawn)), CHECKSUM: STAMP_HERE})
     pq.write_table(known, stream, compression="zstd", write_page_checksum=True)
