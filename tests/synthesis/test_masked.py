@@ -18,8 +18,7 @@ from torch import Tensor
 
 from itrpipe.analysis.word_corrections import match_probability, word_maxima
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.tokens import tokenize
-from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.datasets.vocabulary import Vocabulary, tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.declaration import Uniter
