@@ -131,8 +131,8 @@ IMPORT = """
 import re, sys
 from pathlib import Path
 import numpy as np
-from itrpipe.features.importers import precomp
-from itrpipe.features.settings import Precomp
+from itrpipe.features.importers.precomp import importer as precomp
+from itrpipe.features.importers.precomp.declaration import Precomp
 from itrpipe.features.store import write_features
 folder, target = Path(sys.argv[1]), Path(sys.argv[2])
 
